@@ -1,0 +1,47 @@
+"""Metadata and dependencies. Tool settings are in pyproject.toml."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+VERSION = re.search(
+    r'__version__ = "(.+)"', (HERE / "transformer_jax" / "__init__.py").read_text()
+).group(1)
+
+TEST = ["pytest>=8", "beartype>=0.18", "ruff>=0.9", "build>=1.2", "nltk>=3.9"]
+NOTEBOOKS = ["matplotlib>=3.8", "jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
+
+setup(
+    name="transformer_jax",
+    version=VERSION,
+    description='The Transformer of "Attention Is All You Need", in JAX and Flax',
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    # The configs live at the top level of a checkout and travel inside the package.
+    packages=[*find_packages(include=["transformer_jax*"]), "transformer_jax.configs"],
+    package_dir={"transformer_jax.configs": "configs"},
+    package_data={"transformer_jax": ["py.typed"]},
+    install_requires=[
+        "jax>=0.10",
+        "flax>=0.12",
+        "optax>=0.2.5",
+        "orbax-checkpoint>=0.11.30",
+        "sentencepiece>=0.2.1",
+        "sacrebleu>=2.5",
+        "absl-py>=2.1",
+        "ml-collections>=1.0",
+        "jaxtyping>=0.3",
+        "numpy>=2.0",
+    ],
+    extras_require={
+        "cuda": ["jax[cuda13]>=0.10"],
+        "tpu": ["jax[tpu]>=0.10"],
+        "tensorboard": ["tensorboardX>=2.6"],
+        "notebooks": NOTEBOOKS,
+        "test": [*TEST, *NOTEBOOKS],
+    },
+)

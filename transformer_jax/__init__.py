@@ -1,0 +1,16 @@
+"""The Transformer of "Attention Is All You Need", in JAX and Flax.
+
+`load(run_directory)` opens what `python -m transformer_jax.train` left.
+"""
+
+__version__ = "0.1.0"
+
+
+def load(path, weights=""):
+    """Opens a run directory: `load("runs/quickstart").predict(["…"])`.
+
+    `weights` is average, best or last; by default what the run's config says.
+    """
+    from transformer_jax import run  # importing jax takes a second: only when used
+
+    return run.load(path, weights)

@@ -1,0 +1,202 @@
+"""Checkpoints: Orbax behind one small door, with retention and checksums of our own.
+
+Saving is asynchronous and atomic: a step's folder appears under its name only when
+whole. Orbax alone would delete the resume point when it keeps the best, and would
+restore flipped bits without a word; here the newest n and the best k are both kept,
+and a checkpoint is read only if its files still have the checksums they were given.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers as policies
+
+from transformer_jax.errors import UserError
+
+CHECKSUMS = "checksums.json"
+
+
+@flax.struct.dataclass
+class TrainState:
+    """All that a step reads and writes. `step` counts the updates applied."""
+
+    step: Any
+    params: Any
+    opt_state: Any
+    key: Any
+
+
+class Damaged(Exception):
+    """A checkpoint that must not be used, and why."""
+
+
+class Checkpoints:
+    """The checkpoints of one folder, by step."""
+
+    def __init__(self, folder: pathlib.Path, keep_last: int = 1, keep_best: int = 0):
+        # Its warnings and progress belong to another audience than this run's log.
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        self.folder = pathlib.Path(folder).absolute()
+        keep = [policies.LatestN(keep_last)]
+        if keep_best:
+            keep.append(
+                policies.BestN(
+                    get_metric_fn=_score,
+                    n=keep_best,
+                    keep_checkpoints_without_metrics=False,
+                )
+            )
+        self._options = ocp.CheckpointManagerOptions(
+            preservation_policy=policies.AnyPreservationPolicy(keep),
+            best_fn=_score,
+            best_mode="max",
+            cleanup_tmp_directories=True,
+        )
+        self._opened: ocp.CheckpointManager | None = None
+        self._unsigned: int | None = None
+
+    @property
+    def _manager(self) -> ocp.CheckpointManager:
+        if self._opened is None:
+            self._opened = ocp.CheckpointManager(self.folder, options=self._options)
+        return self._opened
+
+    def steps(self) -> list[int]:
+        """Whole checkpoints, oldest first. An empty folder with a number is none."""
+        found = self.folder.glob("[0-9]*/_CHECKPOINT_METADATA")
+        return sorted(int(f.parent.name) for f in found if f.parent.name.isdigit())
+
+    def best_step(self) -> int | None:
+        scores = {s: self._manager.metrics(s) for s in self.steps()}
+        ranked = [(m["score"], -s) for s, m in scores.items() if m]
+        return -max(ranked)[1] if ranked else None
+
+    def save(self, step: int, state: TrainState, score: float | None = None) -> None:
+        """Begins to save; a score that is not finite never ranks."""
+        rest = {"step": state.step, "opt_state": state.opt_state, "key": state.key}
+        items = {"params": state.params, "rest": rest}
+        self._save(step, items, score)
+
+    def save_params(self, step: int, params: Any) -> None:
+        self._save(step, {"params": params}, None)
+
+    def _save(self, step: int, items: dict[str, Any], score: float | None) -> None:
+        self.wait()
+        rankable = score is not None and math.isfinite(score)
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                **{name: ocp.args.StandardSave(item) for name, item in items.items()}
+            ),
+            metrics={"score": score} if rankable else None,
+            force=True,
+        )
+        self._unsigned = step
+
+    def wait(self) -> None:
+        """Blocks until what was saved is whole, and signs it."""
+        if self._opened is None:
+            return
+        self._manager.wait_until_finished()
+        if self._unsigned is not None and jax.process_index() == 0:
+            folder = self.folder / str(self._unsigned)
+            (folder / CHECKSUMS).write_text(json.dumps(_checksums(folder), indent=1))
+        self._unsigned = None
+
+    def restore(self, step: int, like: TrainState) -> TrainState:
+        """The state at a step, placed as `like` (abstract arrays with shardings)."""
+        rest = {"step": like.step, "opt_state": like.opt_state, "key": like.key}
+        items = self._restore(step, {"params": like.params, "rest": rest})
+        return TrainState(params=items["params"], **items["rest"])
+
+    def restore_params(self, step: int, like: Any) -> Any:
+        return self._restore(step, {"params": like})["params"]
+
+    def _restore(self, step: int, items: dict[str, Any]) -> dict[str, Any]:
+        folder = self.folder / str(step)
+        changed = _changed_files(folder)
+        if changed:
+            raise Damaged(
+                f"{folder}: {', '.join(changed[:3])} changed since it was saved"
+            )
+        try:
+            found = self._manager.restore(
+                step,
+                args=ocp.args.Composite(
+                    **{name: ocp.args.StandardRestore(x) for name, x in items.items()}
+                ),
+            )
+        except Exception as error:  # Orbax raises many kinds, pages long: keep one line
+            line = str(error).strip().split("\n")[0][:200]
+            raise Damaged(f"{folder} cannot be restored: {line}") from error
+        return {name: found[name] for name in items}
+
+    def delete(self, step: int) -> None:
+        self._manager.delete(step)
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self.wait()
+            self._manager.close()
+            self._opened = None
+
+
+def restore_newest(
+    places: Sequence[Checkpoints], like: TrainState
+) -> tuple[int, TrainState, list[str]] | None:
+    """(step, state, what was passed over) of the newest good checkpoint in any place."""
+    found = sorted(((s, p) for p in places for s in p.steps()), key=lambda f: -f[0])
+    damaged = []
+    for step, place in found:
+        try:
+            return step, place.restore(step, like), damaged
+        except Damaged as error:
+            damaged.append(str(error))
+    if damaged:
+        raise UserError(
+            "no checkpoint can be read: move the run directory away to start anew",
+            *damaged,
+        )
+    return None
+
+
+def average(checkpoints: Checkpoints, steps: Sequence[int], like: Any) -> Any:
+    """The mean of the parameters at several steps (the paper averages the last 5)."""
+    add = jax.jit(lambda a, b: jax.tree.map(lambda x, y: x + y, a, b), donate_argnums=0)
+    total = checkpoints.restore_params(steps[0], like)
+    for step in steps[1:]:
+        total = add(total, checkpoints.restore_params(step, like))
+    divide = jax.jit(lambda a: jax.tree.map(lambda x: x / len(steps), a))
+    return divide(total)
+
+
+def _score(metrics: dict[str, float]) -> float:
+    return metrics["score"]
+
+
+def _checksums(folder: pathlib.Path) -> dict[str, str]:
+    files = sorted(f for f in folder.rglob("*") if f.is_file() and f.name != CHECKSUMS)
+    return {
+        str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest()
+        for f in files
+    }
+
+
+def _changed_files(folder: pathlib.Path) -> list[str]:
+    """Files that are not what they were; none if the process died before it signed."""
+    try:
+        expected = json.loads((folder / CHECKSUMS).read_text())
+    except FileNotFoundError:
+        return []
+    except ValueError:
+        return [CHECKSUMS]
+    found = _checksums(folder)
+    return [name for name, digest in expected.items() if found.get(name) != digest]

@@ -1,0 +1,407 @@
+"""Every key a run has: its default, unit and meaning; and the checks before a run.
+
+A config file returns `base(task=…, model=…)` with a few differences; it is locked, so
+a key that does not exist fails where it is written. `load` adds the command line's
+`--config.section.key=value` and `validate` reports all that cannot work, together,
+before any device is touched.
+"""
+
+import ast
+import importlib.util
+import pathlib
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import UserError, nearest
+
+# What may differ when a run is continued: none of it changes what is learned from
+# which example. Everything else is compared with the run directory's config.json.
+MAY_CHANGE_ON_RESUME = (
+    "train.steps",  # none of the schedules depends on the last step
+    "train.patience",
+    "mesh",
+    "log",
+    "eval",
+    "checkpoint",
+)
+
+
+def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
+    """The complete config of a task and a model, locked."""
+    for kind, name, known in (("task", task, TASKS), ("model", model, MODELS)):
+        if name not in known:
+            raise UserError(f"unknown {kind} {name!r}.{nearest(name, known)}")
+    config = ConfigDict()
+    config.task = task
+    config.seed = 0  # of the initial weights, dropout and the order of examples
+
+    config.data = data = ConfigDict()
+    TASKS[task](data)
+    data.batch_tokens = 4096  # tokens a batch, padding included, of its longer side
+    data.max_length = 128  # pieces; longer training examples are dropped, and counted
+    data.shapes = 8  # padded batch shapes at most; each is compiled once
+    data.row_multiple = 8  # a batch's rows divide by this, on whatever hardware
+    data.length_multiple = 1  # a batch's lengths divide by this; 128 suits a TPU
+
+    config.tokenizer = tokenizer = ConfigDict()
+    tokenizer.kind = "unigram"  # SentencePiece: unigram | bpe
+    tokenizer.vocab_size = 8000  # pieces of a vocabulary, at most
+    tokenizer.shared = True  # one vocabulary for source and target
+    tokenizer.row_multiple = 64  # embedding rows are padded to a multiple of this
+
+    config.model = ConfigDict()
+    MODELS[model](config.model)
+
+    config.train = train = ConfigDict()
+    train.steps = 100_000  # updates
+    train.accumulation = 1  # micro-batches a batch is split into, to save memory
+    train.label_smoothing = 0.1  # probability taken from the truth (5.4)
+    train.patience = 0  # evaluations without a better one before stopping; 0: never
+
+    config.optim = optim = ConfigDict()
+    optim.name = "adam"
+    optim.schedule = "noam"  # noam: c · d_model^-½ · min(s^-½, s · warmup^-1.5) (5.3)
+    optim.constant = 1.0  # c of the schedule
+    optim.warmup_steps = 4000  # updates
+    optim.beta1 = 0.9
+    optim.beta2 = 0.98
+    optim.epsilon = 1e-9
+    optim.clip_norm = 0.0  # largest gradient norm, others are scaled down; 0: off
+
+    config.eval = evaluation = ConfigDict()
+    evaluation.every = 5000  # updates between evaluations of the validation split
+    evaluation.answers = 0  # validation examples answered and scored; 0: all
+    evaluation.samples = 3  # answers shown in the log
+    evaluation.splits = ("test",)  # scored when training is done
+    evaluation.weights = "average"  # used for answers: average | best | last
+    evaluation.batch_rows = 64  # sentences decoded together
+
+    config.decode = decode = ConfigDict()
+    decode.beams = 4  # 1 is greedy search
+    decode.alpha = 0.6  # length penalty; 0: none (6.1)
+    decode.extra_length = 50  # an answer has at most this many pieces more (6.1)
+
+    config.checkpoint = checkpoint = ConfigDict()
+    checkpoint.every = 1000  # updates
+    checkpoint.keep_last = 5  # the newest ones kept
+    checkpoint.keep_best = 1  # and those with the best validation score
+    checkpoint.best = "bleu"  # what is best: bleu | chrf | loss | accuracy
+    checkpoint.average = 5  # how many of the last are averaged at the end (6.1)
+
+    config.mesh = mesh = ConfigDict()
+    mesh.platform = "any"  # cpu | gpu | tpu: stop unless jax finds it; any: take all
+    mesh.data = -1  # devices a batch's rows are split over; -1: all that are left
+    mesh.fsdp = 1  # rows too, and parameters with their optimizer state
+    mesh.tensor = 1  # heads and feed-forward columns
+    mesh.sequence = 1  # positions of the residual stream
+
+    config.log = log = ConfigDict()
+    log.every = 50  # updates a log line
+    log.tensorboard = True  # also write TensorBoard events, if it is installed
+    return config.lock()
+
+
+def _parallel_text(data: ConfigDict) -> None:
+    data.source = "phrasebook"  # phrasebook (generated) | text (files, see below)
+    data.train_size = 20_000  # phrasebook: pairs generated
+    data.validation_size = 500  # phrasebook: pairs
+    data.test_size = 500  # phrasebook: pairs, of each test split
+    for split in ("train", "validation", "test"):
+        data[f"{split}_source"] = ""  # text: a path, one sentence a line, .gz too
+        data[f"{split}_target"] = ""  # text: its translations, line by line
+
+
+def _transformer(model: ConfigDict) -> None:
+    """The paper's base model (Table 3); see configs/ for big."""
+    model.name = "transformer"
+    model.encoder_layers = 6
+    model.decoder_layers = 6
+    model.d_model = 512
+    model.d_ff = 2048
+    model.num_heads = 8
+    model.d_k = 0  # size of a head's queries and keys; 0: d_model / num_heads
+    model.d_v = 0  # size of a head's values; 0: d_model / num_heads
+    model.norm = "post"  # post (the paper) | pre
+    model.norm_epsilon = 1e-6
+    model.activation = "relu"  # relu | gelu
+    model.positions = "sinusoid"  # sinusoid | sinusoid_concat | learned | none
+    model.max_positions = 512  # rows of a learned table
+    model.tie = "all"  # source, target and output share a table: all | decoder | none
+    model.dropout_embedding = 0.1  # on embedding + position (5.4)
+    model.dropout_residual = 0.1  # on each sublayer's output (5.4)
+    model.dropout_attention = 0.0  # on the attention weights
+    model.dropout_feed_forward = 0.0  # on the inner activation
+    model.dtype = "float32"  # of the computation: float32 | bfloat16; weights: float32
+    model.remat = False  # recompute each layer in the backward pass, to save memory
+
+
+TASKS = {"translation": _parallel_text}
+MODELS = {"transformer": _transformer}
+
+CHOICES = {
+    "data.source": ("phrasebook", "text"),
+    "tokenizer.kind": ("unigram", "bpe"),
+    "model.norm": ("post", "pre"),
+    "model.activation": ("relu", "gelu"),
+    "model.positions": ("sinusoid", "sinusoid_concat", "learned", "none"),
+    "model.tie": ("all", "decoder", "none"),
+    "model.dtype": ("float32", "bfloat16"),
+    "optim.name": ("adam",),
+    "optim.schedule": ("noam", "constant"),
+    "eval.weights": ("average", "best", "last"),
+    "checkpoint.best": ("bleu", "chrf", "loss", "accuracy"),
+    "mesh.platform": ("any", "cpu", "gpu", "tpu"),
+}
+
+
+def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:
+    """The config of `path.py[:variant]` with overrides applied, checked and locked.
+
+    `quickstart` alone names configs/quickstart.py of this package.
+    """
+    config = _run_file(spec)
+    problems = []
+    for key, text in (overrides or {}).items():
+        problem = _override(config, key, text)
+        if problem:
+            problems.append(problem)
+    problems += find_problems(config)
+    if problems:
+        raise UserError(*problems)
+    return config
+
+
+def shipped() -> dict[str, pathlib.Path]:
+    """The config files that travel with the package, by name."""
+    return {p.stem: p for p in sorted(shipped_folder().glob("*.py"))}
+
+
+def shipped_folder() -> pathlib.Path:
+    here = pathlib.Path(__file__).parent
+    inside = here / "configs"  # in a wheel; a checkout has them at the top level
+    return inside if inside.is_dir() else here.parent / "configs"
+
+
+def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All (dotted key, value) pairs."""
+    for key, value in config.items():
+        if isinstance(value, ConfigDict):
+            yield from items(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Lines about the keys that differ and may not, when a run is continued."""
+    lines = []
+    for key in sorted({*old, *new}):
+        free = any(key == k or key.startswith(k + ".") for k in MAY_CHANGE_ON_RESUME)
+        if not free and old.get(key) != new.get(key):
+            lines.append(f"{key}: {old.get(key)!r} in the run, now {new.get(key)!r}")
+    return lines
+
+
+def _run_file(spec: str) -> ConfigDict:
+    path, _, variant = spec.partition(":")
+    file = pathlib.Path(path)
+    if not file.is_file():
+        known = shipped()
+        if file.stem not in known or (file.suffix and len(file.parts) > 2):
+            hint = nearest(file.stem, known)
+            names = ", ".join(known)
+            raise UserError(f"there is no config file {path}.{hint} Shipped: {names}")
+        file = known[file.stem]
+    module_spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+        config = module.get_config(variant) if variant else module.get_config()
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's file raises: shown with its line
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f.lineno for f in frames if f.filename == str(file)]
+        line = own[-1] if own else getattr(error, "lineno", 1)
+        text = str(error).strip("\"'").split("\n")[0]
+        raise UserError(
+            f"{file}, line {line}: {type(error).__name__}: {text}"
+        ) from None
+    return config.lock()
+
+
+def _override(config: ConfigDict, key: str, text: str) -> str | None:
+    """Sets one key from its text on the command line; returns what is wrong with it."""
+    known = dict(items(config))
+    if key not in known:
+        section, _, last = key.rpartition(".")
+        siblings = [k for k in known if k.rpartition(".")[0] == section]
+        hint = nearest(key, siblings) or nearest(
+            last, [k.split(".")[-1] for k in known]
+        )
+        if not hint:
+            hint = f" Known: {', '.join(siblings or known)}"
+        return f"--config.{key}: there is no such key.{hint}"
+    old = known[key]
+    kind = type(old).__name__
+    try:
+        value = _parse(text, old)
+    except (ValueError, SyntaxError):
+        return f"--config.{key}: {text!r} is not of type {kind} (default: {old!r})"
+    with config.unlocked():
+        config.update_from_flattened_dict({key: value})
+    return None
+
+
+def _parse(text: str, like: Any) -> Any:
+    if isinstance(like, str):
+        return text
+    if isinstance(like, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    if isinstance(like, tuple):
+        if not text.startswith(("(", "[")):
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        return tuple(ast.literal_eval(text))
+    return type(like)(text)
+
+
+def find_problems(config: ConfigDict) -> list[str]:
+    """All that cannot work, each with the way out. Touches no device."""
+    problems = _wrong_types(config)
+    if problems:
+        return problems  # the checks below need numbers to be numbers
+    for key, choices in CHOICES.items():
+        value = dict(items(config)).get(key)
+        if value is not None and value not in choices:
+            hint = nearest(value, choices)
+            problems.append(f"{key} = {value!r}: choose {' | '.join(choices)}.{hint}")
+    problems += _impossible_sizes(config)
+    problems += _impossible_plans(config)
+    from transformer_jax.data import sources
+
+    return problems + sources.find_problems(config.data)
+
+
+def _wrong_types(config: ConfigDict) -> list[str]:
+    """A bool passes for an int, and an int for a float, unless somebody looks."""
+    expected = dict(items(base(config.task, config.model.name)))
+    problems = []
+    for key, value in items(config):
+        want = type(expected[key])
+        if type(value) is int and want is float:
+            continue
+        if type(value) is not want:
+            problems.append(
+                f"{key} = {value!r} is of type {type(value).__name__}, "
+                f"not {want.__name__} (default: {expected[key]!r})"
+            )
+    return problems
+
+
+def _impossible_sizes(config: ConfigDict) -> list[str]:
+    model, problems = config.model, []
+    positive = [
+        "data.batch_tokens", "data.max_length", "data.shapes", "data.row_multiple",
+        "data.length_multiple", "tokenizer.vocab_size", "tokenizer.row_multiple",
+        "model.d_model", "model.d_ff", "model.num_heads", "model.encoder_layers",
+        "model.decoder_layers", "model.max_positions", "train.steps",
+        "train.accumulation", "optim.warmup_steps", "eval.every", "eval.batch_rows",
+        "decode.beams", "decode.extra_length", "checkpoint.every",
+        "checkpoint.keep_last", "checkpoint.average", "log.every",
+    ]  # fmt: skip
+    values = dict(items(config))
+    problems += [f"{k} = {values[k]}: must be at least 1" for k in positive
+                 if values[k] < 1]  # fmt: skip
+    for key, value in values.items():
+        share = ".dropout_" in key or key == "train.label_smoothing"
+        if share and not 0 <= value < 1:
+            problems.append(f"{key} = {value}: a share, at least 0 and less than 1")
+    if (
+        not problems
+        and model.d_model % model.num_heads
+        and not (model.d_k and model.d_v)
+    ):
+        d, n = model.d_model, model.num_heads
+        near = min((h for h in range(1, d + 1) if d % h == 0), key=lambda h: abs(h - n))
+        problems.append(
+            f"model.d_model {d} does not divide over model.num_heads {n}: "
+            f"use {near} heads, or set model.d_k and model.d_v"
+        )
+    if model.tie == "all" and not config.tokenizer.shared:
+        problems.append(
+            "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
+            "set model.tie = 'decoder' or tokenizer.shared = True"
+        )
+    if model.positions.startswith("sinusoid") and model.d_model % 2:
+        problems.append(
+            f"model.d_model {model.d_model} is odd, sinusoids come in pairs: "
+            f"use {model.d_model + 1}"
+        )
+    longest = config.data.max_length + 1  # and the end of sentence
+    if model.positions == "learned" and model.max_positions < longest:
+        problems.append(
+            f"model.max_positions {model.max_positions} < data.max_length + 1 = "
+            f"{longest}: raise the table, or lower data.max_length"
+        )
+    return problems
+
+
+def _impossible_plans(config: ConfigDict) -> list[str]:
+    data, train, mesh, problems = config.data, config.train, config.mesh, []
+    if config.optim.schedule == "noam" and config.optim.warmup_steps > train.steps:
+        problems.append(
+            f"optim.warmup_steps {config.optim.warmup_steps} is beyond train.steps "
+            f"{train.steps}: the learning rate would never reach its peak"
+        )
+    if config.eval.every % config.checkpoint.every:
+        problems.append(
+            f"eval.every {config.eval.every} is no multiple of checkpoint.every "
+            f"{config.checkpoint.every}: the best checkpoint could not be kept"
+        )
+    if config.checkpoint.average > config.checkpoint.keep_last:
+        problems.append(
+            f"checkpoint.average {config.checkpoint.average} needs as many kept: "
+            f"raise checkpoint.keep_last {config.checkpoint.keep_last}"
+        )
+    longest = data.max_length + 1
+    if data.batch_tokens < longest * data.row_multiple:
+        problems.append(
+            f"data.batch_tokens {data.batch_tokens} cannot hold data.row_multiple "
+            f"{data.row_multiple} rows of data.max_length + 1 = {longest} pieces: raise "
+            f"it to {longest * data.row_multiple}, or lower data.max_length"
+        )
+    sizes = [mesh[a] for a in ("data", "fsdp", "tensor", "sequence")]
+    if any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
+        problems.append(
+            f"mesh {tuple(sizes)}: sizes are at least 1, and one at most is -1"
+        )
+    else:
+        problems += find_row_problems(config, max(mesh.data, 1) * max(mesh.fsdp, 1))
+    if data.length_multiple % max(mesh.sequence, 1):
+        problems.append(
+            f"data.length_multiple {data.length_multiple} does not divide over "
+            f"mesh.sequence {mesh.sequence}: set it to {mesh.sequence}"
+        )
+    if config.model.num_heads % max(mesh.tensor, 1):
+        problems.append(
+            f"model.num_heads {config.model.num_heads} does not divide over "
+            f"mesh.tensor {mesh.tensor}"
+        )
+    return problems
+
+
+def find_row_problems(config: ConfigDict, row_devices: int) -> list[str]:
+    """Also asked when a mesh axis of -1 has found its size."""
+    rows, micro = config.data.row_multiple, config.train.accumulation
+    if rows % (row_devices * micro) == 0:
+        return []
+    need = row_devices * micro
+    return [
+        f"a batch of data.row_multiple {rows} rows does not divide over {row_devices} "
+        f"devices (mesh data × fsdp) × train.accumulation {micro}: set "
+        f"data.row_multiple to {-(-rows // need) * need}"
+    ]

@@ -1,0 +1,165 @@
+"""Scores of a run on any test set.
+
+    python -m transformer_jax.evaluate --workdir RUN --split test
+    python -m transformer_jax.evaluate --workdir RUN --source F --reference F
+
+Teacher-forced accuracy (how often the next token is right when all before it were
+given) stands beside the free-running scores: the first flatters, the second is what a
+user gets.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+from transformer_jax import cli, metrics, sharding
+from transformer_jax.data import store as stores
+from transformer_jax.data.batches import Plan
+from transformer_jax.data.sources import Source, parallel_text
+from transformer_jax.losses import Sums
+
+SHAPES = 4  # of a teacher-forced pass: it is short, and each shape is compiled
+
+
+class Evaluator:
+    """The scores of one split, again and again with other parameters."""
+
+    def __init__(
+        self, task: Any, records: Sequence[dict], store: stores.Store, mesh: Any
+    ):
+        self.task, self.records, self.store, self.mesh = task, records, store, mesh
+        data = task.config.data
+        self.plan = Plan(
+            task.lengths(store),
+            max(data.batch_tokens, int(task.lengths(store).max()) * data.row_multiple),
+            SHAPES,
+            data.row_multiple,
+            data.length_multiple,
+            seed=0,
+        )
+        self._loss = jax.jit(
+            functools.partial(task.loss, key=None),
+            out_shardings=sharding.replicated(mesh),
+        )
+
+    def teacher_forced(self, params: Any) -> dict[str, float]:
+        """Loss, perplexity and accuracy; every example counts exactly once."""
+        total = Sums(0.0, 0.0, 0.0, 0.0)
+        for batch in self.plan.epoch(0):
+            with jax.set_mesh(self.mesh):
+                sums = self._loss(
+                    params, assemble(self.task, self.store, batch, self.mesh)
+                )
+            total = total + jax.tree.map(float, jax.device_get(sums))
+        return metrics.means(total)
+
+    def free_running(
+        self,
+        params: Any,
+        options: Any,
+        limit: int = 0,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The task's scores of its own answers, and the answers."""
+        task = self.task
+        records = [self.records[i] for i in range(limit or len(self.records))]
+        items = [task.parse(task.question(record)) for record in records]
+        answers = task.answer(params, items, self.mesh, options, progress)
+        lines = [task.render(answer) for answer in answers]
+        return task.score(lines, [task.reference(r) for r in records]), lines
+
+
+def assemble(
+    task: Any, store: stores.Store, batch: Any, mesh: Any
+) -> dict[str, jax.Array]:
+    """A planned batch as arrays on the mesh."""
+    rows = store.rows(batch.examples[batch.examples >= 0])
+    return sharding.to_global(task.collate(rows, batch.shape), mesh)
+
+
+def open_split(task: Any, records: Any, root: Any, train: bool = False) -> stores.Store:
+    """The store of a split; only training may leave examples out."""
+    keep = {"reject": task.reject} if train else {}
+    limit = f"-train-{task.config.data.max_length}" if train else ""
+    fingerprint = f"{records.fingerprint}-{task.fingerprint}{limit}"
+    return stores.build(root, records, task.encode, fingerprint, **keep)
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("workdir", "", "The run directory.")
+    flags.DEFINE_string("split", "", "A split of the run's own data, such as test.")
+    flags.DEFINE_string("source", "", "A file to answer, one line an example.")
+    flags.DEFINE_string("reference", "", "The right answers, line by line.")
+    flags.DEFINE_string("weights", "", "average | best | last (default: the run's).")
+    flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
+    flags.DEFINE_string("answers", "", "A file to write the answers to.")
+
+
+def main(overrides: dict[str, str]) -> None:
+    from transformer_jax import run as runs
+
+    args = flags.FLAGS
+    cli.refuse_overrides(overrides)
+    cli.require("workdir", args.workdir, "the run directory to evaluate")
+    if bool(args.source) != bool(args.reference):
+        cli.fail("--source and --reference go together: one line of each an example")
+    if bool(args.source) == bool(args.split):
+        cli.fail("say what to score: --split=test, or --source=F --reference=F")
+    if args.weights:
+        cli.check_choice("weights", args.weights, ("average", "best", "last"))
+    runs.use_compile_cache()
+    run = runs.load(args.workdir, args.weights)
+    if args.source:
+        records, name = parallel_text(args.source, args.reference), args.source
+    else:
+        records, name = Source(run.config.data).read(args.split), args.split
+    changes = {"beams": args.beams} if args.beams else {}
+    options = runs.decode_options(run.config, **changes)
+    store = open_split(run.task, records, runs.cache_folder() / "stores")
+    evaluator = Evaluator(run.task, records, store, run.mesh)
+
+    bar = metrics.Bar(cli.is_terminal())
+    began = time.monotonic()
+    scores, lines = evaluator.free_running(run.params, options, progress=bar.show)
+    seconds = time.monotonic() - began
+    bar.clear()
+    scores = {**scores, **evaluator.teacher_forced(run.params)}
+    scores.update(
+        examples=len(records),
+        step=run.step,
+        weights=run.weights,
+        beams=options.beams,
+        alpha=options.alpha,
+        seconds=round(seconds, 1),
+    )
+    run.folder.add_scores(name, scores)
+    if args.answers:
+        with open(args.answers, "w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in lines)
+    print_scores(scores)
+
+
+def print_scores(scores: dict[str, Any]) -> None:
+    """The headline score, its signature, then the rest in words."""
+    print(f"BLEU = {scores['bleu']:.2f}")
+    print(scores["bleu_signature"])
+    print(f"chrF = {scores['chrf']:.2f}")
+    print(
+        f"teacher-forced: accuracy {scores['accuracy']:.2%}, "
+        f"perplexity {scores['perplexity']:.3f}, loss {scores['loss']:.4f}"
+    )
+    print(
+        f"{scores['examples']} examples, {scores['weights']} parameters of step "
+        f"{scores['step']}, beam {scores['beams']}, alpha {scores['alpha']}, "
+        f"{scores['examples'] / max(scores['seconds'], 0.1):.1f} sentences/s"
+    )
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)

@@ -1,0 +1,59 @@
+"""Losses as sums, to be divided once, by the weight of all that was summed.
+
+    smoothed = (1 - ε) · nll(truth) + ε / (V - 1) · Σ nll(others)      (section 5.4)
+
+A mean of means is wrong as soon as two micro-batches or devices hold unequal numbers
+of tokens. The smoothed loss cannot reach 0; `Sums.loss` has that constant taken out.
+"""
+
+import math
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+@flax.struct.dataclass
+class Sums:
+    """Totals over the real tokens of a batch; `+` joins batches."""
+
+    loss: Any  # what is minimised
+    nll: Any  # plain negative log-likelihood, nats
+    correct: Any  # tokens predicted right (teacher-forced)
+    weight: Any  # real tokens
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return jax.tree.map(lambda a, b: a + b, self, other)
+
+
+def cross_entropy(
+    logits: Float[Array, "B T V"],
+    targets: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+    smoothing: float,
+    vocab_size: int,
+) -> Sums:
+    """Label-smoothed cross-entropy; columns past `vocab_size` receive no mass."""
+    real = logits[..., :vocab_size]
+    log_z = jax.nn.logsumexp(real, axis=-1)
+    truth = jnp.take_along_axis(real, targets[..., None], axis=-1)[..., 0]
+    nll = log_z - truth
+    loss = nll
+    if smoothing:
+        share = smoothing / (vocab_size - 1)
+        others = vocab_size * log_z - real.sum(-1) - nll
+        loss = (1 - smoothing) * nll + share * others - _entropy(smoothing, share)
+    right = jnp.argmax(real, axis=-1) == targets
+    return Sums(
+        (loss * weights).sum(),
+        (nll * weights).sum(),
+        (right * weights).sum(),
+        weights.sum(),
+    )
+
+
+def _entropy(smoothing: float, share: float) -> float:
+    """The least value of the smoothed loss: the entropy of the smoothed truth."""
+    return -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(share)

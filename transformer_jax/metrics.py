@@ -1,0 +1,201 @@
+"""What is measured, and where it is written: the log, metrics.jsonl, TensorBoard.
+
+Scores of translations are sacreBLEU's, with their signatures: four ways to compute
+BLEU differ by 1.5 points, so a number without one means nothing.
+"""
+
+import json
+import math
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.errors import UserError
+from transformer_jax.losses import Sums
+
+
+def translation_scores(answers: Sequence[str], references: Sequence[str]) -> dict:
+    """Corpus BLEU and chrF against raw references, one a sentence."""
+    import sacrebleu  # costs half a second, and only scoring needs it
+
+    scores = {}
+    for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
+        scores[name] = metric.corpus_score(list(answers), [list(references)]).score
+        scores[f"{name}_signature"] = str(metric.get_signature())
+    return scores
+
+
+def means(sums: Sums) -> dict[str, float]:
+    """Per-token loss, perplexity and accuracy of totals on the host."""
+    weight = max(float(sums.weight), 1.0)
+    nll = float(sums.nll) / weight
+    return {
+        "loss": float(sums.loss) / weight,
+        "nll": nll,
+        "perplexity": float(np.exp(min(nll, 700.0))),
+        "accuracy": float(sums.correct) / weight,
+    }
+
+
+class Window:
+    """What happened since the last log line."""
+
+    def __init__(self, schedule, last: int):
+        self.schedule, self.last = schedule, last
+        self.last_step = 0
+        self.text = ""
+        self._empty()
+
+    def _empty(self) -> None:
+        self.sums, self.norms, self.steps = Sums(0.0, 0.0, 0.0, 0.0), [], 0
+        self.tokens = self.places = 0
+        self.began = time.monotonic()
+
+    def restart_clock(self) -> None:
+        """Evaluations and saves are not training time."""
+        self.began = time.monotonic() if not self.steps else self.began
+
+    def add(self, step: int, shape: Any, outcome: dict) -> None:
+        """Waits for a step and adds it; stops the run at the first bad number."""
+        host = jax.device_get(outcome)
+        sums, norm = jax.tree.map(float, host["sums"]), float(host["grad_norm"])
+        if not (math.isfinite(sums.loss) and math.isfinite(norm)):
+            raise UserError(
+                f"step {step}: the loss is {sums.loss} and the gradient norm {norm}. "
+                "Nothing of it was saved; lower optim.constant, lengthen "
+                "optim.warmup_steps or set optim.clip_norm, and start again"
+            )
+        self.last_step = step
+        self.sums, self.steps = self.sums + sums, self.steps + 1
+        self.norms.append(norm)
+        self.tokens += sums.weight
+        self.places += shape.rows * shape.lengths[-1]
+        self.text = f"loss {sums.loss / max(sums.weight, 1):.4f}"
+
+    def take(self) -> dict[str, float]:
+        """The window's values; the next window begins."""
+        seconds = time.monotonic() - self.began
+        step_seconds = seconds / self.steps
+        values = {
+            **means(self.sums),
+            "learning_rate": float(self.schedule(self.last_step - 1)),
+            "grad_norm": float(np.mean(self.norms)),
+            "tokens_per_second": self.tokens / seconds,
+            "padding": 1 - self.tokens / self.places,
+            "seconds_left": step_seconds * (self.last - self.last_step),
+        }
+        self._empty()
+        return values
+
+    def line(self, values: dict[str, float]) -> str:
+        return (
+            f"step {self.last_step:>6}  loss {values['loss']:.4f}  perplexity "
+            f"{values['perplexity']:.3f}  accuracy {values['accuracy']:.2%}  lr "
+            f"{values['learning_rate']:.2e}  |grad| {values['grad_norm']:.3f}  "
+            f"{values['tokens_per_second']:,.0f} tokens/s  padding "
+            f"{values['padding']:.0%}  left {duration(values['seconds_left'])}"
+        )
+
+
+class Writer:
+    """Log lines for people, metrics.jsonl for programs; one process writes."""
+
+    def __init__(self, folder: pathlib.Path, tensorboard: bool, active: bool):
+        self.active = active
+        self.path = folder / "metrics.jsonl"
+        self._bar = Bar(active and sys.stderr.isatty())
+        self._board = (
+            _open_board(folder / "tensorboard") if tensorboard and active else None
+        )
+
+    def cut_back(self, step: int) -> None:
+        """Forgets what lies after a step: a resumed run will write it again."""
+        if not self.active:
+            return
+        kept = [
+            json.dumps(e) + "\n" for e in read_entries(self.path) if e["step"] <= step
+        ]
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(kept))
+        temporary.replace(self.path)
+
+    def say(self, line: str) -> None:
+        if self.active:
+            self._bar.clear()
+            print(line, flush=True)
+
+    def record(self, step: int, kind: str, values: dict[str, Any]) -> None:
+        if not self.active:
+            return
+        entry = {"step": step, "kind": kind, "time": round(time.time(), 3), **values}
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def progress(self, step: int, total: int, text: str = "") -> None:
+        self._bar.show(step, total, text)
+
+    def close(self) -> None:
+        self._bar.clear()
+        if self._board is not None:
+            self._board.close()
+
+
+class Bar:
+    """One line on a terminal, redrawn in place; silent where there is none."""
+
+    def __init__(self, shown: bool):
+        self.shown = shown
+        self._drawn = 0.0
+
+    def show(self, done: int, total: int, text: str = "") -> None:
+        if not self.shown or time.monotonic() - self._drawn < 0.2:
+            return
+        self._drawn = time.monotonic()
+        filled = 30 * done // max(total, 1)
+        bar = "█" * filled + "·" * (30 - filled)
+        print(
+            f"\r\x1b[K{bar} {done}/{total} {text}", end="", file=sys.stderr, flush=True
+        )
+
+    def clear(self) -> None:
+        if self.shown and self._drawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def read_entries(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The entries of a metrics.jsonl; a last line cut short by a kill is no entry."""
+    entries = []
+    if path.exists():
+        for line in path.read_text().split("\n"):
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                continue
+    return entries
+
+
+def duration(seconds: float) -> str:
+    """'52 s', '7 min 05 s', '3 h 20 min'."""
+    seconds = int(round(seconds))
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02} min"
+
+
+def _open_board(folder: pathlib.Path) -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder))

@@ -1,0 +1,402 @@
+"""Encoder and decoder stacks, and the models made of them (paper, section 3).
+
+`Seq2Seq` is the paper's Transformer, `LanguageModel` its decoder alone. Both offer the
+two pure functions that every search in `decoding/` drives: `start` and `extend`.
+The trap: cross-attention takes its queries from the decoder and its keys and values
+from the encoder; source and target need not be of one length.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer_jax import sharding
+from transformer_jax.models.attention import (
+    KeysValues,
+    Mask,
+    MultiHeadAttention,
+    look_ahead_mask,
+    padding_mask,
+)
+from transformer_jax.models.embeddings import TokenEmbedding, mask_padding_rows
+from transformer_jax.models.layers import (
+    Dropout,
+    FeedForward,
+    dense,
+    layer_norm,
+    residual,
+)
+from transformer_jax.models.positions import PositionEncoding
+
+TIES = ("all", "decoder", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """Every size of a model. `config.model` has the meaning and unit of each key."""
+
+    vocab_size: int
+    vocab_rows: int
+    source_vocab_size: int
+    source_vocab_rows: int
+    encoder_layers: int
+    decoder_layers: int
+    d_model: int
+    d_ff: int
+    num_heads: int
+    d_k: int
+    d_v: int
+    norm: str = "post"
+    norm_epsilon: float = 1e-6
+    activation: str = "relu"
+    positions: str = "sinusoid"
+    max_positions: int = 512
+    tie: str = "all"
+    dropout_embedding: float = 0.0
+    dropout_residual: float = 0.0
+    dropout_attention: float = 0.0
+    dropout_feed_forward: float = 0.0
+    dtype: str = "float32"
+    remat: bool = False
+
+
+@flax.struct.dataclass
+class Outputs:
+    """What a forward pass gives; each weight is [B, N, T, S], one a layer."""
+
+    logits: Any
+    self_attention: tuple[Any, ...] = ()
+    cross_attention: tuple[Any, ...] = ()
+    encoder_attention: tuple[Any, ...] = ()
+
+
+class Layer(nn.Module):
+    """One layer of a stack: self-attention, cross-attention if asked, feed-forward."""
+
+    config: TransformerConfig
+    cross: bool
+
+    def setup(self):
+        c = self.config
+        self.self_attention = _attention(c)
+        self.self_attention_norm = _norm(c)
+        if self.cross:
+            self.cross_attention = _attention(c)
+            self.cross_attention_norm = _norm(c)
+        self.feed_forward = FeedForward(
+            c.d_model, c.d_ff, c.activation, c.dropout_feed_forward, c.dtype
+        )
+        self.feed_forward_norm = _norm(c)
+        self.drop = Dropout(c.dropout_residual)
+
+    def source(self, memory: Float[Array, "B S D"]) -> KeysValues:
+        """The cross-attention's keys and values: made once for a source."""
+        return self.cross_attention.keys_values(memory)
+
+    def __call__(self, x, mask, source, source_mask, cache, positions, train):
+        order = self.config.norm
+
+        def drop(y):
+            return self.drop(y, train)
+
+        def see_itself(y):
+            own = self.self_attention.keys_values(y)
+            if cache is not None:
+                own = cache.insert(own, positions)
+            y, weights = self.self_attention(y, own, mask, train=train)
+            return y, (own if cache is not None else None, weights)
+
+        def see_source(y):
+            return self.cross_attention(y, source, source_mask, train=train)
+
+        def think(y):
+            return self.feed_forward(y, train), None
+
+        x, (cache, weights) = residual(
+            x, see_itself, self.self_attention_norm, drop, order
+        )
+        cross_weights = None
+        if self.cross:
+            x, cross_weights = residual(
+                x, see_source, self.cross_attention_norm, drop, order
+            )
+        x, _ = residual(x, think, self.feed_forward_norm, drop, order)
+        return sharding.constrain(x), cache, weights, cross_weights
+
+
+class Stack(nn.Module):
+    """Layers one after another: an encoder, or a decoder with or without a source."""
+
+    config: TransformerConfig
+    layers: int
+    cross: bool = False
+
+    def setup(self):
+        kind = nn.remat(Layer, static_argnums=(7,)) if self.config.remat else Layer
+        self.layer = [kind(self.config, self.cross) for _ in range(self.layers)]
+        if self.config.norm == "pre":
+            self.norm = _norm(self.config)
+
+    def source(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
+        return tuple(layer.source(memory) for layer in self.layer)
+
+    def __call__(
+        self,
+        x: Float[Array, "R T D"],
+        mask: Mask,
+        source: tuple[KeysValues, ...] | None = None,
+        source_mask: Mask | None = None,
+        caches: tuple[KeysValues, ...] | None = None,
+        positions: Int[Array, "R T"] | None = None,
+        train: bool = False,
+    ) -> tuple[Float[Array, "R T D"], tuple, tuple, tuple]:
+        """The last layer's output, then by layer: caches, own and cross weights."""
+        by_layer = []
+        for i, layer in enumerate(self.layer):
+            x, *rest = layer(
+                x,
+                mask,
+                source[i] if source else None,
+                source_mask,
+                caches[i] if caches else None,
+                positions,
+                train,
+            )
+            by_layer.append(rest)
+        if self.config.norm == "pre":
+            x = self.norm(x)
+        return x, *zip(*by_layer, strict=True)
+
+
+class Seq2Seq(nn.Module):
+    """The encoder-decoder Transformer of the paper."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        c = self.config
+        if c.tie == "all":
+            self.embedding = _embedding(c)
+        else:
+            self.source_embedding = TokenEmbedding(
+                c.source_vocab_size, c.source_vocab_rows, c.d_model, c.dtype
+            )
+            self.target_embedding = _embedding(c)
+        if c.tie == "none":
+            self.projection = dense(c.vocab_rows, c.dtype, use_bias=False)
+        if c.positions == "learned":
+            self.source_positions = _positions(c)
+            self.target_positions = _positions(c)
+        else:
+            self.positions = _positions(c)
+        self.encoder = Stack(c, c.encoder_layers)
+        self.decoder = Stack(c, c.decoder_layers, cross=True)
+        self.drop = Dropout(c.dropout_embedding)
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        source_segments: Int[Array, "B S"],
+        target_segments: Int[Array, "B T"],
+        source_positions: Int[Array, "#B S"] | None = None,
+        target_positions: Int[Array, "#B T"] | None = None,
+        train: bool = False,
+    ) -> Outputs:
+        """Teacher forcing: `target` is what the decoder reads, shifted right."""
+        memory, encoder_weights = self.encode(
+            source, source_segments, source_positions, train
+        )
+        positions = _count(target) if target_positions is None else target_positions
+        x, _, self_weights, cross_weights = self.decoder(
+            self._embed_target(target, positions, target.shape[1], train),
+            look_ahead_mask(positions, target_segments),
+            self.decoder.source(memory),
+            Mask(source_segments, target_segments),
+            train=train,
+        )
+        return Outputs(self.logits(x), self_weights, cross_weights, encoder_weights)
+
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        segments: Int[Array, "B S"],
+        positions: Int[Array, "#B S"] | None = None,
+        train: bool = False,
+    ) -> tuple[Float[Array, "B S D"], tuple]:
+        """The encoder's output, and its attention weights by layer."""
+        c = self.config
+        positions = _count(source) if positions is None else positions
+        embed = self.embedding if c.tie == "all" else self.source_embedding
+        place = self.source_positions if c.positions == "learned" else self.positions
+        x = embed(source) + place(positions, source.shape[1])
+        x = sharding.constrain(self.drop(x.astype(c.dtype), train))
+        x, _, weights, _ = self.encoder(x, Mask(segments, segments), train=train)
+        return x, weights
+
+    def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
+        c = self.config
+        if c.tie == "none":
+            logits = self.projection(x).astype(jnp.float32)
+            return mask_padding_rows(logits, c.vocab_size)
+        table = self.embedding if c.tie == "all" else self.target_embedding
+        return table.logits(x)
+
+    def start(self, batch: dict, beams: int, length: int) -> tuple[dict, tuple]:
+        """Encodes a batch: what stays for all steps, and an empty cache to grow."""
+        memory, _ = self.encode(batch["source"], batch["source_segments"])
+        static = {
+            "source": self.decoder.source(memory),
+            "segments": batch["source_segments"],
+        }
+        rows = batch["source"].shape[0]
+        if self.config.positions == "learned":
+            # The cache is as long as the positions go: refuse here, not by clamping.
+            self.target_positions(_count(batch["source"][:, :1]), length)
+        return static, _empty_caches(self.config, rows, beams, length)
+
+    def extend(
+        self,
+        tokens: Int[Array, "B K T"],
+        positions: Int[Array, "B K T"],
+        static: dict,
+        state: tuple,
+    ) -> tuple[Float[Array, "B K T V"], tuple]:
+        """Reads tokens at their positions; the logits of what follows each of them."""
+        rows, beams, length = tokens.shape
+        tokens, positions, caches = _fold_beams((tokens, positions, state))
+        slots = caches[0].key.shape[1]
+        x, caches, _, _ = self.decoder(
+            self._embed_target(tokens, positions, slots, False),
+            _cache_mask(positions, slots),
+            static["source"],
+            padding_mask(static["segments"]),
+            caches,
+            positions,
+        )
+        logits = self.logits(x).reshape(rows, beams, length, -1)
+        return logits, _unfold_beams(caches, rows, beams)
+
+    def _embed_target(self, tokens, positions, length, train):
+        c = self.config
+        embed = self.embedding if c.tie == "all" else self.target_embedding
+        place = self.target_positions if c.positions == "learned" else self.positions
+        x = embed(tokens) + place(positions, length)
+        return sharding.constrain(self.drop(x.astype(c.dtype), train))
+
+
+class LanguageModel(nn.Module):
+    """The decoder without a source: each token from those before it."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        c = self.config
+        self.embedding = _embedding(c)
+        if c.tie == "none":
+            self.projection = dense(c.vocab_rows, c.dtype, use_bias=False)
+        self.positions = _positions(c)
+        self.decoder = Stack(c, c.decoder_layers)
+        self.drop = Dropout(c.dropout_embedding)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        segments: Int[Array, "B T"],
+        positions: Int[Array, "#B T"] | None = None,
+        train: bool = False,
+    ) -> Outputs:
+        positions = _count(tokens) if positions is None else positions
+        x, _, weights, _ = self.decoder(
+            self._embed(tokens, positions, tokens.shape[1], train),
+            look_ahead_mask(positions, segments),
+            train=train,
+        )
+        return Outputs(self.logits(x), weights)
+
+    def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
+        c = self.config
+        if c.tie == "none":
+            logits = self.projection(x).astype(jnp.float32)
+            return mask_padding_rows(logits, c.vocab_size)
+        return self.embedding.logits(x)
+
+    def start(self, batch: dict, beams: int, length: int) -> tuple[dict, tuple]:
+        if self.config.positions == "learned":
+            self.positions(_count(batch["prompt"][:, :1]), length)
+        rows = batch["prompt"].shape[0]
+        return {}, _empty_caches(self.config, rows, beams, length)
+
+    def extend(
+        self,
+        tokens: Int[Array, "B K T"],
+        positions: Int[Array, "B K T"],
+        static: dict,
+        state: tuple,
+    ) -> tuple[Float[Array, "B K T V"], tuple]:
+        rows, beams, length = tokens.shape
+        tokens, positions, caches = _fold_beams((tokens, positions, state))
+        slots = caches[0].key.shape[1]
+        x, caches, _, _ = self.decoder(
+            self._embed(tokens, positions, slots, False),
+            _cache_mask(positions, slots),
+            caches=caches,
+            positions=positions,
+        )
+        logits = self.logits(x).reshape(rows, beams, length, -1)
+        return logits, _unfold_beams(caches, rows, beams)
+
+    def _embed(self, tokens, positions, length, train):
+        x = self.embedding(tokens) + self.positions(positions, length)
+        return sharding.constrain(self.drop(x.astype(self.config.dtype), train))
+
+
+def _attention(c: TransformerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        c.d_model, c.num_heads, c.d_k, c.d_v, c.dropout_attention, c.dtype
+    )
+
+
+def _norm(c: TransformerConfig) -> nn.LayerNorm:
+    return layer_norm(c.norm_epsilon, c.dtype)
+
+
+def _embedding(c: TransformerConfig) -> TokenEmbedding:
+    return TokenEmbedding(c.vocab_size, c.vocab_rows, c.d_model, c.dtype)
+
+
+def _positions(c: TransformerConfig) -> PositionEncoding:
+    return PositionEncoding(c.positions, c.d_model, c.max_positions)
+
+
+def _count(tokens: Int[Array, "B T"]) -> Int[Array, "1 T"]:
+    return jnp.arange(tokens.shape[1])[None]
+
+
+def _cache_mask(positions: Int[Array, "R T"], slots: int) -> Mask:
+    """Slot p of a cache holds position p: what is not yet written lies ahead."""
+    keys = jnp.arange(slots)[None]
+    return Mask(jnp.ones_like(keys), None, positions, keys, causal=True)
+
+
+def _empty_caches(
+    c: TransformerConfig, rows: int, beams: int, length: int
+) -> tuple[KeysValues, ...]:
+    shape = (rows, beams, length, c.num_heads)
+    cache = KeysValues(
+        jnp.zeros((*shape, c.d_k), c.dtype), jnp.zeros((*shape, c.d_v), c.dtype)
+    )
+    return (cache,) * c.decoder_layers
+
+
+def _fold_beams(tree: Any) -> Any:
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), tree)
+
+
+def _unfold_beams(tree: Any, rows: int, beams: int) -> Any:
+    return jax.tree.map(lambda a: a.reshape(rows, beams, *a.shape[1:]), tree)

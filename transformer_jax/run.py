@@ -1,0 +1,225 @@
+"""A run directory: the one reader and writer that everything shares.
+
+    config.json     every key of the run        metrics.jsonl   what was logged
+    versions.json   what it ran with            scores.json     every evaluation
+    tokenizer/      what reads its text         result.json     how it ended
+    checkpoints/ averaged/ preempted/           its parameters
+
+It holds all that is needed to use it. What is missing or damaged is explained once, here.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+import transformer_jax
+from transformer_jax import config as configs
+from transformer_jax import sharding, tasks
+from transformer_jax.checkpoint import Checkpoints, Damaged
+from transformer_jax.decoding.engine import Options
+from transformer_jax.errors import UserError
+
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "sentencepiece",
+)
+
+
+class Folder:
+    """The names inside a run directory, and how they are written: whole or not at all."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = pathlib.Path(path)
+        self.tokenizer = self.path / "tokenizer"
+        self.checkpoints = self.path / "checkpoints"
+        self.averaged = self.path / "averaged"
+        self.preempted = self.path / "preempted"
+
+    def read(self, name: str) -> Any | None:
+        try:
+            return json.loads((self.path / name).read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise UserError(f"{self.path / name} is damaged: {error}") from None
+
+    def write(self, name: str, content: Any) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        temporary = self.path / f".{name}.tmp"
+        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        temporary.replace(self.path / name)
+
+    def add_scores(self, name: str, scores: dict) -> None:
+        self.write("scores.json", {**(self.read("scores.json") or {}), name: scores})
+
+    def adopt(self, config: ConfigDict, accept_changes: bool) -> None:
+        """Makes this the config's run, or continues it if it already is."""
+        new = json.loads(config.to_json())
+        old = self.read("config.json")
+        if old is not None and not accept_changes:
+            lines = configs.differences(_flat(old), _flat(new))
+            if lines:
+                raise UserError(
+                    f"{self.path} is a run of another config. Use another --workdir, or "
+                    "continue it as it is now with --accept_changes:",
+                    *lines,
+                )
+        self.write("config.json", new)
+        self.write("versions.json", versions())
+
+    def config(self) -> ConfigDict:
+        stored = self.read("config.json")
+        if stored is None:
+            what = "holds no run" if self.path.is_dir() else "does not exist"
+            raise UserError(
+                f"{self.path} {what} (no config.json): train one with "
+                "python -m transformer_jax.train --config quickstart "
+                f"--workdir {self.path}"
+            )
+        config = configs.base(stored["task"], stored["model"]["name"])
+        known = dict(configs.items(config))
+        flat = _flat(stored)
+        unknown = [k for k in flat if k not in known]
+        if unknown:
+            raise UserError(
+                f"{self.path}/config.json has keys this version does not know: "
+                f"{', '.join(unknown)} (it ran with {self.read('versions.json')})"
+            )
+        for key, value in flat.items():
+            flat[key] = tuple(value) if isinstance(known[key], tuple) else value
+        config.update_from_flattened_dict(flat)
+        return config
+
+
+@dataclasses.dataclass
+class Run:
+    """A trained model, ready to answer."""
+
+    folder: Folder
+    config: ConfigDict
+    task: Any
+    params: Any
+    step: int
+    weights: str  # which parameters these are, in words
+    mesh: Any
+
+    def predict(self, lines: Sequence[str], **options: Any) -> list[str]:
+        """One answer a line; `options` override the run's `decode` section."""
+        items = [self.task.parse(line) for line in lines]
+        answers = self.task.answer(
+            self.params, items, self.mesh, decode_options(self.config, **options)
+        )
+        return [self.task.render(answer) for answer in answers]
+
+    def attention(self, source: str, target: str | None = None) -> dict[str, Any]:
+        """Attention weights [layers, heads, queries, keys] of one sentence."""
+        target = self.predict([source])[0] if target is None else target
+        return self.task.attention(self.params, source, target)
+
+
+def load(path: str | os.PathLike, weights: str = "") -> Run:
+    """Opens a run directory; `weights` (average, best, last) overrides its config."""
+    folder = Folder(path)
+    config = folder.config()
+    if not folder.tokenizer.is_dir():
+        raise UserError(f"{folder.path} has no tokenizer: its training never began")
+    task = tasks.find(config.task).open(config, folder.tokenizer)
+    mesh = sharding.local_mesh()
+    params, step, words = read_params(
+        folder, task, mesh, weights or config.eval.weights
+    )
+    return Run(folder, config, task, params, step, words, mesh)
+
+
+def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
+    """(params, step, which they are in words) as the weights of a run's choice."""
+    like = abstract_params(task, mesh)
+    checkpoints = Checkpoints(folder.checkpoints)
+    try:
+        if weights == "average":
+            averaged = Checkpoints(folder.averaged)
+            if averaged.steps():
+                step = averaged.steps()[-1]
+                return averaged.restore_params(step, like), step, "averaged"
+        steps = checkpoints.steps()
+        if not steps:
+            raise UserError(
+                f"{folder.path} has no checkpoint yet: its training has not saved one"
+            )
+        step = checkpoints.best_step() if weights == "best" else steps[-1]
+        words = "best" if weights == "best" else "last"
+        step = steps[-1] if step is None else step
+        return checkpoints.restore_params(step, like), step, words
+    except Damaged as error:
+        raise UserError(f"{error}. Try --weights=best or --weights=last") from None
+
+
+def abstract_params(task: Any, mesh: Any) -> Any:
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    places = sharding.shardings(shapes, mesh)
+    return jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, places
+    )
+
+
+def decode_options(config: ConfigDict, **changes: Any) -> Options:
+    return dataclasses.replace(Options(**config.decode), **changes)
+
+
+def versions() -> dict[str, str]:
+    """What a run ran with."""
+    found = {"transformer_jax": transformer_jax.__version__}
+    found["python"] = platform.python_version()
+    for name in PACKAGES:
+        found[name] = metadata.version(name)
+    return found
+
+
+def cache_folder() -> pathlib.Path:
+    """Where stores and compiled programs are kept between runs."""
+    given = os.environ.get("TRANSFORMER_JAX_CACHE")
+    return pathlib.Path(given or pathlib.Path.home() / ".cache" / "transformer_jax")
+
+
+def use_compile_cache() -> None:
+    """Compiles each program once per machine; a cache that fails never stops a run."""
+    machine = f"jaxlib-{metadata.version('jaxlib')}-py{sys.version_info[1]}"
+    folder = cache_folder() / "compiled" / machine / _cpu_name()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _cpu_name() -> str:
+    """Programs compiled for one CPU may not run on another that shares the disk."""
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+        lines = [x for x in text.split("\n") if x.startswith(("model name", "flags"))]
+        return hashlib.sha256("".join(sorted(set(lines))).encode()).hexdigest()[:12]
+    except OSError:
+        return platform.machine()
+
+
+def _flat(tree: dict, prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat

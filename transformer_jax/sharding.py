@@ -1,0 +1,139 @@
+"""Where every array lives: one mesh, one table of rules, one way in from the host.
+
+A mesh has the axes data × fsdp × tensor × sequence, any of which may be 1. Batches are
+split by rows over data and fsdp; a parameter follows the first rule its path matches.
+The trap: linen needs Auto axes, while `jax.make_mesh` now makes Explicit ones.
+"""
+
+import math
+import os
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from transformer_jax.errors import UserError
+
+AXES = ("data", "fsdp", "tensor", "sequence")
+ROWS = ("data", "fsdp")  # what the rows of a batch are split over
+
+# (pattern searched in a parameter's path, how its axes are split); the first match
+# wins. Optimizer state takes the specs of its parameters. Tensor parallelism splits
+# heads and the feed-forward's inner axis, so each pair of matrices needs one all-reduce.
+RULES = (
+    (r"embedding$", PartitionSpec("tensor", "fsdp")),
+    (r"projection/kernel$", PartitionSpec("fsdp", "tensor")),
+    (r"positions/table$", PartitionSpec(None, "fsdp")),
+    (r"(query|key|value|inner)/kernel$", PartitionSpec("fsdp", "tensor")),
+    (r"(query|key|value|inner)/bias$", PartitionSpec("tensor")),
+    (r"(out|outer)/kernel$", PartitionSpec("tensor", "fsdp")),
+    (r"(out|outer)/bias$", PartitionSpec()),
+    (r"norm/(scale|bias)$", PartitionSpec()),
+)
+
+
+def connect() -> None:
+    """Joins the processes of one run, if COORDINATOR_ADDRESS says there are several."""
+    address = os.environ.get("COORDINATOR_ADDRESS")
+    if not address:
+        return
+    missing = [k for k in ("NUM_PROCESSES", "PROCESS_ID") if k not in os.environ]
+    if missing:
+        raise UserError(
+            f"COORDINATOR_ADDRESS is set, but {' and '.join(missing)} is not: "
+            "a run of several processes needs all three (see launch/README.md)"
+        )
+    jax.distributed.initialize(
+        address, int(os.environ["NUM_PROCESSES"]), int(os.environ["PROCESS_ID"])
+    )
+
+
+def make_mesh(sizes: dict[str, int], platform: str = "any") -> Mesh:
+    """The mesh of all devices; one axis may be -1 and takes what the others leave."""
+    found = jax.default_backend()
+    if platform not in ("any", found):
+        raise UserError(
+            f"mesh.platform asks for {platform!r}, but jax found {found!r} "
+            f"({jax.device_count()} devices): install jax for that hardware, or set "
+            "--config.mesh.platform=any"
+        )
+    shape = mesh_shape(sizes, jax.device_count())
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def mesh_shape(sizes: dict[str, int], devices: int) -> tuple[int, ...]:
+    shape = [sizes[axis] for axis in AXES]
+    known = math.prod(s for s in shape if s != -1)
+    if -1 in shape and devices % known == 0:
+        shape[shape.index(-1)] = devices // known
+    if math.prod(shape) != devices:
+        asked = " × ".join(f"{a} {sizes[a]}" for a in AXES)
+        raise UserError(
+            f"the mesh {asked} does not fill the {devices} devices: the sizes must "
+            f"multiply to {devices}, or one of them be -1 (what is left)"
+        )
+    return tuple(shape)
+
+
+def local_mesh() -> Mesh:
+    """One device of this process: what `predict` and `load` run on."""
+    device = np.array(jax.local_devices()[:1]).reshape((1,) * len(AXES))
+    return Mesh(device, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def shardings(tree: Any, mesh: Mesh) -> Any:
+    """A sharding for each leaf: by its path's rule; scalars and keys are replicated.
+
+    The state's optimizer moments carry their parameter's path as a suffix, so one
+    table serves both. A leaf that no rule matches is an error, not a silent copy.
+    """
+
+    def place(path, leaf):
+        return NamedSharding(mesh, spec_of(path_name(path), leaf))
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def spec_of(name: str, leaf: Any) -> PartitionSpec:
+    if leaf.ndim == 0:
+        return PartitionSpec()
+    for pattern, spec in RULES:
+        if re.search(pattern, name):
+            return spec
+    raise ValueError(
+        f"no sharding rule matches the parameter {name!r} of shape {leaf.shape}: "
+        "add a line to RULES in transformer_jax/sharding.py"
+    )
+
+
+def path_name(path: tuple) -> str:
+    return "/".join(str(getattr(k, "key", getattr(k, "name", k))) for k in path)
+
+
+def constrain(x: Any) -> Any:
+    """Keeps the residual stream split by rows (and sequence); without a mesh, as is."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS, "sequence", None))
+
+
+def to_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """Host arrays of the global batch → device arrays; each process gives its rows."""
+
+    def place(array):
+        spec = (
+            PartitionSpec(ROWS, "sequence") if array.ndim > 1 else PartitionSpec(ROWS)
+        )
+        sharding = NamedSharding(mesh, spec)
+        return jax.make_array_from_callback(
+            array.shape, sharding, lambda index: array[index]
+        )
+
+    return {name: place(array) for name, array in batch.items()}
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())

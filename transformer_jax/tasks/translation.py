@@ -1,0 +1,240 @@
+"""Translation: a sentence in, a sentence out (the task of the paper).
+
+The decoder reads the target shifted right behind the start token (teacher forcing) and
+is asked for the target itself: no position ever reads its own answer.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+from ml_collections import ConfigDict
+
+from transformer_jax import losses, metrics
+from transformer_jax.data import tokenizer as tokenizers
+from transformer_jax.data.batches import Shape
+from transformer_jax.data.sources import Source
+from transformer_jax.data.store import Store
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.engine import Engine, Options
+from transformer_jax.ids import BOS, EOS, PAD
+from transformer_jax.models.transformer import Seq2Seq, TransformerConfig
+from transformer_jax.tasks import Refused
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A translation; `score` is its length-penalised log-probability."""
+
+    text: str
+    score: float
+    others: tuple["Answer", ...] = ()
+
+
+class Translation:
+    """Parallel text, one or two vocabularies, an encoder-decoder model."""
+
+    def __init__(self, config: ConfigDict, source: Tokenizer, target: Tokenizer):
+        self.config = config
+        self.source_tokenizer, self.target_tokenizer = source, target
+        self.module = build(config, source.vocab_size, target.vocab_size)
+        self._engines: dict[Any, Engine] = {}
+
+    @classmethod
+    def create(cls, config: ConfigDict, source: Source, folder: pathlib.Path):
+        """Trains the tokenizers on the training split, unless the folder has them."""
+        sides = ("shared",) if config.tokenizer.shared else ("source", "target")
+        if not all((folder / f"{side}.model").exists() for side in sides):
+            records = source.read("train")
+            folder.mkdir(parents=True, exist_ok=True)
+            for side in sides:
+                columns = ("source", "target") if side == "shared" else (side,)
+                texts = (r[column] for r in records for column in columns)
+                trained = tokenizers.train(
+                    texts, config.tokenizer.kind, config.tokenizer.vocab_size
+                )
+                trained.save(folder / f"{side}.model")
+        return cls.open(config, folder)
+
+    @classmethod
+    def open(cls, config: ConfigDict, folder: pathlib.Path):
+        if config.tokenizer.shared:
+            shared = Tokenizer.load(folder / "shared.model")
+            return cls(config, shared, shared)
+        return cls(
+            config,
+            Tokenizer.load(folder / "source.model"),
+            Tokenizer.load(folder / "target.model"),
+        )
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return f"translation-{self.source_tokenizer.fingerprint}-{self.target_tokenizer.fingerprint}"
+
+    # Examples → batches
+
+    def encode(self, record: dict[str, str]) -> dict[str, list[int]]:
+        return {
+            "source": self.source_tokenizer.encode(record["source"]),
+            "target": self.target_tokenizer.encode(record["target"]),
+        }
+
+    def reject(self, columns: dict[str, list[int]]) -> str | None:
+        if not columns["source"] or not columns["target"]:
+            return "a side is empty"
+        if max(map(len, columns.values())) > self.config.data.max_length:
+            return f"longer than data.max_length {self.config.data.max_length} pieces"
+        return None
+
+    def lengths(self, store: Store) -> np.ndarray:
+        """Of source and target, each with its end of sentence."""
+        sides = [store.lengths("source"), store.lengths("target")]
+        return np.stack(sides, axis=1) + 1
+
+    def collate(self, rows: Sequence[dict], shape: Shape) -> dict[str, np.ndarray]:
+        source_length, target_length = shape.lengths
+        batch = {
+            "source": np.zeros((shape.rows, source_length), np.int32),
+            "target": np.zeros((shape.rows, target_length), np.int32),
+        }
+        for i, row in enumerate(rows):
+            for side, array in batch.items():
+                size = len(row[side])
+                array[i, :size] = row[side]
+                array[i, size] = EOS
+        return batch
+
+    # Batches → losses
+
+    def init(self, key: Array) -> Any:
+        """Fresh parameters; their shapes depend on no batch."""
+        tokens = jnp.ones((1, 1), jnp.int32)
+        return self.module.init(key, tokens, tokens, tokens, tokens)["params"]
+
+    def loss(self, params: Any, batch: dict, key: Array | None = None) -> losses.Sums:
+        """Sums over the target's real tokens; dropout only with a key."""
+        source, target = batch["source"], batch["target"]
+        outputs = self.module.apply(
+            {"params": params},
+            source,
+            shift_right(target),
+            segments(source),
+            segments(target),
+            train=key is not None,
+            rngs=None if key is None else {"dropout": key},
+        )
+        return losses.cross_entropy(
+            outputs.logits,
+            target,
+            (target != PAD).astype(jnp.float32),
+            self.config.train.label_smoothing,
+            self.target_tokenizer.vocab_size,
+        )
+
+    # Lines → answers
+
+    def parse(self, line: str, max_length: int | None = None) -> list[int]:
+        pieces = self.source_tokenizer.encode(line) if line.strip() else []
+        if max_length and len(pieces) > max_length:
+            raise Refused(
+                f"{len(pieces)} pieces are more than the {max_length} allowed: split it "
+                "into sentences, or raise --max_length"
+            )
+        return pieces
+
+    def question(self, record: dict[str, str]) -> str:
+        return record["source"]
+
+    def reference(self, record: dict[str, str]) -> str:
+        return record["target"]
+
+    def answer(
+        self,
+        params: Any,
+        items: Sequence[list[int]],
+        mesh: Any,
+        options: Options,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[Answer]:
+        """A blank line has a blank translation; all others are searched for."""
+        if mesh not in self._engines:
+            rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
+            self._engines[mesh] = Engine(self.module, mesh, rows, multiple)
+        asked = [i for i, pieces in enumerate(items) if pieces]
+        answers = [Answer("", 0.0)] * len(items)
+        found = self._engines[mesh].search(
+            params, [[*items[i], EOS] for i in asked], options, progress
+        )
+        for i, hypotheses in zip(asked, found, strict=True):
+            texts = [
+                Answer(self.target_tokenizer.decode(h.tokens), h.score)
+                for h in hypotheses
+            ]
+            answers[i] = dataclasses.replace(texts[0], others=tuple(texts[1:]))
+        return answers
+
+    def render(self, answer: Answer) -> str:
+        return answer.text.replace("\r", " ").replace("\n", " ")
+
+    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
+        return metrics.translation_scores(answers, references)
+
+    # Looking inside
+
+    def pieces(self, source: str, target: str) -> tuple[list[str], list[str]]:
+        """The pieces that the encoder and the decoder read, ends included."""
+        ids = self.encode({"source": source, "target": target})
+        return (
+            [*self.source_tokenizer.pieces(ids["source"]), "</s>"],
+            ["<s>", *self.target_tokenizer.pieces(ids["target"])],
+        )
+
+    def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
+        """Weights [layers, heads, queries, keys] while the target is read for a source."""
+        ids = self.encode({"source": source, "target": target})
+        source_ids = jnp.asarray([[*ids["source"], EOS]])
+        target_ids = jnp.asarray([[BOS, *ids["target"]]])
+        outputs = self.module.apply(
+            {"params": params},
+            source_ids,
+            target_ids,
+            jnp.ones_like(source_ids),
+            jnp.ones_like(target_ids),
+        )
+        return {
+            "encoder": np.stack([np.asarray(w[0]) for w in outputs.encoder_attention]),
+            "decoder": np.stack([np.asarray(w[0]) for w in outputs.self_attention]),
+            "cross": np.stack([np.asarray(w[0]) for w in outputs.cross_attention]),
+        }
+
+
+def build(config: ConfigDict, source_vocab: int, target_vocab: int) -> Seq2Seq:
+    """The config's model for vocabularies of these sizes, rows padded."""
+    values = {k: v for k, v in config.model.items() if k != "name"}
+    head = config.model.d_model // config.model.num_heads
+    values["d_k"] = config.model.d_k or head
+    values["d_v"] = config.model.d_v or head
+    multiple = config.tokenizer.row_multiple
+    return Seq2Seq(
+        TransformerConfig(
+            vocab_size=target_vocab,
+            vocab_rows=-(-target_vocab // multiple) * multiple,
+            source_vocab_size=source_vocab,
+            source_vocab_rows=-(-source_vocab // multiple) * multiple,
+            **values,
+        )
+    )
+
+
+def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """The decoder's input: the start token, then the target without its last."""
+    return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+
+
+def segments(tokens: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    return (tokens != PAD).astype(jnp.int32)

@@ -1,0 +1,418 @@
+"""The training loop, from a config to a run directory that answers.
+
+    python -m transformer_jax.train --config quickstart --workdir runs/quickstart
+
+Step k means: k updates applied, in every log line, checkpoint and evaluation. A batch
+and its dropout are functions of (seed, step) alone, so the same command started again
+continues to the same bits. Exit codes: 0 done, 2 the user's mistake, 75 preempted.
+"""
+
+import collections
+import functools
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from absl import flags
+from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
+
+from transformer_jax import checkpoint as checkpoints
+from transformer_jax import cli, evaluate, metrics, optim, sharding, tasks
+from transformer_jax import config as configs
+from transformer_jax import run as runs
+from transformer_jax.checkpoint import Checkpoints, TrainState
+from transformer_jax.data import batches
+from transformer_jax.data.sources import Source
+from transformer_jax.errors import UserError
+from transformer_jax.losses import Sums
+from transformer_jax.preemption import Preemption
+
+IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
+    flags.DEFINE_string("workdir", "", "The run directory: made, or continued.")
+    flags.DEFINE_bool("accept_changes", False, "Continue a run with another config.")
+
+
+def main(overrides: dict[str, str]) -> int:
+    args = flags.FLAGS
+    cli.require("config", args.config, "a config file, such as configs/quickstart.py")
+    cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
+    config = configs.load(args.config, overrides)
+    return train(config, args.workdir, args.accept_changes)
+
+
+def train(config: ConfigDict, workdir: str, accept_changes: bool = False) -> int:
+    """Trains, or continues, or reports a run that is done; returns the exit code."""
+    folder = runs.Folder(workdir)
+    sharding.connect()
+    runs.use_compile_cache()
+    mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
+    row_problems = configs.find_row_problems(
+        config, mesh.shape["data"] * mesh.shape["fsdp"]
+    )
+    if row_problems:
+        raise UserError(*row_problems)
+    primary = jax.process_index() == 0
+    if primary:
+        folder.adopt(config, accept_changes)
+    result = folder.read("result.json")
+    if result is not None and (
+        result["stopped_early"] or result["step"] >= config.train.steps
+    ):
+        print_result(result, folder, already=True)
+        return 0
+
+    source = Source(config.data)
+    task, train_store, validation = prepare(config, source, folder, mesh)
+    writer = metrics.Writer(folder.path, config.log.tensorboard, primary)
+    trainer = None
+    try:
+        with Preemption() as preemption:
+            trainer = Trainer(
+                config, task, train_store, validation, folder, writer, mesh
+            )
+            if not trainer.fit(preemption):
+                return cli.PREEMPTED
+        result = finish(trainer, source)
+    finally:
+        if trainer is not None:
+            trainer.close()
+        writer.close()
+    if primary:
+        print_result(result, folder)
+    return 0
+
+
+def prepare(config: ConfigDict, source: Source, folder: runs.Folder, mesh: Any):
+    """The task with its tokenizers, the training store and the validation scores."""
+    # One process learns and encodes; the others find its work done.
+    if jax.process_index() != 0:
+        multihost_utils.sync_global_devices("prepared")
+    task = tasks.find(config.task).create(config, source, folder.tokenizer)
+    root = runs.cache_folder() / "stores"
+    records = source.read("train")
+    train_store = evaluate.open_split(task, records, root, train=True)
+    if not len(train_store):
+        raise UserError(
+            f"no training example is left of {len(records)}: {train_store.ledger}"
+        )
+    held_out = source.read("validation")
+    held_out_store = evaluate.open_split(task, held_out, root)
+    if jax.process_index() == 0:
+        folder.write("ledger.json", train_store.ledger)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("prepared")
+    return task, train_store, evaluate.Evaluator(task, held_out, held_out_store, mesh)
+
+
+class Trainer:
+    """A run in progress: the state, and everything that acts on it."""
+
+    def __init__(self, config, task, store, validation, folder, writer, mesh):
+        self.config, self.task, self.store, self.mesh = config, task, store, mesh
+        self.validation, self.folder, self.writer = validation, folder, writer
+        data = config.data
+        self.plan = batches.Plan(
+            task.lengths(store),
+            data.batch_tokens,
+            data.shapes,
+            data.row_multiple,
+            data.length_multiple,
+            config.seed,
+        )
+        self.optimizer = optim.make_optimizer(config)
+        self.schedule = optim.make_schedule(config)
+        kept = config.checkpoint
+        self.saved = Checkpoints(folder.checkpoints, kept.keep_last, kept.keep_best)
+        self.emergency = Checkpoints(folder.preempted)
+        abstract = jax.eval_shape(self._init, jax.random.key(config.seed))
+        self.places = sharding.shardings(abstract, mesh)
+        self.abstract = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+            abstract,
+            self.places,
+        )
+        self.init = jax.jit(self._init, out_shardings=self.places)
+        self.update = jax.jit(
+            functools.partial(
+                train_step,
+                loss=task.loss,
+                optimizer=self.optimizer,
+                micro_batches=config.train.accumulation,
+            ),
+            donate_argnums=0,
+            out_shardings=(self.places, sharding.replicated(mesh)),
+        )
+        self.state: TrainState | None = None
+
+    def _init(self, key: jax.Array) -> TrainState:
+        params_key, root_key = jax.random.split(key)
+        params = self.task.init(params_key)
+        return TrainState(jnp.int32(0), params, self.optimizer.init(params), root_key)
+
+    def fit(self, preemption: Preemption) -> bool:
+        """Trains to the last step, or to an early stop; False if preempted."""
+        config, writer = self.config, self.writer
+        self._describe()
+        self._rehearse()
+        step = self._start_or_resume()
+        writer.cut_back(step)
+        if self.stopped_early(step):
+            return True
+        window = metrics.Window(self.schedule, config.train.steps)
+        in_flight: collections.deque = collections.deque()
+        steps = range(step, config.train.steps)
+        for step, (batch, shape) in zip(
+            (s + 1 for s in steps),
+            batches.prefetch(self._make_batch, steps),
+            strict=True,
+        ):
+            with jax.set_mesh(self.mesh), jax.transfer_guard("disallow"):
+                self.state, sums = self.update(self.state, batch)
+            in_flight.append((step, shape, sums))
+            due = self._due(step)
+            stop = preemption.requested(step)
+            # The step before is read while this one runs; before a save, all are: what
+            # is not finite must never reach a checkpoint.
+            while len(in_flight) >= (1 if due or stop else IN_FLIGHT):
+                window.add(*in_flight.popleft())
+                if window.last_step % config.log.every == 0:
+                    self._log(window)
+            writer.progress(step, config.train.steps, window.text)
+            if due:
+                score = self._evaluate(step)
+                self.saved.save(step, self.state, score)
+                window.restart_clock()
+                if self.stopped_early(step):
+                    break
+            if stop and step < config.train.steps:
+                self._save_emergency(step, already=due)
+                return False
+        self.saved.wait()
+        return True
+
+    def close(self) -> None:
+        self.saved.close()
+        self.emergency.close()
+
+    def _make_batch(self, step: int):
+        planned = self.plan.batch(step)
+        batch = evaluate.assemble(self.task, self.store, planned, self.mesh)
+        return batch, planned.shape
+
+    def _due(self, step: int) -> bool:
+        return (
+            step % self.config.checkpoint.every == 0 or step == self.config.train.steps
+        )
+
+    def _describe(self) -> None:
+        """The header: what a careful person wants to know before an hour is spent."""
+        plan, task, mesh = self.plan, self.task, self.mesh
+        size = sum(math.prod(x.shape) for x in jax.tree.leaves(self.abstract.params))
+        axes = " × ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
+        device = mesh.devices.flat[0].device_kind
+        dropped = sum(entry["count"] for entry in self.store.ledger.values())
+        shapes = ", ".join(
+            f"{s.rows}×{'/'.join(map(str, s.lengths))}" for s in plan.shapes
+        )
+        say = self.writer.say
+        say(f"run        {self.folder.path}")
+        say(f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}")
+        say(f"model      {size:,} parameters, {self.config.model.dtype} computation")
+        say(
+            f"data       {len(self.store):,} examples ({dropped} dropped, see ledger.json)"
+            f", {plan.steps_per_epoch} steps an epoch, padding {plan.padding_share():.1%}"
+        )
+        say(f"shapes     {len(plan.shapes)} to compile: {shapes}")
+        say(f"training   {self.config.train.steps:,} steps")
+
+    def _rehearse(self) -> None:
+        """Runs the largest shape once, on a state that is thrown away.
+
+        If it does not fit in memory, the run fails here and not at hour nine.
+        """
+        rows = self.task.collate([], self.plan.largest)
+        with jax.set_mesh(self.mesh):
+            state = self.init(jax.random.key(self.config.seed))
+            batch = sharding.to_global(rows, self.mesh)
+            jax.block_until_ready(self.update(state, batch))
+
+    def _start_or_resume(self) -> int:
+        found = checkpoints.restore_newest([self.saved, self.emergency], self.abstract)
+        if found is None:
+            with jax.set_mesh(self.mesh):
+                self.state = self.init(jax.random.key(self.config.seed))
+            return 0
+        step, self.state, damaged = found
+        for line in damaged:
+            self.writer.say(f"warning    passed over: {line}")
+        self.writer.say(f"resumed    from step {step:,}")
+        return step
+
+    def _log(self, window: metrics.Window) -> None:
+        values = window.take()
+        self.writer.record(window.last_step, "train", values)
+        self.writer.say(window.line(values))
+
+    def _evaluate(self, step: int) -> float | None:
+        """Validation scores, if this step asks for them; returns what ranks it."""
+        config = self.config
+        if step % config.eval.every and step != config.train.steps:
+            return None
+        began = time.monotonic()
+        values = self.validation.teacher_forced(self.state.params)
+        scores, lines = self.validation.free_running(
+            self.state.params,
+            runs.decode_options(config),
+            config.eval.answers,
+            self.writer.progress,
+        )
+        values = {**values, **scores, "seconds": round(time.monotonic() - began, 2)}
+        self.writer.record(step, "validation", values)
+        self.writer.say(
+            f"validation step {step}  loss {values['loss']:.4f}  perplexity "
+            f"{values['perplexity']:.3f}  accuracy {values['accuracy']:.2%}  BLEU "
+            f"{values['bleu']:.2f}  chrF {values['chrf']:.2f}  "
+            f"({metrics.duration(values['seconds'])}, {values['bleu_signature']})"
+        )
+        for i in range(min(config.eval.samples, len(lines))):
+            record = self.validation.records[i]
+            self.writer.say(f"  source     {self.task.question(record)}")
+            self.writer.say(f"  reference  {self.task.reference(record)}")
+            self.writer.say(f"  answer     {lines[i]}")
+        return rank(config, values)
+
+    def stopped_early(self, step: int) -> bool:
+        """Whether the last evaluations, up to a step, brought nothing better."""
+        patience = self.config.train.patience
+        if not patience or not self.writer.active:
+            return False
+        entries = metrics.read_entries(self.writer.path)
+        ranks = [
+            rank(self.config, e)
+            for e in entries
+            if e["kind"] == "validation" and e["step"] <= step
+        ]
+        return len(ranks) > patience and max(ranks[-patience:]) <= max(
+            ranks[:-patience]
+        )
+
+    def _save_emergency(self, step: int, already: bool) -> None:
+        """Counts neither for the average, nor as one of the last, nor as the best."""
+        if not already:
+            self.emergency.save(step, self.state)
+        self.emergency.wait()
+        self.saved.wait()
+        self.writer.say(f"preempted  saved step {step}; the same command continues")
+
+
+def train_step(
+    state: TrainState, batch: dict, *, loss, optimizer, micro_batches: int
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One update from one planned batch, in `micro_batches` parts."""
+    key = jax.random.fold_in(state.key, state.step)
+    grads, sums = accumulate(loss, state.params, batch, key, micro_batches)
+    weight = jnp.maximum(sums.weight, 1.0)  # the one division
+    grads = jax.tree.map(lambda g: g / weight, grads)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    state = TrainState(state.step + 1, params, opt_state, state.key)
+    return state, {"sums": sums, "grad_norm": optax.global_norm(grads)}
+
+
+def accumulate(loss, params, batch: dict, key: jax.Array, micro_batches: int):
+    """Gradients of the summed loss, and the sums, over the parts of a batch."""
+
+    def part_of(params, part, key):
+        sums = loss(params, part, key)
+        return sums.loss, sums
+
+    grad = jax.grad(part_of, has_aux=True)
+    if micro_batches == 1:
+        return grad(params, batch, key)
+    # Part i takes every n-th row: each device keeps its own rows, none is moved.
+    parts = jax.tree.map(
+        lambda x: x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1), batch
+    )
+
+    def add(total, i_part):
+        i, part = i_part
+        return jax.tree.map(
+            jnp.add, total, grad(params, part, jax.random.fold_in(key, i))
+        ), None
+
+    zero = (jax.tree.map(jnp.zeros_like, params), Sums(*jnp.zeros(4)))
+    return jax.lax.scan(add, zero, (jnp.arange(micro_batches), parts))[0]
+
+
+def finish(trainer: Trainer, source: Source) -> dict[str, Any]:
+    """Averages the last checkpoints, scores the test splits, writes the result."""
+    config, folder, writer = trainer.config, trainer.folder, trainer.writer
+    steps = trainer.saved.steps()
+    used = steps[-config.checkpoint.average :]
+    averaged = Checkpoints(folder.averaged)
+    if averaged.steps()[-1:] != used[-1:]:
+        params = checkpoints.average(trainer.saved, used, trainer.abstract.params)
+        averaged.save_params(used[-1], params)
+        averaged.close()
+    weights = config.eval.weights
+    params, step, words = runs.read_params(folder, trainer.task, trainer.mesh, weights)
+    result = {"step": steps[-1], "stopped_early": steps[-1] < config.train.steps}
+    result |= {"weights": words, "averaged_steps": used, "scores": {}}
+    options = runs.decode_options(config)
+    root = runs.cache_folder() / "stores"
+    for split in [s for s in config.eval.splits if s in source.splits]:
+        writer.say(f"scoring    {split} with the {words} parameters of step {step}")
+        records = source.read(split)
+        store = evaluate.open_split(trainer.task, records, root)
+        evaluator = evaluate.Evaluator(trainer.task, records, store, trainer.mesh)
+        scores, _ = evaluator.free_running(params, options, progress=writer.progress)
+        scores = {
+            **scores,
+            **evaluator.teacher_forced(params),
+            "examples": len(records),
+        }
+        result["scores"][split] = scores
+        writer.record(steps[-1], split, scores)
+    if writer.active:
+        for split, scores in result["scores"].items():
+            folder.add_scores(split, scores)
+        folder.write("result.json", result)
+    return result
+
+
+def rank(config: ConfigDict, values: dict[str, float]) -> float:
+    """A validation score as a number of which more is better."""
+    name = config.checkpoint.best
+    return -values[name] if name == "loss" else values[name]
+
+
+def print_result(
+    result: dict[str, Any], folder: runs.Folder, already: bool = False
+) -> None:
+    state = "was already done" if already else "done"
+    early = ", stopped early" if result["stopped_early"] else ""
+    print(f"{state}: {folder.path}, step {result['step']}{early}")
+    for split, scores in result["scores"].items():
+        print(
+            f"{split}: BLEU = {scores['bleu']:.2f}  chrF = {scores['chrf']:.2f}  "
+            f"accuracy {scores['accuracy']:.2%}  perplexity {scores['perplexity']:.3f}  "
+            f"({scores['examples']} examples, {result['weights']} parameters, "
+            f"{scores['bleu_signature']})"
+        )
+    print(
+        f'try it: echo "…" | python -m transformer_jax.predict --workdir {folder.path}',
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)
