@@ -28,7 +28,7 @@ setup(
     install_requires=[
         "jax>=0.10",
         "flax>=0.12",
-        "optax>=0.2.5",
+        "optax>=0.2.6",
         "orbax-checkpoint>=0.11.30",
         "sentencepiece>=0.2.1",
         "sacrebleu>=2.5",

@@ -1,6 +1,7 @@
 """Portuguese → English on a generated corpus: the whole path, in minutes, on a laptop.
 
-    python -m transformer_jax.train --config configs/quickstart.py --workdir runs/quickstart
+    python -m transformer_jax.train --config configs/quickstart.py \\
+        --workdir runs/quickstart
 
 not yet measured
 """
@@ -11,7 +12,7 @@ from transformer_jax.config import base
 def get_config():
     config = base(task="translation", model="transformer")
 
-    config.tokenizer.vocab_size = 1200
+    config.tokenizer.vocab_size = 2000
     config.data.batch_tokens = 2048
     config.data.max_length = 64
     config.data.shapes = 6
@@ -22,10 +23,10 @@ def get_config():
     config.model.d_ff = 512
     config.model.num_heads = 4
 
-    config.train.steps = 2000
+    config.train.steps = 1600
     config.optim.warmup_steps = 400
 
-    config.eval.every = 500
+    config.eval.every = 400
     config.eval.splits = ("test", "test_combinations")
     config.checkpoint.every = 100
     config.log.every = 50

@@ -11,3 +11,71 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ.setdefault("PJRT_NPROC", "16")
 _CACHE = tempfile.TemporaryDirectory(prefix="transformer_jax_tests_")
 os.environ["TRANSFORMER_JAX_CACHE"] = _CACHE.name
+
+import pytest  # noqa: E402  (after the environment is set)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """A function: the overrides of a run that trains in seconds, and any changes."""
+
+    def overrides(**changes):
+        small = {
+            "data.train_size": "240",
+            "data.validation_size": "13",
+            "data.test_size": "11",
+            "data.batch_tokens": "528",
+            "data.max_length": "64",
+            "data.shapes": "2",
+            "tokenizer.vocab_size": "420",
+            "model.encoder_layers": "1",
+            "model.decoder_layers": "1",
+            "model.d_model": "16",
+            "model.d_ff": "24",
+            "model.num_heads": "2",
+            "train.steps": "12",
+            "optim.warmup_steps": "5",
+            "eval.every": "6",
+            "eval.answers": "2",
+            "eval.samples": "1",
+            "eval.batch_rows": "16",
+            "eval.splits": "test",
+            "decode.extra_length": "2",
+            "decode.beams": "1",
+            "checkpoint.every": "3",
+            "checkpoint.average": "2",
+            "checkpoint.keep_last": "3",
+            "log.every": "1",
+            "log.tensorboard": "false",
+            "mesh.data": "1",
+        }
+        changed = {k.replace("__", "."): str(v) for k, v in changes.items()}
+        return {**small, **changed}
+
+    return overrides
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    """A machine of one device, for runs that are not about the mesh."""
+    _see_one_device(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny, tmp_path_factory):
+    """A run directory, trained to its last step. Tests must not change it."""
+    from transformer_jax import config, train
+
+    folder = tmp_path_factory.mktemp("tiny") / "run"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _see_one_device(monkeypatch)
+        assert train.train(config.load("quickstart", tiny()), folder) == 0
+    return folder
+
+
+def _see_one_device(monkeypatch):
+    from transformer_jax import sharding
+
+    monkeypatch.setattr(
+        sharding, "make_mesh", lambda sizes, platform="any": sharding.local_mesh()
+    )

@@ -152,7 +152,7 @@ class Checkpoints:
 def restore_newest(
     places: Sequence[Checkpoints], like: TrainState
 ) -> tuple[int, TrainState, list[str]] | None:
-    """(step, state, what was passed over) of the newest good checkpoint in any place."""
+    """(step, state, what was passed over) of the newest good checkpoint."""
     found = sorted(((s, p) for p in places for s in p.steps()), key=lambda f: -f[0])
     damaged = []
     for step, place in found:

@@ -2,7 +2,7 @@
 
 A config file returns `base(task=…, model=…)` with a few differences; it is locked, so
 a key that does not exist fails where it is written. `load` adds the command line's
-`--config.section.key=value` and `validate` reports all that cannot work, together,
+`--config.section.key=value`; all that cannot work is reported together (`checks.py`),
 before any device is touched.
 """
 
@@ -35,7 +35,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
         if name not in known:
             raise UserError(f"unknown {kind} {name!r}.{nearest(name, known)}")
     config = ConfigDict()
-    config.task = task
+    config.task = task  # what the model is used for: translation
     config.seed = 0  # of the initial weights, dropout and the order of examples
 
     config.data = data = ConfigDict()
@@ -62,13 +62,13 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     train.patience = 0  # evaluations without a better one before stopping; 0: never
 
     config.optim = optim = ConfigDict()
-    optim.name = "adam"
+    optim.name = "adam"  # adam
     optim.schedule = "noam"  # noam: c · d_model^-½ · min(s^-½, s · warmup^-1.5) (5.3)
     optim.constant = 1.0  # c of the schedule
     optim.warmup_steps = 4000  # updates
-    optim.beta1 = 0.9
-    optim.beta2 = 0.98
-    optim.epsilon = 1e-9
+    optim.beta1 = 0.9  # decay of the mean gradient
+    optim.beta2 = 0.98  # decay of the mean squared gradient
+    optim.epsilon = 1e-9  # added to its root
     optim.clip_norm = 0.0  # largest gradient norm, others are scaled down; 0: off
 
     config.eval = evaluation = ConfigDict()
@@ -116,16 +116,16 @@ def _parallel_text(data: ConfigDict) -> None:
 
 def _transformer(model: ConfigDict) -> None:
     """The paper's base model (Table 3); see configs/ for big."""
-    model.name = "transformer"
-    model.encoder_layers = 6
-    model.decoder_layers = 6
-    model.d_model = 512
-    model.d_ff = 2048
-    model.num_heads = 8
+    model.name = "transformer"  # transformer
+    model.encoder_layers = 6  # N
+    model.decoder_layers = 6  # N
+    model.d_model = 512  # width of the residual stream
+    model.d_ff = 2048  # width inside a feed-forward layer
+    model.num_heads = 8  # attentions side by side in a layer
     model.d_k = 0  # size of a head's queries and keys; 0: d_model / num_heads
     model.d_v = 0  # size of a head's values; 0: d_model / num_heads
     model.norm = "post"  # post (the paper) | pre
-    model.norm_epsilon = 1e-6
+    model.norm_epsilon = 1e-6  # added to the variance
     model.activation = "relu"  # relu | gelu
     model.positions = "sinusoid"  # sinusoid | sinusoid_concat | learned | none
     model.max_positions = 512  # rows of a learned table
@@ -141,21 +141,6 @@ def _transformer(model: ConfigDict) -> None:
 TASKS = {"translation": _parallel_text}
 MODELS = {"transformer": _transformer}
 
-CHOICES = {
-    "data.source": ("phrasebook", "text"),
-    "tokenizer.kind": ("unigram", "bpe"),
-    "model.norm": ("post", "pre"),
-    "model.activation": ("relu", "gelu"),
-    "model.positions": ("sinusoid", "sinusoid_concat", "learned", "none"),
-    "model.tie": ("all", "decoder", "none"),
-    "model.dtype": ("float32", "bfloat16"),
-    "optim.name": ("adam",),
-    "optim.schedule": ("noam", "constant"),
-    "eval.weights": ("average", "best", "last"),
-    "checkpoint.best": ("bleu", "chrf", "loss", "accuracy"),
-    "mesh.platform": ("any", "cpu", "gpu", "tpu"),
-}
-
 
 def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:
     """The config of `path.py[:variant]` with overrides applied, checked and locked.
@@ -168,7 +153,9 @@ def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:
         problem = _override(config, key, text)
         if problem:
             problems.append(problem)
-    problems += find_problems(config)
+    from transformer_jax import checks  # which reads `base` from here
+
+    problems += checks.find_problems(config)
     if problems:
         raise UserError(*problems)
     return config
@@ -238,9 +225,8 @@ def _override(config: ConfigDict, key: str, text: str) -> str | None:
     if key not in known:
         section, _, last = key.rpartition(".")
         siblings = [k for k in known if k.rpartition(".")[0] == section]
-        hint = nearest(key, siblings) or nearest(
-            last, [k.split(".")[-1] for k in known]
-        )
+        elsewhere = [k for k in known if k.rpartition(".")[2] == last]
+        hint = nearest(key, elsewhere) or nearest(key, siblings) or nearest(key, known)
         if not hint:
             hint = f" Known: {', '.join(siblings or known)}"
         return f"--config.{key}: there is no such key.{hint}"
@@ -267,141 +253,3 @@ def _parse(text: str, like: Any) -> Any:
             return tuple(part.strip() for part in text.split(",") if part.strip())
         return tuple(ast.literal_eval(text))
     return type(like)(text)
-
-
-def find_problems(config: ConfigDict) -> list[str]:
-    """All that cannot work, each with the way out. Touches no device."""
-    problems = _wrong_types(config)
-    if problems:
-        return problems  # the checks below need numbers to be numbers
-    for key, choices in CHOICES.items():
-        value = dict(items(config)).get(key)
-        if value is not None and value not in choices:
-            hint = nearest(value, choices)
-            problems.append(f"{key} = {value!r}: choose {' | '.join(choices)}.{hint}")
-    problems += _impossible_sizes(config)
-    problems += _impossible_plans(config)
-    from transformer_jax.data import sources
-
-    return problems + sources.find_problems(config.data)
-
-
-def _wrong_types(config: ConfigDict) -> list[str]:
-    """A bool passes for an int, and an int for a float, unless somebody looks."""
-    expected = dict(items(base(config.task, config.model.name)))
-    problems = []
-    for key, value in items(config):
-        want = type(expected[key])
-        if type(value) is int and want is float:
-            continue
-        if type(value) is not want:
-            problems.append(
-                f"{key} = {value!r} is of type {type(value).__name__}, "
-                f"not {want.__name__} (default: {expected[key]!r})"
-            )
-    return problems
-
-
-def _impossible_sizes(config: ConfigDict) -> list[str]:
-    model, problems = config.model, []
-    positive = [
-        "data.batch_tokens", "data.max_length", "data.shapes", "data.row_multiple",
-        "data.length_multiple", "tokenizer.vocab_size", "tokenizer.row_multiple",
-        "model.d_model", "model.d_ff", "model.num_heads", "model.encoder_layers",
-        "model.decoder_layers", "model.max_positions", "train.steps",
-        "train.accumulation", "optim.warmup_steps", "eval.every", "eval.batch_rows",
-        "decode.beams", "decode.extra_length", "checkpoint.every",
-        "checkpoint.keep_last", "checkpoint.average", "log.every",
-    ]  # fmt: skip
-    values = dict(items(config))
-    problems += [f"{k} = {values[k]}: must be at least 1" for k in positive
-                 if values[k] < 1]  # fmt: skip
-    for key, value in values.items():
-        share = ".dropout_" in key or key == "train.label_smoothing"
-        if share and not 0 <= value < 1:
-            problems.append(f"{key} = {value}: a share, at least 0 and less than 1")
-    if (
-        not problems
-        and model.d_model % model.num_heads
-        and not (model.d_k and model.d_v)
-    ):
-        d, n = model.d_model, model.num_heads
-        near = min((h for h in range(1, d + 1) if d % h == 0), key=lambda h: abs(h - n))
-        problems.append(
-            f"model.d_model {d} does not divide over model.num_heads {n}: "
-            f"use {near} heads, or set model.d_k and model.d_v"
-        )
-    if model.tie == "all" and not config.tokenizer.shared:
-        problems.append(
-            "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
-            "set model.tie = 'decoder' or tokenizer.shared = True"
-        )
-    if model.positions.startswith("sinusoid") and model.d_model % 2:
-        problems.append(
-            f"model.d_model {model.d_model} is odd, sinusoids come in pairs: "
-            f"use {model.d_model + 1}"
-        )
-    longest = config.data.max_length + 1  # and the end of sentence
-    if model.positions == "learned" and model.max_positions < longest:
-        problems.append(
-            f"model.max_positions {model.max_positions} < data.max_length + 1 = "
-            f"{longest}: raise the table, or lower data.max_length"
-        )
-    return problems
-
-
-def _impossible_plans(config: ConfigDict) -> list[str]:
-    data, train, mesh, problems = config.data, config.train, config.mesh, []
-    if config.optim.schedule == "noam" and config.optim.warmup_steps > train.steps:
-        problems.append(
-            f"optim.warmup_steps {config.optim.warmup_steps} is beyond train.steps "
-            f"{train.steps}: the learning rate would never reach its peak"
-        )
-    if config.eval.every % config.checkpoint.every:
-        problems.append(
-            f"eval.every {config.eval.every} is no multiple of checkpoint.every "
-            f"{config.checkpoint.every}: the best checkpoint could not be kept"
-        )
-    if config.checkpoint.average > config.checkpoint.keep_last:
-        problems.append(
-            f"checkpoint.average {config.checkpoint.average} needs as many kept: "
-            f"raise checkpoint.keep_last {config.checkpoint.keep_last}"
-        )
-    longest = data.max_length + 1
-    if data.batch_tokens < longest * data.row_multiple:
-        problems.append(
-            f"data.batch_tokens {data.batch_tokens} cannot hold data.row_multiple "
-            f"{data.row_multiple} rows of data.max_length + 1 = {longest} pieces: raise "
-            f"it to {longest * data.row_multiple}, or lower data.max_length"
-        )
-    sizes = [mesh[a] for a in ("data", "fsdp", "tensor", "sequence")]
-    if any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
-        problems.append(
-            f"mesh {tuple(sizes)}: sizes are at least 1, and one at most is -1"
-        )
-    else:
-        problems += find_row_problems(config, max(mesh.data, 1) * max(mesh.fsdp, 1))
-    if data.length_multiple % max(mesh.sequence, 1):
-        problems.append(
-            f"data.length_multiple {data.length_multiple} does not divide over "
-            f"mesh.sequence {mesh.sequence}: set it to {mesh.sequence}"
-        )
-    if config.model.num_heads % max(mesh.tensor, 1):
-        problems.append(
-            f"model.num_heads {config.model.num_heads} does not divide over "
-            f"mesh.tensor {mesh.tensor}"
-        )
-    return problems
-
-
-def find_row_problems(config: ConfigDict, row_devices: int) -> list[str]:
-    """Also asked when a mesh axis of -1 has found its size."""
-    rows, micro = config.data.row_multiple, config.train.accumulation
-    if rows % (row_devices * micro) == 0:
-        return []
-    need = row_devices * micro
-    return [
-        f"a batch of data.row_multiple {rows} rows does not divide over {row_devices} "
-        f"devices (mesh data × fsdp) × train.accumulation {micro}: set "
-        f"data.row_multiple to {-(-rows // need) * need}"
-    ]

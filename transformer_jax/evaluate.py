@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from absl import flags
 
 from transformer_jax import cli, metrics, sharding
@@ -157,6 +156,25 @@ def print_scores(scores: dict[str, Any]) -> None:
         f"{scores['examples']} examples, {scores['weights']} parameters of step "
         f"{scores['step']}, beam {scores['beams']}, alpha {scores['alpha']}, "
         f"{scores['examples'] / max(scores['seconds'], 0.1):.1f} sentences/s"
+    )
+
+
+def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> None:
+    """The last lines of a training run."""
+    state = "was already done" if already else "done"
+    early = ", stopped early" if result["stopped_early"] else ""
+    print(f"{state}: {folder.path}, step {result['step']}{early}")
+    for split, scores in result["scores"].items():
+        print(
+            f"{split}: BLEU = {scores['bleu']:.2f}  chrF = {scores['chrf']:.2f}  "
+            f"accuracy {scores['accuracy']:.2%}  perplexity "
+            f"{scores['perplexity']:.3f}  "
+            f"({scores['examples']} examples, {result['weights']} parameters, "
+            f"{scores['bleu_signature']})"
+        )
+    print(
+        f'try it: echo "…" | python -m transformer_jax.predict --workdir {folder.path}',
+        flush=True,
     )
 
 

@@ -5,7 +5,7 @@
     tokenizer/      what reads its text         result.json     how it ended
     checkpoints/ averaged/ preempted/           its parameters
 
-It holds all that is needed to use it. What is missing or damaged is explained once, here.
+It holds all that is needed to use it. What is missing or damaged is explained here.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ PACKAGES = (
 
 
 class Folder:
-    """The names inside a run directory, and how they are written: whole or not at all."""
+    """The names inside a run directory; a file is written whole or not at all."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
@@ -75,8 +75,8 @@ class Folder:
             lines = configs.differences(_flat(old), _flat(new))
             if lines:
                 raise UserError(
-                    f"{self.path} is a run of another config. Use another --workdir, or "
-                    "continue it as it is now with --accept_changes:",
+                    f"{self.path} is a run of another config: use another --workdir, "
+                    "or continue it as it is now with --accept_changes:",
                     *lines,
                 )
         self.write("config.json", new)

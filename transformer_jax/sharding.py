@@ -21,7 +21,7 @@ ROWS = ("data", "fsdp")  # what the rows of a batch are split over
 
 # (pattern searched in a parameter's path, how its axes are split); the first match
 # wins. Optimizer state takes the specs of its parameters. Tensor parallelism splits
-# heads and the feed-forward's inner axis, so each pair of matrices needs one all-reduce.
+# heads and the feed-forward's inner axis: one all-reduce for each pair of matrices.
 RULES = (
     (r"embedding$", PartitionSpec("tensor", "fsdp")),
     (r"projection/kernel$", PartitionSpec("fsdp", "tensor")),

@@ -10,6 +10,7 @@ continues to the same bits. Exit codes: 0 done, 2 the user's mistake, 75 preempt
 import collections
 import functools
 import math
+import os
 import time
 from typing import Any
 
@@ -21,7 +22,7 @@ from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from transformer_jax import checkpoint as checkpoints
-from transformer_jax import cli, evaluate, metrics, optim, sharding, tasks
+from transformer_jax import checks, cli, evaluate, metrics, optim, sharding, tasks
 from transformer_jax import config as configs
 from transformer_jax import run as runs
 from transformer_jax.checkpoint import Checkpoints, TrainState
@@ -48,13 +49,15 @@ def main(overrides: dict[str, str]) -> int:
     return train(config, args.workdir, args.accept_changes)
 
 
-def train(config: ConfigDict, workdir: str, accept_changes: bool = False) -> int:
+def train(
+    config: ConfigDict, workdir: str | os.PathLike, accept_changes: bool = False
+) -> int:
     """Trains, or continues, or reports a run that is done; returns the exit code."""
     folder = runs.Folder(workdir)
     sharding.connect()
     runs.use_compile_cache()
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
-    row_problems = configs.find_row_problems(
+    row_problems = checks.find_row_problems(
         config, mesh.shape["data"] * mesh.shape["fsdp"]
     )
     if row_problems:
@@ -66,7 +69,7 @@ def train(config: ConfigDict, workdir: str, accept_changes: bool = False) -> int
     if result is not None and (
         result["stopped_early"] or result["step"] >= config.train.steps
     ):
-        print_result(result, folder, already=True)
+        evaluate.print_result(result, folder, already=True)
         return 0
 
     source = Source(config.data)
@@ -86,7 +89,7 @@ def train(config: ConfigDict, workdir: str, accept_changes: bool = False) -> int
             trainer.close()
         writer.close()
     if primary:
-        print_result(result, folder)
+        evaluate.print_result(result, folder)
     return 0
 
 
@@ -214,7 +217,7 @@ class Trainer:
 
     def _describe(self) -> None:
         """The header: what a careful person wants to know before an hour is spent."""
-        plan, task, mesh = self.plan, self.task, self.mesh
+        plan, mesh = self.plan, self.mesh
         size = sum(math.prod(x.shape) for x in jax.tree.leaves(self.abstract.params))
         axes = " × ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
         device = mesh.devices.flat[0].device_kind
@@ -227,8 +230,9 @@ class Trainer:
         say(f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}")
         say(f"model      {size:,} parameters, {self.config.model.dtype} computation")
         say(
-            f"data       {len(self.store):,} examples ({dropped} dropped, see ledger.json)"
-            f", {plan.steps_per_epoch} steps an epoch, padding {plan.padding_share():.1%}"
+            f"data       {len(self.store):,} examples ({dropped} dropped, see "
+            f"ledger.json), {plan.steps_per_epoch} steps an epoch, padding "
+            f"{plan.padding_share():.1%}"
         )
         say(f"shapes     {len(plan.shapes)} to compile: {shapes}")
         say(f"training   {self.config.train.steps:,} steps")
@@ -324,7 +328,7 @@ def train_step(
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     state = TrainState(state.step + 1, params, opt_state, state.key)
-    return state, {"sums": sums, "grad_norm": optax.global_norm(grads)}
+    return state, {"sums": sums, "grad_norm": optax.tree.norm(grads)}
 
 
 def accumulate(loss, params, batch: dict, key: jax.Array, micro_batches: int):
@@ -392,25 +396,6 @@ def rank(config: ConfigDict, values: dict[str, float]) -> float:
     """A validation score as a number of which more is better."""
     name = config.checkpoint.best
     return -values[name] if name == "loss" else values[name]
-
-
-def print_result(
-    result: dict[str, Any], folder: runs.Folder, already: bool = False
-) -> None:
-    state = "was already done" if already else "done"
-    early = ", stopped early" if result["stopped_early"] else ""
-    print(f"{state}: {folder.path}, step {result['step']}{early}")
-    for split, scores in result["scores"].items():
-        print(
-            f"{split}: BLEU = {scores['bleu']:.2f}  chrF = {scores['chrf']:.2f}  "
-            f"accuracy {scores['accuracy']:.2%}  perplexity {scores['perplexity']:.3f}  "
-            f"({scores['examples']} examples, {result['weights']} parameters, "
-            f"{scores['bleu_signature']})"
-        )
-    print(
-        f'try it: echo "…" | python -m transformer_jax.predict --workdir {folder.path}',
-        flush=True,
-    )
 
 
 if __name__ == "__main__":

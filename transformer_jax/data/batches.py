@@ -160,7 +160,7 @@ def assign_boxes(lengths: np.ndarray, boxes: list[tuple[int, ...]]) -> np.ndarra
 
 
 def prefetch(make: Callable[[int], Any], steps: range, depth: int = 2) -> Iterator[Any]:
-    """make(step) for each step, made ahead by one thread; its errors are raised here."""
+    """make(step) for each step, made ahead by one thread; its errors surface here."""
     ready: queue.Queue = queue.Queue(depth)
     stop = threading.Event()
 

@@ -17,6 +17,8 @@ from ml_collections import ConfigDict
 from transformer_jax.data import phrasebook
 from transformer_jax.errors import UserError
 
+SOURCES = ("phrasebook", "text")
+
 
 class Records(Sequence):
     """The records of one split, with a fingerprint of all that determines them."""

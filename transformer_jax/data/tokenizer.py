@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import sentencepiece
 
-from transformer_jax.ids import BOS, EOS, PAD, UNK
 from transformer_jax.errors import UserError
+from transformer_jax.ids import BOS, EOS, PAD, UNK
 
 # SentencePiece writes spaces as this character, so a literal one must go as bytes.
 SPACE = "\u2581"
@@ -99,7 +99,7 @@ def train(texts: Iterable[str], kind: str, vocab_size: int) -> Tokenizer:
     except (RuntimeError, OSError) as error:
         reason = str(error).strip().split("\n")[-1]
         raise UserError(
-            f"no tokenizer of {vocab_size} pieces can be trained on this text: {reason} "
-            "(tokenizer.vocab_size)"
+            f"no tokenizer of tokenizer.vocab_size {vocab_size} pieces can be trained "
+            f"on this text: {reason}"
         ) from None
     return Tokenizer(model.getvalue())

@@ -240,12 +240,10 @@ class Seq2Seq(nn.Module):
         return x, weights
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
-        c = self.config
-        if c.tie == "none":
-            logits = self.projection(x).astype(jnp.float32)
-            return mask_padding_rows(logits, c.vocab_size)
-        table = self.embedding if c.tie == "all" else self.target_embedding
-        return table.logits(x)
+        tie = self.config.tie
+        if tie == "none":
+            return _project(self.projection, x, self.config)
+        return (self.embedding if tie == "all" else self.target_embedding).logits(x)
 
     def start(self, batch: dict, beams: int, length: int) -> tuple[dict, tuple]:
         """Encodes a batch: what stays for all steps, and an empty cache to grow."""
@@ -268,19 +266,8 @@ class Seq2Seq(nn.Module):
         state: tuple,
     ) -> tuple[Float[Array, "B K T V"], tuple]:
         """Reads tokens at their positions; the logits of what follows each of them."""
-        rows, beams, length = tokens.shape
-        tokens, positions, caches = _fold_beams((tokens, positions, state))
-        slots = caches[0].key.shape[1]
-        x, caches, _, _ = self.decoder(
-            self._embed_target(tokens, positions, slots, False),
-            _cache_mask(positions, slots),
-            static["source"],
-            padding_mask(static["segments"]),
-            caches,
-            positions,
-        )
-        logits = self.logits(x).reshape(rows, beams, length, -1)
-        return logits, _unfold_beams(caches, rows, beams)
+        source = static["source"], padding_mask(static["segments"])
+        return _extend(self, self._embed_target, tokens, positions, source, state)
 
     def _embed_target(self, tokens, positions, length, train):
         c = self.config
@@ -320,10 +307,8 @@ class LanguageModel(nn.Module):
         return Outputs(self.logits(x), weights)
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
-        c = self.config
-        if c.tie == "none":
-            logits = self.projection(x).astype(jnp.float32)
-            return mask_padding_rows(logits, c.vocab_size)
+        if self.config.tie == "none":
+            return _project(self.projection, x, self.config)
         return self.embedding.logits(x)
 
     def start(self, batch: dict, beams: int, length: int) -> tuple[dict, tuple]:
@@ -339,17 +324,7 @@ class LanguageModel(nn.Module):
         static: dict,
         state: tuple,
     ) -> tuple[Float[Array, "B K T V"], tuple]:
-        rows, beams, length = tokens.shape
-        tokens, positions, caches = _fold_beams((tokens, positions, state))
-        slots = caches[0].key.shape[1]
-        x, caches, _, _ = self.decoder(
-            self._embed(tokens, positions, slots, False),
-            _cache_mask(positions, slots),
-            caches=caches,
-            positions=positions,
-        )
-        logits = self.logits(x).reshape(rows, beams, length, -1)
-        return logits, _unfold_beams(caches, rows, beams)
+        return _extend(self, self._embed, tokens, positions, (None, None), state)
 
     def _embed(self, tokens, positions, length, train):
         x = self.embedding(tokens) + self.positions(positions, length)
@@ -394,9 +369,24 @@ def _empty_caches(
     return (cache,) * c.decoder_layers
 
 
-def _fold_beams(tree: Any) -> Any:
-    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), tree)
+def _extend(model, embed, tokens, positions, source, state):
+    """One path for prefill and step: beams are folded into rows, and out again."""
+    rows, beams = tokens.shape[:2]
+    tokens, positions, caches = jax.tree.map(
+        lambda a: a.reshape(-1, *a.shape[2:]), (tokens, positions, state)
+    )
+    slots = caches[0].key.shape[1]
+    x, caches, _, _ = model.decoder(
+        embed(tokens, positions, slots, False),
+        _cache_mask(positions, slots),
+        *source,
+        caches=caches,
+        positions=positions,
+    )
+    return jax.tree.map(
+        lambda a: a.reshape(rows, beams, *a.shape[1:]), (model.logits(x), caches)
+    )
 
 
-def _unfold_beams(tree: Any, rows: int, beams: int) -> Any:
-    return jax.tree.map(lambda a: a.reshape(rows, beams, *a.shape[1:]), tree)
+def _project(projection, x, c: TransformerConfig):
+    return mask_padding_rows(projection(x).astype(jnp.float32), c.vocab_size)

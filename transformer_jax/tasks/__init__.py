@@ -3,18 +3,18 @@
 `train`, `evaluate` and `predict` know a task by these members, and nothing else of
 text or images (see `translation.py`, the smallest whole example):
 
-    create(config, source, folder) → task    learns what it needs (a tokenizer), saves it
+    create(config, source, folder) → task    learns and saves what it needs
     open(config, folder) → task              the same task, from a run directory
-    fingerprint                              of all that decides how examples are encoded
-    encode(record) → columns                 one example, as rows of the store
+    fingerprint                              of all that decides the encoding
+    encode(record) → columns                 one example, as rows of a store
     reject(columns) → reason or None         why training leaves an example out
     lengths(store) → [examples, sides]       what the batch plan sees
     collate(rows, shape) → batch             padded numpy arrays; missing rows are empty
     module                                   the flax model
     init(key) → params
-    loss(params, batch, key) → Sums          training with dropout, or (key None) without
+    loss(params, batch, key) → Sums          with dropout, or (key None) without
     parse(line) → item                       raises Refused if it cannot be answered
-    question(record), reference(record)      an example's line, and the answer to it
+    question(record), reference(record)      an example, and its answer
     answer(params, items, …) → answers       in order
     render(answer) → line
     score(answers, references) → scores      the metrics of the task's field

@@ -74,7 +74,8 @@ class Translation:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        return f"translation-{self.source_tokenizer.fingerprint}-{self.target_tokenizer.fingerprint}"
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return "-".join(["translation", *(t.fingerprint for t in tokenizers)])
 
     # Examples → batches
 
@@ -142,8 +143,8 @@ class Translation:
         pieces = self.source_tokenizer.encode(line) if line.strip() else []
         if max_length and len(pieces) > max_length:
             raise Refused(
-                f"{len(pieces)} pieces are more than the {max_length} allowed: split it "
-                "into sentences, or raise --max_length"
+                f"{len(pieces)} pieces are more than the {max_length} allowed: split "
+                "it into sentences, or raise --max_length"
             )
         return pieces
 
@@ -195,7 +196,7 @@ class Translation:
         )
 
     def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
-        """Weights [layers, heads, queries, keys] while the target is read for a source."""
+        """Weights [layers, heads, queries, keys] while a target is read."""
         ids = self.encode({"source": source, "target": target})
         source_ids = jnp.asarray([[*ids["source"], EOS]])
         target_ids = jnp.asarray([[BOS, *ids["target"]]])

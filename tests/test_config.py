@@ -1,0 +1,181 @@
+"""The config: what is accepted, what is refused, and what the refusal says."""
+
+import pathlib
+
+import pytest
+
+from transformer_jax import cli, config
+from transformer_jax.errors import UserError
+
+
+def problems_of(spec="quickstart", **overrides):
+    given = {k.replace("__", "."): v for k, v in overrides.items()}
+    with pytest.raises(UserError) as caught:
+        config.load(spec, given)
+    return caught.value.problems
+
+
+def test_every_shipped_config_loads_and_says_what_it_is():
+    for name, path in config.shipped().items():
+        loaded = config.load(name)
+        assert loaded.is_locked
+        assert f"configs/{name}.py" in path.read_text().split('"""')[1]
+
+
+def test_no_key_defaults_to_none_so_that_each_can_be_set_on_the_command_line():
+    assert all(v is not None for _, v in config.items(config.base()))
+
+
+def test_every_key_is_explained_where_it_is_defined():
+    text = pathlib.Path(config.__file__).read_text()
+    for key, _ in config.items(config.base()):
+        section, _, last = key.rpartition(".")
+        name = "evaluation" if section == "eval" else section or "config"
+        lines = [x for x in text.split("\n") if f" {name}.{last} = " in x]
+        looped = key.endswith(("_source", "_target"))  # data[f"{split}_source"]
+        assert looped or (len(lines) == 1 and "  # " in lines[0]), key
+
+
+def test_an_override_sets_the_key_with_its_type():
+    loaded = config.load(
+        "quickstart",
+        {
+            "optim.warmup_steps": "40",
+            "optim.constant": "2",
+            "log.tensorboard": "false",
+            "eval.splits": "test,validation",
+            "model.norm": "pre",
+        },
+    )
+    assert loaded.optim.warmup_steps == 40
+    assert loaded.optim.constant == 2.0 and isinstance(loaded.optim.constant, float)
+    assert loaded.log.tensorboard is False
+    assert loaded.eval.splits == ("test", "validation")
+    assert loaded.model.norm == "pre"
+
+
+def test_a_typo_names_the_nearest_key():
+    (problem,) = problems_of(model__num_head="4")
+    assert "'model.num_heads'" in problem
+
+
+def test_a_key_in_the_wrong_section_is_found_in_the_right_one():
+    (problem,) = problems_of(train__warmup_steps="4")
+    assert "warmup_steps" in problem.split("Did you mean")[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("model.num_heads", "true"),
+        ("model.num_heads", "4.0"),
+        ("optim.constant", "high"),
+        ("log.tensorboard", "1"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_the_default(key, text):
+    (problem,) = problems_of(**{key.replace(".", "__"): text})
+    assert key in problem and text in problem and "default" in problem
+
+
+def test_a_bool_in_a_config_file_does_not_pass_for_an_int(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from transformer_jax.config import base\n"
+        "def get_config():\n"
+        "    config = base()\n"
+        "    config.train.accumulation = True\n"
+        "    return config\n"
+    )
+    (problem,) = problems_of(str(file))
+    assert "train.accumulation" in problem and "bool" in problem
+
+
+def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from transformer_jax.config import base\n"
+        "def get_config():\n"
+        "    config = base()\n"
+        "    config.model.num_head = 4\n"
+        "    return config\n"
+    )
+    (problem,) = problems_of(str(file))
+    assert f"{file}, line 4" in problem and "num_head" in problem
+
+
+def test_variants_reach_the_config_file(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from transformer_jax.config import base\n"
+        "def get_config(size='small'):\n"
+        "    config = base()\n"
+        "    config.model.d_ff = {'small': 64, 'large': 256}[size]\n"
+        "    return config\n"
+    )
+    assert config.load(str(file)).model.d_ff == 64
+    assert config.load(f"{file}:large").model.d_ff == 256
+
+
+def test_a_missing_config_file_names_the_nearest_shipped_one():
+    (problem,) = problems_of("quikstart")
+    assert "'quickstart'" in problem
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"model.num_heads": "3"}, ("128", "3", "d_k")),
+        ({"optim.warmup_steps": "99999"}, ("99999", "train.steps")),
+        ({"mesh.data": "3"}, ("8 rows", "3 devices", "9")),
+        ({"train.accumulation": "16"}, ("16", "row_multiple")),
+        ({"data.source": "txt"}, ("phrasebook | text",)),
+        ({"data.source": "text"}, ("data.train_source", "empty")),
+        ({"tokenizer.shared": "false"}, ("model.tie", "decoder")),
+        ({"data.batch_tokens": "100"}, ("100", "row_multiple")),
+        ({"eval.every": "150"}, ("150", "checkpoint.every")),
+        ({"checkpoint.average": "99"}, ("99", "keep_last")),
+        ({"model.positions": "learned", "model.max_positions": "9"}, ("9", "65")),
+        ({"model.dropout_residual": "1.0"}, ("1.0", "less than 1")),
+        ({"mesh.sequence": "2"}, ("length_multiple", "2")),
+        ({"mesh.tensor": "8"}, ("num_heads", "8")),
+        ({"mesh.data": "0"}, ("at least 1",)),
+        ({"train.steps": "0"}, ("train.steps", "at least 1")),
+        ({"model.norm": "pst"}, ("post",)),
+    ],
+)
+def test_what_cannot_work_is_said_with_its_numbers_and_the_way_out(overrides, says):
+    with pytest.raises(UserError) as caught:
+        config.load("quickstart", overrides)
+    text = str(caught.value)
+    assert all(word in text for word in says), text
+
+
+def test_all_problems_are_reported_together():
+    found = problems_of(
+        model__num_head="4", optim__warmup_steps="99999", data__source="txt"
+    )
+    assert len(found) == 3
+
+
+def test_overrides_are_taken_out_of_a_command_line_in_both_forms():
+    rest, found = cli.split_overrides(
+        ["train", "--config.a.b=1", "--workdir", "x", "--config.c", "2", "--config=y"]
+    )
+    assert rest == ["train", "--workdir", "x", "--config=y"]
+    assert found == {"a.b": "1", "c": "2"}
+
+
+def test_only_declared_keys_may_differ_when_a_run_is_continued():
+    old = {"model.d_ff": 1, "mesh.data": 1, "log.every": 1, "train.steps": 5}
+    new = {"model.d_ff": 2, "mesh.data": 8, "log.every": 2, "train.steps": 9}
+    assert config.differences(old, new) == ["model.d_ff: 1 in the run, now 2"]
+    known = {k for k, _ in config.items(config.base())}
+    for key in config.MAY_CHANGE_ON_RESUME:
+        assert any(k == key or k.startswith(key + ".") for k in known)
+
+
+def test_the_library_never_reads_a_key_that_may_be_missing():
+    package = pathlib.Path(config.__file__).parent
+    for path in package.rglob("*.py"):
+        assert "config.get(" not in path.read_text(), path

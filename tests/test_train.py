@@ -1,0 +1,321 @@
+"""Training: one device or eight, killed or not, the same run."""
+
+import hashlib
+import json
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax import checkpoint, cli, config, metrics, sharding, train
+from transformer_jax import run as runs
+from transformer_jax.checkpoint import Checkpoints
+from transformer_jax.data.batches import Shape
+from transformer_jax.data.sources import Source
+from transformer_jax.errors import UserError
+from transformer_jax.preemption import Preemption
+
+DROPOUT = {f"model__dropout_{k}": 0.1 for k in ("embedding", "residual", "attention")}
+
+
+def digest(tree) -> str:
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        sha.update(np.asarray(leaf).tobytes())
+    return sha.hexdigest()
+
+
+def make_trainer(overrides, folder, mesh):
+    loaded = config.load("quickstart", overrides)
+    place = runs.Folder(folder)
+    place.adopt(loaded, accept_changes=False)
+    prepared = train.prepare(loaded, Source(loaded.data), place, mesh)
+    writer = metrics.Writer(place.path, False, True)
+    return train.Trainer(loaded, *prepared, place, writer, mesh)
+
+
+def end_of(folder):
+    """Hashes of the last state and of the averaged parameters, and the logged steps."""
+    trained = runs.load(folder)
+    mesh = sharding.local_mesh()
+    last = Checkpoints(trained.folder.checkpoints)
+    like = make_abstract(trained, mesh)
+    state = last.restore(last.steps()[-1], like)
+    entries = metrics.read_entries(trained.folder.path / "metrics.jsonl")
+    logged = [(e["kind"], e["step"], e.get("loss")) for e in entries]
+    return digest(state), digest(trained.params), logged
+
+
+def make_abstract(trained, mesh):
+    from transformer_jax import optim
+
+    optimizer = optim.make_optimizer(trained.config)
+
+    def init(key):
+        params = trained.task.init(key)
+        return checkpoint.TrainState(0, params, optimizer.init(params), key)
+
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    places = sharding.shardings(shapes, mesh)
+    shapes = shapes.replace(step=jax.ShapeDtypeStruct((), np.int32))
+    return jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, places
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory):
+    """An uninterrupted run of 12 steps with dropout: more than one epoch."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        one = sharding.local_mesh()
+        monkeypatch.setattr(sharding, "make_mesh", lambda *_: one)
+        assert train.train(config.load("quickstart", tiny(**DROPOUT)), folder) == 0
+    return end_of(folder)
+
+
+def test_a_run_ends_with_all_that_is_needed_to_use_it(tiny_run):
+    names = {p.name for p in tiny_run.iterdir()}
+    assert names >= {
+        "config.json", "versions.json", "tokenizer", "checkpoints", "averaged",
+        "metrics.jsonl", "ledger.json", "scores.json", "result.json",
+    }  # fmt: skip
+    result = json.loads((tiny_run / "result.json").read_text())
+    assert result["step"] == 12 and result["averaged_steps"] == [9, 12]
+    assert "bleu_signature" in result["scores"]["test"]
+
+
+def test_step_k_means_k_updates_in_metrics_and_checkpoints(tiny_run):
+    entries = metrics.read_entries(tiny_run / "metrics.jsonl")
+    logged = [e["step"] for e in entries if e["kind"] == "train"]
+    assert logged == list(range(1, 13))
+    assert [e["step"] for e in entries if e["kind"] == "validation"] == [6, 12]
+    trained = runs.load(tiny_run)
+    last = Checkpoints(trained.folder.checkpoints)
+    state = last.restore(12, make_abstract(trained, sharding.local_mesh()))
+    assert int(state.step) == 12
+    rates = [e["learning_rate"] for e in entries if e["kind"] == "train"]
+    peak = trained.config.optim.constant * (16 * 5) ** -0.5
+    assert rates[0] == pytest.approx(peak / 5)  # s = 1 at the first update
+    assert rates[4] == pytest.approx(peak) == max(rates)
+
+
+def test_preempted_and_continued_ends_in_the_same_bits(
+    whole, tiny, tmp_path, monkeypatch, one_device
+):
+    loaded = config.load("quickstart", tiny(**DROPOUT))
+    folder = tmp_path / "run"
+    stops = iter([4, 8])  # 8 is in the second epoch; neither is a regular checkpoint
+    stop = next(stops)
+    monkeypatch.setattr(Preemption, "requested", lambda self, step: step == stop)
+    assert train.train(loaded, folder) == cli.PREEMPTED
+    assert Checkpoints(folder / "preempted").steps() == [4]
+    assert Checkpoints(folder / "checkpoints").steps() == [3]
+    stop = next(stops)
+    assert train.train(loaded, folder) == cli.PREEMPTED
+    stop = None
+    assert train.train(loaded, folder) == 0
+    assert end_of(folder) == whole
+
+
+def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
+    whole, tiny, tmp_path, monkeypatch, one_device, capsys
+):
+    loaded = config.load("quickstart", tiny(**DROPOUT))
+    folder = tmp_path / "run"
+    add = metrics.Window.add
+
+    def die_at_eight(self, step, *rest):
+        if step == 8:
+            raise KeyboardInterrupt  # nothing gets to tidy up the run
+        add(self, step, *rest)
+
+    monkeypatch.setattr(metrics.Window, "add", die_at_eight)
+    with pytest.raises(KeyboardInterrupt):
+        train.train(loaded, folder)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 8, "kind": "tr')  # a line cut short
+    monkeypatch.setattr(metrics.Window, "add", add)
+    assert train.train(loaded, folder) == 0
+    assert "resumed    from step 6" in capsys.readouterr().out
+    assert end_of(folder) == whole
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    whole, tiny, tmp_path, monkeypatch, one_device, capsys
+):
+    loaded = config.load("quickstart", tiny(**DROPOUT))
+    folder = tmp_path / "run"
+    monkeypatch.setattr(Preemption, "requested", lambda self, step: step == 7)
+    assert train.train(loaded, folder) == cli.PREEMPTED
+    for place in ("preempted/7", "checkpoints/6"):
+        flip_a_bit(folder / place)
+    (folder / "checkpoints" / "9").mkdir()
+    monkeypatch.undo()
+    monkeypatch.setattr(sharding, "make_mesh", lambda *_: sharding.local_mesh())
+    (folder / "checkpoints" / "9").rmdir()
+    assert train.train(loaded, folder) == 0
+    out = capsys.readouterr().out
+    assert "resumed    from step 3" in out and "passed over" in out
+    assert end_of(folder) == whole
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_says_so(
+    tiny, tmp_path, monkeypatch, one_device
+):
+    loaded = config.load("quickstart", tiny())
+    monkeypatch.setattr(Preemption, "requested", lambda self, step: step == 4)
+    assert train.train(loaded, tmp_path) == cli.PREEMPTED
+    for place in ("preempted/4", "checkpoints/3"):
+        flip_a_bit(tmp_path / place)
+    with pytest.raises(UserError, match="no checkpoint can be read"):
+        train.train(loaded, tmp_path)
+
+
+def flip_a_bit(folder):
+    data = max(
+        (f for f in folder.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size
+    )
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+
+
+def test_a_finished_run_prints_its_result_again(tiny, tiny_run, capsys, one_device):
+    before = (tiny_run / "metrics.jsonl").read_text()
+    assert train.train(config.load("quickstart", tiny()), tiny_run) == 0
+    out = capsys.readouterr().out
+    assert "was already done" in out and "BLEU = " in out
+    assert (tiny_run / "metrics.jsonl").read_text() == before
+
+
+def test_a_workdir_of_another_config_is_refused_with_the_differences(
+    tiny, tiny_run, one_device
+):
+    with pytest.raises(UserError, match=r"model.d_ff: 24 in the run, now 32"):
+        train.train(config.load("quickstart", tiny(model__d_ff=32)), tiny_run)
+
+
+def test_what_may_change_changes_on_resume(tiny, tmp_path, one_device):
+    first = tiny(train__steps=6, log__every=3)
+    assert train.train(config.load("quickstart", first), tmp_path) == 0
+    longer = tiny(train__steps=9, checkpoint__every=9, eval__every=9)
+    assert train.train(config.load("quickstart", longer), tmp_path) == 0
+    assert json.loads((tmp_path / "result.json").read_text())["step"] == 9
+
+
+def test_a_number_that_is_not_finite_stops_the_run_and_is_never_saved(
+    tiny, tmp_path, one_device
+):
+    loaded = config.load("quickstart", tiny(optim__constant=1e38, checkpoint__every=1))
+    with pytest.raises(UserError, match=r"step \d+: the loss is"):
+        train.train(loaded, tmp_path)
+    saved = Checkpoints(tmp_path / "checkpoints")
+    trained = runs.load(tmp_path, weights="last")
+    for step in saved.steps():
+        params = saved.restore_params(
+            step, runs.abstract_params(trained.task, trained.mesh)
+        )
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+
+
+def test_training_stops_early_when_nothing_gets_better(tiny, tmp_path, one_device):
+    still = tiny(
+        optim__constant=1e-12, train__patience=2, eval__every=3, checkpoint__best="bleu"
+    )
+    assert train.train(config.load("quickstart", still), tmp_path) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["stopped_early"] and result["step"] == 9
+    assert train.train(config.load("quickstart", still), tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    "mesh", [(8, 1, 1, 1), (2, 2, 2, 1), (1, 4, 2, 1), (2, 1, 2, 2)], ids=str
+)
+def test_any_mesh_gives_the_loss_curve_of_one_device(mesh, curve, tiny, tmp_path):
+    sizes = dict(zip(sharding.AXES, mesh, strict=True))
+    losses, params = curve(sharding.make_mesh(sizes), tmp_path)
+    alone, _ = curve(sharding.local_mesh(), tmp_path)
+    np.testing.assert_allclose(losses, alone, rtol=0, atol=1e-4)
+    if mesh[1] > 1:  # parameters are really split, not copied
+        kernel = params["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"]
+        assert kernel.addressable_shards[0].data.size < kernel.size
+
+
+@pytest.fixture(scope="module")
+def curve(tiny):
+    """Losses of 20 steps with dropout on a mesh."""
+    done = {}
+
+    def losses(mesh, folder):
+        if mesh not in done:
+            overrides = tiny(**DROPOUT, data__length_multiple=2)
+            trainer = make_trainer(overrides, folder / str(len(done)), mesh)
+            found = []
+            with jax.set_mesh(mesh):
+                trainer.state = trainer.init(jax.random.key(0))
+                for step in range(20):
+                    batch, _ = trainer._make_batch(step)
+                    trainer.state, out = trainer.update(trainer.state, batch)
+                    found.append(float(out["sums"].loss / out["sums"].weight))
+            trainer.close()
+            done[mesh] = found, trainer.state.params
+        return done[mesh]
+
+    return losses
+
+
+def test_micro_batches_add_up_to_the_batch(tiny, tmp_path, one_device):
+    trainer = make_trainer(tiny(), tmp_path, sharding.local_mesh())
+    params = trainer.init(jax.random.key(0)).params
+    batch, _ = trainer._make_batch(0)
+    counts = (np.asarray(batch["target"]) != 0).sum(1)
+    assert len(set(counts)) > 1  # of unequal lengths
+
+    def loss(params, part, key):
+        return trainer.task.loss(params, part, None)
+
+    one, four = (
+        jax.jit(lambda p, b, n=n: train.accumulate(loss, p, b, jax.random.key(1), n))(
+            params, batch
+        )
+        for n in (1, 4)
+    )
+    assert one[1].weight == four[1].weight == counts.sum()
+    largest = max(np.abs(g).max() for g in jax.tree.leaves(one[0]))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(four), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6 * largest)
+
+
+def test_sigterm_asks_for_a_stop_and_is_given_back(one_device):
+    before = signal.getsignal(signal.SIGTERM)
+    with Preemption() as preemption:
+        assert not preemption.requested(1)
+        signal.raise_signal(signal.SIGTERM)
+        assert preemption.requested(2)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_every_validation_example_counts_exactly_once(tiny, tmp_path):
+    trainer = make_trainer(tiny(), tmp_path, sharding.local_mesh())
+    params = trainer.init(jax.random.key(0)).params
+    validation = trainer.validation
+    got = validation.teacher_forced(params)
+    rows = validation.store.rows(range(len(validation.store)))
+    together = trainer.task.collate(rows, Shape(len(rows), (60, 60)))
+    sums = jax.jit(trainer.task.loss)(params, together)
+    assert sums.weight == sum(len(r["target"]) + 1 for r in rows)
+    assert got["nll"] == pytest.approx(float(sums.nll / sums.weight), rel=1e-5)
+
+
+def test_a_platform_that_is_not_there_stops_the_run():
+    with pytest.raises(UserError, match="asks for 'tpu', but jax found 'cpu'"):
+        sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), "tpu")
+
+
+def test_a_mesh_that_does_not_fill_the_devices_is_refused():
+    with pytest.raises(UserError, match="8 devices"):
+        sharding.make_mesh(dict(zip(sharding.AXES, (3, 1, 1, 1), strict=True)))
