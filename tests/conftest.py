@@ -5,7 +5,11 @@ import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("XLA_FLAGS", "")
-os.environ["XLA_FLAGS"] += " --xla_cpu_collective_call_terminate_timeout_seconds=120"
+os.environ["XLA_FLAGS"] += (
+    " --xla_cpu_collective_call_terminate_timeout_seconds=120"
+    # Tests compile much and compute little.
+    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 # With fewer cores than devices, collectives can deadlock for want of threads.
 os.environ.setdefault("PJRT_NPROC", "16")
@@ -21,7 +25,7 @@ def tiny():
 
     def overrides(**changes):
         small = {
-            "data.train_size": "240",
+            "data.train_size": "80",
             "data.validation_size": "13",
             "data.test_size": "11",
             "data.batch_tokens": "528",
@@ -33,6 +37,7 @@ def tiny():
             "model.d_model": "16",
             "model.d_ff": "24",
             "model.num_heads": "2",
+            "model.dropout_attention": "0.1",
             "train.steps": "12",
             "optim.warmup_steps": "5",
             "eval.every": "6",

@@ -16,10 +16,22 @@ def problems_of(spec="quickstart", **overrides):
 
 
 def test_every_shipped_config_loads_and_says_what_it_is():
+    here = {
+        f"data.{split}_{side}": __file__
+        for split in ("train", "validation", "test")
+        for side in ("source", "target")
+    }
     for name, path in config.shipped().items():
-        loaded = config.load(name)
+        loaded = config.load(name, here)
         assert loaded.is_locked
         assert f"configs/{name}.py" in path.read_text().split('"""')[1]
+
+
+def test_the_papers_big_model_is_a_variant_and_says_what_files_it_lacks():
+    problems = problems_of("paper:big")
+    assert {p.split()[0] for p in problems} >= {"data.train_source", "data.train_target"}
+    (problem,) = problems_of("paper:huge")
+    assert "base or big" in problem
 
 
 def test_no_key_defaults_to_none_so_that_each_can_be_set_on_the_command_line():

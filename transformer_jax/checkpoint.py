@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import pathlib
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -139,8 +140,15 @@ class Checkpoints:
             raise Damaged(f"{folder} cannot be restored: {line}") from error
         return {name: found[name] for name in items}
 
-    def delete(self, step: int) -> None:
-        self._manager.delete(step)
+    def set_aside(self, step: int) -> pathlib.Path:
+        """Moves a damaged checkpoint out of the way of the one that replaces it."""
+        self.close()  # a manager remembers the steps that it found
+        aside = self.folder.parent / "damaged" / f"{self.folder.name}-{step}"
+        if jax.process_index() == 0:
+            aside.parent.mkdir(exist_ok=True)
+            shutil.rmtree(aside, ignore_errors=True)
+            (self.folder / str(step)).rename(aside)
+        return aside
 
     def close(self) -> None:
         if self._opened is not None:
@@ -152,14 +160,21 @@ class Checkpoints:
 def restore_newest(
     places: Sequence[Checkpoints], like: TrainState
 ) -> tuple[int, TrainState, list[str]] | None:
-    """(step, state, what was passed over) of the newest good checkpoint."""
+    """(step, state, what was passed over) of the newest good checkpoint.
+
+    What is damaged is kept, but moved away: its step will be saved again.
+    """
     found = sorted(((s, p) for p in places for s in p.steps()), key=lambda f: -f[0])
-    damaged = []
-    for step, place in found:
+    damaged: list[str] = []
+    for i, (step, place) in enumerate(found):
         try:
-            return step, place.restore(step, like), damaged
+            state = place.restore(step, like)
         except Damaged as error:
             damaged.append(str(error))
+            continue
+        for bad_step, bad_place in found[:i]:
+            damaged.append(f"kept as {bad_place.set_aside(bad_step)}")
+        return step, state, damaged
     if damaged:
         raise UserError(
             "no checkpoint can be read: move the run directory away to start anew",

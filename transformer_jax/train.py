@@ -319,7 +319,7 @@ class Trainer:
 
 def train_step(
     state: TrainState, batch: dict, *, loss, optimizer, micro_batches: int
-) -> tuple[TrainState, dict[str, jax.Array]]:
+) -> tuple[TrainState, dict[str, Any]]:
     """One update from one planned batch, in `micro_batches` parts."""
     key = jax.random.fold_in(state.key, state.step)
     grads, sums = accumulate(loss, state.params, batch, key, micro_batches)
@@ -392,7 +392,7 @@ def finish(trainer: Trainer, source: Source) -> dict[str, Any]:
     return result
 
 
-def rank(config: ConfigDict, values: dict[str, float]) -> float:
+def rank(config: ConfigDict, values: dict[str, Any]) -> float:
     """A validation score as a number of which more is better."""
     name = config.checkpoint.best
     return -values[name] if name == "loss" else values[name]

@@ -35,7 +35,9 @@ def bind(module: nn.Module, params: Any) -> Model:
         logits, state = module.apply(
             variables, tokens, positions, static, state, method="extend"
         )
-        return logits.at[..., jnp.array([PAD, BOS])].set(MASKED), state
+        logits = logits.at[..., jnp.array([PAD, BOS])].set(MASKED)
+        # Impossible, not merely unlikely: a beam may be wider than the real choices.
+        return jnp.where(logits <= MASKED, -jnp.inf, logits), state
 
     return Model(start, extend)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -121,8 +122,8 @@ def _collate(sources, rows: int, length: int) -> dict[str, np.ndarray]:
 def _search(module, params, batch, length: int, options: Options) -> Hypotheses:
     rows = batch["source"].shape[0]
     limits = batch.pop("limits")
-    prompt = np.full((rows, 1), BOS, np.int32)
-    prompt_lengths = np.ones((rows,), np.int32)
+    prompt = jnp.full((rows, 1), BOS)
+    prompt_lengths = jnp.ones((rows,), jnp.int32)
     args = (bind(module, params), batch, prompt, prompt_lengths, limits, length)
     if options.beams == 1:
         return greedy(*args)

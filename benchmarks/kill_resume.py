@@ -1,0 +1,399 @@
+"""Is a run that is killed again and again the run that nobody touched, bit for bit?
+
+    python benchmarks/kill_resume.py --kills 5
+    python benchmarks/kill_resume.py --kills 8 --config quickstart --steps 400 \\
+        --config.model.d_model=64
+
+Trains once undisturbed, then again under SIGKILL at random moments (in start-up, in
+the midst of a save, in the second epoch, after the last step), and compares the last
+checkpoint, the averaged parameters, the metrics and the result. Exit code 0 if EQUAL.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax import cli, metrics, optim, sharding
+from transformer_jax import run as runs
+from transformer_jax.checkpoint import Checkpoints, TrainState
+
+POLL = 0.002  # seconds: a save of a small model takes a few hundredths of one
+PARTIAL = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax still writes
+# These depend on the clock, all else on (config, step) alone.
+CLOCK = ("time", "seconds", "tokens_per_second", "seconds_left")
+
+
+@dataclasses.dataclass
+class Kill:
+    """Where to strike, and where it struck."""
+
+    kind: str  # start | step | save | end
+    target: int = 0  # strike once this step is logged or saved; a save: of a later one
+    delay: float = 0.0  # seconds more
+    seconds: float = 0.0
+    step: int = 0
+    epoch: int = 0
+    saving: str = ""
+
+
+@dataclasses.dataclass
+class Timeline:
+    """How the undisturbed run went; times in seconds."""
+
+    steps: int
+    epoch_steps: int
+    started: float  # until the first log entry
+    step: float
+    ended: float  # from the last step's log entry to the exit
+
+
+class Training:
+    """One run directory, and the command that makes or continues it."""
+
+    def __init__(self, folder: pathlib.Path, command: list[str]):
+        self.workdir = folder / "run"
+        self.cache = folder / "cache"
+        self.log = folder / "log.txt"
+        self.checkpoints = self.workdir / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.command = [*command, "--workdir", str(self.workdir)]
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        self._metrics = self._metrics_file()
+        environment = {**os.environ, "TRANSFORMER_JAX_CACHE": str(self.cache)}
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def stop(self) -> None:
+        """SIGKILL to the process and all that it started: nothing can be tidied up."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def wait_until(self, true) -> None:
+        """Returns when `true()`, or when the process has ended."""
+        while self.process.poll() is None and not true():
+            time.sleep(POLL)
+
+    def resumed(self) -> bool:
+        """Whether this start has cut the metrics back, which replaces their file."""
+        return self._metrics_file() != self._metrics
+
+    def _metrics_file(self) -> int:
+        path = self.workdir / "metrics.jsonl"
+        return path.stat().st_ino if path.exists() else 0
+
+    def saving(self) -> str:
+        """The checkpoint that is being written, if one is."""
+        names = [p.name for p in self.checkpoints.glob("*") if PARTIAL in p.name]
+        return names[0].split(".")[0] if names else ""
+
+    def step(self) -> int:
+        """The last step that left a trace."""
+        saved = [int(p.name) for p in self.checkpoints.glob("*") if p.name.isdigit()]
+        return max([0, *saved, *(e["step"] for e in self.entries())])
+
+    def entries(self) -> list[dict]:
+        return metrics.read_entries(self.workdir / "metrics.jsonl")
+
+    def failure(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-20:]
+        code = self.process.returncode
+        return "\n".join([f"the run ended with exit code {code}:", *lines])
+
+
+def main() -> int:
+    args, overrides = parse_arguments()
+    # Whoever stops this stops the training too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped"))
+    folder = pathlib.Path(args.folder or tempfile.mkdtemp(prefix="kill_resume_"))
+    if args.folder and folder.exists() and any(folder.iterdir()):
+        sys.exit(f"error: --folder {folder} is not empty")
+    command = [sys.executable, "-m", "transformer_jax.train", "--config", args.config]
+    command += [f"--config.{key}={value}" for key, value in overrides.items()]
+    chance = random.Random(args.seed)
+    print(f"folder     {folder}")
+    print(f"command    {' '.join(command[1:])}")
+    print(f"seed       {args.seed} (of the moments), {args.kills} kills", flush=True)
+
+    reference = Training(folder / "reference", command)
+    killed = Training(folder / "killed", command)
+    try:
+        timeline = run_undisturbed(reference)
+        print(
+            f"reference  {timeline.steps} steps, {timeline.epoch_steps} an epoch, "
+            f"{timeline.started:.1f} s to the first log entry, {timeline.step:.3f} s a "
+            f"step, {timeline.ended:.1f} s after the last",
+            flush=True,
+        )
+        plan = plan_kills(args.kills, timeline, chance)
+        kills = run_disturbed(killed, plan, timeline)
+    finally:
+        reference.stop()
+        killed.stop()
+    print()
+    equal = compare(reference, killed)
+    if not equal:
+        print(f"DIFFERENT (both runs are kept in {folder})")
+        return 1
+    print("EQUAL")
+    if not args.folder:
+        shutil.rmtree(folder)
+    missed = find_missed(args.kills, kills)
+    for line in missed:
+        print(f"warning    {line}: try another --seed")
+    return 2 if missed else 0
+
+
+def parse_arguments() -> tuple[argparse.Namespace, dict[str, str]]:
+    words, overrides = cli.split_overrides(sys.argv[1:])
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="--config.x=y is passed on to the training.",
+    )
+    parser.add_argument("--kills", type=int, default=5, help="at least 2")
+    parser.add_argument("--config", default="quickstart")
+    parser.add_argument("--steps", type=int, help="train.steps, if not the config's")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser.add_argument("--folder", help="an empty one, kept (default: temporary)")
+    args = parser.parse_args(words)
+    if args.kills < 2:
+        parser.error("--kills: one goes into a save, another into the second epoch")
+    if args.steps:
+        overrides["train.steps"] = str(args.steps)
+    return args, overrides
+
+
+def run_undisturbed(training: Training) -> Timeline:
+    """Trains to the end; notes when entries appeared."""
+    began = time.monotonic()
+    seen: list[tuple[int, float]] = []
+    training.start()
+    while training.process.poll() is None:
+        time.sleep(0.05)
+        train = [e["step"] for e in training.entries() if e["kind"] == "train"]
+        if train and (not seen or seen[-1][0] < train[-1]):
+            seen.append((train[-1], time.monotonic()))
+    if training.process.returncode or not seen:
+        sys.exit(f"error: undisturbed, {training.failure()}")
+    (first, first_time), (last, last_time) = seen[0], seen[-1]
+    found = re.search(r"([\d,]+) steps an epoch", training.log.read_text())
+    if not found:
+        sys.exit(f"error: {training.log} does not name its 'steps an epoch'")
+    epoch_steps = int(found[1].replace(",", ""))
+    if last <= epoch_steps:
+        sys.exit(
+            f"error: {last} steps do not reach the second epoch, which begins after "
+            f"{epoch_steps}: give more --steps"
+        )
+    return Timeline(
+        steps=last,
+        epoch_steps=epoch_steps,
+        started=first_time - began,
+        step=(last_time - first_time) / max(last - first, 1),
+        ended=time.monotonic() - last_time,
+    )
+
+
+def plan_kills(count: int, timeline: Timeline, chance: random.Random) -> list[Kill]:
+    """Random moments, in the order in which a run passes them.
+
+    One is a save and one lies in the second epoch; with more, one comes before the
+    first log entry, one after the last step, and of the rest every other is a save.
+    """
+    steps, epoch_steps = timeline.steps, timeline.epoch_steps
+    # Steps become visible in the log's intervals only: the rest of the way is a delay.
+    epoch_seconds = min(epoch_steps, steps - epoch_steps) * timeline.step
+    kills = [
+        Kill("save", chance.randrange(steps * 2 // 3)),
+        Kill("step", epoch_steps, chance.random() * 0.7 * epoch_seconds),
+        Kill("start", 0, chance.random() * timeline.started),
+        Kill("end", steps, chance.random() * timeline.ended),
+    ][:count]
+    for i in range(count - len(kills)):
+        target = chance.randrange(1, steps)
+        delay = chance.random() * 5 * timeline.step
+        kills.append(Kill("save", target) if i % 2 else Kill("step", target, delay))
+    return sorted(kills, key=lambda k: (k.kind != "start", k.target))
+
+
+def run_disturbed(
+    training: Training, plan: list[Kill], timeline: Timeline
+) -> list[Kill]:
+    """Starts, kills and starts again, until the run is done."""
+    print("\n| kill | moment | seconds | last trace | epoch | in a save | cache |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    kills: list[Kill] = []
+    for attempt in range(10 * len(plan) + 10):
+        cache = ("cold", "warm")[attempt % 2]
+        if cache == "cold":
+            shutil.rmtree(training.cache / "compiled", ignore_errors=True)
+        began = time.monotonic()
+        training.start()
+        kill = plan.pop(0) if plan else None
+        struck = kill is not None and strike(training, kill)
+        training.process.wait()
+        if not struck and training.process.returncode:
+            sys.exit(f"error: after {len(kills)} kills, {training.failure()}")
+        if not struck:
+            return kills
+        kill.seconds = time.monotonic() - began
+        kill.step, kill.saving = training.step(), training.saving()
+        kill.epoch = kill.step // timeline.epoch_steps + 1
+        kills.append(kill)
+        cells = [len(kills), kill.kind, f"{kill.seconds:.1f}", f"step {kill.step}"]
+        cells += [kill.epoch, f"of {kill.saving}" if kill.saving else "no", cache]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        if kill.kind == "save" and not kill.saving and kill.step < timeline.steps:
+            # The folder was whole before the signal arrived: aim at the next save.
+            plan.insert(0, Kill("save", kill.step))
+    sys.exit(f"error: the run is not done after {len(kills)} kills")
+
+
+def strike(training: Training, kill: Kill) -> bool:
+    """Waits for a kill's moment; False if the run ended before it."""
+    if kill.kind != "start":
+        training.wait_until(training.resumed)
+    if kill.kind == "save":
+        training.wait_until(lambda: int(training.saving() or 0) > kill.target)
+    else:
+        training.wait_until(lambda: training.step() >= kill.target)
+    until = time.monotonic() + kill.delay
+    training.wait_until(lambda: time.monotonic() >= until)
+    training.stop()
+    return training.process.returncode == -signal.SIGKILL
+
+
+def find_missed(count: int, kills: list[Kill]) -> list[str]:
+    """What this run was to show, and did not."""
+    missed = []
+    if len(kills) < count:
+        missed.append(f"only {len(kills)} of {count} kills struck")
+    if not any(k.saving for k in kills):
+        missed.append("no kill struck in the midst of a save")
+    if not any(k.epoch == 2 for k in kills):
+        missed.append("no kill struck in the second epoch")
+    return missed
+
+
+def compare(reference: Training, killed: Training) -> bool:
+    """Prints a line for each thing that must be the same; whether all of it is."""
+    results = {}
+    both = (reference, killed)
+    first, second = (digests(one.workdir) for one in both)
+    for name in first:
+        results[f"{name}: {second[name]}"] = first[name] == second[name], first[name]
+    kept = [sorted(p.name for p in one.checkpoints.iterdir()) for one in both]
+    results[f"checkpoints kept: {', '.join(kept[1])}"] = kept[0] == kept[1], kept[0]
+    ends = [(one.workdir / "result.json").read_text() for one in both]
+    results["result.json"] = ends[0] == ends[1], ends[0]
+    interrupted = find_interrupted(killed)
+    lines = metric_differences(reference.entries(), killed.entries(), interrupted)
+    name = f"metrics.jsonl: {len(killed.entries())} entries"
+    if interrupted:
+        name += f" (values of {len(interrupted)} interrupted log windows left out)"
+    results[name] = not lines, "; ".join(lines[:5])
+    for name, (same, other) in results.items():
+        print(f"{'same' if same else 'DIFFERENT':<10} {name}")
+        if not same:
+            print(f"           undisturbed: {other}")
+    left = [str(p.relative_to(killed.workdir)) for p in killed.workdir.rglob("*")]
+    left = [name for name in left if PARTIAL in name or name.endswith(".tmp")]
+    print(f"{'left over':<10} {', '.join(left) or 'nothing half made'}")
+    return all(same for same, _ in results.values())
+
+
+def digests(workdir: pathlib.Path) -> dict[str, str]:
+    """SHA-256 of all that the last checkpoint holds, and of the averaged parameters."""
+    run = runs.load(workdir, weights="average")
+    optimizer = optim.make_optimizer(run.config)
+
+    def init(key):
+        params = run.task.init(key)
+        return TrainState(jnp.int32(0), params, optimizer.init(params), key)
+
+    abstract = jax.eval_shape(init, jax.random.key(0))
+    like = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+        abstract,
+        sharding.shardings(abstract, run.mesh),
+    )
+    saved = Checkpoints(run.folder.checkpoints)
+    state = saved.restore(saved.steps()[-1], like)
+    saved.close()
+    return {
+        "step": str(int(state.step)),
+        "parameters": digest(state.params),
+        "optimizer state": digest(state.opt_state),
+        "key": digest(jax.random.key_data(state.key)),
+        f"{run.weights} parameters": digest(run.params),
+    }
+
+
+def digest(tree) -> str:
+    """SHA-256 over the path, dtype, shape and bytes of every leaf."""
+    found = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        array = np.asarray(leaf)
+        name = jax.tree_util.keystr(path)
+        found.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+def find_interrupted(training: Training) -> set[int]:
+    """Steps whose log entry covers less than its window, as a resume lies within it."""
+    config = json.loads((training.workdir / "config.json").read_text())
+    every = config["log"]["every"]
+    found = re.findall(r"^resumed +from step ([\d,]+)", training.log.read_text(), re.M)
+    steps = [int(step.replace(",", "")) for step in found]
+    return {-(-step // every) * every for step in steps if step % every}
+
+
+def metric_differences(
+    first: list[dict], second: list[dict], interrupted: set[int]
+) -> list[str]:
+    """Lines about entries that are missing, come twice, or hold other numbers."""
+    lines = []
+    names = [[(e["kind"], e["step"]) for e in entries] for entries in (first, second)]
+    for name in sorted({*names[0], *names[1]}):
+        counts = [n.count(name) for n in names]
+        if counts[0] != counts[1]:
+            lines.append(f"{name}: {counts[0]} times, and {counts[1]} when killed")
+    others = dict(zip(names[1], second, strict=True))
+    for name, entry in zip(names[0], first, strict=True):
+        kind, step = name
+        if name not in others or (kind == "train" and step in interrupted):
+            continue
+        for field in sorted({*entry, *others[name]} - set(CLOCK)):
+            pair = entry.get(field), others[name].get(field)
+            if pair[0] != pair[1]:
+                lines.append(f"{name} {field}: {pair[0]}, and {pair[1]} when killed")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

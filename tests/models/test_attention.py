@@ -1,0 +1,244 @@
+"""Attention: who sees whom, and that hiding, splitting and folding change no number."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.models.attention import (
+    KeysValues,
+    Mask,
+    MultiHeadAttention,
+    attend,
+    look_ahead_mask,
+    padding_mask,
+)
+
+B, T, S, N, K, H, D = 2, 3, 5, 7, 11, 13, 17
+ALLOWED = np.array(
+    [
+        [[1, 1, 0, 0, 1], [0, 1, 1, 1, 1], [1, 0, 0, 0, 0]],
+        [[0, 0, 1, 1, 0], [1, 1, 1, 1, 1], [0, 1, 0, 1, 0]],
+    ],
+    bool,
+)[:, None]
+EMPTY = ALLOWED.copy()
+EMPTY[1, 0, 1] = False
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def qkv():
+    return normal(B, T, N, K), normal(B, S, N, K, seed=1), normal(B, S, N, H, seed=2)
+
+
+def hide(allowed, way):
+    """The same mask as the arguments of `attend`, in one of the three ways."""
+    if way == "boolean":
+        return {"mask": jnp.asarray(allowed)}
+    hidden = {"-1e9": -1e9, "-inf": -np.inf}[way]
+    return {"bias": jnp.asarray(np.where(allowed, 0.0, hidden), jnp.float32)}
+
+
+WAYS = ("boolean", "-1e9", "-inf")
+
+
+def softmax(scores):
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_attention_is_the_papers_formula(qkv, way):
+    q, k, v = (np.asarray(x, np.float64) for x in qkv)
+    output, weights = attend(*qkv, **hide(ALLOWED, way))
+    for b in range(B):
+        for n in range(N):
+            scores = q[b, :, n] @ k[b, :, n].T / K**0.5
+            expected = softmax(np.where(ALLOWED[b, 0], scores, -np.inf))
+            np.testing.assert_allclose(weights[b, n], expected, atol=1e-6)
+            np.testing.assert_allclose(
+                output[b, :, n], expected @ v[b, :, n], atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_hidden_keys_weigh_exactly_nothing_and_each_head_sums_to_one(qkv, way):
+    _, weights = attend(*qkv, **hide(ALLOWED, way))
+    hidden = np.broadcast_to(~ALLOWED, weights.shape)
+    assert (np.asarray(weights)[hidden] == 0).all()
+    assert (np.asarray(weights)[~hidden] > 0).all()
+    np.testing.assert_allclose(weights.sum(-1), np.ones((B, N, T)), rtol=1e-6)
+
+
+@functools.partial(jax.jit, static_argnames="way")
+def value_and_gradients(qkv, way):
+    arguments = hide(EMPTY, way)
+
+    def total(qkv, bias):
+        output, weights = attend(*qkv, arguments.get("mask"), bias)
+        return (output**2).sum() + (weights**2).sum(), (output, weights)
+
+    argnums = (0, 1) if "bias" in arguments else 0
+    return jax.value_and_grad(total, argnums, has_aux=True)(qkv, arguments.get("bias"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_query_that_sees_nothing_stays_finite_forwards_and_backwards(qkv, way):
+    (_, (output, weights)), gradients = value_and_gradients(qkv, way)
+    for array in jax.tree.leaves((output, weights, gradients)):
+        assert np.isfinite(array).all()
+    np.testing.assert_allclose(weights.sum(-1), np.ones((B, N, T)), rtol=1e-6)
+    _, others = attend(*qkv, **hide(ALLOWED, way))
+    np.testing.assert_allclose(weights[0], others[0], atol=1e-6)
+
+
+def test_permuting_keys_with_their_values_changes_nothing(qkv):
+    q, k, v = qkv
+    order = np.array([3, 0, 4, 2, 1])
+    output, weights = attend(q, k, v, jnp.asarray(ALLOWED))
+    again, permuted = attend(
+        q, k[:, order], v[:, order], jnp.asarray(ALLOWED[..., order])
+    )
+    np.testing.assert_allclose(again, output, atol=1e-5)
+    np.testing.assert_allclose(permuted, weights[..., order], atol=1e-6)
+
+
+def test_the_softmax_is_in_float32_when_the_computation_is_in_bfloat16():
+    half = jnp.bfloat16
+    q, k = normal(B, T, N, 4).astype(half), normal(B, S, N, 4, seed=1).astype(half)
+    output, weights = attend(q, k, normal(B, S, N, H).astype(half))
+    assert output.dtype == half and weights.dtype == jnp.float32
+    scores = np.einsum("btnk,bsnk->bnts", np.float64(q), np.float64(k)) / 2
+    np.testing.assert_allclose(weights, softmax(scores), atol=1e-6)
+
+
+def test_dropout_acts_on_the_weights_that_attend_not_on_those_returned(qkv):
+    _, plain = attend(*qkv)
+    output, weights = attend(*qkv, dropout=lambda w: 2 * w)
+    np.testing.assert_allclose(output, 2 * attend(*qkv)[0], atol=1e-5)
+    np.testing.assert_array_equal(weights, plain)
+
+
+@pytest.fixture(scope="module")
+def heads():
+    """A multi-head attention, random parameters for it, queries and keys."""
+    module = MultiHeadAttention(D, N, K, H)
+
+    def run(module, x, memory, mask=None):
+        return module(x, module.keys_values(memory), mask)
+
+    x, memory = normal(B, T, D), normal(B, S, D, seed=1)
+    shapes = jax.eval_shape(
+        lambda: module.init(jax.random.key(0), x, memory, method=run)
+    )
+    rng = np.random.default_rng(3)
+    params = jax.tree.map(
+        lambda s: jnp.asarray(rng.normal(size=s.shape) / D**0.5, jnp.float32), shapes
+    )
+    return module, run, params["params"], x, memory
+
+
+def test_one_projection_split_over_heads_is_a_projection_per_head(heads):
+    module, run, params, x, memory = heads
+    mask = jnp.asarray(ALLOWED)
+    together, weights = module.apply({"params": params}, x, memory, mask, method=run)
+    single = jax.jit(
+        lambda p: MultiHeadAttention(D, 1, K, H).apply(
+            {"params": p}, x, memory, mask, method=run
+        )
+    )
+    total = 0.0
+    for n in range(N):
+        own = {
+            name: {k: heads_columns(a, n, size) for k, a in params[name].items()}
+            for name, size in {"query": K, "key": K, "value": H}.items()
+        }
+        kernel = params["out"]["kernel"][n * H : (n + 1) * H]
+        own["out"] = {"kernel": kernel, "bias": params["out"]["bias"] / N}
+        output, alone = single(own)
+        np.testing.assert_allclose(alone[:, 0], weights[:, n], atol=1e-6)
+        total += output
+    np.testing.assert_allclose(together, total, atol=1e-5)
+
+
+def heads_columns(array, head, size):
+    return array[..., head * size : (head + 1) * size]
+
+
+def test_beams_that_share_a_source_see_it_as_if_each_had_its_own_copy(heads):
+    module, run, params, _, memory = heads
+    beams = 3
+    x = normal(B * beams, T, D, seed=4)
+    mask = padding_mask(jnp.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]]))
+    shared = module.apply({"params": params}, x, memory, mask, method=run)
+    copied = module.apply(
+        {"params": params},
+        x,
+        jnp.repeat(memory, beams, axis=0),
+        padding_mask(jnp.repeat(mask.key_segments, beams, axis=0)),
+        method=run,
+    )
+    for one, other in zip(shared, copied, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_cache_holds_position_p_in_slot_p_and_drops_what_is_past_its_end():
+    cache = KeysValues(jnp.zeros((B, S, N, K)), jnp.zeros((B, S, N, H)))
+    new = KeysValues(normal(B, T, N, K), normal(B, T, N, H, seed=1))
+    grown = cache.insert(new, jnp.array([[0, 1, 2], [3, 4, 5]]))
+    for got, given in zip(jax.tree.leaves(grown), jax.tree.leaves(new), strict=True):
+        expected = np.zeros(got.shape)
+        expected[0, 0:3], expected[1, 3:5] = given[0], given[1, :2]
+        np.testing.assert_array_equal(got, expected)
+
+
+def boolean(*rows):
+    """A row of a mask from a string: x sees, . does not."""
+    return np.array([[c == "x" for c in row] for row in rows])
+
+
+def test_padding_is_hidden_from_every_query():
+    dense = padding_mask(jnp.array([[1, 1, 0], [1, 0, 0]])).dense()
+    assert dense.shape == (2, 1, 1, 3)
+    np.testing.assert_array_equal(dense[:, 0, 0], boolean("xx.", "x.."))
+
+
+def test_looking_ahead_is_hidden():
+    dense = look_ahead_mask(jnp.arange(4)[None]).dense()
+    np.testing.assert_array_equal(dense[0, 0], boolean("x...", "xx..", "xxx.", "xxxx"))
+
+
+def test_look_ahead_and_padding_together_hide_both():
+    dense = look_ahead_mask(jnp.arange(4)[None], jnp.array([[1, 1, 0, 0]])).dense()
+    np.testing.assert_array_equal(dense[0, 0], boolean("x...", "xx..", "..x.", "..xx"))
+
+
+def test_packed_sentences_see_only_their_own_segment():
+    segments = jnp.array([[1, 1, 2, 2, 2, 0]])
+    np.testing.assert_array_equal(
+        Mask(segments, segments).dense()[0, 0],
+        boolean("xx....", "xx....", "..xxx.", "..xxx.", "..xxx.", ".....x"),
+    )
+
+
+def test_look_ahead_counts_within_a_packed_segment():
+    positions = jnp.array([[0, 1, 0, 1, 2, 0]])
+    mask = look_ahead_mask(positions, jnp.array([[1, 1, 2, 2, 2, 0]]))
+    np.testing.assert_array_equal(
+        mask.dense()[0, 0],
+        boolean("x.....", "xx....", "..x...", "..xx..", "..xxx.", ".....x"),
+    )
+
+
+def test_cross_attention_joins_the_segments_of_two_packed_sequences():
+    mask = Mask(jnp.array([[1, 2, 2, 0, 0]]), jnp.array([[1, 1, 2]]))
+    np.testing.assert_array_equal(
+        mask.dense()[0, 0], boolean("x....", "x....", ".xx..")
+    )

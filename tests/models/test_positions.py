@@ -1,0 +1,154 @@
+"""Positions: the paper's waves, shifts as rotations, and tables that end loudly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.models.positions import PositionEncoding, sinusoid
+from transformer_jax.models.transformer import (
+    LanguageModel,
+    Seq2Seq,
+    TransformerConfig,
+)
+
+D = 14
+POSITIONS = np.array([[0, 1, 2, 3, 4], [7, 31, 127, 509, 1021]])
+
+
+def waves(positions):
+    """The formula of section 3.5 in float64, one entry at a time."""
+    encoding = np.zeros((*positions.shape, D))
+    for i in range(D // 2):
+        angle = positions / 10_000 ** (2 * i / D)
+        encoding[..., 2 * i], encoding[..., 2 * i + 1] = np.sin(angle), np.cos(angle)
+    return encoding
+
+
+def test_sines_and_cosines_interleave_as_in_the_papers_formula():
+    got = sinusoid(jnp.asarray(POSITIONS), D)
+    np.testing.assert_allclose(got, waves(POSITIONS), atol=2e-4)
+    np.testing.assert_allclose(got[0], waves(POSITIONS)[0], atol=1e-6)
+
+
+def test_sines_first_is_a_fixed_permutation_of_interleaved():
+    got = sinusoid(jnp.asarray(POSITIONS), D, interleave=False)
+    order = [*range(0, D, 2), *range(1, D, 2)]
+    np.testing.assert_array_equal(got, sinusoid(jnp.asarray(POSITIONS), D)[..., order])
+
+
+@pytest.mark.parametrize("shift", [1, 13])
+def test_a_shift_is_one_rotation_wherever_it_starts(shift):
+    positions = jnp.asarray([[0, 1, 5, 17, 101]])
+    rotation = np.zeros((D, D))
+    for i in range(0, D, 2):
+        angle = shift / 10_000 ** (i / D)
+        sin, cos = np.sin(angle), np.cos(angle)
+        rotation[i : i + 2, i : i + 2] = [[cos, sin], [-sin, cos]]
+    np.testing.assert_allclose(
+        sinusoid(positions + shift, D), sinusoid(positions, D) @ rotation.T, atol=5e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ["sinusoid", "sinusoid_concat", "learned"])
+def test_an_encoding_follows_the_positions_it_is_given(kind):
+    module = PositionEncoding(kind, D, max_positions=11)
+    positions = jnp.array([[0, 1, 2, 3], [2, 0, 3, 2]])
+    got, variables = module.init_with_output(jax.random.key(0), positions, 4)
+    np.testing.assert_array_equal(got[1], got[0][jnp.array([2, 0, 3, 2])])
+    assert len({tuple(row) for row in np.asarray(got[0])}) == 4
+    if kind != "learned":
+        encoding = sinusoid(positions, D, interleave=kind == "sinusoid")
+        np.testing.assert_array_equal(got, encoding)
+    expected = {"table": (11, D)} if kind == "learned" else {}
+    assert jax.tree.map(jnp.shape, variables.get("params", {})) == expected
+
+
+def small(**changes):
+    sizes = dict(
+        vocab_size=13, vocab_rows=13, source_vocab_size=13, source_vocab_rows=13,
+        encoder_layers=1, decoder_layers=1, d_model=D, d_ff=11, num_heads=2,
+        d_k=3, d_v=5, max_positions=7,
+    )  # fmt: skip
+    return TransformerConfig(**{**sizes, **changes})
+
+
+def tokens(length):
+    return jax.ShapeDtypeStruct((2, length), jnp.int32)
+
+
+def run_seq2seq(source, target):
+    pairs = (tokens(source), tokens(target))
+    module = Seq2Seq(small(positions="learned"))
+    return jax.eval_shape(module.init_with_output, jax.random.key(0), *pairs, *pairs)
+
+
+def run_language_model(length):
+    pair = (tokens(length), tokens(length))
+    module = LanguageModel(small(positions="learned"))
+    return jax.eval_shape(module.init_with_output, jax.random.key(0), *pair)
+
+
+def start_seq2seq(length):
+    module = Seq2Seq(small(positions="learned"))
+    batch = {"source": tokens(5), "source_segments": tokens(5)}
+    params = run_seq2seq(5, 5)[1]
+    return jax.eval_shape(
+        lambda p, b: module.apply(p, b, 3, length, method="start"), params, batch
+    )
+
+
+def start_language_model(length):
+    module = LanguageModel(small(positions="learned"))
+    params, batch = run_language_model(5)[1], {"prompt": tokens(5)}
+    return jax.eval_shape(
+        lambda p, b: module.apply(p, b, 3, length, method="start"), params, batch
+    )
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda length: run_seq2seq(length, 5),
+        lambda length: run_seq2seq(5, length),
+        run_language_model,
+        start_seq2seq,
+        start_language_model,
+    ],
+    ids=["source", "target", "language model", "start", "start of a language model"],
+)
+def test_a_sequence_longer_than_a_learned_table_is_refused_with_both_numbers(run):
+    run(7)
+    with pytest.raises(ValueError, match=r"\b11\b.*\b7\b"):
+        run(11)
+
+
+def encode(kind, *arguments):
+    """The encoder's output for fixed random parameters."""
+    module = Seq2Seq(small(positions=kind))
+    shapes = run_seq2seq(5, 5)[1]["params"]
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda s: jnp.asarray(rng.normal(size=s.shape) * D**-0.5, jnp.float32), shapes
+    )
+    return module.apply({"params": params}, *arguments, method="encode")[0]
+
+
+@pytest.mark.parametrize("kind", ["none", "sinusoid"])
+def test_only_positions_tell_the_encoder_the_order(kind):
+    order = np.array([3, 0, 4, 2, 1])
+    source = jnp.array([[4, 5, 6, 7, 8], [9, 10, 11, 12, 0]])
+    segments = (source != 0).astype(jnp.int32)
+    positions = jnp.broadcast_to(jnp.arange(5), (2, 5))
+    straight = encode(kind, source, segments, positions)[:, order]
+    real = np.asarray(segments[:, order], bool)
+    apart = encode(kind, source[:, order], segments[:, order], positions) - straight
+    along = (
+        encode(kind, source[:, order], segments[:, order], positions[:, order])
+        - straight
+    )
+    np.testing.assert_allclose(along[real], 0, atol=1e-5)
+    if kind == "none":
+        np.testing.assert_allclose(apart[real], 0, atol=1e-5)
+    else:
+        assert (np.abs(apart[real]).max(-1) > 1e-2).all()

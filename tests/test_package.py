@@ -1,0 +1,120 @@
+"""The package as others get it: a wheel, quick to import, free of TensorFlow."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import transformer_jax
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, ROOT],
+        check=True,
+        capture_output=True,
+    )
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def test_the_wheel_holds_the_package_its_configs_and_its_types(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = ROOT / "transformer_jax"
+    for path in package.rglob("*.py"):
+        assert str(path.relative_to(ROOT)) in names, path
+    for path in (ROOT / "configs").glob("*.py"):
+        assert f"transformer_jax/configs/{path.name}" in names
+    assert "transformer_jax/py.typed" in names
+
+
+def test_a_wheel_trains_outside_the_checkout(wheel, tiny, tmp_path):
+    place = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+    flags = [f"--config.{k}={v}" for k, v in tiny(train__steps=6).items()]
+    code = (
+        "import transformer_jax, runpy, sys;"
+        f"assert transformer_jax.__file__.startswith({str(place)!r});"
+        "runpy.run_module('transformer_jax.train', run_name='__main__', alter_sys=True)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--config=quickstart", "--workdir=run", *flags],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(place), "JAX_NUM_CPU_DEVICES": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "done: run, step 6" in done.stdout
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+def python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = python(
+        "import transformer_jax, sys;"
+        "print({'jax', 'flax', 'numpy', 'sentencepiece'} & set(sys.modules))"
+    )
+    assert heavy.strip() == "set()"
+
+
+def test_training_imports_neither_tensorflow_nor_torch():
+    found = python(
+        "import transformer_jax.train, transformer_jax.predict, sys;"
+        "print({'tensorflow', 'torch', 'matplotlib'} & set(sys.modules))"
+    )
+    assert found.strip() == "set()"
+
+
+def test_a_typo_on_the_command_line_exits_with_2_before_any_device_is_touched(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "transformer_jax.train", "--config", "quickstart",
+         "--config.model.num_head=4", "--workdir", tmp_path / "typo"],
+        capture_output=True, text=True,
+        # A backend that cannot be had: touching a device would be another error.
+        env={**os.environ, "JAX_PLATFORMS": "cuda"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "'model.num_heads'" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "typo").exists()
+
+
+def test_the_rooms_do_not_look_into_each_other():
+    forbidden = {
+        "models": ("data", "tasks", "train", "evaluate", "predict", "run"),
+        "data": ("models", "tasks", "decoding", "train", "evaluate", "predict", "run"),
+        "decoding": ("data", "tasks", "train", "evaluate", "predict", "run"),
+        "tasks": ("train", "evaluate", "predict", "run"),
+    }
+    for room, others in forbidden.items():
+        for path in (ROOT / "transformer_jax" / room).rglob("*.py"):
+            for line in path.read_text().split("\n"):
+                found = re.match(
+                    r"\s*(?:from|import) transformer_jax(?:\.| import )(\w+)", line
+                )
+                assert not (found and found.group(1) in others), f"{path}: {line}"
+
+
+def test_no_file_is_longer_than_400_lines():
+    for path in (ROOT / "transformer_jax").rglob("*.py"):
+        assert len(path.read_text().split("\n")) <= 401, path
+
+
+def test_the_changelog_has_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {transformer_jax.__version__}" in text
+    assert transformer_jax.__version__ in (ROOT / "CITATION.cff").read_text()
