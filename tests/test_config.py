@@ -29,7 +29,8 @@ def test_every_shipped_config_loads_and_says_what_it_is():
 
 def test_the_papers_big_model_is_a_variant_and_says_what_files_it_lacks():
     problems = problems_of("paper:big")
-    assert {p.split()[0] for p in problems} >= {"data.train_source", "data.train_target"}
+    keys = {p.split()[0] for p in problems}
+    assert keys >= {"data.train_source", "data.train_target"}
     (problem,) = problems_of("paper:huge")
     assert "base or big" in problem
 

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, ROOT],
+        [sys.executable, "-m", "build", "-wno", folder, ROOT],
         check=True,
         capture_output=True,
     )

@@ -36,8 +36,9 @@ def shell(run, form="text", max_length=64):
 
 def call(tiny_run, stdin: bytes, *flags):
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    command = [sys.executable, "-m", "transformer_jax.predict"]
     return subprocess.run(
-        [sys.executable, "-m", "transformer_jax.predict", "--workdir", tiny_run, *flags],
+        [*command, "--workdir", tiny_run, *flags],
         input=stdin,
         capture_output=True,
         env=environment,

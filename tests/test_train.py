@@ -8,13 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax import checkpoint, cli, config, metrics, sharding, train
+from transformer_jax import checkpoint, cli, config, losses, metrics, sharding, train
 from transformer_jax import run as runs
 from transformer_jax.checkpoint import Checkpoints
 from transformer_jax.data.batches import Shape
 from transformer_jax.data.sources import Source
 from transformer_jax.errors import UserError
 from transformer_jax.preemption import Preemption
+
 
 def digest(tree) -> str:
     sha = hashlib.sha256()
@@ -270,7 +271,7 @@ def test_micro_batches_add_up_to_the_batch(tiny, tmp_path, one_device):
         return trainer.task.loss(params, part, None)
 
     one, four = (
-        jax.jit(lambda p, b, n=n: train.accumulate(loss, p, b, jax.random.key(1), n))(
+        jax.jit(lambda p, b, n=n: losses.accumulate(loss, p, b, jax.random.key(1), n))(
             params, batch
         )
         for n in (1, 4)

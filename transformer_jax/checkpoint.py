@@ -109,7 +109,10 @@ class Checkpoints:
         self._manager.wait_until_finished()
         if self._unsigned is not None and jax.process_index() == 0:
             folder = self.folder / str(self._unsigned)
-            (folder / CHECKSUMS).write_text(json.dumps(_checksums(folder), indent=1))
+            # Whole or not at all: another process may be reading it.
+            temporary = folder / f"{CHECKSUMS}.tmp"
+            temporary.write_text(json.dumps(_checksums(folder), indent=1))
+            temporary.replace(folder / CHECKSUMS)
         self._unsigned = None
 
     def restore(self, step: int, like: TrainState) -> TrainState:
@@ -198,7 +201,9 @@ def _score(metrics: dict[str, float]) -> float:
 
 
 def _checksums(folder: pathlib.Path) -> dict[str, str]:
-    files = sorted(f for f in folder.rglob("*") if f.is_file() and f.name != CHECKSUMS)
+    files = sorted(
+        f for f in folder.rglob("*") if f.is_file() and CHECKSUMS not in f.name
+    )
     return {
         str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest()
         for f in files

@@ -9,6 +9,7 @@ user gets.
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +23,9 @@ from transformer_jax.data.batches import Plan
 from transformer_jax.data.sources import Source, parallel_text
 from transformer_jax.losses import Sums
 
-SHAPES = 4  # of a teacher-forced pass: it is short, and each shape is compiled
+# A teacher-forced pass is short and each shape is compiled: few and coarse ones, which
+# several splits can share.
+SHAPES, LENGTH_MULTIPLE = 2, 8
 
 
 class Evaluator:
@@ -35,16 +38,13 @@ class Evaluator:
         data = task.config.data
         self.plan = Plan(
             task.lengths(store),
-            max(data.batch_tokens, int(task.lengths(store).max()) * data.row_multiple),
+            data.batch_tokens,
             SHAPES,
             data.row_multiple,
-            data.length_multiple,
+            math.lcm(data.length_multiple, LENGTH_MULTIPLE),
             seed=0,
         )
-        self._loss = jax.jit(
-            functools.partial(task.loss, key=None),
-            out_shardings=sharding.replicated(mesh),
-        )
+        self._loss = _compiled_loss(task, mesh)
 
     def teacher_forced(self, params: Any) -> dict[str, float]:
         """Loss, perplexity and accuracy; every example counts exactly once."""
@@ -71,6 +71,13 @@ class Evaluator:
         answers = task.answer(params, items, self.mesh, options, progress)
         lines = [task.render(answer) for answer in answers]
         return task.score(lines, [task.reference(r) for r in records]), lines
+
+
+@functools.cache
+def _compiled_loss(task: Any, mesh: Any) -> Callable:
+    return jax.jit(
+        functools.partial(task.loss, key=None), out_shardings=sharding.replicated(mesh)
+    )
 
 
 def assemble(

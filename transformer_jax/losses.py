@@ -7,6 +7,7 @@ of tokens. The smoothed loss cannot reach 0; `Sums.loss` has that constant taken
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -52,6 +53,33 @@ def cross_entropy(
         (right * weights).sum(),
         weights.sum(),
     )
+
+
+def accumulate(
+    loss: Callable, params: Any, batch: dict, key: Array, micro_batches: int
+) -> tuple[Any, Sums]:
+    """Gradients of the summed loss, and the sums, over the parts of a batch."""
+
+    def part_of(params, part, key):
+        sums = loss(params, part, key)
+        return sums.loss, sums
+
+    grad = jax.grad(part_of, has_aux=True)
+    if micro_batches == 1:
+        return grad(params, batch, key)
+    # Part i takes every n-th row: each device keeps its own rows, none is moved.
+    parts = jax.tree.map(
+        lambda x: x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1), batch
+    )
+
+    def add(total, i_part):
+        i, part = i_part
+        return jax.tree.map(
+            jnp.add, total, grad(params, part, jax.random.fold_in(key, i))
+        ), None
+
+    zero = (jax.tree.map(jnp.zeros_like, params), Sums(*jnp.zeros(4)))
+    return jax.lax.scan(add, zero, (jnp.arange(micro_batches), parts))[0]
 
 
 def _entropy(smoothing: float, share: float) -> float:

@@ -67,7 +67,9 @@ class Folder:
     def add_scores(self, name: str, scores: dict) -> None:
         self.write("scores.json", {**(self.read("scores.json") or {}), name: scores})
 
-    def adopt(self, config: ConfigDict, accept_changes: bool) -> None:
+    def adopt(
+        self, config: ConfigDict, accept_changes: bool, write: bool = True
+    ) -> None:
         """Makes this the config's run, or continues it if it already is."""
         new = json.loads(config.to_json())
         old = self.read("config.json")
@@ -79,6 +81,8 @@ class Folder:
                     "or continue it as it is now with --accept_changes:",
                     *lines,
                 )
+        if not write:
+            return
         self.write("config.json", new)
         self.write("versions.json", versions())
 

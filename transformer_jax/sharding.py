@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.errors import UserError
@@ -23,7 +24,8 @@ ROWS = ("data", "fsdp")  # what the rows of a batch are split over
 # wins. Optimizer state takes the specs of its parameters. Tensor parallelism splits
 # heads and the feed-forward's inner axis: one all-reduce for each pair of matrices.
 RULES = (
-    (r"embedding$", PartitionSpec("tensor", "fsdp")),
+    # By rows only: a looked-up vector then is whole, as the residual stream wants it.
+    (r"embedding$", PartitionSpec(("tensor", "fsdp"), None)),
     (r"projection/kernel$", PartitionSpec("fsdp", "tensor")),
     (r"positions/table$", PartitionSpec(None, "fsdp")),
     (r"(query|key|value|inner)/kernel$", PartitionSpec("fsdp", "tensor")),
@@ -48,6 +50,16 @@ def connect() -> None:
     jax.distributed.initialize(
         address, int(os.environ["NUM_PROCESSES"]), int(os.environ["PROCESS_ID"])
     )
+    # The first meeting must happen within 30 s of each other (Gloo), later ones need
+    # not: it may take process 0 an hour to prepare the data.
+    multihost_utils.sync_global_devices("connected")
+
+
+def told_by_first(answer: bool) -> bool:
+    """Process 0's answer, on every process: what all of them must do alike."""
+    if jax.process_count() == 1:
+        return answer
+    return bool(multihost_utils.broadcast_one_to_all(np.asarray(answer)))
 
 
 def make_mesh(sizes: dict[str, int], platform: str = "any") -> Mesh:

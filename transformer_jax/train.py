@@ -18,18 +18,25 @@ import jax
 import jax.numpy as jnp
 import optax
 from absl import flags
-from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from transformer_jax import checkpoint as checkpoints
-from transformer_jax import checks, cli, evaluate, metrics, optim, sharding, tasks
+from transformer_jax import (
+    checks,
+    cli,
+    evaluate,
+    losses,
+    metrics,
+    optim,
+    sharding,
+    tasks,
+)
 from transformer_jax import config as configs
 from transformer_jax import run as runs
 from transformer_jax.checkpoint import Checkpoints, TrainState
 from transformer_jax.data import batches
 from transformer_jax.data.sources import Source
 from transformer_jax.errors import UserError
-from transformer_jax.losses import Sums
 from transformer_jax.preemption import Preemption
 
 IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
@@ -63,13 +70,14 @@ def train(
     if row_problems:
         raise UserError(*row_problems)
     primary = jax.process_index() == 0
-    if primary:
-        folder.adopt(config, accept_changes)
+    # Every process compares: if process 0 alone refused, the others would wait for it.
+    folder.adopt(config, accept_changes, write=primary)
     result = folder.read("result.json")
     if result is not None and (
         result["stopped_early"] or result["step"] >= config.train.steps
     ):
-        evaluate.print_result(result, folder, already=True)
+        if primary:
+            evaluate.print_result(result, folder, already=True)
         return 0
 
     source = Source(config.data)
@@ -95,9 +103,23 @@ def train(
 
 def prepare(config: ConfigDict, source: Source, folder: runs.Folder, mesh: Any):
     """The task with its tokenizers, the training store and the validation scores."""
-    # One process learns and encodes; the others find its work done.
-    if jax.process_index() != 0:
-        multihost_utils.sync_global_devices("prepared")
+    # Process 0 learns and encodes; the others are told when its work can be found.
+    primary = jax.process_index() == 0
+    if not primary and not sharding.told_by_first(False):
+        raise UserError("process 0 could not prepare the data: its message says why")
+    prepared = False
+    try:
+        found = _prepare(config, source, folder, mesh)
+        if primary:
+            folder.write("ledger.json", found[1].ledger)
+        prepared = True
+    finally:
+        if primary:
+            sharding.told_by_first(prepared)
+    return found
+
+
+def _prepare(config: ConfigDict, source: Source, folder: runs.Folder, mesh: Any):
     task = tasks.find(config.task).create(config, source, folder.tokenizer)
     root = runs.cache_folder() / "stores"
     records = source.read("train")
@@ -108,10 +130,6 @@ def prepare(config: ConfigDict, source: Source, folder: runs.Folder, mesh: Any):
         )
     held_out = source.read("validation")
     held_out_store = evaluate.open_split(task, held_out, root)
-    if jax.process_index() == 0:
-        folder.write("ledger.json", train_store.ledger)
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("prepared")
     return task, train_store, evaluate.Evaluator(task, held_out, held_out_store, mesh)
 
 
@@ -296,17 +314,18 @@ class Trainer:
     def stopped_early(self, step: int) -> bool:
         """Whether the last evaluations, up to a step, brought nothing better."""
         patience = self.config.train.patience
-        if not patience or not self.writer.active:
+        if not patience:
             return False
-        entries = metrics.read_entries(self.writer.path)
+        entries = metrics.read_entries(self.writer.path) if self.writer.active else []
         ranks = [
             rank(self.config, e)
             for e in entries
             if e["kind"] == "validation" and e["step"] <= step
         ]
-        return len(ranks) > patience and max(ranks[-patience:]) <= max(
-            ranks[:-patience]
-        )
+        enough = len(ranks) > patience
+        stop = enough and max(ranks[-patience:]) <= max(ranks[:-patience])
+        # Only process 0 has the file, and all must stop after the same step.
+        return sharding.told_by_first(stop)
 
     def _save_emergency(self, step: int, already: bool) -> None:
         """Counts neither for the average, nor as one of the last, nor as the best."""
@@ -322,38 +341,13 @@ def train_step(
 ) -> tuple[TrainState, dict[str, Any]]:
     """One update from one planned batch, in `micro_batches` parts."""
     key = jax.random.fold_in(state.key, state.step)
-    grads, sums = accumulate(loss, state.params, batch, key, micro_batches)
+    grads, sums = losses.accumulate(loss, state.params, batch, key, micro_batches)
     weight = jnp.maximum(sums.weight, 1.0)  # the one division
     grads = jax.tree.map(lambda g: g / weight, grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     state = TrainState(state.step + 1, params, opt_state, state.key)
     return state, {"sums": sums, "grad_norm": optax.tree.norm(grads)}
-
-
-def accumulate(loss, params, batch: dict, key: jax.Array, micro_batches: int):
-    """Gradients of the summed loss, and the sums, over the parts of a batch."""
-
-    def part_of(params, part, key):
-        sums = loss(params, part, key)
-        return sums.loss, sums
-
-    grad = jax.grad(part_of, has_aux=True)
-    if micro_batches == 1:
-        return grad(params, batch, key)
-    # Part i takes every n-th row: each device keeps its own rows, none is moved.
-    parts = jax.tree.map(
-        lambda x: x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1), batch
-    )
-
-    def add(total, i_part):
-        i, part = i_part
-        return jax.tree.map(
-            jnp.add, total, grad(params, part, jax.random.fold_in(key, i))
-        ), None
-
-    zero = (jax.tree.map(jnp.zeros_like, params), Sums(*jnp.zeros(4)))
-    return jax.lax.scan(add, zero, (jnp.arange(micro_batches), parts))[0]
 
 
 def finish(trainer: Trainer, source: Source) -> dict[str, Any]:
