@@ -47,7 +47,7 @@ REPOSITORY = ""  # the address to clone, if this notebook was opened on its own
 
 NEEDED = {
     "flax": "flax>=0.12",
-    "optax": "optax>=0.2.5",
+    "optax": "optax>=0.2.6",
     "orbax.checkpoint": "orbax-checkpoint>=0.11.30",
     "sentencepiece": "sentencepiece>=0.2.1",
     "sacrebleu": "sacrebleu>=2.5",
