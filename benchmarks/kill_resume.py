@@ -210,7 +210,7 @@ def run_undisturbed(training: Training) -> Timeline:
             f"{epoch_steps}: give more --steps"
         )
     return Timeline(
-        steps=last,
+        steps=max(e["step"] for e in training.entries()),
         epoch_steps=epoch_steps,
         started=first_time - began,
         step=(last_time - first_time) / max(last - first, 1),

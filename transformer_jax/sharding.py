@@ -132,6 +132,12 @@ def constrain(x: Any) -> Any:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS, "sequence", None))
 
 
+def splits_positions() -> bool:
+    """Whether the positions of a sentence are on several devices."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and mesh.shape["sequence"] > 1
+
+
 def to_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Host arrays of the global batch → device arrays; each process gives its rows."""
 

@@ -72,8 +72,11 @@ def test_matrices_are_split_both_ways_and_each_pair_meets_on_one_axis():
     shapes = parameters(tie="none")
     specs = {name: sharding.spec_of(name, leaf) for name, leaf in shapes.items()}
     kernels = {n: s for n, s in specs.items() if shapes[n].ndim == 2}
-    assert all(set(s) == {"fsdp", "tensor"} for s in kernels.values())
     for name, spec in kernels.items():
+        if name.endswith("embedding"):
+            assert tuple(spec) == (("tensor", "fsdp"), None)  # rows stay whole
+            continue
+        assert set(spec) == {"fsdp", "tensor"}
         if name.endswith(("out/kernel", "outer/kernel")):
             assert spec[0] == "tensor", name  # what the kernel before it has split
         elif name.endswith("kernel"):

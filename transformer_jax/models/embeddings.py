@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.attention import MASKED
+from transformer_jax.models.layers import dot_rows
 
 
 class TokenEmbedding(nn.Module):
@@ -37,12 +38,8 @@ class TokenEmbedding(nn.Module):
         return (vectors * self.d_model**0.5).astype(self.dtype)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        scores = jnp.einsum(
-            "btd,vd->btv",
-            x,
-            self.embedding.astype(self.dtype),
-            preferred_element_type=jnp.float32,
-        )
+        table = self.embedding.astype(self.dtype)
+        scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
         return mask_padding_rows(scores, self.vocab_size)
 
 

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from transformer_jax import sharding
+
 ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu}
 NORMS = ("post", "pre")
 
@@ -28,7 +30,25 @@ def dense(features: int, dtype: Any, use_bias: bool = True) -> nn.Dense:
         use_bias=use_bias,
         dtype=dtype,
         kernel_init=nn.initializers.xavier_uniform(),
+        dot_general=dot_rows,
     )
+
+
+def dot_rows(
+    x: Float[Array, "*B D"], kernel: Float[Array, "D F"], _: Any = None, **options: Any
+) -> Float[Array, "*B F"]:
+    """x @ kernel, with all positions of all sentences as the rows of one matrix.
+
+    Only the form differs: of a product with three axes, XLA on a CPU transposes the
+    gradients before it multiplies them, which takes an eighth of a training step.
+    """
+    if x.ndim < 3 or sharding.splits_positions():
+        # Axes that are both split over devices cannot be joined without moving them.
+        contract = (((x.ndim - 1,), (0,)), ((), ()))
+        return jax.lax.dot_general(x, kernel, contract, **options)
+    rows = x.reshape(-1, x.shape[-1])
+    product = jax.lax.dot_general(rows, kernel, (((1,), (0,)), ((), ())), **options)
+    return product.reshape(*x.shape[:-1], kernel.shape[-1])
 
 
 def layer_norm(epsilon: float, dtype: Any, name: str | None = None) -> nn.LayerNorm:
