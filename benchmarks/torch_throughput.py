@@ -34,7 +34,7 @@ BUSY = 0.10  # share of the machine that others may use in a round that counts
 VOCABULARY, D_MODEL, D_FF, HEADS, LAYERS = 8000, 256, 1024, 8, 3
 DROPOUT, SMOOTHING, BETAS, EPSILON, WARMUP = 0.1, 0.1, (0.9, 0.98), 1e-9, 4000
 SENTENCES, SHAPES, BATCH_TOKENS = 29_000, 6, 2900
-FIRST_ID = 4  # those below mean something
+FIRST_ID = 4
 
 
 def main() -> int:
@@ -323,12 +323,10 @@ def busy_seconds() -> float | None:
 
 def describe_machine() -> None:
     name = platform.processor() or platform.machine()
-    try:
-        text = pathlib.Path("/proc/cpuinfo").read_text()
-        names = [x.split(":")[1].strip() for x in text.split("\n") if "model name" in x]
-        name = names[0] if names else name
-    except OSError:
-        pass
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [x for x in cpuinfo.read_text().split("\n") if "model name" in x]
+        name = lines[0].split(":")[1].strip() if lines else name
     load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
     print(f"machine    {name}, {os.cpu_count()} cores, {platform.system()}")
     print(f"load       {load} before the first round (1, 5, 15 minutes)")

@@ -1,5 +1,7 @@
 """Checkpoints: the newest and the best are kept, damage is never restored."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +84,18 @@ def test_damage_is_noticed_before_it_is_restored(tmp_path, damage):
         data.unlink()
     with pytest.raises(Damaged, match="changed since it was saved"):
         saved.restore(3, like())
+
+
+def test_a_checkpoint_is_signed_as_soon_as_it_is_whole(tmp_path):
+    saved = Checkpoints(tmp_path)
+    saved.save(3, state(3))
+    for _ in range(100):
+        saved.sign_if_whole()
+        if (tmp_path / "3" / "checksums.json").exists():
+            break
+        time.sleep(0.1)
+    assert (tmp_path / "3" / "checksums.json").exists()  # and nobody had to wait
+    saved.close()
 
 
 def test_an_empty_numbered_folder_is_no_checkpoint(tmp_path):

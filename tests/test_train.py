@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import signal
 
 import jax
@@ -182,6 +183,34 @@ def test_a_finished_run_prints_its_result_again(tiny, tiny_run, capsys, one_devi
     out = capsys.readouterr().out
     assert "was already done" in out and "BLEU = " in out
     assert (tiny_run / "metrics.jsonl").read_text() == before
+
+
+def test_a_run_killed_while_it_scored_does_not_score_twice(
+    tiny, tiny_run, tmp_path, one_device
+):
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run, folder)
+    before = (folder / "metrics.jsonl").read_text().count("\n")
+    (folder / "result.json").unlink()
+    assert train.train(config.load("quickstart", tiny()), folder) == 0
+    assert (folder / "metrics.jsonl").read_text().count("\n") == before
+
+
+def test_more_answers_than_validation_examples_are_all_of_them(tiny, tmp_path):
+    trainer = make_trainer(tiny(), tmp_path, sharding.local_mesh())
+    params = trainer.init(jax.random.key(0)).params
+    options = runs.decode_options(trainer.config)
+    _, lines = trainer.validation.free_running(params, options, limit=999)
+    assert len(lines) == 13
+
+
+def test_the_last_steps_are_logged_when_the_interval_does_not_divide_them(
+    tiny, tmp_path, one_device
+):
+    loaded = config.load("quickstart", tiny(log__every=5, train__steps=6))
+    assert train.train(loaded, tmp_path) == 0
+    entries = metrics.read_entries(tmp_path / "metrics.jsonl")
+    assert [e["step"] for e in entries if e["kind"] == "train"] == [5, 6]
 
 
 def test_a_workdir_of_another_config_is_refused_with_the_differences(

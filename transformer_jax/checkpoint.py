@@ -115,6 +115,11 @@ class Checkpoints:
             temporary.replace(folder / CHECKSUMS)
         self._unsigned = None
 
+    def sign_if_whole(self) -> None:
+        """Signs what was saved once it is whole, without waiting for it."""
+        if self._unsigned is not None and not self._manager.is_saving_in_progress():
+            self.wait()
+
     def restore(self, step: int, like: TrainState) -> TrainState:
         """The state at a step, placed as `like` (abstract arrays with shardings)."""
         rest = {"step": like.step, "opt_state": like.opt_state, "key": like.key}

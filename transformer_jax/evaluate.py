@@ -66,7 +66,8 @@ class Evaluator:
     ) -> tuple[dict[str, Any], list[str]]:
         """The task's scores of its own answers, and the answers."""
         task = self.task
-        records = [self.records[i] for i in range(limit or len(self.records))]
+        count = min(limit or len(self.records), len(self.records))
+        records = [self.records[i] for i in range(count)]
         items = [task.parse(task.question(record)) for record in records]
         answers = task.answer(params, items, self.mesh, options, progress)
         lines = [task.render(answer) for answer in answers]

@@ -114,11 +114,17 @@ class Writer:
         )
 
     def cut_back(self, step: int) -> None:
-        """Forgets what lies after a step: a resumed run will write it again."""
+        """Forgets what a run resumed at a step will write again.
+
+        That is what lies after the step, and the scores of the end: a kill between two
+        of them would leave the first to be written twice.
+        """
         if not self.active:
             return
         kept = [
-            json.dumps(e) + "\n" for e in read_entries(self.path) if e["step"] <= step
+            json.dumps(e) + "\n"
+            for e in read_entries(self.path)
+            if e["step"] <= step and e["kind"] in ("train", "validation")
         ]
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(kept))

@@ -204,9 +204,12 @@ class Trainer:
             # is not finite must never reach a checkpoint.
             while len(in_flight) >= (1 if due or stop else IN_FLIGHT):
                 window.add(*in_flight.popleft())
-                if window.last_step % config.log.every == 0:
+                done = window.last_step
+                if done % config.log.every == 0 or done == steps.stop:
                     self._log(window)
             writer.progress(step, config.train.steps, window.text)
+            # Else the newest checkpoint would stay unsigned until the next is saved.
+            self.saved.sign_if_whole()
             if due:
                 score = self._evaluate(step)
                 self.saved.save(step, self.state, score)

@@ -40,7 +40,7 @@ def dot_rows(
     """x @ kernel, with all positions of all sentences as the rows of one matrix.
 
     Only the form differs: of a product with three axes, XLA on a CPU transposes the
-    gradients before it multiplies them, which takes an eighth of a training step.
+    gradients before it multiplies them, which takes a tenth of a training step.
     """
     if x.ndim < 3 or sharding.splits_positions():
         # Axes that are both split over devices cannot be joined without moving them.
@@ -72,9 +72,9 @@ class Dropout(nn.Module):
 def random_keep(key: Array, share: float, shape: tuple[int, ...]) -> Array:
     """True with probability `share`: a function of the key and the index alone.
 
-    Two rounds of an integer hash over the index, seeded by the key's two words. It has
-    all that a dropout mask needs, fuses into the multiplication that uses it, and
-    takes a tenth of the time that the general generator takes to run and to compile.
+    Two rounds of an integer hash over the index, seeded by the key's two words: all
+    that a dropout mask needs. It fuses into the multiplication that uses it, where the
+    general generator is a large program of its own, to compile and to run.
     """
     words = jax.random.bits(key, (2,), jnp.uint32)
     index = jnp.zeros(shape, jnp.uint32)
