@@ -1,5 +1,6 @@
 """Prediction: as many lines out as in, in order, whatever is in them."""
 
+import copy
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 import transformer_jax
 from transformer_jax import metrics, predict
 from transformer_jax import run as runs
+from transformer_jax.data import store as stores
 from transformer_jax.data.sources import Source
 from transformer_jax.errors import UserError
 from transformer_jax.tasks import Refused
@@ -87,6 +89,23 @@ def test_a_line_that_is_too_long_is_refused_with_both_numbers(run):
     with pytest.raises(Refused, match=r"\d+ pieces are more than the 64 allowed"):
         run.task.parse("palavra " * 500, 64)
     assert len(run.predict(["palavra " * 60])) == 1  # in Python there is no limit
+
+
+def test_what_outgrows_a_learned_table_is_refused_before_it_is_clamped(run, tmp_path):
+    changed = copy.deepcopy(run.config)
+    changed.model.positions, changed.model.max_positions = "learned", 20
+    tokenizer = run.task.source_tokenizer
+    task = type(run.task)(changed, tokenizer, tokenizer)
+    with pytest.raises(Refused, match=r"model.max_positions 20"):
+        task.parse("A menina dorme. " * 9)
+    records = [{"source": "x" * 20, "target": ""}]
+
+    def encode(record):
+        return {side: [4] * len(text) for side, text in record.items()}
+
+    store = stores.build(tmp_path, records, encode, "a")
+    with pytest.raises(UserError, match="21 pieces.*model.max_positions 20"):
+        task.lengths(store)
 
 
 def test_chunks_end_at_newlines_only_and_bad_bytes_are_marked():

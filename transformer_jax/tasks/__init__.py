@@ -22,8 +22,10 @@ text or images (see `translation.py`, the smallest whole example):
 
 from typing import Any
 
+from transformer_jax.errors import UserError
 
-class Refused(ValueError):
+
+class Refused(UserError):
     """A line that cannot be answered, and why."""
 
 

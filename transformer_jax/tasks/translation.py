@@ -21,7 +21,8 @@ from transformer_jax.data.batches import Shape
 from transformer_jax.data.sources import Source
 from transformer_jax.data.store import Store
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.engine import Engine, Options
+from transformer_jax.decoding.engine import Engine, Options, bucket
+from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.models.transformer import Seq2Seq, TransformerConfig
 from transformer_jax.tasks import Refused
@@ -95,7 +96,19 @@ class Translation:
     def lengths(self, store: Store) -> np.ndarray:
         """Of source and target, each with its end of sentence."""
         sides = [store.lengths("source"), store.lengths("target")]
-        return np.stack(sides, axis=1) + 1
+        lengths = np.stack(sides, axis=1) + 1
+        table = self._table_rows()
+        if table and len(lengths) and lengths.max() > table:
+            raise UserError(
+                f"an example of {lengths.max()} pieces, its end counted, outgrows "
+                f"the learned positions: raise model.max_positions {table}, or split it"
+            )
+        return lengths
+
+    def _table_rows(self) -> int:
+        """The rows of a learned table of positions; 0: there is none to outgrow."""
+        model = self.config.model
+        return model.max_positions if model.positions == "learned" else 0
 
     def collate(self, rows: Sequence[dict], shape: Shape) -> dict[str, np.ndarray]:
         source_length, target_length = shape.lengths
@@ -141,6 +154,14 @@ class Translation:
 
     def parse(self, line: str, max_length: int | None = None) -> list[int]:
         pieces = self.source_tokenizer.encode(line) if line.strip() else []
+        table = self._table_rows()
+        extra = self.config.decode.extra_length
+        if table and bucket(len(pieces) + 1) + extra + 1 > table:
+            raise Refused(
+                f"{len(pieces)} pieces and an answer of decode.extra_length {extra} "
+                f"more do not fit the learned positions (model.max_positions {table}): "
+                "split it into sentences"
+            )
         if max_length and len(pieces) > max_length:
             raise Refused(
                 f"{len(pieces)} pieces are more than the {max_length} allowed: split "
