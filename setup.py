@@ -10,7 +10,7 @@ VERSION = re.search(
     r'__version__ = "(.+)"', (HERE / "transformer_jax" / "__init__.py").read_text()
 ).group(1)
 
-TEST = ["pytest>=8", "beartype>=0.18", "ruff>=0.9", "build>=1.2", "nltk>=3.9"]
+TEST = ["pytest>=8", "beartype>=0.18", "ruff>=0.9", "build>=1.2", "setuptools>=77"]
 NOTEBOOKS = ["matplotlib>=3.8", "jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
 
 setup(

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -17,8 +18,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
+    clean = folder / "checkout"  # a build reuses what an earlier one left behind
+    for name in ("transformer_jax", "configs"):
+        shutil.copytree(ROOT / name, clean / name)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clean)
     subprocess.run(
-        [sys.executable, "-m", "build", "-wno", folder, ROOT],
+        [sys.executable, "-m", "build", "-wno", folder, clean],
         check=True,
         capture_output=True,
     )
@@ -42,8 +48,9 @@ def test_a_wheel_trains_outside_the_checkout(wheel, tiny, tmp_path):
         archive.extractall(place)
     flags = [f"--config.{k}={v}" for k, v in tiny(train__steps=6).items()]
     code = (
-        "import transformer_jax, runpy, sys;"
+        "import transformer_jax, transformer_jax.models.attention as a, runpy, sys;"
         f"assert transformer_jax.__file__.startswith({str(place)!r});"
+        f"assert a.__file__.startswith({str(place)!r});"
         "runpy.run_module('transformer_jax.train', run_name='__main__', alter_sys=True)"
     )
     done = subprocess.run(
