@@ -10,7 +10,14 @@ VERSION = re.search(
     r'__version__ = "(.+)"', (HERE / "transformer_jax" / "__init__.py").read_text()
 ).group(1)
 
-TEST = ["pytest>=8", "beartype>=0.18", "ruff>=0.9", "build>=1.2", "setuptools>=77"]
+TEST = [
+    "pytest>=8",
+    "pytest-xdist>=3.6",
+    "beartype>=0.18",
+    "ruff>=0.9",
+    "build>=1.2",
+    "setuptools>=77",
+]
 NOTEBOOKS = ["matplotlib>=3.8", "jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
 
 setup(
