@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import pathlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ml_collections import ConfigDict
 
@@ -21,11 +21,18 @@ SOURCES = ("phrasebook", "text")
 
 
 class Records(Sequence):
-    """The records of one split, with a fingerprint of all that determines them."""
+    """The records of one split, with a fingerprint of all that determines them.
 
-    def __init__(self, records: Sequence[dict[str, str]], fingerprint: str):
-        self._records = records
+    They are made when first looked at: a store that has the fingerprint needs none.
+    """
+
+    def __init__(self, make: Callable[[], Sequence[dict[str, str]]], fingerprint: str):
+        self._make = make
         self.fingerprint = fingerprint
+
+    @functools.cached_property
+    def _records(self) -> Sequence[dict[str, str]]:
+        return self._make()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -87,8 +94,12 @@ def parallel_text(source: str, target: str) -> Records:
     digest = hashlib.sha256()
     for path in (source, target):
         digest.update(hashlib.sha256(pathlib.Path(path).read_bytes()).digest())
-    pairs = zip(sides["source"], sides["target"], strict=True)
-    return Records([{"source": s, "target": t} for s, t in pairs], digest.hexdigest())
+
+    def make():
+        pairs = zip(sides["source"], sides["target"], strict=True)
+        return [{"source": s, "target": t} for s, t in pairs]
+
+    return Records(make, digest.hexdigest())
 
 
 def read_lines(path: str) -> list[str]:
@@ -118,8 +129,9 @@ def _raw_lines(path: str) -> Iterator[bytes]:
 def _generate(data: ConfigDict, split: str) -> Records:
     kind = "test" if split.startswith("test") else split
     size = data[f"{kind}_size"]
-    pairs = phrasebook.generate(split, size)
-    fingerprint = f"phrasebook-{phrasebook.VERSION}-{split}-{size}"
-    return Records(
-        [{"source": p.source, "target": p.target} for p in pairs], fingerprint
-    )
+
+    def make():
+        pairs = phrasebook.generate(split, size)
+        return [{"source": p.source, "target": p.target} for p in pairs]
+
+    return Records(make, f"phrasebook-{phrasebook.VERSION}-{split}-{size}")
