@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-FORMAT = 1  # of the files; part of the fingerprint
+FORMAT = 2  # of the files; part of the fingerprint
 SHOWN = 3  # examples of each reason in a ledger
 
 
@@ -49,10 +49,6 @@ class Store:
 
     def lengths(self, column: str) -> np.ndarray:
         return np.diff(self._columns[column][1])
-
-    def record_number(self, index: int) -> int:
-        """Which record of the split an example was made from."""
-        return int(self.row("record", index)[0])
 
 
 def build(
@@ -98,7 +94,7 @@ def _write(folder, records, encode, reject) -> None:
             if entry["count"] <= SHOWN:
                 entry["records"].append({"number": number + 1, **record})
             continue
-        for name, row in {**columns, "record": [number]}.items():
+        for name, row in columns.items():
             values.setdefault(name, []).append(np.asarray(row, np.int32))
             ends = offsets.setdefault(name, [0])
             ends.append(ends[-1] + len(row))
