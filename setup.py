@@ -38,7 +38,10 @@ setup(
         "optax>=0.2.6",
         "orbax-checkpoint>=0.11.30",
         "sentencepiece>=0.2.1",
+        "tensorflow-datasets>=4.9.7",  # of which TensorFlow is no part
+        "h5py>=3.10",  # without it TFDS does not know wmt*, glue and others
         "sacrebleu>=2.5",
+        "sacremoses>=0.1",
         "absl-py>=2.1",
         "ml-collections>=1.0",
         "jaxtyping>=0.3",

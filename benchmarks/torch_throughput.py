@@ -26,7 +26,7 @@ from importlib import metadata
 
 import numpy as np
 
-from transformer_jax.data.batches import Plan
+from transformer_jax.data.batches import Buckets
 from transformer_jax.ids import BOS, EOS, PAD
 
 SIDES = ("ours", "torch")
@@ -81,24 +81,25 @@ def run_side(side: str, args: argparse.Namespace, cache: str) -> dict:
 # What both sides are given
 
 
-def make_plan(seed: int) -> Plan:
+def make_plan(seed: int) -> Buckets:
     """Batches over lengths like those of Multi30k in subword pieces."""
     random = np.random.default_rng(seed)
     sigma = np.sqrt(np.log(1 + (5 / 15) ** 2))  # mean 15, standard deviation 5
     target = random.lognormal(np.log(15) - sigma**2 / 2, sigma, SENTENCES)
     source = target + random.normal(0, 2, SENTENCES)
     lengths = np.stack([source, target], axis=1).round().clip(2, 60).astype(np.int64)
-    return Plan(lengths, BATCH_TOKENS, SHAPES, 8, 1, seed)
+    return Buckets(lengths, BATCH_TOKENS, SHAPES, 8, 1, seed)
 
 
-def make_batch(plan: Plan, step: int, seed: int) -> dict[str, np.ndarray]:
+def make_batch(plan: Buckets, step: int, seed: int) -> dict[str, np.ndarray]:
     """Random ids in the places that the plan says hold a token."""
     planned = plan.batch(step)
     random = np.random.default_rng([seed, step])
     batch = {}
     for side, name in enumerate(("source", "target")):
         width = planned.shape.lengths[side]
-        sizes = np.where(planned.examples < 0, 0, plan.lengths[planned.examples, side])
+        examples = planned.examples[:, 0]
+        sizes = np.where(examples < 0, 0, plan.lengths[examples, side])
         ids = random.integers(FIRST_ID, VOCABULARY, (planned.shape.rows, width))
         place = np.arange(width)[None]
         ids[place == sizes[:, None] - 1] = EOS
@@ -107,7 +108,7 @@ def make_batch(plan: Plan, step: int, seed: int) -> dict[str, np.ndarray]:
     return batch
 
 
-def rehearsals(plan: Plan, seed: int) -> list[dict[str, np.ndarray]]:
+def rehearsals(plan: Buckets, seed: int) -> list[dict[str, np.ndarray]]:
     """One batch of each shape."""
     first = {}
     for step, planned in enumerate(plan.epoch(0)):

@@ -204,7 +204,6 @@ figures.positional_slices(length=60, d_model=512, depths=(1, 5, 15, 20))
 # %%
 import jax.numpy as jnp
 
-from transformer_jax.data.batches import Shape
 from transformer_jax.models.attention import look_ahead_mask, padding_mask
 from transformer_jax.tasks.translation import segments
 
@@ -212,14 +211,11 @@ records = [
     {"source": "O gato dorme.", "target": "The cat sleeps."},
     {"source": sentences[0], "target": "Ana's cat sleeps on the couch."},
 ]
-rows = [run.task.encode(record) for record in records]
-lengths = tuple(max(len(row[side]) for row in rows) + 1 for side in rows[0])
-batch = run.task.collate(rows, Shape(len(rows), lengths))
-
-source = batch["source"][:1]
+short, long = (row["source"] for row in run.task.encode(records))
+source = jnp.asarray([short + [0] * (len(long) - len(short))])
 source_pieces = run.task.source_tokenizer.pieces(source[0])
 figures.mask(
-    padding_mask(segments(jnp.asarray(source))),
+    padding_mask(segments(source)),
     source_pieces,
     source_pieces,
     "Padding mask: no query sees the padding",

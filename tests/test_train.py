@@ -12,8 +12,7 @@ import pytest
 from transformer_jax import checkpoint, cli, config, losses, metrics, sharding, train
 from transformer_jax import run as runs
 from transformer_jax.checkpoint import Checkpoints
-from transformer_jax.data.batches import Shape
-from transformer_jax.data.sources import Source
+from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.errors import UserError
 from transformer_jax.preemption import Preemption
 
@@ -31,9 +30,9 @@ def make_trainer(overrides, folder, mesh):
     loaded = config.load("quickstart", overrides)
     place = runs.Folder(folder)
     place.adopt(loaded, accept_changes=False)
-    prepared = train.prepare(loaded, Source(loaded.data), place, mesh)
     writer = metrics.Writer(place.path, False, True)
-    return train.Trainer(loaded, *prepared, place, writer, mesh)
+    prepared = train.prepare_together(loaded, place, writer)
+    return train.Trainer(loaded, prepared, place, writer, mesh)
 
 
 def end_of(folder):
@@ -279,7 +278,7 @@ def curve(tiny):
             with jax.set_mesh(mesh):
                 trainer.state = trainer.init(jax.random.key(0))
                 for step in range(20):
-                    batch, _ = trainer._make_batch(step)
+                    batch, *_ = trainer._make_batch(step)
                     trainer.state, out = trainer.update(trainer.state, batch)
                     found.append(float(out["sums"].loss / out["sums"].weight))
             trainer.close()
@@ -292,7 +291,7 @@ def curve(tiny):
 def test_micro_batches_add_up_to_the_batch(tiny, tmp_path, one_device):
     trainer = make_trainer(tiny(), tmp_path, sharding.local_mesh())
     params = trainer.init(jax.random.key(0)).params
-    batch, _ = trainer._make_batch(0)
+    batch, *_ = trainer._make_batch(0)
     counts = (np.asarray(batch["target"]) != 0).sum(1)
     assert len(set(counts)) > 1  # of unequal lengths
 
@@ -325,10 +324,11 @@ def test_every_validation_example_counts_exactly_once(tiny, tmp_path):
     params = trainer.init(jax.random.key(0)).params
     validation = trainer.validation
     got = validation.teacher_forced(params)
-    rows = validation.store.rows(range(len(validation.store)))
-    together = trainer.task.collate(rows, Shape(len(rows), (60, 60)))
-    sums = jax.jit(trainer.task.loss)(params, together)
-    assert sums.weight == sum(len(r["target"]) + 1 for r in rows)
+    every = np.arange(len(validation.store))
+    columns = validation.store.take(every)
+    batch = Batch(Shape(len(every), (60, 60)), every[:, None])
+    sums = jax.jit(trainer.task.loss)(params, trainer.task.collate(columns, batch))
+    assert sums.weight == columns["target"].lengths.sum()
     assert got["nll"] == pytest.approx(float(sums.nll / sums.weight), rel=1e-5)
 
 

@@ -4,16 +4,19 @@ Each check returns sentences that carry both numbers and the way out; all of the
 shown together, so that a config is mended once.
 """
 
+import pathlib
+
 from ml_collections import ConfigDict
 
 from transformer_jax.config import base, items
-from transformer_jax.data import sources
+from transformer_jax.data import sources, tokenizer
 from transformer_jax.errors import nearest
 from transformer_jax.models import layers, positions, transformer
 
 CHOICES = {
     "data.source": sources.SOURCES,
-    "tokenizer.kind": ("unigram", "bpe"),
+    "data.batching": ("buckets", "packed"),
+    "tokenizer.kind": tokenizer.KINDS,
     "model.norm": layers.NORMS,
     "model.activation": tuple(layers.ACTIVATIONS),
     "model.positions": positions.POSITIONS,
@@ -39,6 +42,7 @@ def find_problems(config: ConfigDict) -> list[str]:
             problems.append(f"{key} = {value!r}: choose {' | '.join(choices)}.{hint}")
     problems += _impossible_sizes(config)
     problems += _impossible_plans(config)
+    problems += _impossible_text(config)
     return problems + sources.find_problems(config.data)
 
 
@@ -61,11 +65,13 @@ def _wrong_types(config: ConfigDict) -> list[str]:
 def _impossible_sizes(config: ConfigDict) -> list[str]:
     model, problems = config.model, []
     positive = [
-        "data.batch_tokens", "data.max_length", "data.shapes", "data.row_multiple",
-        "data.length_multiple", "tokenizer.vocab_size", "tokenizer.row_multiple",
+        "data.batch_tokens", "data.max_length", "data.shapes", "data.pack_length",
+        "data.row_multiple", "data.length_multiple", "tokenizer.vocab_size",
+        "tokenizer.row_multiple",
         "model.d_model", "model.d_ff", "model.num_heads", "model.encoder_layers",
         "model.decoder_layers", "model.max_positions", "train.steps",
         "train.accumulation", "optim.warmup_steps", "eval.every", "eval.batch_rows",
+        "eval.max_length",
         "decode.beams", "decode.extra_length", "checkpoint.every",
         "checkpoint.keep_last", "checkpoint.average", "log.every",
     ]  # fmt: skip
@@ -73,7 +79,9 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
     problems += [f"{k} = {values[k]}: must be at least 1" for k in positive
                  if values[k] < 1]  # fmt: skip
     for key, value in values.items():
-        share = ".dropout_" in key or key == "train.label_smoothing"
+        share = ".dropout_" in key or key in (
+            "train.label_smoothing", "tokenizer.sampling"
+        )  # fmt: skip
         if share and not 0 <= value < 1:
             problems.append(f"{key} = {value}: a share, at least 0 and less than 1")
     if (
@@ -106,6 +114,35 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
     return problems
 
 
+def _impossible_text(config: ConfigDict) -> list[str]:
+    data, settings, problems = config.data, config.tokenizer, []
+    try:
+        weights = [float(w) for w in data.train_weights]
+    except (TypeError, ValueError):
+        weights = [0.0]
+    if not all(w > 0 for w in weights):
+        problems.append(
+            f"data.train_weights = {data.train_weights!r}: positive numbers, one for "
+            "each corpus"
+        )
+    if settings.kind == "file" and not settings.file:
+        problems.append("tokenizer.file is empty: name a SentencePiece model")
+    if settings.kind != "file" and settings.file:
+        problems.append(
+            f"tokenizer.file = {settings.file!r} needs tokenizer.kind = 'file', not "
+            f"{settings.kind!r}"
+        )
+    for path in filter(None, (p.strip() for p in settings.file.split(","))):
+        if not pathlib.Path(path).is_file():
+            problems.append(f"tokenizer.file: there is no file {path}")
+    if settings.sampling and settings.kind not in ("unigram", "bpe", "file"):
+        problems.append(
+            f"tokenizer.sampling = {settings.sampling}: tokenizer.kind "
+            f"{settings.kind!r} has one segmentation only; use unigram or bpe, or 0.0"
+        )
+    return problems
+
+
 def _impossible_plans(config: ConfigDict) -> list[str]:
     data, train, mesh, problems = config.data, config.train, config.mesh, []
     if config.optim.schedule == "noam" and config.optim.warmup_steps > train.steps:
@@ -124,11 +161,20 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
             f"raise checkpoint.keep_last {config.checkpoint.keep_last}"
         )
     longest = data.max_length + 1
+    packed = data.batching == "packed"
+    if packed:
+        if data.pack_length < longest:
+            problems.append(
+                f"data.pack_length {data.pack_length} holds no example of "
+                f"data.max_length + 1 = {longest} pieces: raise it, or lower the other"
+            )
+        longest = max(data.pack_length, longest)
     if data.batch_tokens < longest * data.row_multiple:
         problems.append(
             f"data.batch_tokens {data.batch_tokens} cannot hold data.row_multiple "
-            f"{data.row_multiple} rows of data.max_length + 1 = {longest} pieces: "
-            f"raise it to {longest * data.row_multiple}, or lower data.max_length"
+            f"{data.row_multiple} rows of {longest} pieces "
+            f"({'data.pack_length' if packed else 'data.max_length + 1'}): raise it to "
+            f"{longest * data.row_multiple}, or lower the other"
         )
     sizes = [mesh[a] for a in ("data", "fsdp", "tensor", "sequence")]
     if any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:

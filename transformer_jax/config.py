@@ -22,6 +22,7 @@ from transformer_jax.errors import UserError, nearest
 MAY_CHANGE_ON_RESUME = (
     "train.steps",  # none of the schedules depends on the last step
     "train.patience",
+    "data.folder",  # the data are compared by what they hold, not by where they are
     "mesh",
     "log",
     "eval",
@@ -42,14 +43,29 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     TASKS[task](data)
     data.batch_tokens = 4096  # tokens a batch, padding included, of its longer side
     data.max_length = 128  # pieces; longer training examples are dropped, and counted
-    data.shapes = 8  # padded batch shapes at most; each is compiled once
+    data.batching = "buckets"  # buckets (examples of like length) | packed (rows)
+    data.shapes = 8  # buckets: padded batch shapes at most; each is compiled once
+    data.pack_length = 256  # packed: tokens a row, of the longer side
     data.row_multiple = 8  # a batch's rows divide by this, on whatever hardware
     data.length_multiple = 1  # a batch's lengths divide by this; 128 suits a TPU
 
+    config.filter = filters = ConfigDict()  # of training pairs; each drop is counted
+    filters.empty = True  # drop pairs with an empty side
+    filters.max_ratio = 0.0  # pieces of one side for each of the other; 0: off
+    filters.identical = False  # drop pairs whose target is their source
+    filters.duplicates = False  # drop pairs that came before
+    filters.source_script = ""  # drop other scripts: latin | cyrillic | …; empty: off
+    filters.target_script = ""  # the same for targets
+
     config.tokenizer = tokenizer = ConfigDict()
-    tokenizer.kind = "unigram"  # SentencePiece: unigram | bpe
+    tokenizer.kind = "unigram"  # unigram | bpe | word | char | byte | file (given)
     tokenizer.vocab_size = 8000  # pieces of a vocabulary, at most
     tokenizer.shared = True  # one vocabulary for source and target
+    tokenizer.file = ""  # file: a SentencePiece model; not shared: two, with a comma
+    tokenizer.lines = 500_000  # examples to learn from, drawn at random; 0: all
+    tokenizer.byte_fallback = True  # unknown characters as bytes; False: as <unk>
+    tokenizer.user_symbols = ()  # strings that are one piece wherever they stand
+    tokenizer.sampling = 0.0  # train on other segmentations: BPE-dropout, or unigram's
     tokenizer.row_multiple = 64  # embedding rows are padded to a multiple of this
 
     config.model = ConfigDict()
@@ -73,6 +89,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
 
     config.eval = evaluation = ConfigDict()
     evaluation.every = 5000  # updates between evaluations of the validation split
+    evaluation.max_length = 1024  # pieces; a longer example is refused, not left out
     evaluation.answers = 0  # validation examples answered and scored; 0: all
     evaluation.samples = 3  # answers shown in the log
     evaluation.splits = ("test",)  # scored when training is done
@@ -105,13 +122,22 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
 
 
 def _parallel_text(data: ConfigDict) -> None:
-    data.source = "phrasebook"  # phrasebook (generated) | text (files, see below)
+    data.source = "phrasebook"  # phrasebook (generated) | text | tsv | jsonl | tfds
+    data.folder = ""  # relative paths begin here; tfds: its data directory
     data.train_size = 20_000  # phrasebook: pairs generated
     data.validation_size = 500  # phrasebook: pairs
     data.test_size = 500  # phrasebook: pairs, of each test split
     for split in ("train", "validation", "test"):
+        # Several corpora go in one key, separated by commas; * and ? stand for more.
         data[f"{split}_source"] = ""  # text: a path, one sentence a line, .gz too
         data[f"{split}_target"] = ""  # text: its translations, line by line
+        data[f"{split}_files"] = ""  # tsv, jsonl: a path, a pair a line, .gz too
+        data[f"{split}_split"] = split  # tfds: such as train[:90%]; empty: none
+        data[f"{split}_tags"] = ""  # put before each source, one for each corpus
+    data.train_weights = ()  # how often each corpus comes, by proportion; (): once
+    data.source_column = ""  # tsv: a number (1); jsonl: a key (a.b); tfds: a feature
+    data.target_column = ""  # the same for targets (tsv: 2)
+    data.tfds_name = ""  # tfds: such as wmt14_translate/de-en, or a prepared folder
 
 
 def _transformer(model: ConfigDict) -> None:

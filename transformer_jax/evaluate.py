@@ -10,18 +10,19 @@ user gets.
 
 import functools
 import math
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from absl import flags
 
 from transformer_jax import cli, metrics, sharding
-from transformer_jax.data import store as stores
-from transformer_jax.data.batches import Plan
+from transformer_jax.data.batches import Batch, Buckets, Shape, nothing
 from transformer_jax.data.sources import Source, parallel_text
 from transformer_jax.losses import Sums
+from transformer_jax.prepare import Split, open_split
 
 # A teacher-forced pass is short and each shape is compiled: few and coarse ones, which
 # several splits can share.
@@ -31,13 +32,12 @@ SHAPES, LENGTH_MULTIPLE = 2, 8
 class Evaluator:
     """The scores of one split, again and again with other parameters."""
 
-    def __init__(
-        self, task: Any, records: Sequence[dict], store: stores.Store, mesh: Any
-    ):
-        self.task, self.records, self.store, self.mesh = task, records, store, mesh
+    def __init__(self, task: Any, split: Split, mesh: Any):
+        self.task, self.mesh = task, mesh
+        self.records, self.store = split.records, split.store
         data = task.config.data
-        self.plan = Plan(
-            task.lengths(store),
+        self.plan = Buckets(
+            task.lengths(split.store),
             data.batch_tokens,
             SHAPES,
             data.row_multiple,
@@ -52,7 +52,7 @@ class Evaluator:
         for batch in self.plan.epoch(0):
             with jax.set_mesh(self.mesh):
                 sums = self._loss(
-                    params, assemble(self.task, self.store, batch, self.mesh)
+                    params, assemble(self.task, self.store, batch, self.mesh)[0]
                 )
             total = total + jax.tree.map(float, jax.device_get(sums))
         return metrics.means(total)
@@ -82,19 +82,28 @@ def _compiled_loss(task: Any, mesh: Any) -> Callable:
 
 
 def assemble(
-    task: Any, store: stores.Store, batch: Any, mesh: Any
-) -> dict[str, jax.Array]:
-    """A planned batch as arrays on the mesh."""
-    rows = store.rows(batch.examples[batch.examples >= 0])
-    return sharding.to_global(task.collate(rows, batch.shape), mesh)
+    task: Any,
+    store: Any,
+    batch: Batch,
+    mesh: Any,
+    resample: Callable = lambda columns, batch: (columns, 0),
+) -> tuple[dict[str, jax.Array], int]:
+    """A planned batch as arrays on the mesh, and what `resample` has counted.
+
+    Each process reads only the rows that its devices need.
+    """
+    own = sharding.own_rows(mesh, batch.shape.rows)
+    part = Batch(batch.shape, batch.examples[own])
+    columns, count = resample(store.take(part.real), part)
+    arrays = task.collate(columns, part)
+    return sharding.to_global(arrays, mesh, batch.shape.rows), count
 
 
-def open_split(task: Any, records: Any, root: Any, train: bool = False) -> stores.Store:
-    """The store of a split; only training may leave examples out."""
-    keep = {"reject": task.reject} if train else {}
-    limit = f"-train-{task.config.data.max_length}" if train else ""
-    fingerprint = f"{records.fingerprint}-{task.fingerprint}{limit}"
-    return stores.build(root, records, task.encode, fingerprint, **keep)
+def abstract(task: Any, store: Any, shape: Shape, mesh: Any) -> dict[str, Any]:
+    """What a batch of this shape looks like, for compiling."""
+    batch = nothing(shape)
+    arrays = task.collate(store.take(batch.real), batch)
+    return sharding.abstract_global(arrays, mesh, shape.rows)
 
 
 def define_flags() -> None:
@@ -127,10 +136,11 @@ def main(overrides: dict[str, str]) -> None:
         records, name = Source(run.config.data).read(args.split), args.split
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
-    store = open_split(run.task, records, runs.cache_folder() / "stores")
-    evaluator = Evaluator(run.task, records, store, run.mesh)
-
     bar = metrics.Bar(cli.is_terminal())
+    say = functools.partial(print, file=sys.stderr)
+    split = open_split(run.task, name, records, say, bar.show)
+    evaluator = Evaluator(run.task, split, run.mesh)
+
     began = time.monotonic()
     scores, lines = evaluator.free_running(run.params, options, progress=bar.show)
     seconds = time.monotonic() - began

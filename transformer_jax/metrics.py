@@ -1,15 +1,11 @@
-"""What is measured, and where it is written: the log, metrics.jsonl, TensorBoard.
-
-Scores of translations are sacreBLEU's, with their signatures: four ways to compute
-BLEU differ by 1.5 points, so a number without one means nothing.
-"""
+"""What is measured in training, and where it is written: the log, metrics.jsonl,
+TensorBoard. (What answers are worth is in `scores.py`.)"""
 
 import json
 import math
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,17 +13,6 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
-
-
-def translation_scores(answers: Sequence[str], references: Sequence[str]) -> dict:
-    """Corpus BLEU and chrF against raw references, one a sentence."""
-    import sacrebleu  # costs half a second, and only scoring needs it
-
-    scores = {}
-    for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
-        scores[name] = metric.corpus_score(list(answers), [list(references)]).score
-        scores[f"{name}_signature"] = str(metric.get_signature())
-    return scores
 
 
 def means(sums: Sums) -> dict[str, float]:
@@ -53,12 +38,16 @@ class Window:
 
     def _empty(self) -> None:
         self.sums, self.norms, self.steps = Sums(0.0, 0.0, 0.0, 0.0), [], 0
-        self.tokens = self.places = 0
+        self.tokens = self.places = self.kept = 0
         self.began = time.monotonic()
 
     def restart_clock(self) -> None:
         """Evaluations and saves are not training time."""
         self.began = time.monotonic() if not self.steps else self.began
+
+    def leave_out(self, seconds: float) -> None:
+        """Waiting for a program to be compiled is not training time either."""
+        self.began += seconds
 
     def add(self, step: int, shape: Any, outcome: dict) -> None:
         """Waits for a step and adds it; stops the run at the first bad number."""
@@ -74,6 +63,7 @@ class Window:
         self.sums, self.steps = self.sums + sums, self.steps + 1
         self.norms.append(norm)
         self.tokens += sums.weight
+        self.kept += host["kept"]
         self.places += shape.rows * shape.lengths[-1]
         self.text = f"loss {sums.loss / max(sums.weight, 1):.4f}"
 
@@ -87,6 +77,7 @@ class Window:
             "grad_norm": float(np.mean(self.norms)),
             "tokens_per_second": self.tokens / seconds,
             "padding": 1 - self.tokens / self.places,
+            "samples_too_long": self.kept,
             "seconds_left": step_seconds * (self.last - self.last_step),
         }
         self._empty()

@@ -26,6 +26,7 @@ import transformer_jax
 from transformer_jax import config as configs
 from transformer_jax import sharding, tasks
 from transformer_jax.checkpoint import Checkpoints, Damaged
+from transformer_jax.data import cache
 from transformer_jax.decoding.engine import Options
 from transformer_jax.errors import UserError
 
@@ -85,6 +86,19 @@ class Folder:
             return
         self.write("config.json", new)
         self.write("versions.json", versions())
+
+    def adopt_data(self, ledger: dict[str, Any], write: bool = True) -> None:
+        """Notes what the run's data are, or sees that they are still the same."""
+        old, name = self.read("ledger.json"), "train"
+        if old is not None and old[name]["store"] != ledger[name]["store"]:
+            raise UserError(
+                f"the training data of {self.path} have changed since it began "
+                f"({old[name]['examples']:,} examples then, "
+                f"{ledger[name]['examples']:,} now): give it the same data, or use "
+                "another --workdir"
+            )
+        if write:
+            self.write("ledger.json", ledger)
 
     def config(self) -> ConfigDict:
         stored = self.read("config.json")
@@ -174,11 +188,7 @@ def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
 
 
 def abstract_params(task: Any, mesh: Any) -> Any:
-    shapes = jax.eval_shape(task.init, jax.random.key(0))
-    places = sharding.shardings(shapes, mesh)
-    return jax.tree.map(
-        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, places
-    )
+    return sharding.abstract(jax.eval_shape(task.init, jax.random.key(0)), mesh)
 
 
 def decode_options(config: ConfigDict, **changes: Any) -> Options:
@@ -194,16 +204,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-def cache_folder() -> pathlib.Path:
-    """Where stores and compiled programs are kept between runs."""
-    given = os.environ.get("TRANSFORMER_JAX_CACHE")
-    return pathlib.Path(given or pathlib.Path.home() / ".cache" / "transformer_jax")
-
-
 def use_compile_cache() -> None:
     """Compiles each program once per machine; a cache that fails never stops a run."""
     machine = f"jaxlib-{metadata.version('jaxlib')}-py{sys.version_info[1]}"
-    folder = cache_folder() / "compiled" / machine / _cpu_name()
+    folder = cache.folder() / "compiled" / machine / _cpu_name()
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -108,6 +108,15 @@ def shardings(tree: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(place, tree)
 
 
+def abstract(tree: Any, mesh: Mesh) -> Any:
+    """The leaves' shapes and types, with their places on the mesh."""
+    return jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+        tree,
+        shardings(tree, mesh),
+    )
+
+
 def spec_of(name: str, leaf: Any) -> PartitionSpec:
     if leaf.ndim == 0:
         return PartitionSpec()
@@ -138,19 +147,51 @@ def splits_positions() -> bool:
     return not mesh.empty and mesh.shape["sequence"] > 1
 
 
-def to_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Host arrays of the global batch → device arrays; each process gives its rows."""
+def own_rows(mesh: Mesh, rows: int) -> np.ndarray:
+    """Which rows of a global batch this process feeds to its devices."""
+    places = NamedSharding(mesh, PartitionSpec(ROWS)).addressable_devices_indices_map(
+        (rows,)
+    )
+    return np.unique(np.concatenate([np.arange(rows)[i] for (i,) in places.values()]))
+
+
+def to_global(
+    batch: dict[str, np.ndarray], mesh: Mesh, rows: int | None = None
+) -> dict[str, jax.Array]:
+    """This process's rows of the batch → global device arrays of so many rows.
+
+    Without `rows`, the arrays hold them all.
+    """
 
     def place(array):
-        spec = (
-            PartitionSpec(ROWS, "sequence") if array.ndim > 1 else PartitionSpec(ROWS)
-        )
-        sharding = NamedSharding(mesh, spec)
+        total = len(array) if rows is None else rows
+        own = np.arange(total) if rows is None else own_rows(mesh, total)
+
+        def part(index):
+            begin, end, _ = index[0].indices(total)
+            first = np.searchsorted(own, begin)
+            return array[(slice(first, first + end - begin), *index[1:])]
+
         return jax.make_array_from_callback(
-            array.shape, sharding, lambda index: array[index]
+            (total, *array.shape[1:]), _batch_sharding(array, mesh), part
         )
 
     return {name: place(array) for name, array in batch.items()}
+
+
+def abstract_global(batch: dict[str, np.ndarray], mesh: Mesh, rows: int) -> dict:
+    """The shapes and places of what `to_global` makes."""
+    return {
+        name: jax.ShapeDtypeStruct(
+            (rows, *array.shape[1:]), array.dtype, sharding=_batch_sharding(array, mesh)
+        )
+        for name, array in batch.items()
+    }
+
+
+def _batch_sharding(array: np.ndarray, mesh: Mesh) -> NamedSharding:
+    spec = PartitionSpec(ROWS, "sequence") if array.ndim > 1 else PartitionSpec(ROWS)
+    return NamedSharding(mesh, spec)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -29,15 +29,16 @@ from transformer_jax import (
     metrics,
     optim,
     sharding,
-    tasks,
 )
 from transformer_jax import config as configs
 from transformer_jax import run as runs
 from transformer_jax.checkpoint import Checkpoints, TrainState
 from transformer_jax.data import batches
-from transformer_jax.data.sources import Source
+from transformer_jax.data import store as stores
 from transformer_jax.errors import UserError
 from transformer_jax.preemption import Preemption
+from transformer_jax.prepare import Prepared, make_plan, prepare
+from transformer_jax.programs import Programs
 
 IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
 
@@ -80,18 +81,15 @@ def train(
             evaluate.print_result(result, folder, already=True)
         return 0
 
-    source = Source(config.data)
-    task, train_store, validation = prepare(config, source, folder, mesh)
     writer = metrics.Writer(folder.path, config.log.tensorboard, primary)
     trainer = None
     try:
+        prepared = prepare_together(config, folder, writer)
         with Preemption() as preemption:
-            trainer = Trainer(
-                config, task, train_store, validation, folder, writer, mesh
-            )
+            trainer = Trainer(config, prepared, folder, writer, mesh)
             if not trainer.fit(preemption):
                 return cli.PREEMPTED
-        result = finish(trainer, source)
+        result = finish(trainer)
     finally:
         if trainer is not None:
             trainer.close()
@@ -101,75 +99,58 @@ def train(
     return 0
 
 
-def prepare(config: ConfigDict, source: Source, folder: runs.Folder, mesh: Any):
-    """The task with its tokenizers, the training store and the validation scores."""
-    # Process 0 learns and encodes; the others are told when its work can be found.
-    primary = jax.process_index() == 0
-    if not primary and not sharding.told_by_first(False):
+def prepare_together(
+    config: ConfigDict, folder: runs.Folder, writer: metrics.Writer
+) -> Prepared:
+    """Process 0 learns and encodes; the others are told when its work can be found."""
+    if not writer.active and not sharding.told_by_first(False):
         raise UserError("process 0 could not prepare the data: its message says why")
-    prepared = False
+    done = False
     try:
-        found = _prepare(config, source, folder, mesh)
-        if primary:
-            folder.write("ledger.json", found[1].ledger)
-        prepared = True
+        prepared = prepare(config, folder, writer.say, writer.progress)
+        folder.adopt_data(prepared.ledger, write=writer.active)
+        done = True
     finally:
-        if primary:
-            sharding.told_by_first(prepared)
-    return found
-
-
-def _prepare(config: ConfigDict, source: Source, folder: runs.Folder, mesh: Any):
-    task = tasks.find(config.task).create(config, source, folder.tokenizer)
-    root = runs.cache_folder() / "stores"
-    records = source.read("train")
-    train_store = evaluate.open_split(task, records, root, train=True)
-    if not len(train_store):
-        raise UserError(
-            f"no training example is left of {len(records)}: {train_store.ledger}"
-        )
-    held_out = source.read("validation")
-    held_out_store = evaluate.open_split(task, held_out, root)
-    return task, train_store, evaluate.Evaluator(task, held_out, held_out_store, mesh)
+        if writer.active:
+            sharding.told_by_first(done)
+    return prepared
 
 
 class Trainer:
     """A run in progress: the state, and everything that acts on it."""
 
-    def __init__(self, config, task, store, validation, folder, writer, mesh):
-        self.config, self.task, self.store, self.mesh = config, task, store, mesh
-        self.validation, self.folder, self.writer = validation, folder, writer
-        data = config.data
-        self.plan = batches.Plan(
-            task.lengths(store),
-            data.batch_tokens,
-            data.shapes,
-            data.row_multiple,
-            data.length_multiple,
-            config.seed,
+    def __init__(self, config, prepared, folder, writer, mesh):
+        self.config, self.prepared, self.mesh = config, prepared, mesh
+        self.folder, self.writer = folder, writer
+        self.task, self.store = prepared.task, prepared.train.store
+        self.plan, self.sampler = make_plan(config, self.task, prepared.train)
+        self.validation = evaluate.Evaluator(
+            self.task, prepared.held_out["validation"], mesh
         )
         self.optimizer = optim.make_optimizer(config)
         self.schedule = optim.make_schedule(config)
         kept = config.checkpoint
         self.saved = Checkpoints(folder.checkpoints, kept.keep_last, kept.keep_best)
         self.emergency = Checkpoints(folder.preempted)
-        abstract = jax.eval_shape(self._init, jax.random.key(config.seed))
-        self.places = sharding.shardings(abstract, mesh)
-        self.abstract = jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-            abstract,
-            self.places,
+        self.abstract = sharding.abstract(
+            jax.eval_shape(self._init, jax.random.key(config.seed)), mesh
         )
+        self.places = jax.tree.map(lambda x: x.sharding, self.abstract)
         self.init = jax.jit(self._init, out_shardings=self.places)
         self.update = jax.jit(
             functools.partial(
                 train_step,
-                loss=task.loss,
+                loss=self.task.loss,
                 optimizer=self.optimizer,
                 micro_batches=config.train.accumulation,
             ),
             donate_argnums=0,
             out_shardings=(self.places, sharding.replicated(mesh)),
+        )
+        # The largest first, then in the order in which they are needed.
+        shapes = [self.plan.largest, *(b.shape for b in self.plan.epoch(0))]
+        self.programs = Programs(
+            self.update, self.abstract, list(dict.fromkeys(shapes)), mesh
         )
         self.state: TrainState | None = None
 
@@ -190,14 +171,16 @@ class Trainer:
         window = metrics.Window(self.schedule, config.train.steps)
         in_flight: collections.deque = collections.deque()
         steps = range(step, config.train.steps)
-        for step, (batch, shape) in zip(
+        for step, (batch, shape, kept) in zip(
             (s + 1 for s in steps),
             batches.prefetch(self._make_batch, steps),
             strict=True,
         ):
+            update = self.programs.get(shape)
             with jax.set_mesh(self.mesh), jax.transfer_guard("disallow"):
-                self.state, sums = self.update(self.state, batch)
-            in_flight.append((step, shape, sums))
+                self.state, sums = update(self.state, batch)
+            window.leave_out(self.programs.take_waited())
+            in_flight.append((step, shape, {**sums, "kept": kept}))
             due = self._due(step)
             stop = preemption.requested(step)
             # The step before is read while this one runs; before a save, all are: what
@@ -223,13 +206,24 @@ class Trainer:
         return True
 
     def close(self) -> None:
+        self.programs.close()
         self.saved.close()
         self.emergency.close()
 
     def _make_batch(self, step: int):
-        planned = self.plan.batch(step)
-        batch = evaluate.assemble(self.task, self.store, planned, self.mesh)
-        return batch, planned.shape
+        planned, resample = self.plan.batch(step), {}
+        if self.sampler is not None:
+            epoch = step // self.plan.steps_per_epoch
+
+            def draw(columns, part):
+                room = self.plan.room(part)
+                return self.sampler.resample(columns, part, epoch, room)
+
+            resample = {"resample": draw}
+        batch, kept = evaluate.assemble(
+            self.task, self.store, planned, self.mesh, **resample
+        )
+        return batch, planned.shape, kept
 
     def _due(self, step: int) -> bool:
         return (
@@ -242,7 +236,8 @@ class Trainer:
         size = sum(math.prod(x.shape) for x in jax.tree.leaves(self.abstract.params))
         axes = " × ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
         device = mesh.devices.flat[0].device_kind
-        dropped = sum(entry["count"] for entry in self.store.ledger.values())
+        left_out = stores.summary(self.store.ledger)
+        left_out = f" (left out, see ledger.json: {left_out})" if left_out else ""
         shapes = ", ".join(
             f"{s.rows}×{'/'.join(map(str, s.lengths))}" for s in plan.shapes
         )
@@ -251,8 +246,8 @@ class Trainer:
         say(f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}")
         say(f"model      {size:,} parameters, {self.config.model.dtype} computation")
         say(
-            f"data       {len(self.store):,} examples ({dropped} dropped, see "
-            f"ledger.json), {plan.steps_per_epoch} steps an epoch, padding "
+            f"data       {len(self.store):,} examples{left_out}, "
+            f"{plan.steps_per_epoch:,} steps an epoch, padding "
             f"{plan.padding_share():.1%}"
         )
         say(f"shapes     {len(plan.shapes)} to compile: {shapes}")
@@ -263,11 +258,17 @@ class Trainer:
 
         If it does not fit in memory, the run fails here and not at hour nine.
         """
-        rows = self.task.collate([], self.plan.largest)
+        self.programs.compile(
+            lambda shape: evaluate.abstract(self.task, self.store, shape, self.mesh)
+        )
+        shape = self.plan.largest
+        empty = batches.nothing(shape)
+        update = self.programs.get(shape)
         with jax.set_mesh(self.mesh):
             state = self.init(jax.random.key(self.config.seed))
-            batch = sharding.to_global(rows, self.mesh)
-            jax.block_until_ready(self.update(state, batch))
+            batch, _ = evaluate.assemble(self.task, self.store, empty, self.mesh)
+            jax.block_until_ready(update(state, batch))
+        self.programs.take_waited()
 
     def _start_or_resume(self) -> int:
         found = checkpoints.restore_newest([self.saved, self.emergency], self.abstract)
@@ -353,7 +354,7 @@ def train_step(
     return state, {"sums": sums, "grad_norm": optax.tree.norm(grads)}
 
 
-def finish(trainer: Trainer, source: Source) -> dict[str, Any]:
+def finish(trainer: Trainer) -> dict[str, Any]:
     """Averages the last checkpoints, scores the test splits, writes the result."""
     config, folder, writer = trainer.config, trainer.folder, trainer.writer
     steps = trainer.saved.steps()
@@ -368,17 +369,15 @@ def finish(trainer: Trainer, source: Source) -> dict[str, Any]:
     result = {"step": steps[-1], "stopped_early": steps[-1] < config.train.steps}
     result |= {"weights": words, "averaged_steps": used, "scores": {}}
     options = runs.decode_options(config)
-    root = runs.cache_folder() / "stores"
-    for split in [s for s in config.eval.splits if s in source.splits]:
+    held_out = trainer.prepared.held_out
+    for split in [s for s in config.eval.splits if s in held_out]:
         writer.say(f"scoring    {split} with the {words} parameters of step {step}")
-        records = source.read(split)
-        store = evaluate.open_split(trainer.task, records, root)
-        evaluator = evaluate.Evaluator(trainer.task, records, store, trainer.mesh)
+        evaluator = evaluate.Evaluator(trainer.task, held_out[split], trainer.mesh)
         scores, _ = evaluator.free_running(params, options, progress=writer.progress)
         scores = {
             **scores,
             **evaluator.teacher_forced(params),
-            "examples": len(records),
+            "examples": len(held_out[split].records),
         }
         result["scores"][split] = scores
         writer.record(steps[-1], split, scores)

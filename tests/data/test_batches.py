@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from transformer_jax.data import batches
-from transformer_jax.data.batches import Plan
+from transformer_jax.data.batches import Batch, Buckets, Shape, lay_out
+from transformer_jax.data.packing import Packed, fill_rows
+from transformer_jax.data.store import Ragged
 
 
 @pytest.fixture(scope="module")
@@ -14,25 +16,27 @@ def lengths():
     return np.stack([source, np.clip(source + random.integers(-5, 6, 1009), 1, 47)], 1)
 
 
-def make(lengths, **changes):
-    settings = dict(
-        batch_tokens=512, shapes=5, row_multiple=8, length_multiple=1, seed=3
-    )
-    return Plan(lengths, **{**settings, **changes})
+def make(lengths, kind=Buckets, **changes):
+    size = {"shapes": 5} if kind is Buckets else {"row_length": 64}
+    settings = dict(batch_tokens=512, row_multiple=8, length_multiple=1, seed=3)
+    return kind(lengths, **{**settings, **size, **changes})
 
 
-def test_an_epoch_holds_every_example_exactly_once(lengths):
-    plan = make(lengths)
+both = pytest.mark.parametrize("kind", [Buckets, Packed])
+
+
+@both
+def test_an_epoch_holds_every_example_exactly_once(lengths, kind):
+    plan = make(lengths, kind)
     for epoch in (0, 1, 5):
-        seen = np.concatenate([b.examples for b in plan.epoch(epoch)])
-        assert sorted(seen[seen >= 0]) == list(range(len(lengths)))
+        seen = np.concatenate([b.real for b in plan.epoch(epoch)])
+        assert sorted(seen) == list(range(len(lengths)))
 
 
 def test_examples_fit_their_batch_and_rows_are_a_multiple_of_the_constant(lengths):
     plan = make(lengths, length_multiple=4)
     for batch in plan.epoch(0):
-        real = batch.examples[batch.examples >= 0]
-        assert (lengths[real] <= np.asarray(batch.shape.lengths)).all()
+        assert (lengths[batch.real] <= np.asarray(batch.shape.lengths)).all()
         assert len(batch.examples) == batch.shape.rows
         assert batch.shape.rows % 8 == 0
         assert batch.shape.rows * max(batch.shape.lengths) <= 512
@@ -41,53 +45,162 @@ def test_examples_fit_their_batch_and_rows_are_a_multiple_of_the_constant(length
 
 def test_the_number_of_shapes_is_bounded_and_more_shapes_pad_less(lengths):
     few, many = make(lengths, shapes=2), make(lengths, shapes=8)
-    assert len(few.shapes) <= 2 and len(many.shapes) <= 8 + 1
+    assert len(few.shapes) <= 2 and len(many.shapes) <= 8
     assert {b.shape for b in many.epoch(0)} <= set(many.shapes)
     assert many.padding_share() < few.padding_share()
 
 
-def test_a_batch_is_a_function_of_seed_and_step(lengths):
-    plan, again = make(lengths), make(lengths)
+@both
+def test_a_batch_is_a_function_of_seed_and_step(lengths, kind):
+    plan, again = make(lengths, kind), make(lengths, kind)
     steps = [0, 1, plan.steps_per_epoch, 3 * plan.steps_per_epoch + 2]
     for step in reversed(steps):  # in any order of asking
         assert (plan.batch(step).examples == again.batch(step).examples).all()
-    other = make(lengths, seed=4)
+    other = make(lengths, kind, seed=4)
     assert any(
         not np.array_equal(plan.batch(s).examples, other.batch(s).examples)
         for s in range(5)
     )
 
 
-def test_epochs_reshuffle_and_have_equally_many_steps(lengths):
-    plan = make(lengths)
+@both
+def test_epochs_reshuffle_and_have_equally_many_steps(lengths, kind):
+    plan = make(lengths // 9 + 3, kind)  # so few lengths that there is a choice
     assert len({len(plan.epoch(e)) for e in range(6)}) == 1
     first, second = (
-        [tuple(b.examples) for b in plan.epoch(e)] for e in (0, 1)
-    )  # fmt: skip
-    assert set(first) != set(second)
+        {frozenset(row) for b in plan.epoch(e) for row in b.examples.tolist()}
+        for e in (0, 1)
+    )
+    if kind is Packed:  # other examples share a row, too
+        assert len(first & second) < 0.1 * len(first)
+    order = [[tuple(b.real) for b in plan.epoch(e)] for e in (0, 1)]
+    assert set(order[0]) != set(order[1])
 
 
-def test_padding_share_counts_both_sides_and_empty_rows(lengths):
-    plan = make(lengths)
+@both
+def test_padding_share_counts_both_sides_and_empty_rows(lengths, kind):
+    plan = make(lengths, kind)
     places = real = 0
     for batch in plan.epoch(0):
         places += batch.shape.rows * sum(batch.shape.lengths)
-        real += lengths[batch.examples[batch.examples >= 0]].sum()
+        real += lengths[batch.real].sum()
     assert plan.padding_share() == pytest.approx(1 - real / places)
+
+
+@both
+def test_repeats_say_how_often_an_example_comes(lengths, kind):
+    repeats = np.where(np.arange(len(lengths)) % 3 == 0, 3, 1)
+    plan = make(lengths, kind, repeats=repeats)
+    for epoch in range(3):
+        seen = np.concatenate([b.real for b in plan.epoch(epoch)])
+        assert (np.bincount(seen, minlength=len(lengths)) == repeats).all()
+    assert len({len(plan.epoch(e)) for e in range(5)}) == 1
+
+
+def test_copies_of_an_example_are_spread_over_the_epoch(lengths):
+    plan = make(lengths[:200], repeats=np.full(200, 3))
+    together = [len(b.real) - len(set(b.real)) for b in plan.epoch(0)]
+    assert sum(together) < 0.5 * sum(len(b.real) for b in plan.epoch(0))
+
+
+def test_packed_rows_hold_their_examples_and_little_else(lengths):
+    plan = make(lengths, Packed)
+    (shape,) = plan.shapes
+    assert shape.packed and max(shape.lengths) == 64 and shape.rows == 8
+    for batch in plan.epoch(0):
+        sizes = np.where(batch.examples[..., None] < 0, 0, lengths[batch.examples])
+        assert (sizes.sum(axis=1) <= np.asarray(shape.lengths)).all()
+    buckets = make(lengths, shapes=12)
+    assert plan.padding_share() < 0.06 < buckets.padding_share()
+
+
+def test_packed_rows_are_long_enough_for_the_longest_example(lengths):
+    (shape,) = make(lengths, Packed, row_length=20, length_multiple=8).shapes
+    assert (np.asarray(shape.lengths) >= lengths.max(axis=0)).all()
+    assert all(n % 8 == 0 for n in shape.lengths)
+
+
+def test_rows_are_filled_like_an_exhaustive_search_would():
+    """Four kinds in rows of (10, 10): the best that can be done is three rows."""
+    kinds = np.array([[7, 7], [5, 5], [3, 3], [5, 4]])
+    patterns = fill_rows(kinds, np.array([1, 1, 1, 3]), np.array([10, 10]))
+    used = np.zeros(4, int)
+    for members, times in patterns:
+        assert (kinds[members].sum(axis=0) <= 10).all()
+        used += times * np.bincount(members, minlength=4)
+    assert used.tolist() == [1, 1, 1, 3]
+    assert sum(times for _, times in patterns) == 3
+
+
+def test_one_sided_examples_are_planned_too(lengths):
+    for kind in (Buckets, Packed):
+        plan = make(lengths[:, :1], kind)
+        assert all(len(shape.lengths) == 1 for shape in plan.shapes)
+        assert plan.padding_share() < 0.25
+
+
+def test_a_batch_is_laid_out_row_by_row():
+    column = Ragged(np.array([5, 6, 7, 8, 9, 4], np.uint16), np.array([2, 3, 1]))
+    bucket = Batch(Shape(4, (3,)), np.array([[8], [2], [-1], [5]]))
+    assert lay_out(column, bucket, 3)["tokens"].tolist() == [
+        [5, 6, 0], [7, 8, 9], [0, 0, 0], [4, 0, 0]
+    ]  # fmt: skip
+    packed = Batch(Shape(2, (7,), True), np.array([[8, 2, -1], [5, -1, -1]]))
+    arrays = {k: v.tolist() for k, v in lay_out(column, packed, 7).items()}
+    assert arrays == {
+        "tokens": [[5, 6, 7, 8, 9, 0, 0], [4, 0, 0, 0, 0, 0, 0]],
+        "segments": [[1, 1, 2, 2, 2, 0, 0], [1, 0, 0, 0, 0, 0, 0]],
+        "positions": [[0, 1, 0, 1, 2, 0, 0], [0, 0, 0, 0, 0, 0, 0]],
+    }
+
+
+def test_an_empty_batch_is_laid_out_as_padding():
+    nothing = Ragged(np.zeros(0, np.uint16), np.zeros(0, int))
+    for packed in (False, True):
+        batch = Batch(Shape(2, (3,), packed), np.full((2, 1), -1))
+        assert not any(a.any() for a in lay_out(nothing, batch, 3).values())
 
 
 def test_one_example_makes_one_batch():
     plan = make(np.array([[5, 3]]))
     (batch,) = plan.epoch(0)
-    assert list(batch.examples) == [0] + [-1] * (batch.shape.rows - 1)
+    assert batch.examples.tolist() == [[0]] + [[-1]] * (batch.shape.rows - 1)
 
 
-def test_cutting_never_pads_more_than_one_box_and_covers_all(lengths):
-    one = batches.cut_boxes(lengths, 1, 1)
-    assert one == [tuple(lengths.max(axis=0))]
+def test_boxes_hold_everything_and_each_lies_inside_the_next(lengths):
+    assert batches.cut_boxes(lengths, 1, 1) == [tuple(lengths.max(axis=0))]
     boxes = batches.cut_boxes(lengths, 6, 1)
+    assert (np.diff(boxes, axis=0) >= 0).all()
     chosen = batches.assign_boxes(lengths, boxes)
     assert (lengths <= np.asarray(boxes)[chosen]).all()
+
+
+def test_boxes_pad_least_of_all_chains():
+    """Against an exhaustive search over all chains of three boxes."""
+    random = np.random.default_rng(5)
+    lengths = random.integers(1, 8, (200, 2))
+    top = tuple(lengths.max(axis=0))
+
+    def places(chain):
+        sizes = np.asarray(chain).sum(axis=1)
+        return sizes[batches.assign_boxes(lengths, list(chain))].sum()
+
+    corners = [(s, t) for s in range(1, 8) for t in range(1, 8)]
+    best = min(
+        places((a, b, top))
+        for a in corners
+        for b in corners
+        if a[0] <= b[0] and a[1] <= b[1]
+    )
+    assert places(batches.cut_boxes(lengths, 3, 1)) <= 1.01 * best
+
+
+def test_very_long_examples_do_not_make_the_search_long():
+    lengths = np.array([[3, 4]] * 50 + [[90_001, 4], [5, 80_000]])
+    boxes = batches.cut_boxes(lengths, 4, 8)
+    assert (np.asarray(boxes[-1]) >= [90_001, 80_000]).all()
+    assert all(n % 8 == 0 for box in boxes for n in box)
+    assert boxes[0][0] < 400
 
 
 def test_prefetch_keeps_the_order_and_passes_errors_on():

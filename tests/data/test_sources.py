@@ -1,65 +1,60 @@
-"""Sources: parallel files are read line by line, and every fault has its place."""
+"""Sources: whatever a config names, as records; every fault is said with its place."""
 
 import gzip
+import json
 
+import numpy as np
 import pytest
 
 from transformer_jax import config
 from transformer_jax.data import phrasebook
-from transformer_jax.data.sources import Source, parallel_text, read_lines
+from transformer_jax.data.records import Joined, Parallel, whole_numbers
+from transformer_jax.data.sources import Source, find_problems, parallel_text
 from transformer_jax.errors import UserError
 
 
 @pytest.fixture
 def write(tmp_path):
-    def write(name, content):
+    def write(name, *lines):
+        content = "".join(line + "\n" for line in lines).encode()
+        content = gzip.compress(content) if name.endswith(".gz") else content
         (tmp_path / name).write_bytes(content)
         return str(tmp_path / name)
 
     return write
 
 
-def test_a_line_ends_at_a_newline_only(write):
-    text = "a\r\nb\u2028c\x0bd\x85e\n\nlast".encode()
-    assert read_lines(write("t", text)) == ["a", "b\u2028c\x0bd\x85e", "", "last"]
+@pytest.fixture
+def source(tmp_path):
+    """A function: the source of a config's `data` section with these keys."""
+
+    def make(form, **keys):
+        data = config.base().data
+        with data.unlocked():
+            data.update(source=form, folder=str(tmp_path), **keys)
+        return Source(data)
+
+    return make
 
 
-def test_gz_files_read_like_plain_ones(write):
-    content = b"um\ndois\n"
-    assert read_lines(write("t.gz", gzip.compress(content))) == ["um", "dois"]
-
-
-def test_invalid_utf8_is_named_by_file_line_and_byte(write):
-    path = write("bad", b"good\nb\xffd\n")
-    with pytest.raises(UserError, match=r"bad, line 2: byte 0xff at column 2"):
-        read_lines(path)
-
-
-def test_a_damaged_gz_is_a_plain_error(write):
-    path = write("t.gz", gzip.compress(b"text\n" * 100)[:-9])
-    with pytest.raises(UserError, match="cannot be read"):
-        read_lines(path)
+def texts(records):
+    return [(r["source"], r["target"]) for r in records]
 
 
 def test_unequal_files_are_refused_with_both_counts(write):
-    with pytest.raises(UserError, match=r"has 2 lines.*has 3"):
-        parallel_text(write("a", b"1\n2\n"), write("b", b"1\n2\n3\n"))
-
-
-def test_empty_files_are_refused(write):
-    with pytest.raises(UserError, match="empty"):
-        parallel_text(write("a", b""), write("b", b""))
+    with pytest.raises(UserError, match=r"a has 2 lines.*b has 3"):
+        parallel_text(write("a", "1", "2"), write("b", "1", "2", "3"))
 
 
 def test_records_pair_line_by_line_and_their_fingerprint_is_their_content(write):
-    first = parallel_text(write("a", b"um\ndois\n"), write("b", b"one\ntwo\n"))
-    assert list(first) == [
-        {"source": "um", "target": "one"},
-        {"source": "dois", "target": "two"},
-    ]
-    same = parallel_text(write("c", b"um\ndois\n"), write("d", b"one\ntwo\n"))
-    other = parallel_text(write("c", b"um\ndois\n"), write("d", b"one\nTwo\n"))
+    first = parallel_text(write("a", "um", "dois"), write("b", "one", "two"))
+    assert texts(first) == [("um", "one"), ("dois", "two")]
+    assert [first[i] for i in range(2)] == list(first)
+    same = parallel_text(write("c", "um", "dois"), write("d", "one", "two"))
+    other = parallel_text(write("c2", "um", "dois"), write("d2", "one", "Two"))
     assert first.fingerprint == same.fingerprint != other.fingerprint
+    swapped = parallel_text(write("b3", "one", "two"), write("a3", "um", "dois"))
+    assert swapped.fingerprint != first.fingerprint
 
 
 def test_the_phrasebook_is_a_source_with_a_split_of_unseen_combinations():
@@ -73,3 +68,144 @@ def test_the_phrasebook_is_a_source_with_a_split_of_unseen_combinations():
     assert len(source.read("test_combinations")) == 3
     with pytest.raises(UserError, match="test_combinations"):
         source.read("tests")
+
+
+def test_several_corpora_and_patterns_are_read_one_after_another(write, source):
+    for name, words in {"a": "um", "n1": "dois", "n2": "três"}.items():
+        write(f"{name}.pt", words)
+    for name, words in {"a": "one", "n1": "two", "n2": "three"}.items():
+        write(f"{name}.en", words)
+    keys = {"train_source": "a.pt, n*.pt", "train_target": "a.en, n*.en"}
+    records = source("text", **keys).read("train")
+    assert texts(records) == [("um", "one"), ("dois", "two"), ("três", "three")]
+    assert records.where(2).endswith("n2.pt, line 1")
+    assert [records[i]["target"] for i in (2, 0)] == ["three", "one"]
+    with pytest.raises(IndexError):
+        records[3]
+
+
+def test_tags_tell_the_direction_and_weights_belong_to_a_corpus(write, source):
+    write("de", "Haus", "Hund"), write("en", "house", "dog")
+    records = source(
+        "text",
+        train_source="de, en",
+        train_target="en, de",
+        train_tags="<2en>, <2de>",
+        train_weights=(1.0, 2.5),
+    ).read("train")
+    assert texts(records)[1:3] == [("<2en> Hund", "dog"), ("<2de> house", "Haus")]
+    assert records[3] == {"source": "<2de> dog", "target": "Hund"}
+    assert list(records.repeats_of(np.array([0, 3, 1]))) == [2, 5, 2]
+
+
+def test_corpora_of_one_weight_come_once_each(write, source):
+    write("a", "x"), write("b", "y")
+    keys = {"train_source": "a, a", "train_target": "b, b"}
+    for weights in ((), (3.0, 3.0)):
+        records = source("text", **keys, train_weights=weights).read("train")
+        assert records.repeats_of(np.array([0])) is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "whole"),
+    [
+        ((1.0, 2.0), [1, 2]),
+        ((0.5, 1.0), [1, 2]),
+        ((0.33, 1.0, 0.66), [1, 3, 2]),
+        ((1.0, 1.1), [9, 10]),
+        ((1.0, 1000.3), [1, 1000]),
+    ],
+)
+def test_weights_become_small_whole_numbers(weights, whole):
+    assert whole_numbers(weights).tolist() == whole
+
+
+def test_tags_are_part_of_what_determines_the_records(write):
+    parts = [Parallel({"source": write("a", "x"), "target": write("b", "y")})]
+    assert Joined(parts, tags=["<x>"]).fingerprint != Joined(parts).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"train_weights": (1.0,)}, "train_weights has 1 entries for 2 corpora"),
+        ({"train_tags": "a, b, c"}, "train_tags has 3 entries for 2 corpora"),
+        ({"train_target": "b"}, "names 2 corpora, but data.train_target 1"),
+    ],
+)
+def test_lists_that_do_not_go_together_are_refused(write, source, keys, problem):
+    write("a", "x"), write("b", "y")
+    keys = {"train_source": "a, a", "train_target": "b, b", **keys}
+    with pytest.raises(UserError, match=problem):
+        source("text", **keys).read("train")
+
+
+def test_tab_separated_columns_by_number(write, source):
+    write("t.tsv.gz", "en 1\tde 1\tCC-BY", "en 2\t\tCC-BY")
+    keys = {"train_files": "t.tsv.gz", "source_column": "2", "target_column": "1"}
+    records = source("tsv", **keys).read("train")
+    assert texts(records) == [("de 1", "en 1"), ("", "en 2")]
+    assert records[1] == {"source": "", "target": "en 2"}
+
+
+def test_a_line_without_the_column_is_named_with_both_numbers(write, source):
+    write("t.tsv", "a\tb", "only one")
+    records = source("tsv", train_files="t.tsv").read("train")
+    with pytest.raises(
+        UserError, match=r"t.tsv, line 2 has 1 tab-separated columns.*target is col.* 2"
+    ):
+        list(records)
+
+
+def test_json_lines_by_key_also_inside_another(write, source):
+    lines = [{"translation": {"de": f"de {i}", "en": f"en\n{i}"}} for i in range(2)]
+    write("t.jsonl", *map(json.dumps, lines))
+    keys = {"source_column": "translation.de", "target_column": "translation.en"}
+    records = source("jsonl", train_files="t.jsonl", **keys).read("train")
+    assert texts(records) == [("de 0", "en\n0"), ("de 1", "en\n1")]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"de": "x", "eng": "y"}', "line 2 has no key 'en'. Did you mean 'eng'?"),
+        ('{"de": "x", "en": ', "line 2 is no JSON"),
+        ('["x", "y"]', "line 2 has no key 'de'"),
+    ],
+)
+def test_faulty_json_is_named_by_its_line(write, source, line, problem):
+    write("t.jsonl", '{"de": "x", "en": "y"}', line)
+    keys = {"source_column": "de", "target_column": "en", "train_files": "t.jsonl"}
+    with pytest.raises(UserError, match=problem):
+        list(source("jsonl", **keys).read("train"))
+
+
+def test_what_is_missing_is_found_before_anything_is_read(write, source):
+    write("a", "x")
+    data = source("text", train_source="a", train_target="b*", test_source="a").data
+    problems = "\n".join(find_problems(data))
+    assert "data.train_target: there is no file" in problems and "b*" in problems
+    assert "data.validation_source is empty: name a file" in problems
+    assert "data.test_target is empty" in problems
+    assert "data.train_source:" not in problems
+
+
+@pytest.mark.parametrize(
+    ("form", "keys", "problem"),
+    [
+        ("jsonl", {}, "data.source_column is empty: name the key"),
+        ("tsv", {"source_column": "de"}, "data.source_column = 'de': a column's num"),
+        ("tfds", {"source_column": "de"}, "data.target_column is empty: name the feat"),
+        ("tfds", {}, "data.tfds_name is empty: name a data set and its splits"),
+    ],
+)
+def test_columns_that_are_not_named_are_asked_for(source, form, keys, problem):
+    assert problem in "\n".join(find_problems(source(form, **keys).data))
+
+
+def test_notes_of_all_files_are_collected(write, source, tmp_path):
+    (tmp_path / "a").write_bytes(b"x\r\n")
+    (tmp_path / "b").write_bytes(b"\xef\xbb\xbfy\n")
+    records = source("text", train_source="a", train_target="b").read("train")
+    assert len(records.notes) == 2
+    assert texts(records) == [("x", "y")]

@@ -1,66 +1,177 @@
 """The store: built once, mapped from disk, nothing dropped without a word."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from transformer_jax.data import store
+from transformer_jax.data.records import Generated
+from transformer_jax.data.store import RECORD, Column
 
-RECORDS = [{"n": n} for n in (3, 0, 7, 1)]
+RECORDS = Generated(lambda: [{"n": n} for n in (3, 0, 7, 1)], "")
+COLUMNS = {"x": Column("uint16"), "y": Column("float32", (2,))}
 
 
-def encode(record):
-    return {"x": list(range(record["n"])), "y": [record["n"]] * 2}
+def encode(records):
+    return [{"x": list(range(r["n"])), "y": [r["n"], 0.5]} for r in records]
 
 
-def test_rows_come_back_as_they_were_encoded(tmp_path):
-    built = store.build(tmp_path, RECORDS, encode, "a")
+def build(root, records=RECORDS, fingerprint="a", encode=encode, **options):
+    return store.build(root, records, COLUMNS, encode, fingerprint, **options)
+
+
+def rows(built, examples):
+    return [list(row) for row in built.take(np.asarray(examples))["x"].rows()]
+
+
+def test_examples_come_back_as_they_were_encoded_in_any_order(tmp_path):
+    built = build(tmp_path)
     assert len(built) == 4
-    assert [list(r["x"]) for r in built.rows(range(4))] == [
-        [0, 1, 2], [], list(range(7)), [0]
-    ]  # fmt: skip
+    assert rows(built, range(4)) == [[0, 1, 2], [], list(range(7)), [0]]
+    assert rows(built, [2, 0, 2]) == [list(range(7)), [0, 1, 2], list(range(7))]
+    assert [list(built.row("x", i)) for i in (0, 3)] == [[0, 1, 2], [0]]
     assert list(built.lengths("x")) == [3, 0, 7, 1]
-    assert isinstance(built.row("x", 0).base, np.memmap | np.ndarray)
+
+
+def test_columns_of_a_fixed_shape_and_any_dtype(tmp_path):
+    built = build(tmp_path)
+    taken = built.take(np.array([2, 3]))
+    assert taken["y"].dtype == np.float32
+    assert taken["y"].tolist() == [[7, 0.5], [1, 0.5]]
+    assert taken["x"].values.dtype == np.uint16
+    assert built.row("y", 0).tolist() == [3, 0.5]
+    assert isinstance(built.column("y").base, np.memmap)
+
+
+def test_every_example_knows_its_record(tmp_path):
+    def keep_odd():
+        return lambda record, columns: None if record["n"] % 2 else "even"
+
+    built = build(tmp_path, make_filter=keep_odd)
+    assert built.column(RECORD).tolist() == [0, 2, 3]
+
+
+def test_a_value_too_large_for_its_dtype_is_never_wrapped_around(tmp_path):
+    def large(records):
+        return [{"x": [1 << 16], "y": [0, 0]} for _ in records]
+
+    with pytest.raises(OverflowError, match="65536 does not fit a uint16"):
+        build(tmp_path, encode=large)
 
 
 def test_a_second_build_encodes_nothing(tmp_path):
-    store.build(tmp_path, RECORDS, encode, "a")
-
-    def refuse(record):
-        raise AssertionError("encoded again")
-
-    assert len(store.build(tmp_path, RECORDS, refuse, "a")) == 4
+    build(tmp_path)
+    assert len(build(tmp_path, encode=lambda r: pytest.fail("encoded again"))) == 4
 
 
-def test_another_fingerprint_is_another_store(tmp_path):
-    store.build(tmp_path, RECORDS, encode, "a")
-    assert len(store.build(tmp_path, RECORDS[:2], encode, "b")) == 2
+def test_another_fingerprint_or_other_columns_are_another_store(tmp_path):
+    build(tmp_path)
+    assert len(build(tmp_path, Generated(lambda: RECORDS[:2], ""), "b")) == 2
+    other = {**COLUMNS, "x": Column("int32")}
+    assert store.build(tmp_path, RECORDS, other, encode, "a").row("x", 0).dtype == "i4"
+
+
+def test_chunks_change_nothing_but_memory(tmp_path, monkeypatch):
+    whole, sizes = rows(build(tmp_path / "a"), range(4)), []
+    monkeypatch.setattr(store, "CHUNK", 3)
+
+    def count(records):
+        sizes.append(len(records))
+        return encode(records)
+
+    assert rows(build(tmp_path / "b", encode=count), range(4)) == whole
+    assert sizes == [3, 1]
+
+
+def test_long_texts_are_encoded_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "CHUNK_CHARACTERS", 10)
+    texts = Generated(
+        lambda: [{"n": 1, "t": "x" * size} for size in (4, 4, 4, 99, 1)], ""
+    )
+    sizes = []
+
+    def count(records):
+        sizes.append(len(records))
+        return encode(records)
+
+    assert len(build(tmp_path, texts, encode=count)) == 5
+    assert sizes == [2, 1, 1, 1]
+
+
+def test_progress_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "CHUNK", 3)
+    told = []
+    build(tmp_path, progress=lambda *counts: told.append(counts))
+    assert told == [(3, 4), (4, 4)]
 
 
 def test_what_is_left_out_is_counted_by_reason_with_examples(tmp_path):
-    def reject(columns):
-        return "empty" if not columns["x"] else None
+    def make_filter():
+        return lambda record, columns: None if columns["x"] else "empty"
 
-    built = store.build(tmp_path, RECORDS, encode, "a", reject)
-    assert len(built) == 3
-    assert built.ledger == {"empty": {"count": 1, "records": [{"number": 2, "n": 0}]}}
-    assert [list(r["y"]) for r in built.rows(range(3))] == [[3, 3], [7, 7], [1, 1]]
+    built = build(tmp_path, make_filter=make_filter)
+    example = {"where": "generated example 2", "n": "0"}
+    assert built.ledger == {"empty": {"count": 1, "examples": [example]}}
+    assert rows(built, range(3)) == [[0, 1, 2], list(range(7)), [0]]
+    assert store.summary(built.ledger) == "1 empty"
 
 
-def test_a_build_that_dies_leaves_nothing_behind(tmp_path):
-    def fail(record):
-        if record["n"] == 7:
-            raise KeyboardInterrupt
-        return encode(record)
+def test_a_long_text_is_shortened_in_the_ledger_and_says_so(tmp_path):
+    records = Generated(lambda: [{"n": 0, "t": "é" * 1_000_000}], "")
+    built = build(tmp_path, records, make_filter=lambda: lambda r, c: "too long")
+    (example,) = built.ledger["too long"]["examples"]
+    assert example["t"] == "é" * 300 + "… (1,000,000 characters)"
+
+
+def test_a_build_that_dies_leaves_nothing_that_counts(tmp_path):
+    def fail(records):
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.build(tmp_path, RECORDS, fail, "a")
-    assert os.listdir(tmp_path) == []
-    assert len(store.build(tmp_path, RECORDS, encode, "a")) == 4
+        build(tmp_path, encode=fail)
+    assert not any(p.is_dir() for p in tmp_path.iterdir())
+    assert len(build(tmp_path)) == 4
+
+
+def test_what_a_killed_build_left_is_cleared_away(tmp_path):
+    key = build(tmp_path).folder.name
+    for place in (tmp_path / key, tmp_path / f".{key}.abc"):
+        os.makedirs(place, exist_ok=True)
+    for file in (tmp_path / key).iterdir():
+        file.unlink()
+    (tmp_path / key).rmdir()
+    assert len(build(tmp_path)) == 4
+    assert not (tmp_path / f".{key}.abc").exists()
+
+
+def test_two_processes_build_a_store_once(tmp_path):
+    code = f"""
+import sys, time
+from transformer_jax.data import store
+from transformer_jax.data.records import Generated
+def encode(records):
+    print("encoding", flush=True)
+    time.sleep(1)
+    return [{{"x": [1]}} for _ in records]
+records = Generated(lambda: [{{"n": 1}}] * 5, "")
+built = store.build(__import__("pathlib").Path({str(tmp_path)!r}), records,
+                    {{"x": store.Column("int32")}}, encode, "a")
+print(len(built))
+"""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    words = [process.communicate(timeout=60)[0].split() for process in started]
+    assert sorted(words) == [["5"], ["encoding", "5"]]
 
 
 def test_a_store_of_nothing_can_be_opened(tmp_path):
-    built = store.build(tmp_path, RECORDS, encode, "a", lambda columns: "all")
+    built = build(tmp_path, make_filter=lambda: lambda record, columns: "all")
     assert len(built) == 0
-    assert len(store.Store(built.folder)) == 0
+    assert len(store.Store(built.folder).take(np.zeros(0, int))["x"].values) == 0

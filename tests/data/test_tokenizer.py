@@ -1,17 +1,36 @@
 """The tokenizer: what goes in comes out, whatever it is."""
 
-import pytest
+import io
 
+import pytest
+import sentencepiece
+
+from transformer_jax import config
 from transformer_jax.data import tokenizer
+from transformer_jax.data.records import Generated, Joined
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD, UNK
 
 TEXTS = [f"O gato número {i} dorme na casa da Maria." for i in range(300)]
 
 
-@pytest.fixture(scope="module", params=["unigram", "bpe"])
+@pytest.fixture(scope="module", params=["unigram", "bpe", "char", "byte"])
 def trained(request):
+    if request.param == "byte":
+        return tokenizer.Bytes()
     return tokenizer.train(TEXTS, request.param, 380)
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def sampled(request):
+    return tokenizer.train(TEXTS, request.param, 380)
+
+
+def settings(**changes):
+    chosen = config.base().tokenizer
+    with chosen.unlocked():
+        chosen.update(vocab_size=350, **changes)
+    return chosen
 
 
 @pytest.mark.parametrize(
@@ -53,6 +72,129 @@ def test_training_is_repeatable():
 
 def test_a_vocabulary_is_at_most_what_was_asked_for(trained):
     assert 256 < trained.vocab_size <= 380
+
+
+def test_many_texts_at_once_are_encoded_as_one_by_one(trained):
+    texts = ["O gato dorme.", "", "▁ literal", "漢字 \0", *TEXTS[:7]]
+    assert trained.encode_all(texts) == [trained.encode(text) for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "char"])
+def test_a_vocabulary_larger_than_the_text_allows_is_as_large_as_it_allows(kind):
+    assert 20 < tokenizer.train(TEXTS, kind, 50_000).vocab_size < 5000
+
+
+def test_words_are_whole_and_those_never_seen_are_unknown():
+    words = tokenizer.train(TEXTS, "word", 330)
+    assert words.pieces(words.encode("O gato dorme")) == ["▁O", "▁gato", "▁dorme"]
+    assert words.encode("O cachorro dorme")[1] == UNK
+    assert words.decode(words.encode("O gato dorme na casa")) == "O gato dorme na casa"
+
+
+def test_without_byte_fallback_unseen_characters_are_unknown():
+    plain = tokenizer.train(TEXTS, "bpe", 100, byte_fallback=False)
+    assert UNK in plain.encode("漢")
+    assert UNK in plain.encode("▁漢")
+    assert plain.decode(plain.encode("O gato")) == "O gato"
+
+
+def test_symbols_are_one_piece_wherever_they_stand():
+    tagged = tokenizer.train(TEXTS, "bpe", 380, symbols=["<2pt>", "@@"])
+    assert tagged.pieces(tagged.encode("<2pt> O gato@@")) == [
+        "▁", "<2pt>", "▁O", "▁gato", "@@"
+    ]  # fmt: skip
+    assert tagged.decode(tagged.encode("<2pt> O gato@@")) == "<2pt> O gato@@"
+
+
+def test_a_sample_spells_the_same_text_in_other_pieces(sampled):
+    text = TEXTS[7]
+    found = [sampled.sample(text, 0.3, seed) for seed in range(29)]
+    assert {sampled.decode(ids) for ids in found} == {text}
+    assert len({tuple(ids) for ids in found}) > 5
+    assert min(map(len, found)) >= len(sampled.encode(text))
+
+
+def test_a_sample_is_a_function_of_its_seed_whatever_came_before(sampled):
+    first = [sampled.sample(text, 0.3, seed) for seed, text in enumerate(TEXTS[:11])]
+    sampled.encode(TEXTS[3])
+    again = [sampled.sample(TEXTS[i], 0.3, i) for i in reversed(range(11))]
+    assert first == again[::-1]
+
+
+def test_bpe_dropout_of_strength_nothing_is_the_plain_segmentation():
+    bpe = tokenizer.train(TEXTS, "bpe", 380)
+    assert bpe.sample(TEXTS[5], 0.0, 1) == bpe.encode(TEXTS[5])
+    longer = [
+        sum(len(bpe.sample(text, strength, 3)) for text in TEXTS[:50])
+        for strength in (0.0, 0.1, 0.5)
+    ]
+    assert longer[0] < longer[1] < longer[2]
+
+
+def test_a_given_model_with_other_ids_is_renumbered(tmp_path):
+    """SentencePiece's own default: unknown 0, start 1, end 2, no padding."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=300,
+        model_type="bpe", byte_fallback=True, minloglevel=2,
+    )  # fmt: skip
+    path = tmp_path / "given.model"
+    path.write_bytes(model.getvalue())
+    given = tokenizer.make(settings(kind="file"), None, ("source",), str(path), [])
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    text = "O gato número 漢 dorme."
+    ids = given.encode(text)
+    assert given.vocab_size == 301  # and a padding of our own
+    assert given.pieces(ids) == theirs.encode(text, out_type=str)
+    assert given.decode([BOS, *ids, EOS, PAD]) == theirs.decode(theirs.encode(text))
+    assert not {PAD, UNK, BOS, EOS} & set(ids)
+    assert given.encode_all([text, "▁"]) == [ids, given.encode("▁")]
+    assert len(given.pieces(range(301))) == len(set(given.pieces(range(301)))) == 301
+
+
+def records(*texts):
+    pairs = [{"source": t, "target": t.upper()} for t in texts]
+    return Joined([Generated(lambda: pairs, repr(texts))])
+
+
+def test_a_tokenizer_is_learned_once_for_the_same_text(monkeypatch):
+    first = tokenizer.make(settings(), records(*TEXTS), ("source",), "", [])
+    monkeypatch.setattr(tokenizer, "train", lambda *a, **k: pytest.fail("again"))
+    again = tokenizer.make(settings(), records(*TEXTS), ("source",), "", [])
+    assert again.model == first.model
+    monkeypatch.undo()
+    for other in (("target",), ("source", "target")):
+        found = tokenizer.make(settings(), records(*TEXTS), other, "", [])
+        assert found.model != first.model
+
+
+def test_learning_from_some_lines_draws_them_from_the_whole_text():
+    half = ["aaaa bbbb"] * 500 + ["cccc dddd"] * 500
+    learned = tokenizer.make(settings(lines=40), records(*half), ("source",), "", [])
+    pieces = learned.pieces(range(260, learned.vocab_size))
+    assert {"a", "d"} <= set("".join(pieces))
+
+
+def test_sides_share_a_vocabulary_or_have_their_own(tmp_path):
+    given = records(*TEXTS)
+    fields = ("source", "target")
+    shared = tokenizer.for_sides(settings(), given, fields, ["<x>"])
+    assert list(shared) == ["shared"] and "<x>" in shared["shared"].pieces(range(9))
+    own = tokenizer.for_sides(settings(shared=False), given, fields, ["<x>"])
+    assert list(own) == ["source", "target"]
+    # A tag stands before a source only.
+    assert "<x>" in own["source"].pieces(range(9))
+    assert "<x>" not in own["target"].pieces(range(own["target"].vocab_size))
+
+
+def test_model_files_must_be_as_many_as_vocabularies(trained, tmp_path):
+    trained.save(tmp_path / "a.model")
+    one = settings(kind="file", file=str(tmp_path / "a.model"))
+    assert list(tokenizer.for_sides(one, None, ("source", "target"), [])) == ["shared"]
+    with one.unlocked():
+        one.shared = False
+    with pytest.raises(UserError, match="names 1 files for 2 vocabularies"):
+        tokenizer.for_sides(one, None, ("source", "target"), [])
 
 
 def test_text_that_cannot_train_a_tokenizer_is_a_plain_error():

@@ -1,12 +1,12 @@
 """The batch plan: (seed, epoch) → which examples form each batch, in which shape.
 
-A batch is a function of the seed and the step alone; the plan sees only lengths. Few
-static shapes [rows, S, T] are cut so that padding is least. What does not fill a batch
-of its own shape goes on to a larger one; the last batches are filled up with empty rows
-(-1). So every example comes exactly once an epoch, and all epochs have equally many
-steps.
+A batch is a function of the seed and the step alone; the plan sees only lengths (and
+repeats). `Buckets` pads examples of like length to few static shapes; `Packed`
+(`packing.py`) puts several into a row. Every example comes exactly once an epoch, or as
+often as its repeats say, and all epochs have equally many steps.
 """
 
+import abc
 import dataclasses
 import queue
 import threading
@@ -15,13 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.data.store import Ragged
+
+GRID = 512  # lengths told apart a side, when shapes are chosen
+
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Shape:
-    """A padded batch: `rows` examples of up to `lengths` tokens a side."""
+    """A padded batch: `rows` rows of up to `lengths` tokens a side."""
 
     rows: int
     lengths: tuple[int, ...]
+    packed: bool = False  # several examples a row, told apart by segments
 
     @property
     def tokens(self) -> int:
@@ -31,11 +36,92 @@ class Shape:
 @dataclasses.dataclass(frozen=True)
 class Batch:
     shape: Shape
-    examples: np.ndarray  # [rows] of the store; -1 is an empty row
+    examples: np.ndarray  # [rows, slots] of the store; -1 is an empty place
+
+    @property
+    def real(self) -> np.ndarray:
+        """Its examples, row by row."""
+        return self.examples[self.examples >= 0]
 
 
-class Plan:
+def nothing(shape: Shape) -> Batch:
+    """A batch of empty rows."""
+    return Batch(shape, np.full((shape.rows, 1), -1))
+
+
+class Plan(abc.ABC):
     """All batches of any epoch over examples of the given lengths [examples, sides]."""
+
+    shapes: list[Shape]
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        cells: np.ndarray,
+        seed: int,
+        repeats: np.ndarray | None = None,
+    ):
+        """`cells` are numbers from 0; examples of the same one may stand in for each
+        other, so the count of each fixes the shapes of an epoch's batches."""
+        self.lengths, self.seed = lengths, seed
+        self._cells = cells
+        self._repeats = repeats
+        self._epoch: tuple[int, list[Batch]] = (-1, [])
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.epoch(0) if self._epoch[0] < 0 else self._epoch[1])
+
+    def batch(self, step: int) -> Batch:
+        """The batch of update number `step`, counted from 0."""
+        epoch, index = divmod(step, self.steps_per_epoch)
+        return self.epoch(epoch)[index]
+
+    def epoch(self, epoch: int) -> list[Batch]:
+        if self._epoch[0] != epoch:
+            random = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+            batches = self._arrange(self._draw(random), random)
+            order = random.permutation(len(batches))
+            self._epoch = (epoch, [batches[i] for i in order])
+        return self._epoch[1]
+
+    def padding_share(self) -> float:
+        """The share of a batch's places, over an epoch, that hold no token."""
+        places = sum(b.shape.tokens for b in self.epoch(0))
+        real = sum(int(self.lengths[b.real].sum()) for b in self.epoch(0))
+        return 1.0 - real / places
+
+    def room(self, batch: Batch) -> np.ndarray:
+        """How long each of a batch's examples may be [examples, sides]."""
+        if batch.shape.packed:
+            return self.lengths[batch.real]
+        return np.tile(batch.shape.lengths, (len(batch.real), 1))
+
+    @property
+    def largest(self) -> Shape:
+        return max(self.shapes, key=lambda s: s.tokens)
+
+    @abc.abstractmethod
+    def _arrange(
+        self, examples: np.ndarray, random: np.random.Generator
+    ) -> list[Batch]:
+        """Batches of the drawn examples, which come sorted by cell."""
+
+    def _draw(self, random: np.random.Generator) -> np.ndarray:
+        """An epoch's examples, shuffled within each cell; cells in order."""
+        examples = np.arange(len(self.lengths))
+        if self._repeats is not None:
+            examples = np.repeat(examples, self._repeats)
+        examples = random.permutation(examples)
+        return examples[np.argsort(self._cells[examples], kind="stable")]
+
+
+class Buckets(Plan):
+    """Batches of like length: few static shapes, cut so that padding is least.
+
+    What does not fill a batch of its own shape goes on to the next larger one; the last
+    batch is filled up with empty rows.
+    """
 
     def __init__(
         self,
@@ -45,118 +131,108 @@ class Plan:
         row_multiple: int,
         length_multiple: int,
         seed: int,
+        repeats: np.ndarray | None = None,
     ):
         boxes = cut_boxes(lengths, shapes, length_multiple)
-        self.lengths = lengths
-        self.seed = seed
         self.shapes = [
             Shape(max(batch_tokens // max(box) // row_multiple, 1) * row_multiple, box)
             for box in boxes
         ]
-        self._box = assign_boxes(lengths, boxes)
-        self._epoch: tuple[int, list[Batch]] = (-1, [])
-        # The number of examples in each box fixes the batches, whatever their order.
-        self.steps_per_epoch = len(self.epoch(0))
+        super().__init__(lengths, assign_boxes(lengths, boxes), seed, repeats)
 
-    def batch(self, step: int) -> Batch:
-        """The batch of update number `step`, counted from 0."""
-        epoch, index = divmod(step, self.steps_per_epoch)
-        return self.epoch(epoch)[index]
-
-    def epoch(self, epoch: int) -> list[Batch]:
-        if self._epoch[0] != epoch:
-            self._epoch = (epoch, self._plan(epoch))
-        return self._epoch[1]
-
-    def padding_share(self) -> float:
-        """The share of a batch's places, over an epoch, that hold no token."""
-        places = sum(b.shape.tokens for b in self.epoch(0))
-        return 1.0 - float(self.lengths.sum()) / places
-
-    @property
-    def largest(self) -> Shape:
-        return max(self.shapes, key=lambda s: s.tokens)
-
-    def _plan(self, epoch: int) -> list[Batch]:
-        random = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
-        order = random.permutation(len(self.lengths))
-        batches, waiting = [], [[] for _ in self.shapes]
-        by_box = np.argsort(self._box[order], kind="stable")
-        edges = np.searchsorted(
-            self._box[order][by_box], np.arange(len(self.shapes) + 1)
-        )
-        for i, shape in enumerate(self.shapes):
-            own = order[by_box[edges[i] : edges[i + 1]]]
+    def _arrange(self, examples, random):
+        edges = np.searchsorted(self._cells[examples], np.arange(len(self.shapes) + 1))
+        batches, waiting = [], examples[:0]
+        for shape, begin, end in zip(self.shapes, edges, edges[1:], strict=False):
             # Those that a smaller shape could not place come first: they have waited.
-            examples = np.concatenate([np.asarray(waiting[i], order.dtype), own])
-            full = len(examples) // shape.rows * shape.rows
+            ready = np.concatenate([waiting, examples[begin:end]])
+            full = len(ready) // shape.rows * shape.rows
             batches += [
-                Batch(shape, e) for e in examples[:full].reshape(-1, shape.rows)
+                Batch(shape, rows) for rows in ready[:full].reshape(-1, shape.rows, 1)
             ]
-            rest = examples[full:]
-            larger = self._next_larger(i)
-            if larger is None and len(rest):
-                filler = np.full(shape.rows - len(rest), -1, order.dtype)
-                batches.append(Batch(shape, np.concatenate([rest, filler])))
-            elif larger is not None:
-                waiting[larger].extend(rest)
-        return [batches[i] for i in random.permutation(len(batches))]
-
-    def _next_larger(self, i: int) -> int | None:
-        """The first later shape that holds all that shape i holds."""
-        own = self.shapes[i].lengths
-        for j in range(i + 1, len(self.shapes)):
-            if all(a <= b for a, b in zip(own, self.shapes[j].lengths, strict=True)):
-                return j
-        return None
+            waiting = ready[full:]
+        if len(waiting):
+            filler = np.full(shape.rows - len(waiting), -1, waiting.dtype)
+            batches.append(Batch(shape, np.concatenate([waiting, filler])[:, None]))
+        return batches
 
 
 def cut_boxes(lengths: np.ndarray, boxes: int, multiple: int) -> list[tuple[int, ...]]:
-    """At most `boxes` boxes of side lengths that hold all examples with least padding.
+    """At most `boxes` boxes of side lengths, each inside the next, that hold all
+    examples with little padding.
 
-    Greedy: cut the box whose best cut saves most places, until there are enough. The
-    boxes come smallest first, and the last holds every example.
+    A new box goes where it saves most places; then each is moved to where it saves
+    most between its neighbours, until none moves.
     """
-    rounded = -(-np.maximum(lengths, 1) // multiple) * multiple
-    parts = [rounded]
-    while len(parts) < boxes:
-        cuts = [_best_cut(part) for part in parts]
-        best = max(range(len(parts)), key=lambda i: cuts[i][0])
-        saved, side, edge = cuts[best]
-        if saved <= 0:
+    multiple *= -(-int(lengths.max(initial=1)) // (GRID * multiple))
+    cells = -(-np.maximum(lengths, 1) // multiple)
+    top = cells.max(axis=0)
+    held = np.zeros(top + 1, np.int64)  # examples that a box of each size holds
+    np.add.at(held, tuple(cells.T), 1)
+    for axis in range(held.ndim):
+        held = held.cumsum(axis=axis)
+    size = np.indices(held.shape).sum(axis=0)
+
+    def best_between(low, high):
+        view = tuple(slice(a, b + 1) for a, b in zip(low, high, strict=True))
+        saved = (held[view] - held[tuple(low)]) * (high.sum() - size[view])
+        best = saved.argmax()
+        return int(saved.flat[best]), np.array(
+            np.unravel_index(best, saved.shape)
+        ) + low
+
+    def saved_by(low, box, high):
+        return (held[tuple(box)] - held[tuple(low)]) * (high.sum() - box.sum())
+
+    chain = [np.zeros_like(top), top]
+    while len(chain) <= boxes:
+        found = [best_between(a, b) for a, b in zip(chain, chain[1:], strict=False)]
+        gap = max(range(len(found)), key=lambda i: found[i][0])
+        if found[gap][0] <= 0:
             break
-        part = parts.pop(best)
-        low = part[:, side] <= edge
-        parts += [part[low], part[~low]]
-    found = {tuple(int(n) for n in part.max(axis=0)) for part in parts}
-    found.add(tuple(int(n) for n in rounded.max(axis=0)))
-    return sorted(found, key=lambda box: (sum(box), box))
-
-
-def _best_cut(part: np.ndarray) -> tuple[int, int, int]:
-    """(places saved, side, last length of the lower half) of a box's best cut."""
-    best = (0, 0, 0)
-    whole = len(part) * int(part.max(axis=0).sum())
-    for side in range(part.shape[1]):
-        ordered = part[np.argsort(part[:, side], kind="stable")]
-        edges = np.flatnonzero(np.diff(ordered[:, side]))  # last index of a lower half
-        below = np.maximum.accumulate(ordered, axis=0).sum(axis=1)[edges]
-        above = np.maximum.accumulate(ordered[::-1], axis=0)[::-1].sum(axis=1)[
-            edges + 1
-        ]
-        costs = below * (edges + 1) + above * (len(part) - edges - 1)
-        if len(costs) and whole - costs.min() > best[0]:
-            i = int(costs.argmin())
-            best = (int(whole - costs[i]), side, int(ordered[edges[i], side]))
-    return best
+        chain.insert(gap + 1, found[gap][1])
+        moved = True
+        while moved:
+            moved = False
+            for k in range(1, len(chain) - 1):
+                saved, box = best_between(chain[k - 1], chain[k + 1])
+                if saved > saved_by(*chain[k - 1 : k + 2]):
+                    chain[k], moved = box, True
+    return [tuple(int(n) * multiple for n in box) for box in chain[1:]]
 
 
 def assign_boxes(lengths: np.ndarray, boxes: list[tuple[int, ...]]) -> np.ndarray:
     """For each example the first (smallest) box that holds it."""
-    chosen = np.full(len(lengths), len(boxes) - 1)
+    chosen = np.full(len(lengths), len(boxes) - 1, np.int16)
     for i in reversed(range(len(boxes))):
         chosen[(lengths <= np.asarray(boxes[i])).all(axis=1)] = i
     return chosen
+
+
+def lay_out(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarray]:
+    """A side of a batch: tokens [rows, length], 0 where there is none.
+
+    A packed batch also tells its examples apart: segments (0 is padding), and positions
+    that begin anew with each.
+    """
+    filled = batch.examples >= 0
+    lengths = np.zeros(filled.shape, np.int64)
+    lengths[filled] = column.lengths
+    begins = np.cumsum(lengths, axis=1) - lengths
+    begins += np.arange(len(filled))[:, None] * length
+    inside = np.arange(len(column.values)) - np.repeat(
+        np.cumsum(column.lengths) - column.lengths, column.lengths
+    )
+    places = np.repeat(begins[filled], column.lengths) + inside
+    parts = {"tokens": column.values}
+    if batch.shape.packed:
+        slots = np.broadcast_to(np.arange(filled.shape[1]) + 1, filled.shape)[filled]
+        parts |= {"segments": np.repeat(slots, column.lengths), "positions": inside}
+    arrays = {}
+    for name, values in parts.items():
+        arrays[name] = np.zeros((len(filled), length), np.int32)
+        arrays[name].flat[places] = values
+    return arrays
 
 
 def prefetch(make: Callable[[int], Any], steps: range, depth: int = 2) -> Iterator[Any]:

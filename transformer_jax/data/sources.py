@@ -1,44 +1,23 @@
-"""Where examples come from: each source is a random-access sequence of records.
+"""Where examples come from: what a config's `data` section names, split by split.
 
-A record is a dict, {"source": str, "target": str} for parallel text. A line ends at
-a newline only; a trailing carriage return is dropped. Nothing is skipped: whatever
-cannot be used is reported with its file and line.
+`text` is two files a split, `tsv` and `jsonl` one; each key may name several, separated
+by commas, and patterns with *. All that can be plain or .gz. `tfds` is a data set that
+TensorFlow Datasets has prepared; `phrasebook` is generated.
 """
 
 import functools
-import gzip
-import hashlib
-import pathlib
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+import os
+from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.data import phrasebook
+from transformer_jax.data import phrasebook, text
+from transformer_jax.data.records import Generated, Joined, Parallel, Table
 from transformer_jax.errors import UserError
 
-SOURCES = ("phrasebook", "text")
-
-
-class Records(Sequence):
-    """The records of one split, with a fingerprint of all that determines them.
-
-    They are made when first looked at: a store that has the fingerprint needs none.
-    """
-
-    def __init__(self, make: Callable[[], Sequence[dict[str, str]]], fingerprint: str):
-        self._make = make
-        self.fingerprint = fingerprint
-
-    @functools.cached_property
-    def _records(self) -> Sequence[dict[str, str]]:
-        return self._make()
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index):
-        return self._records[index]
+SOURCES = ("phrasebook", "text", "tsv", "jsonl", "tfds")
+SPLITS = ("train", "validation", "test")
+FIELDS = ("source", "target")  # of a record of parallel text
 
 
 class Source:
@@ -51,82 +30,146 @@ class Source:
     def splits(self) -> tuple[str, ...]:
         if self.data.source == "phrasebook":
             return phrasebook.SPLITS
-        given = ("train", "validation", "test")
-        return tuple(s for s in given if self.data[f"{s}_source"])
+        return tuple(s for s in SPLITS if any(self.data[k] for k in self._keys(s)))
 
-    def read(self, split: str) -> Records:
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
+    def read(self, split: str) -> Joined:
         if split not in self.splits:
             raise UserError(
                 f"there is no split {split!r}: this run's data has "
                 f"{', '.join(self.splits)}"
             )
         if self.data.source == "phrasebook":
-            return _generate(self.data, split)
-        return parallel_text(self.data[f"{split}_source"], self.data[f"{split}_target"])
+            return Joined([_generate(self.data, split)])
+        groups = self._corpora(split)
+        weights = self.data.train_weights if split == "train" else ()
+        tags = _entries(self.data[f"{split}_tags"])
+        for key, values in ((f"{split}_weights", weights), (f"{split}_tags", tags)):
+            if values and len(values) != len(groups):
+                raise UserError(
+                    f"data.{key} has {len(values)} entries for {len(groups)} corpora: "
+                    "give one for each, in the same order"
+                )
+        parts, part_weights, part_tags = [], [], []
+        for i, group in enumerate(groups):
+            parts += group
+            part_weights += [float(weights[i]) if weights else 1.0] * len(group)
+            part_tags += [tags[i] if tags else ""] * len(group)
+        return Joined(parts, part_weights, part_tags)
+
+    def find_problems(self) -> list[str]:
+        """What is missing on disk, said before anything is read."""
+        problems = []
+        for split in SPLITS:
+            if split == "test" and split not in self.splits:
+                continue
+            for key in self._keys(split):
+                if not self.data[key]:
+                    problems.append(f"data.{key} is empty: {_MEANING[self._form]}")
+                elif self._form != "tfds":
+                    problems += _missing(f"data.{key}", self.data)
+        if self._form in ("jsonl", "tfds") or self._form == "tsv":
+            problems += self._bad_columns()
+        if self._form == "tfds" and not self.data.tfds_name:
+            problems.append(f"data.tfds_name is empty: {_MEANING['tfds']}")
+        return problems
+
+    @property
+    def _form(self) -> str:
+        return self.data.source
+
+    def _keys(self, split: str) -> tuple[str, ...]:
+        """The keys that name what a split is read from."""
+        if self._form == "text":
+            return tuple(f"{split}_{field}" for field in FIELDS)
+        return (f"{split}_split" if self._form == "tfds" else f"{split}_files",)
+
+    def _columns(self) -> dict[str, str]:
+        numbers = dict(zip(FIELDS, "12", strict=True)) if self._form == "tsv" else {}
+        return {f: self.data[f"{f}_column"] or numbers.get(f, "") for f in FIELDS}
+
+    def _bad_columns(self) -> list[str]:
+        problems = []
+        for field, column in self._columns().items():
+            if not column:
+                problems.append(
+                    f"data.{field}_column is empty: name the "
+                    f"{'feature' if self._form == 'tfds' else 'key'} that holds the "
+                    f"{field}, such as 'de' or 'translation.de'"
+                )
+            elif self._form == "tsv" and not (column.isdecimal() and int(column)):
+                problems.append(
+                    f"data.{field}_column = {column!r}: a column's number, from 1"
+                )
+        return problems
+
+    def _corpora(self, split: str) -> list[list[Any]]:
+        """The corpora of a split; a pattern is one corpus, of several files."""
+        data = self.data
+        if self._form == "text":
+            sides = [_entries(data[key]) for key in self._keys(split)]
+            if len(sides[0]) != len(sides[1]):
+                raise UserError(
+                    f"data.{split}_source names {len(sides[0])} corpora, but "
+                    f"data.{split}_target {len(sides[1])}: they go together in pairs"
+                )
+            return [
+                [
+                    Parallel(dict(zip(FIELDS, pair, strict=True)))
+                    for pair in text.pair_files(*entry, data.folder)
+                ]
+                for entry in zip(*sides, strict=True)
+            ]
+        columns = self._columns()
+        if self._form == "tfds":
+            from transformer_jax.data import tfds  # importing it costs half a second
+
+            names = _entries(data.tfds_name)
+            part = data[f"{split}_split"]
+            return [[tfds.Split(n, part, data.folder, columns)] for n in names]
+        return [
+            [Table(path, self._form, columns) for path in _files(entry, data.folder)]
+            for entry in _entries(data[f"{split}_files"])
+        ]
+
+
+_MEANING = {
+    "text": "name a file with one sentence a line",
+    "tsv": "name a file with a record a line",
+    "jsonl": "name a file with a record a line",
+    "tfds": "name a data set and its splits, such as wmt14_translate/de-en",
+}
 
 
 def find_problems(data: ConfigDict) -> list[str]:
-    """What is missing on disk, said before anything is read."""
-    if data.source != "text":
-        return []
-    problems = []
-    for split in ("train", "validation", "test"):
-        for side in ("source", "target"):
-            key, path = f"data.{split}_{side}", data[f"{split}_{side}"]
-            if path and not pathlib.Path(path).is_file():
-                problems.append(f"{key}: there is no file {path}")
-            if not path and (split != "test" or data.test_source or data.test_target):
-                problems.append(f"{key} is empty: name a file with one sentence a line")
-    return problems
+    return Source(data).find_problems() if data.source in _MEANING else []
 
 
-def parallel_text(source: str, target: str) -> Records:
-    """Two files of equally many lines; line i of one translates line i of the other."""
-    sides = {"source": read_lines(source), "target": read_lines(target)}
-    counts = {side: len(lines) for side, lines in sides.items()}
-    if counts["source"] != counts["target"]:
-        raise UserError(
-            f"{source} has {counts['source']} lines, but {target} has "
-            f"{counts['target']}: parallel files pair line by line"
-        )
-    if not counts["source"]:
-        raise UserError(f"{source} is empty: there is nothing to read")
-    digest = hashlib.sha256()
-    for path in (source, target):
-        digest.update(hashlib.sha256(pathlib.Path(path).read_bytes()).digest())
-
-    def make():
-        pairs = zip(sides["source"], sides["target"], strict=True)
-        return [{"source": s, "target": t} for s, t in pairs]
-
-    return Records(make, digest.hexdigest())
+def parallel_text(source: str, target: str) -> Joined:
+    """Two files, as `evaluate --source F --reference F` gives them."""
+    return Joined([Parallel({"source": source, "target": target})])
 
 
-def read_lines(path: str) -> list[str]:
-    """All lines of a UTF-8 text file, plain or .gz."""
-    lines = []
-    for number, raw in enumerate(_raw_lines(path), start=1):
-        try:
-            lines.append(raw.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{path}, line {number}: byte {error.object[error.start]:#04x} at "
-                f"column {error.start + 1} is not UTF-8: convert the file to UTF-8"
-            ) from None
-    return lines
+def _entries(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",") if part.strip()]
 
 
-def _raw_lines(path: str) -> Iterator[bytes]:
-    opener = gzip.open if path.endswith(".gz") else open
-    try:
-        with opener(path, "rb") as file:
-            for raw in file:
-                yield raw.removesuffix(b"\n").removesuffix(b"\r")
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+def _files(entry: str, folder: str) -> list[str]:
+    found = text.find_files(entry, folder)
+    if not found:
+        raise UserError(f"there is no file {os.path.join(folder, entry)}")
+    return found
 
 
-def _generate(data: ConfigDict, split: str) -> Records:
+def _missing(key: str, data: ConfigDict) -> list[str]:
+    return [
+        f"{key}: there is no file {os.path.join(data.folder, entry)}"
+        for entry in _entries(data[key.removeprefix("data.")])
+        if not text.find_files(entry, data.folder)
+    ]
+
+
+def _generate(data: ConfigDict, split: str) -> Generated:
     kind = "test" if split.startswith("test") else split
     size = data[f"{kind}_size"]
 
@@ -134,4 +177,4 @@ def _generate(data: ConfigDict, split: str) -> Records:
         pairs = phrasebook.generate(split, size)
         return [{"source": p.source, "target": p.target} for p in pairs]
 
-    return Records(make, f"phrasebook-{phrasebook.VERSION}-{split}-{size}")
+    return Generated(make, f"phrasebook-{phrasebook.VERSION}-{split}-{size}")

@@ -1,24 +1,48 @@
 """Every example encoded once, into memory-mapped columns on disk.
 
-A column is ragged (values and offsets). A store is keyed by the fingerprint of its
-records and of what encoded them, built under a temporary name and renamed: a killed
-build leaves nothing that could be mistaken for a store. Nothing is dropped without an
-entry in its ledger.
+A column is ragged (a run of values an example) or of a fixed shape, and of any dtype;
+`Column` says which. A store is keyed by the fingerprint of its records and of all that
+encoded them. It is written as it is made, so memory stays flat however many records
+there are. Nothing is left out without an entry in its ledger.
 """
 
+import contextlib
+import dataclasses
+import functools
 import hashlib
+import itertools
 import json
-import os
 import pathlib
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-FORMAT = 2  # of the files; part of the fingerprint
+from transformer_jax.data import cache
+
+FORMAT = 3  # of the files; part of the fingerprint
 SHOWN = 3  # examples of each reason in a ledger
+CHUNK = 20_000  # records encoded together, and
+CHUNK_CHARACTERS = 4_000_000  # no more text than this (but at least one record)
+RECORD = "record"  # a column of every store: the number of the record, from 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """What a column holds for each example: so many values of a dtype."""
+
+    dtype: str
+    shape: tuple[int, ...] | None = None  # None: ragged, a number of its own each time
+
+
+class Ragged(NamedTuple):
+    """Some examples of a ragged column, one after another."""
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+    def rows(self) -> list[np.ndarray]:
+        return np.split(self.values, np.cumsum(self.lengths)[:-1])
 
 
 class Store:
@@ -29,84 +53,161 @@ class Store:
         about = json.loads((folder / "store.json").read_text())
         self.size: int = about["size"]
         self.ledger: dict[str, Any] = about["ledger"]
-        self._columns = {
-            name: (
-                _map(folder / f"{name}.values.npy"),
-                _map(folder / f"{name}.offsets.npy"),
-            )
-            for name in about["columns"]
-        }
+        self._columns: dict[str, np.ndarray] = {}
+        self._ends: dict[str, np.ndarray] = {}
+        for name, (dtype, shape) in about["columns"].items():
+            values = _map(folder / f"{name}.values", dtype)
+            if shape is None:
+                self._ends[name] = _map(folder / f"{name}.ends", "int64")
+            else:
+                values = values.reshape(self.size, *shape)
+            self._columns[name] = values
 
     def __len__(self) -> int:
         return self.size
 
     def row(self, column: str, index: int) -> np.ndarray:
-        values, offsets = self._columns[column]
-        return values[offsets[index] : offsets[index + 1]]
+        if column not in self._ends:
+            return self._columns[column][index]
+        ends = self._ends[column]
+        return self._columns[column][ends[index - 1] if index else 0 : ends[index]]
 
-    def rows(self, indices: Iterable[int]) -> list[dict[str, np.ndarray]]:
-        return [{c: self.row(c, i) for c in self._columns} for i in indices]
+    def take(self, examples: np.ndarray) -> dict[str, Any]:
+        """Columns of these examples: Ragged, or an array with an axis of examples."""
+        return {name: self._take(name, examples) for name in self._columns}
 
     def lengths(self, column: str) -> np.ndarray:
-        return np.diff(self._columns[column][1])
+        return np.diff(self._ends[column], prepend=0)
+
+    def column(self, name: str) -> np.ndarray:
+        """All of a column of a fixed shape."""
+        return self._columns[name]
+
+    def _take(self, name: str, examples: np.ndarray) -> Any:
+        if name not in self._ends:
+            return self._columns[name][examples]
+        ends = self._ends[name]
+        begins = np.where(examples > 0, ends[examples - 1], 0)
+        lengths = ends[examples] - begins
+        shift = begins - (np.cumsum(lengths) - lengths)
+        places = np.repeat(shift, lengths) + np.arange(lengths.sum())
+        return Ragged(self._columns[name][places], lengths)
 
 
 def build(
     root: pathlib.Path,
-    records: Iterable[dict[str, Any]],
-    encode: Callable[[dict[str, Any]], dict[str, list[int]]],
+    records: Sequence[dict[str, Any]],
+    columns: Mapping[str, Column],
+    encode: Callable[[Sequence[dict[str, Any]]], Iterable[dict[str, Any]]],
     fingerprint: str,
-    reject: Callable[[dict[str, list[int]]], str | None] = lambda columns: None,
+    make_filter: Callable[[], Callable[[dict, dict], str | None]] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Store:
     """The store of these records: opened if it exists, else built.
 
-    `reject` names the reason for which an encoded example is left out, or None.
+    `encode` turns several records into their columns; `make_filter` makes a function
+    (record, columns) → the reason for which an example is left out, or None.
     """
-    key = hashlib.sha256(f"{FORMAT}:{fingerprint}".encode()).hexdigest()[:24]
-    folder = root / key
-    if (folder / "store.json").is_file():
-        return Store(folder)
-    root.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{key}.", dir=root))
-    try:
-        _write(temporary, records, encode, reject)
-        try:
-            os.rename(temporary, folder)
-        except OSError:  # another process of this host was first: its store is the same
-            if not (folder / "store.json").is_file():
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return Store(folder)
+    key = hashlib.sha256(f"{FORMAT}:{columns}:{fingerprint}".encode()).hexdigest()[:24]
+    write = functools.partial(
+        _write, records, columns, encode, make_filter or _keep_all, progress
+    )
+    return Store(cache.made_once(root / key, write))
 
 
-def _write(folder, records, encode, reject) -> None:
-    values: dict[str, list[np.ndarray]] = {}
-    offsets: dict[str, list[int]] = {}
+def summary(ledger: dict[str, Any]) -> str:
+    """What was left out, in words; empty if nothing was."""
+    return ", ".join(f"{entry['count']:,} {why}" for why, entry in ledger.items())
+
+
+def _keep_all():
+    return lambda record, columns: None
+
+
+def _write(records, columns, encode, make_filter, progress, folder) -> None:
+    why_not = make_filter()
+    columns = {**columns, RECORD: Column("int64", ())}
     dropped: dict[str, dict[str, Any]] = {}
-    size = 0
-    for number, record in enumerate(records):
-        columns = encode(record)
-        reason = reject(columns)
-        if reason:
-            entry = dropped.setdefault(reason, {"count": 0, "records": []})
-            entry["count"] += 1
-            if entry["count"] <= SHOWN:
-                entry["records"].append({"number": number + 1, **record})
-            continue
-        for name, row in columns.items():
-            values.setdefault(name, []).append(np.asarray(row, np.int32))
-            ends = offsets.setdefault(name, [0])
-            ends.append(ends[-1] + len(row))
-        size += 1
-    for name in values:
-        np.save(folder / f"{name}.values.npy", np.concatenate(values[name]))
-        np.save(folder / f"{name}.offsets.npy", np.asarray(offsets[name], np.int64))
-    about = {"size": size, "columns": sorted(values), "ledger": dropped}
+    size = number = 0
+    with contextlib.ExitStack() as files:
+        writers = {n: _Writer(files, folder, n, c) for n, c in columns.items()}
+        for chunk in _chunks(records):
+            kept = []
+            for record, row in zip(chunk, encode(chunk), strict=True):
+                reason = why_not(record, row)
+                if reason:
+                    _note(dropped, reason, records.where(number), record)
+                else:
+                    kept.append({**row, RECORD: number})
+                number += 1
+            for name, writer in writers.items():
+                writer.add([row[name] for row in kept])
+            size += len(kept)
+            progress(number, len(records))
+    about = {
+        "size": size,
+        "columns": {name: (c.dtype, c.shape) for name, c in columns.items()},
+        "ledger": dropped,
+    }
     text = json.dumps(about, indent=1, ensure_ascii=False)
     (folder / "store.json").write_text(text)
 
 
-def _map(path: pathlib.Path) -> np.ndarray:
-    array = np.load(path, mmap_mode="r")
-    return array if array.size else np.load(path)
+def _note(dropped: dict, reason: str, where: str, record: dict) -> None:
+    entry = dropped.setdefault(reason, {"count": 0, "examples": []})
+    entry["count"] += 1
+    if entry["count"] <= SHOWN:
+        shown = {name: _shorten(value) for name, value in record.items()}
+        entry["examples"].append({"where": where, **shown})
+
+
+class _Writer:
+    """A column's files, written from beginning to end."""
+
+    def __init__(self, files: contextlib.ExitStack, folder, name, column: Column):
+        self.column, self._end, self._ends = column, 0, None
+        self._values = files.enter_context((folder / f"{name}.values").open("wb"))
+        if column.shape is None:
+            self._ends = files.enter_context((folder / f"{name}.ends").open("wb"))
+
+    def add(self, rows: list[Any]) -> None:
+        dtype = np.dtype(self.column.dtype)
+        if self._ends is None:
+            values = np.asarray(rows, dtype).reshape(len(rows), *self.column.shape)
+        else:
+            lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+            joined = itertools.chain.from_iterable(rows)
+            values = np.fromiter(joined, np.int64, int(lengths.sum()))
+            if len(values) and values.max() > np.iinfo(dtype).max:
+                raise OverflowError(f"{values.max()} does not fit a {dtype}")
+            values = values.astype(dtype)
+            (self._end + np.cumsum(lengths)).tofile(self._ends)
+            self._end += len(values)
+        values.tofile(self._values)
+
+
+def _chunks(records: Iterable[dict]) -> Iterator[list[dict]]:
+    chunk, characters = [], 0
+    for record in records:
+        size = sum(len(v) for v in record.values() if isinstance(v, str))
+        if chunk and (len(chunk) == CHUNK or characters + size > CHUNK_CHARACTERS):
+            yield chunk
+            chunk, characters = [], 0
+        chunk.append(record)
+        characters += size
+    if chunk:
+        yield chunk
+
+
+def _shorten(value: Any, limit: int = 300) -> Any:
+    if not isinstance(value, str):
+        return repr(value)[:limit]
+    if len(value) <= limit:
+        return value
+    return f"{value[:limit]}… ({len(value):,} characters)"
+
+
+def _map(path: pathlib.Path, dtype: str) -> np.ndarray:
+    if not path.stat().st_size:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, mode="r")

@@ -1,94 +1,236 @@
-"""Text to pieces and back: SentencePiece, trained from the config on training text.
+"""Text to pieces and back: SentencePiece, learned or given, or plain bytes.
 
-Ids: pad 0, unk 1, start 2, end 3. SentencePiece rewrites text by default (it
-normalises Unicode and squeezes spaces); here it changes nothing: whatever is encoded
-comes back, characters it has never seen as bytes.
+Ids: pad 0, unk 1, start 2, end 3; a given model is renumbered so. SentencePiece
+rewrites text by default (it normalises Unicode and squeezes spaces); what is learned
+here changes nothing: whatever is encoded comes back, characters it has never seen as
+bytes. The exception is `word`, of which unknown words come back as unknown.
 """
 
+import functools
 import hashlib
 import io
 import pathlib
+import threading
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import numpy as np
 import sentencepiece
 
+from transformer_jax.data import cache
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD, UNK
 
+KINDS = ("unigram", "bpe", "word", "char", "byte", "file")
 # SentencePiece writes spaces as this character, so a literal one must go as bytes.
 SPACE = "\u2581"
 # The trainer sums in parallel: a fixed number of threads makes it repeatable.
 TRAINER_THREADS = 8
+LONGEST = 20_000  # characters of a line that is learned from
+BYTES = b"transformer_jax bytes 1\n"  # the saved form of a byte-level tokenizer
+SPECIAL = 4  # ids of our own, before the pieces
 
 
 class Tokenizer:
-    """A trained SentencePiece model: `encode` and `decode` are inverse."""
+    """A SentencePiece model: `encode` and `decode` are inverse."""
 
     def __init__(self, model: bytes):
         self.model = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = processor
+        special = {
+            PAD: processor.pad_id(), UNK: processor.unk_id(),
+            BOS: processor.bos_id(), EOS: processor.eos_id(),
+        }  # fmt: skip
+        size, given = processor.get_piece_size(), set(special.values())
+        self._theirs = [special[i] for i in range(SPECIAL)]
+        self._theirs += [i for i in range(size) if i not in given]
+        self._ours = {theirs: ours for ours, theirs in enumerate(self._theirs)}
+        self._renumbered = self._theirs != list(range(size))
         self._space_bytes = [
-            self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()
+            self._ours[processor.piece_to_id(f"<0x{byte:02X}>")]
+            for byte in SPACE.encode()
         ]
 
     @property
     def vocab_size(self) -> int:
-        return self._processor.get_piece_size()
+        return len(self._theirs)
 
     @property
     def fingerprint(self) -> str:
         return hashlib.sha256(self.model).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        if SPACE not in text:
-            return self._processor.encode(text)
+        if SPACE not in text or UNK in self._space_bytes:
+            return self._renumber(self._processor.encode(text))
         # The dummy space goes before the text only, not before each part of it.
         parts = text.split(SPACE)
-        ids = self._processor.encode(parts[0])
+        ids = self.encode(parts[0])
         for part in parts[1:]:
             ids += self._space_bytes + self._encode_inside(part)
         return ids
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode`, for many at once, on all cores."""
+        found = self._processor.encode(list(texts), num_threads=-1)
+        return [
+            self.encode(text) if SPACE in text else self._renumber(ids)
+            for text, ids in zip(texts, found, strict=True)
+        ]
+
+    def sample(self, text: str, strength: float, seed: int) -> list[int]:
+        """Another segmentation of the text, a function of the seed.
+
+        BPE: each merge is left out with probability `strength` (BPE-dropout).
+        Unigram: segmentations are drawn by their probability to this power.
+        """
+        if SPACE in text:
+            return self.encode(text)
+        drawn: list[list[int]] = []
+
+        def draw():
+            ids = self._processor.encode(
+                text, enable_sampling=True, alpha=strength, nbest_size=-1
+            )
+            drawn.append(ids)
+
+        # SentencePiece's random generator belongs to a thread, and takes the seed when
+        # it is first used there: only in a new thread is the draw the seed's alone.
+        with _one_at_a_time:
+            sentencepiece.set_random_generator_seed(seed)
+            thread = threading.Thread(target=draw)
+            thread.start()
+            thread.join()
+        return self._renumber(drawn[0])
+
     def decode(self, ids: Sequence[int]) -> str:
-        ids = [int(i) for i in ids if i not in (PAD, BOS, EOS)]
-        return self._processor.decode(ids)
+        kept = (int(i) for i in ids if i not in (PAD, BOS, EOS))
+        return self._processor.decode([self._theirs[i] for i in kept])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [self._processor.id_to_piece(int(i)) for i in ids]
+        names = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
+        return [
+            names.get(i) or self._processor.id_to_piece(self._theirs[i])
+            for i in map(int, ids)
+        ]
+
+    def _renumber(self, ids: list[int]) -> list[int]:
+        return [self._ours[i] for i in ids] if self._renumbered else ids
 
     def _encode_inside(self, text: str) -> list[int]:
         """Pieces of a text that does not begin a sentence."""
-        anchor = self._processor.encode("\n")
-        return self._processor.encode("\n" + text)[len(anchor) :]
+        anchor = self.encode("\n")
+        return self.encode("\n" + text)[len(anchor) :]
 
     def save(self, path: pathlib.Path) -> None:
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(self.model)
         temporary.replace(path)  # whole or not at all
 
-    @classmethod
-    def load(cls, path: pathlib.Path) -> "Tokenizer":
+    @staticmethod
+    def load(path: pathlib.Path) -> "Tokenizer":
         try:
-            return cls(path.read_bytes())
+            model = path.read_bytes()
+            return Bytes() if model == BYTES else Tokenizer(model)
         except (OSError, RuntimeError) as error:
             raise UserError(f"the tokenizer {path} cannot be read: {error}") from None
 
 
-def train(texts: Iterable[str], kind: str, vocab_size: int) -> Tokenizer:
-    """Learns at most `vocab_size` pieces from the texts of a training split."""
+class Bytes(Tokenizer):
+    """The bytes of a text's UTF-8 form: nothing to learn, nothing unknown."""
+
+    def __init__(self):
+        self.model = BYTES
+
+    @property
+    def vocab_size(self) -> int:
+        return SPECIAL + 256
+
+    def encode(self, text: str) -> list[int]:
+        return [SPECIAL + byte for byte in text.encode("utf-8", "surrogatepass")]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    def sample(self, text: str, strength: float, seed: int) -> list[int]:
+        return self.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        kept = bytes(int(i) - SPECIAL for i in ids if i >= SPECIAL)
+        return kept.decode("utf-8", "replace")
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        names = ["<pad>", "<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
+        return [names[int(i)] for i in ids]
+
+
+_one_at_a_time = threading.Lock()
+
+
+def make(
+    settings: Any, records: Any, fields: Sequence[str], given: str, symbols: list[str]
+) -> Tokenizer:
+    """The tokenizer that a config's `tokenizer` section asks for, of these fields.
+
+    One that is learned is kept in the cache, for other runs on the same text. `given`
+    is the model file of kind "file"; `symbols` are pieces whatever the text.
+    """
+    if settings.kind == "byte":
+        return Bytes()
+    if settings.kind == "file":
+        return Tokenizer.load(pathlib.Path(given))
+    about = [
+        sentencepiece.__version__, records.fingerprint, fields, symbols,
+        settings.kind, settings.vocab_size, settings.lines, settings.byte_fallback,
+    ]  # fmt: skip
+    key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
+    learn = functools.partial(_learn, settings, records, fields, symbols)
+    return Tokenizer.load(
+        cache.made_once(cache.folder() / "tokenizers" / key, learn) / "model"
+    )
+
+
+def _learn(settings, records, fields, symbols, place: pathlib.Path) -> None:
+    count, numbers = len(records), None
+    if settings.lines and settings.lines < count:
+        random = np.random.Generator(np.random.Philox(key=[0, count]))
+        numbers = np.sort(random.choice(count, settings.lines, replace=False))
+    chosen = records if numbers is None else (records[int(i)] for i in numbers)
+    texts = (record[field] for record in chosen for field in fields)
+    trained = train(
+        texts,
+        settings.kind,
+        settings.vocab_size,
+        settings.byte_fallback,
+        [*settings.user_symbols, *symbols],
+    )
+    trained.save(place / "model")
+
+
+def train(
+    texts: Iterable[str],
+    kind: str,
+    vocab_size: int,
+    byte_fallback: bool = True,
+    symbols: Sequence[str] = (),
+) -> Tokenizer:
+    """Learns at most `vocab_size` pieces; fewer if the texts have no more."""
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
+            # A line beyond the trainer's limit would be left out, and said on stderr.
+            sentence_iterator=(text[:LONGEST] for text in texts),
             model_writer=model,
             model_type=kind,
             vocab_size=vocab_size,
             hard_vocab_limit=False,
-            byte_fallback=True,
-            character_coverage=1.0 if kind == "bpe" else 0.9999,
+            # Words that are unknown are to be <unk>, not a string of bytes.
+            byte_fallback=byte_fallback and kind != "word",
+            character_coverage=0.9999 if kind == "unigram" and byte_fallback else 1.0,
+            user_defined_symbols=list(symbols),
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
-            max_sentence_length=1 << 20,
+            max_sentence_length=8 * LONGEST,
             num_threads=TRAINER_THREADS,
             pad_id=PAD,
             unk_id=UNK,
@@ -99,7 +241,30 @@ def train(texts: Iterable[str], kind: str, vocab_size: int) -> Tokenizer:
     except (RuntimeError, OSError) as error:
         reason = str(error).strip().split("\n")[-1]
         raise UserError(
-            f"no tokenizer of tokenizer.vocab_size {vocab_size} pieces can be trained "
-            f"on this text: {reason}"
+            f"no tokenizer of tokenizer.vocab_size {vocab_size} pieces can be learned "
+            f"from this text: {reason}"
         ) from None
     return Tokenizer(model.getvalue())
+
+
+def for_sides(
+    settings: Any, records: Any, fields: Sequence[str], symbols: list[str]
+) -> dict[str, Tokenizer]:
+    """One tokenizer for all fields ("shared"), or one a field."""
+    files = [part.strip() for part in settings.file.split(",") if part.strip()]
+    sides: dict[str, Sequence[str]] = {f: (f,) for f in fields}
+    if settings.shared:
+        sides = {"shared": tuple(fields)}
+    if settings.kind == "file" and len(files) != len(sides):
+        raise UserError(
+            f"tokenizer.file names {len(files)} files for {len(sides)} vocabularies "
+            f"(tokenizer.shared = {settings.shared}): name one for each of "
+            f"{', '.join(sides)}"
+        )
+    made = {}
+    for i, (side, members) in enumerate(sides.items()):
+        given = files[i] if files else ""
+        # A tag is put before the source: only its vocabulary has it as a piece.
+        own = symbols if "source" in members else []
+        made[side] = make(settings, records, members, given, own)
+    return made

@@ -15,11 +15,12 @@ import numpy as np
 from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, metrics
+from transformer_jax import losses, scores
+from transformer_jax.data import filters
 from transformer_jax.data import tokenizer as tokenizers
-from transformer_jax.data.batches import Shape
-from transformer_jax.data.sources import Source
-from transformer_jax.data.store import Store
+from transformer_jax.data.batches import Batch, lay_out
+from transformer_jax.data.sources import FIELDS, Source
+from transformer_jax.data.store import Column, Ragged, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.engine import Engine, Options, bucket
 from transformer_jax.errors import UserError
@@ -42,24 +43,21 @@ class Translation:
 
     def __init__(self, config: ConfigDict, source: Tokenizer, target: Tokenizer):
         self.config = config
-        self.source_tokenizer, self.target_tokenizer = source, target
+        self.source_tokenizer, self.target_tokenizer = self._both = source, target
         self.module = build(config, source.vocab_size, target.vocab_size)
         self._engines: dict[Any, Engine] = {}
 
     @classmethod
     def create(cls, config: ConfigDict, source: Source, folder: pathlib.Path):
-        """Trains the tokenizers on the training split, unless the folder has them."""
-        sides = ("shared",) if config.tokenizer.shared else ("source", "target")
+        """Learns the tokenizers from the training split, unless the folder has them."""
+        sides = ("shared",) if config.tokenizer.shared else FIELDS
         if not all((folder / f"{side}.model").exists() for side in sides):
             records = source.read("train")
+            tags = sorted({tag for tag in records.tags if tag})
+            made = tokenizers.for_sides(config.tokenizer, records, FIELDS, tags)
             folder.mkdir(parents=True, exist_ok=True)
-            for side in sides:
-                columns = ("source", "target") if side == "shared" else (side,)
-                texts = (r[column] for r in records for column in columns)
-                trained = tokenizers.train(
-                    texts, config.tokenizer.kind, config.tokenizer.vocab_size
-                )
-                trained.save(folder / f"{side}.model")
+            for side, tokenizer in made.items():
+                tokenizer.save(folder / f"{side}.model")
         return cls.open(config, folder)
 
     @classmethod
@@ -67,36 +65,43 @@ class Translation:
         if config.tokenizer.shared:
             shared = Tokenizer.load(folder / "shared.model")
             return cls(config, shared, shared)
-        return cls(
-            config,
-            Tokenizer.load(folder / "source.model"),
-            Tokenizer.load(folder / "target.model"),
-        )
+        return cls(config, *(Tokenizer.load(folder / f"{s}.model") for s in FIELDS))
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        tokenizers = self.source_tokenizer, self.target_tokenizer
-        return "-".join(["translation", *(t.fingerprint for t in tokenizers)])
+        return "-".join(["translation", *(t.fingerprint for t in self._both)])
 
     # Examples → batches
 
-    def encode(self, record: dict[str, str]) -> dict[str, list[int]]:
+    @property
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """Of the columns that may be sampled anew."""
+        return dict(zip(FIELDS, self._both, strict=True))
+
+    @functools.cached_property
+    def columns(self) -> dict[str, Column]:
         return {
-            "source": self.source_tokenizer.encode(record["source"]),
-            "target": self.target_tokenizer.encode(record["target"]),
+            side: Column("uint16" if t.vocab_size <= 1 << 16 else "int32")
+            for side, t in self.tokenizers.items()
         }
 
-    def reject(self, columns: dict[str, list[int]]) -> str | None:
-        if not columns["source"] or not columns["target"]:
-            return "a side is empty"
-        if max(map(len, columns.values())) > self.config.data.max_length:
-            return f"longer than data.max_length {self.config.data.max_length} pieces"
-        return None
+    def encode(self, records: Sequence[dict[str, str]]) -> list[dict[str, list[int]]]:
+        """Pieces of both sides, each with its end of sentence."""
+        sides = [
+            [[*ids, EOS] for ids in t.encode_all([r[side] for r in records])]
+            for side, t in self.tokenizers.items()
+        ]
+        return [dict(zip(FIELDS, row, strict=True)) for row in zip(*sides, strict=True)]
+
+    def make_filter(self) -> Callable[[dict, dict], str | None]:
+        return filters.make(self.config.filter, self.config.data.max_length)
+
+    @property
+    def filter_fingerprint(self) -> str:
+        return f"{self.config.filter.to_json()}{self.config.data.max_length}"
 
     def lengths(self, store: Store) -> np.ndarray:
-        """Of source and target, each with its end of sentence."""
-        sides = [store.lengths("source"), store.lengths("target")]
-        lengths = np.stack(sides, axis=1) + 1
+        lengths = np.stack([store.lengths(side) for side in FIELDS], axis=1)
         table = self._table_rows()
         if table and len(lengths) and lengths.max() > table:
             raise UserError(
@@ -110,18 +115,12 @@ class Translation:
         model = self.config.model
         return model.max_positions if model.positions == "learned" else 0
 
-    def collate(self, rows: Sequence[dict], shape: Shape) -> dict[str, np.ndarray]:
-        source_length, target_length = shape.lengths
-        batch = {
-            "source": np.zeros((shape.rows, source_length), np.int32),
-            "target": np.zeros((shape.rows, target_length), np.int32),
-        }
-        for i, row in enumerate(rows):
-            for side, array in batch.items():
-                size = len(row[side])
-                array[i, :size] = row[side]
-                array[i, size] = EOS
-        return batch
+    def collate(self, columns: dict[str, Ragged], batch: Batch) -> dict[str, Any]:
+        arrays = {}
+        for side, length in zip(FIELDS, batch.shape.lengths, strict=True):
+            for name, array in lay_out(columns[side], batch, length).items():
+                arrays[side if name == "tokens" else f"{side}_{name}"] = array
+        return arrays
 
     # Batches → losses
 
@@ -132,13 +131,16 @@ class Translation:
 
     def loss(self, params: Any, batch: dict, key: Array | None = None) -> losses.Sums:
         """Sums over the target's real tokens; dropout only with a key."""
-        source, target = batch["source"], batch["target"]
+        target = batch["target"]
+        positions = batch.get("target_positions")
         outputs = self.module.apply(
             {"params": params},
-            source,
-            shift_right(target),
-            segments(source),
-            segments(target),
+            batch["source"],
+            shift_right(target, positions),
+            batch.get("source_segments", segments(batch["source"])),
+            batch.get("target_segments", segments(target)),
+            batch.get("source_positions"),
+            positions,
             train=key is not None,
             rngs=None if key is None else {"dropout": key},
         )
@@ -204,23 +206,22 @@ class Translation:
         return answer.text.replace("\r", " ").replace("\n", " ")
 
     def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
-        return metrics.translation_scores(answers, references)
+        return scores.headline(answers, references)
 
     # Looking inside
 
     def pieces(self, source: str, target: str) -> tuple[list[str], list[str]]:
         """The pieces that the encoder and the decoder read, ends included."""
-        ids = self.encode({"source": source, "target": target})
+        read = [BOS, *self.target_tokenizer.encode(target)]
         return (
-            [*self.source_tokenizer.pieces(ids["source"]), "</s>"],
-            ["<s>", *self.target_tokenizer.pieces(ids["target"])],
+            self.source_tokenizer.pieces([*self.source_tokenizer.encode(source), EOS]),
+            self.target_tokenizer.pieces(read),
         )
 
     def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
         """Weights [layers, heads, queries, keys] while a target is read."""
-        ids = self.encode({"source": source, "target": target})
-        source_ids = jnp.asarray([[*ids["source"], EOS]])
-        target_ids = jnp.asarray([[BOS, *ids["target"]]])
+        source_ids = jnp.asarray([[*self.source_tokenizer.encode(source), EOS]])
+        target_ids = jnp.asarray([[BOS, *self.target_tokenizer.encode(target)]])
         outputs = self.module.apply(
             {"params": params},
             source_ids,
@@ -253,9 +254,15 @@ def build(config: ConfigDict, source_vocab: int, target_vocab: int) -> Seq2Seq:
     )
 
 
-def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """The decoder's input: the start token, then the target without its last."""
-    return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+def shift_right(
+    target: Int[Array, "B T"], positions: Int[Array, "B T"] | None = None
+) -> Int[Array, "B T"]:
+    """The decoder's input: the start token, then the target without its last.
+
+    In a packed row every example has its own start, where its positions begin.
+    """
+    shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+    return shifted if positions is None else jnp.where(positions == 0, BOS, shifted)
 
 
 def segments(tokens: Int[Array, "B T"]) -> Int[Array, "B T"]:

@@ -1,0 +1,64 @@
+"""Filters: each drops what it names, and nothing when it is off."""
+
+import pytest
+
+from transformer_jax import config
+from transformer_jax.data import filters
+
+
+def reason(source, target, sizes=(3, 3), **keys):
+    settings = config.base().filter
+    with settings.unlocked():
+        settings.update(empty=False, **keys) if "empty" not in keys else (
+            settings.update(**keys)
+        )
+    columns = {"source": [0] * sizes[0], "target": [0] * sizes[1]}
+    record = {"source": source, "target": target}
+    return filters.make(settings, max_length=11)(record, columns)
+
+
+@pytest.mark.parametrize(
+    ("keys", "pair", "sizes", "why"),
+    [
+        ({"empty": True}, ("um", " \t"), (3, 3), "with an empty side"),
+        ({"max_ratio": 3.0}, ("um", "one"), (8, 3), "beyond filter.max_ratio 3"),
+        ({"identical": True}, ("um ", "um"), (3, 3), "whose target is its source"),
+        ({"source_script": "latin"}, ("Дом a", "x"), (3, 3), "source is not in latin"),
+        ({"target_script": "han"}, ("x", "ein 家"), (3, 3), "target is not in han"),
+    ],
+)
+def test_each_filter_names_its_reason_and_is_silent_when_off(keys, pair, sizes, why):
+    assert why in reason(*pair, sizes, **keys)
+    assert reason(*pair, sizes) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "pair", "sizes"),
+    [
+        ({"max_ratio": 3.0}, ("um", "one"), (7, 3)),  # 6 pieces against 2
+        ({"identical": True}, ("um", "one"), (3, 3)),
+        ({"source_script": "Latin"}, ("Дом house 12", "x"), (3, 3)),  # mostly latin
+        ({"source_script": "latin"}, ("12 + 34 !", "x"), (3, 3)),  # no letters at all
+        ({"target_script": "han"}, ("x", "家、犬。"), (3, 3)),
+    ],
+)
+def test_what_is_within_bounds_is_kept(keys, pair, sizes):
+    assert reason(*pair, sizes, **keys) is None
+
+
+def test_the_longer_side_is_measured_in_pieces_without_its_end():
+    assert reason("um", "one", (12, 3)) is None
+    assert reason("um", "one", (3, 13)) == "longer than data.max_length 11 pieces"
+
+
+def test_only_a_pair_that_came_before_is_a_duplicate():
+    settings = config.base().filter
+    with settings.unlocked():
+        settings.duplicates = True
+    columns = {"source": [0], "target": [0]}
+    why_not = filters.make(settings, 11)
+    pairs = [("a", "bc"), ("ab", "c"), ("a", "bd"), ("a", "bc")]
+    found = [why_not({"source": s, "target": t}, columns) for s, t in pairs]
+    assert found == [None, None, None, "that came before"]
+    fresh = filters.make(settings, 11)
+    assert fresh({"source": "a", "target": "bc"}, columns) is None

@@ -1,0 +1,95 @@
+"""Subword sampling: other pieces of the same text, by (seed, epoch, example)."""
+
+import numpy as np
+import pytest
+
+from transformer_jax.data import store, tokenizer
+from transformer_jax.data.batches import Batch, Buckets, Shape
+from transformer_jax.data.records import Generated
+from transformer_jax.data.sampling import Sampler
+from transformer_jax.ids import EOS
+
+TEXTS = [f"O gato número {i} dorme na casa da Maria." for i in range(67)]
+RECORDS = Generated(lambda: [{"source": t, "target": t[::-1]} for t in TEXTS], "")
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return tokenizer.train([*TEXTS, *(t[::-1] for t in TEXTS)], "bpe", 420)
+
+
+@pytest.fixture(scope="module")
+def encoded(bpe, tmp_path_factory):
+    def encode(records):
+        return [{k: [*bpe.encode(v), EOS] for k, v in r.items()} for r in records]
+
+    def keep_odd():
+        return lambda record, columns: None if "3" in record["source"] else "no 3"
+
+    columns = {"source": store.Column("uint16"), "target": store.Column("uint16")}
+    root = tmp_path_factory.mktemp("store")
+    return store.build(root, RECORDS, columns, encode, "a", keep_odd)
+
+
+def sampler(bpe, strength=0.3, seed=5):
+    return Sampler({"source": bpe, "target": bpe}, RECORDS, strength, seed)
+
+
+def draw(sampler, encoded, examples, epoch=0, room=99):
+    batch = Batch(Shape(len(examples), (room, room)), np.asarray(examples)[:, None])
+    columns = encoded.take(batch.real)
+    limits = np.full((len(batch.real), 2), room)
+    drawn, kept = sampler.resample(columns, batch, epoch, limits)
+    rows = {side: [list(r) for r in drawn[side].rows()] for side in sampler.tokenizers}
+    return rows, kept
+
+
+def test_samples_spell_the_text_of_their_own_record(bpe, encoded):
+    rows, kept = draw(sampler(bpe), encoded, [3, 0, 5])
+    numbers = encoded.column(store.RECORD)[[3, 0, 5]]
+    assert kept == 0
+    for side in ("source", "target"):
+        assert [bpe.decode(row) for row in rows[side]] == [
+            RECORDS[int(n)][side] for n in numbers
+        ]
+        assert all(row[-1] == EOS for row in rows[side])
+
+
+def test_a_sample_depends_on_seed_epoch_and_example_only(bpe, encoded):
+    one, _ = draw(sampler(bpe), encoded, [3, 0, 5])
+    alone, _ = draw(sampler(bpe), encoded, [5, -1])
+    assert one["source"][2] == alone["source"][0]
+    assert one["target"][2] == alone["target"][0]
+    other, _ = draw(sampler(bpe), encoded, [3, 0, 5], epoch=1)
+    seeded, _ = draw(sampler(bpe, seed=6), encoded, [3, 0, 5])
+    assert one != other and one != seeded and other != seeded
+
+
+def test_a_sample_that_outgrows_its_room_keeps_what_was_stored_and_is_counted(
+    bpe, encoded
+):
+    stored = [list(encoded.row("source", i)) for i in range(7)]
+    room = len(stored[0])
+    rows, kept = draw(sampler(bpe, 0.9), encoded, range(7), room=room)
+    assert kept == 14
+    assert rows["source"] == stored
+
+
+def test_the_plan_leaves_room_for_most_samples(bpe, encoded):
+    stored = np.stack([encoded.lengths(s) for s in ("source", "target")], axis=1)
+    drawn = sampler(bpe, 0.1)
+    planned = drawn.lengths(encoded, stored, limit=17)
+    assert (planned >= stored).all() and stored.max() < planned.max() <= 17
+    assert (drawn.lengths(encoded, stored, limit=3) == stored).all()
+    plan = Buckets(planned, 512, 3, 8, 1, seed=0)
+    counts = []
+    for batch in plan.epoch(0):
+        columns = encoded.take(batch.real)
+        counts.append(drawn.resample(columns, batch, 0, plan.room(batch))[1])
+    assert sum(counts) < 0.5 * stored.size
+
+
+def test_a_process_without_examples_has_nothing_to_draw(bpe, encoded):
+    batch = Batch(Shape(2, (9, 9)), np.full((2, 1), -1))
+    columns = encoded.take(batch.real)
+    assert sampler(bpe).resample(columns, batch, 0, np.zeros((0, 2)))[1] == 0

@@ -1,0 +1,148 @@
+"""Text files: read line by line from disk, and every fault has its place."""
+
+import gzip
+import json
+
+import pytest
+
+from transformer_jax.data import text
+from transformer_jax.data.text import Lines
+from transformer_jax.errors import UserError
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        (tmp_path / name).write_bytes(content)
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_a_line_ends_at_a_newline_only_in_any_way_of_reading(write):
+    lines = Lines(write("t", "a\r\nb\u2028c\x0bd\x85e\n\nlást".encode()))
+    expected = ["a", "b\u2028c\x0bd\x85e", "", "lást"]
+    assert list(lines) == [lines[i] for i in range(len(lines))] == expected
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_the_last_line_needs_no_newline(write, end):
+    lines = Lines(write("t", b"um\ndois" + end))
+    assert list(lines) == [lines[0], lines[1]] == ["um", "dois"]
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 1 << 24])
+def test_blocks_of_any_size_find_the_same_lines(write, monkeypatch, block):
+    monkeypatch.setattr(text, "BLOCK", block)
+    content = "\ufeffé\r\n\nabcdefghijk\r\nç\n"
+    lines = Lines(write(f"t{block}", content.encode()))
+    assert list(lines) == ["é", "", "abcdefghijk", "ç"]
+    assert [lines[i] for i in (3, 1, 0)] == ["ç", "", "é"]
+    assert lines.notes[1].endswith(
+        "2 lines, the first of them line 1, end in CR LF: the carriage return is left "
+        "out"
+    )
+
+
+def test_gz_files_read_like_plain_ones_and_have_their_fingerprint(write):
+    content = b"um\ndois\n"
+    packed, plain = (
+        Lines(write("t.gz", gzip.compress(content))),
+        Lines(write("t", content)),
+    )
+    assert list(packed) == [packed[0], packed[1]] == ["um", "dois"]
+    assert packed.fingerprint == plain.fingerprint
+
+
+def test_a_byte_order_mark_is_no_text_and_is_said(write):
+    lines = Lines(write("t", b"\xef\xbb\xbfum\ndois\n"))
+    assert list(lines) == [lines[0], lines[1]] == ["um", "dois"]
+    (note,) = lines.notes
+    assert "t: line 1 begins with a byte order mark" in note
+
+
+def test_carriage_returns_are_said_with_their_first_line(write):
+    (note,) = Lines(write("t", b"um\ndois\r\ntr\res\r\n")).notes
+    assert "t: 2 lines, the first of them line 2, end in CR LF" in note
+
+
+def test_clean_text_has_no_notes(write):
+    assert Lines(write("t", b"um\ndo\ris\n")).notes == ()
+
+
+def test_invalid_utf8_is_named_by_file_line_and_column(write, monkeypatch):
+    path = write("bad", b"good\nb\xc3\xa9\xffd\n")
+    for block in (2, 1 << 24):
+        monkeypatch.setattr(text, "BLOCK", block)
+        with pytest.raises(UserError, match="bad, line 2: byte 0xff at column 4 is"):
+            Lines(path)
+
+
+@pytest.mark.parametrize("name", ["t", "t.gz"])
+def test_an_empty_file_is_refused(write, name):
+    content = gzip.compress(b"") if name == "t.gz" else b""
+    with pytest.raises(UserError, match=rf"{name} is empty"):
+        Lines(write(name, content))
+
+
+def test_a_damaged_gz_is_a_plain_error_and_leaves_nothing(write, tmp_path):
+    path = write("t.gz", gzip.compress(b"text\n" * 100)[:-9])
+    for _ in range(2):
+        with pytest.raises(UserError, match="t.gz cannot be read"):
+            Lines(path)
+
+
+def test_a_missing_file_is_a_plain_error(tmp_path):
+    with pytest.raises(UserError, match="nowhere cannot be read: No such file"):
+        Lines(tmp_path / "nowhere")
+
+
+def test_a_file_is_read_once_until_it_changes(write, monkeypatch):
+    path = write("t", b"um\n")
+    first = Lines(path)
+    monkeypatch.setattr(text, "_blocks", lambda path: pytest.fail("read again"))
+    assert Lines(path).fingerprint == first.fingerprint
+    monkeypatch.undo()
+    write("t", b"um\ndois\n")
+    assert len(Lines(path)) == 2
+
+
+def test_a_line_of_a_megabyte_is_a_line(write):
+    lines = Lines(write("t", b"a\n" + b"x" * 1_000_000 + b"\nb\n"))
+    assert [len(lines[i]) for i in range(3)] == [1, 1_000_000, 1]
+
+
+def test_patterns_name_files_in_order_from_a_folder(write, tmp_path):
+    for name in ("b.de", "a.de", "a.en"):
+        write(name, b"x\n")
+    names = [p.removeprefix(str(tmp_path)) for p in text.find_files("*.de", tmp_path)]
+    assert names == ["/a.de", "/b.de"]
+    assert text.find_files("none.de", str(tmp_path)) == []
+
+
+def test_patterns_pair_by_what_the_star_stands_for(write, tmp_path):
+    for name in ("news-10.de", "news-9.de", "news-9.english", "news-10.english"):
+        write(name, b"x\n")
+    pairs = text.pair_files("news-*.de", "news-*.english", str(tmp_path))
+    ends = [[p.rpartition("/")[2] for p in pair] for pair in pairs]
+    assert ends == [["news-10.de", "news-10.english"], ["news-9.de", "news-9.english"]]
+
+
+def test_a_file_of_a_pattern_without_its_other_side_is_named(write, tmp_path):
+    for name in ("1.de", "2.de", "1.en"):
+        write(name, b"x\n")
+    with pytest.raises(UserError, match=r"2 files and \*.en 1: .*2.de has no other"):
+        text.pair_files("*.de", "*.en", str(tmp_path))
+
+
+def test_the_index_of_a_file_does_not_hold_its_text(write, tmp_path):
+    """Flat memory: plain text stays where it is, only line starts are kept."""
+    lines = Lines(write("t", b"secret words\n" * 5))
+    place = text.cache.folder() / "text"
+    about = [json.loads(p.read_text()) for p in place.glob("*/about.json")]
+    assert any(a["path"] == lines.path for a in about)
+    (mine,) = [
+        p.parent for p in place.glob("*/about.json")
+        if json.loads(p.read_text())["path"] == lines.path
+    ]  # fmt: skip
+    assert sorted(f.name for f in mine.iterdir()) == ["about.json", "starts.npy"]

@@ -1,0 +1,71 @@
+"""Which pairs training leaves out, each for a reason that is counted.
+
+Every filter is off or on by a key of the config's `filter` section; only training
+examples are filtered, never what a model is judged by.
+"""
+
+import functools
+import hashlib
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+FOREIGN = 0.5  # share of letters outside the expected script that is too much
+
+
+def make(
+    settings: ConfigDict, max_length: int, ends: int = 1
+) -> Callable[[dict[str, str], dict[str, Sequence[int]]], str | None]:
+    """A function (record, columns) → the reason for leaving a pair out, or None.
+
+    It remembers what it has seen, so each build of a store makes its own. Of a
+    column's tokens, `ends` are no pieces of the text.
+    """
+    seen: set[bytes] = set()
+
+    def why_not(record: dict[str, str], columns: dict[str, Any]) -> str | None:
+        source, target = record["source"], record["target"]
+        sizes = [len(columns[side]) - ends for side in ("source", "target")]
+        if settings.empty and not (source.strip() and target.strip()):
+            return "with an empty side"
+        if max(sizes) > max_length:
+            return f"longer than data.max_length {max_length} pieces"
+        ratio = settings.max_ratio
+        if ratio and max(sizes) > ratio * max(min(sizes), 1):
+            return f"of unequal lengths, beyond filter.max_ratio {ratio:g}"
+        if settings.identical and source.strip() == target.strip():
+            return "whose target is its source"
+        for side, text in (("source", source), ("target", target)):
+            script = settings[f"{side}_script"]
+            if script and foreign_share(text, script) > FOREIGN:
+                return f"whose {side} is not in {script} script"
+        if settings.duplicates:
+            digest = hashlib.blake2b(
+                f"{len(source)} {source}{target}".encode(), digest_size=16
+            ).digest()
+            if digest in seen:
+                return "that came before"
+            seen.add(digest)
+        return None
+
+    return why_not
+
+
+def foreign_share(text: str, script: str) -> float:
+    """The share of a text's letters that are not of a script."""
+    scripts = Counter(found for c in text if (found := script_of(c)))
+    total = sum(scripts.values())
+    return 1 - scripts[script.lower()] / total if total else 0.0
+
+
+@functools.cache
+def script_of(character: str) -> str:
+    """latin, cyrillic, greek, arabic, han, …; empty if it is no letter."""
+    if not character.isalpha():
+        return ""
+    name = unicodedata.name(character, "").lower()
+    first = name.split(" ")[0].split("-")[0]
+    return "han" if first == "cjk" else first

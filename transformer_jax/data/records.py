@@ -1,0 +1,205 @@
+"""A split of a corpus: a random-access sequence of records that costs no memory.
+
+A record is a dict, {"source": str, "target": str} for parallel text. Whatever holds
+records has a `fingerprint` of all that determines them, `notes` on what is odd about
+its files, and says `where` a record stands, for messages. None is ever skipped.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.data.text import Lines
+from transformer_jax.errors import UserError, nearest
+
+Record = dict[str, Any]
+
+
+class Generated(Sequence[Record]):
+    """Records made by a function, when first looked at: a store may need none."""
+
+    notes = ()
+
+    def __init__(self, make: Callable[[], Sequence[Record]], fingerprint: str):
+        self._make = make
+        self.fingerprint = fingerprint
+
+    @functools.cached_property
+    def _records(self) -> Sequence[Record]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index):
+        return self._records[index]
+
+    def where(self, index: int) -> str:
+        return f"generated example {index + 1}"
+
+
+class Parallel(Sequence[Record]):
+    """Files of equally many lines; line i of one translates line i of the other."""
+
+    def __init__(self, paths: dict[str, str]):
+        self.sides = {side: Lines(path) for side, path in paths.items()}
+        counts = {lines.path: len(lines) for lines in self.sides.values()}
+        if len(set(counts.values())) > 1:
+            first, *others = counts.items()
+            other = next(o for o in others if o[1] != first[1])
+            raise UserError(
+                f"{first[0]} has {first[1]} lines, but {other[0]} has {other[1]}: "
+                "parallel files pair line by line"
+            )
+        self.fingerprint = _fingerprint(
+            {side: lines.fingerprint for side, lines in self.sides.items()}
+        )
+        self.notes = tuple(n for lines in self.sides.values() for n in lines.notes)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.sides.values())))
+
+    def __getitem__(self, index: int) -> Record:
+        return {side: lines[index] for side, lines in self.sides.items()}
+
+    def __iter__(self) -> Iterator[Record]:
+        for row in zip(*self.sides.values(), strict=True):
+            yield dict(zip(self.sides, row, strict=True))
+
+    def where(self, index: int) -> str:
+        return next(iter(self.sides.values())).where(index)
+
+
+class Table(Sequence[Record]):
+    """A file with a record a line: tab-separated columns, or JSON objects.
+
+    `columns` names, for each field of a record, a column's number (from 1) or a key
+    ("translation.de" is the key "de" inside "translation").
+    """
+
+    def __init__(self, path: str, form: str, columns: dict[str, str]):
+        self.lines, self.columns = Lines(path), columns
+        self._parse = {"tsv": self._from_tabs, "jsonl": self._from_json}[form]
+        self.fingerprint = _fingerprint([form, columns, self.lines.fingerprint])
+        self.notes = self.lines.notes
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: int) -> Record:
+        return self._parse(index, self.lines[index])
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self._parse(i, line) for i, line in enumerate(self.lines))
+
+    def where(self, index: int) -> str:
+        return self.lines.where(index)
+
+    def _from_tabs(self, index: int, line: str) -> Record:
+        cells = line.split("\t")
+        record = {}
+        for field, column in self.columns.items():
+            if int(column) > len(cells):
+                raise UserError(
+                    f"{self.where(index)} has {len(cells)} tab-separated columns, but "
+                    f"the {field} is column {column} (data.{field}_column)"
+                )
+            record[field] = cells[int(column) - 1]
+        return record
+
+    def _from_json(self, index: int, line: str) -> Record:
+        try:
+            content = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{self.where(index)} is no JSON: {error}") from None
+        return {f: self._find(index, content, c) for f, c in self.columns.items()}
+
+    def _find(self, index: int, content: Any, column: str) -> Any:
+        found = content
+        for key in column.split("."):
+            if not isinstance(found, dict) or key not in found:
+                known = list(found) if isinstance(found, dict) else []
+                hint = nearest(key, known) or f" It has: {', '.join(known)}."
+                raise UserError(f"{self.where(index)} has no key {column!r}.{hint}")
+            found = found[key]
+        return found
+
+
+class Joined(Sequence[Record]):
+    """Several corpora one after another, each with a weight, and a tag or none.
+
+    A tag is put before the source: the model learns which direction it asks for.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Any],
+        weights: Sequence[float] = (),
+        tags: Sequence[str] = (),
+    ):
+        self.parts = list(parts)
+        self.weights = tuple(weights) or (1.0,) * len(self.parts)
+        self.tags = tuple(tags) or ("",) * len(self.parts)
+        self.notes = tuple(n for part in self.parts for n in part.notes)
+        self.fingerprint = _fingerprint(
+            [[p.fingerprint for p in self.parts], self.tags]
+        )
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum([len(part) for part in self.parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: int) -> Record:
+        part, inside = self._locate(index)
+        return _tagged(self.parts[part][inside], self.tags[part])
+
+    def __iter__(self) -> Iterator[Record]:
+        for part, tag in zip(self.parts, self.tags, strict=True):
+            for record in part:
+                yield _tagged(record, tag)
+
+    def where(self, index: int) -> str:
+        part, inside = self._locate(index)
+        return self.parts[part].where(inside)
+
+    def repeats_of(self, indices: np.ndarray) -> np.ndarray | None:
+        """How often each of these records comes in an epoch; None: each once."""
+        if len(set(self.weights)) == 1:
+            return None
+        part = np.searchsorted(self._ends, indices, side="right")
+        return whole_numbers(self.weights)[part]
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        part = int(np.searchsorted(self._ends, index, side="right"))
+        return part, index - (int(self._ends[part - 1]) if part else 0)
+
+
+def whole_numbers(weights: Sequence[float]) -> np.ndarray:
+    """Small whole numbers in the proportion of the weights, within a fiftieth of each
+    if multiples up to 20 allow it: an epoch in which each corpus comes whole times."""
+    weights = np.asarray(weights) / min(weights)
+
+    def error(multiple):
+        whole = np.rint(weights * multiple)
+        return np.abs(whole / multiple / weights - 1).max()
+
+    multiples = range(1, 21)
+    close = [m for m in multiples if error(m) < 0.02] or [min(multiples, key=error)]
+    return np.rint(weights * close[0]).astype(int)
+
+
+def _tagged(record: Record, tag: str) -> Record:
+    return {**record, "source": f"{tag} {record['source']}"} if tag else record
+
+
+def _fingerprint(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

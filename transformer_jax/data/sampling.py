@@ -1,0 +1,75 @@
+"""Subword sampling: the same text in other pieces, anew each epoch.
+
+BPE-dropout and its kin make a model robust to how words fall apart. A sample is a
+function of (seed, epoch, example, side), so a resumed run, or one on more processes,
+draws the same. One that outgrows the room that the batch plan gave its example is
+replaced by the stored segmentation, and counted.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.data.batches import Batch
+from transformer_jax.data.store import RECORD, Ragged, Store
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.ids import EOS
+
+PROBED = 512  # examples drawn once, to learn how much longer samples are
+MARGIN = 1.15  # beyond that mean, so that few outgrow their room
+
+
+class Sampler:
+    """Draws the columns of `tokenizers` again from the text of their records."""
+
+    def __init__(
+        self,
+        tokenizers: Mapping[str, Tokenizer],
+        records: Any,
+        strength: float,
+        seed: int,
+    ):
+        self.tokenizers, self.records = tokenizers, records
+        self.strength, self.seed = strength, seed
+
+    def lengths(self, store: Store, stored: np.ndarray, limit: int) -> np.ndarray:
+        """The lengths [examples, sides] to plan with: room for most samples."""
+        probed = np.linspace(0, len(store) - 1, min(PROBED, len(store))).astype(int)
+        columns = store.take(probed)
+        growth = [
+            sum(map(len, self._draw(side, columns, probed, epoch=0)))
+            / columns[side].lengths.sum()
+            for side in self.tokenizers
+        ]
+        room = np.ceil(stored * np.maximum(growth, 1) * MARGIN).astype(stored.dtype)
+        return np.maximum(stored, np.minimum(room, limit))
+
+    def resample(
+        self, columns: dict[str, Any], batch: Batch, epoch: int, room: np.ndarray
+    ) -> tuple[dict[str, Any], int]:
+        """The columns of a batch, drawn again; and how many kept what was stored."""
+        if not len(batch.real):  # a process whose rows are all empty
+            return columns, 0
+        changed, kept = dict(columns), 0
+        for side, name in enumerate(self.tokenizers):
+            drawn = self._draw(name, columns, batch.real, epoch)
+            rows = columns[name].rows()
+            for i, ids in enumerate(drawn):
+                if len(ids) <= room[i, side]:
+                    rows[i] = np.asarray(ids, columns[name].values.dtype)
+                else:
+                    kept += 1
+            lengths = np.array([len(row) for row in rows])
+            changed[name] = Ragged(np.concatenate(rows), lengths)
+        return changed, kept
+
+    def _draw(self, side, columns, examples, epoch) -> list[list[int]]:
+        tokenizer, found = self.tokenizers[side], []
+        for example, record in zip(examples, columns[RECORD], strict=True):
+            name = f"{self.seed}/{epoch}/{example}/{side}".encode()
+            seed = int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) >> 1
+            text = self.records[int(record)][side]
+            found.append([*tokenizer.sample(text, self.strength, seed), EOS])
+        return found

@@ -1,0 +1,187 @@
+"""Text files as sequences of lines that cost no memory, however large the file.
+
+A first pass checks a file (UTF-8, to the line and column), hashes its text and notes
+where its lines begin; the result is kept, by path, size and time of change. A line ends
+at a newline only. A carriage return before it and a byte order mark before the first
+line are no text: they are left out, and said. A .gz file is unpacked once.
+"""
+
+import functools
+import glob
+import gzip
+import hashlib
+import json
+import os
+import pathlib
+import re
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from transformer_jax.data import cache
+from transformer_jax.errors import UserError
+
+BLOCK = 1 << 24  # bytes read at a time
+BOM = b"\xef\xbb\xbf"
+
+
+class Lines(Sequence[str]):
+    """The lines of a UTF-8 text file, plain or .gz."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = str(path)
+        about = _identity(self.path)
+        key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
+        place = cache.made_once(
+            cache.folder() / "text" / key, functools.partial(_index, self.path)
+        )
+        found = json.loads((place / "about.json").read_text())
+        self.fingerprint: str = found["sha256"]
+        self.notes: tuple[str, ...] = tuple(f"{self.path}: {n}" for n in found["notes"])
+        self._starts = np.load(place / "starts.npy", mmap_mode="r")
+        unpacked = place / "text"
+        self._text = str(unpacked) if unpacked.exists() else self.path
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> str:
+        begin, end = (int(n) for n in self._starts[index : index + 2])
+        return _decode(os.pread(self._descriptor, end - begin - 1, begin))
+
+    def __iter__(self) -> Iterator[str]:
+        with open(self._text, "rb", buffering=1 << 20) as file:
+            file.seek(int(self._starts[0]))
+            for raw in file:
+                yield _decode(raw.removesuffix(b"\n"))
+
+    def where(self, index: int) -> str:
+        return f"{self.path}, line {index + 1}"
+
+    @functools.cached_property
+    def _descriptor(self) -> int:
+        descriptor = os.open(self._text, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        return descriptor
+
+
+def find_files(entry: str, folder: str = "") -> list[str]:
+    """The files that a path or a pattern with * ? [ ] names, in order of their names.
+
+    A relative path starts at `folder`, if there is one.
+    """
+    path = os.path.join(folder, entry)
+    if not glob.has_magic(path):
+        return [path] if os.path.isfile(path) else []
+    return sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
+
+
+def pair_files(source: str, target: str, folder: str = "") -> list[tuple[str, str]]:
+    """Files of both sides; those of two patterns are paired by what * stands for."""
+    sources, targets = find_files(source, folder), find_files(target, folder)
+    for entry, found in ((source, sources), (target, targets)):
+        if not found:
+            raise UserError(f"there is no file {os.path.join(folder, entry)}")
+    if not glob.has_magic(source) and not glob.has_magic(target):
+        return [(sources[0], targets[0])]
+    left = {_wild(source, folder, path): path for path in sources}
+    right = {_wild(target, folder, path): path for path in targets}
+    if odd := sorted({*left} ^ {*right}):
+        lonely = left.get(odd[0]) or right.get(odd[0])
+        raise UserError(
+            f"{source} names {len(sources)} files and {target} {len(targets)}: "
+            f"{lonely} has no other side"
+        )
+    return [(left[part], right[part]) for part in sorted(left)]
+
+
+def _wild(entry: str, folder: str, path: str) -> tuple[str, ...]:
+    """What the wildcards of a pattern stand for in a path."""
+    pattern = re.escape(os.path.join(folder, entry))
+    for wild, group in ((r"\*\*/", "(.*/)?"), (r"\*", "([^/]*)"), (r"\?", "([^/])")):
+        pattern = pattern.replace(wild, group)
+    pattern = re.sub(r"\\\[(.*?)\\\]", r"([\1])", pattern).replace(r"\-", "-")
+    found = re.fullmatch(pattern, path)
+    return found.groups() if found else (path,)
+
+
+def _decode(raw: bytes) -> str:
+    return raw.removesuffix(b"\r").decode("utf-8")
+
+
+def _identity(path: str) -> list:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    # A file of this size and time of change at this path is taken to be the same.
+    return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
+
+
+def _index(path: str, place: pathlib.Path) -> None:
+    """Reads a file once; writes where its lines begin, its hash, and what is odd."""
+    digest, size, lines, returns, first_return = hashlib.sha256(), 0, 0, 0, 0
+    starts, marked = [], False
+    copy = str(place / "text") if path.endswith(".gz") else os.devnull
+    with open(copy, "wb") as unpacked:
+        for block in _blocks(path):
+            if not size and block.startswith(BOM):
+                marked = True
+            _check(path, block, lines)
+            digest.update(block)
+            unpacked.write(block)
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+            found = block.count(b"\r\n")
+            if found and not returns:
+                first_return = lines + block.count(b"\n", 0, block.find(b"\r\n")) + 1
+            starts.append(ends.astype(np.int64) + size + 1)
+            returns, lines, size = returns + found, lines + len(ends), size + len(block)
+    if not size:
+        raise UserError(f"{path} is empty: there is nothing to read")
+    bounds = np.concatenate([[len(BOM) if marked else 0], *starts])
+    if bounds[-1] != size:  # the last line has no newline: as if it had one
+        bounds = np.append(bounds, size + 1)
+    notes = []
+    if marked:
+        notes.append("line 1 begins with a byte order mark, which is left out")
+    if returns:
+        notes.append(
+            f"{returns} lines, the first of them line {first_return}, end in CR LF: "
+            "the carriage return is left out"
+        )
+    np.save(place / "starts.npy", bounds)
+    about = {"path": path, "sha256": digest.hexdigest(), "notes": notes}
+    (place / "about.json").write_text(json.dumps(about))
+
+
+def _blocks(path: str) -> Iterator[bytes]:
+    """A file in blocks of whole lines."""
+    opener = gzip.open if path.endswith(".gz") else open
+    rest = b""
+    try:
+        with opener(path, "rb") as file:
+            while data := file.read(BLOCK):
+                cut = data.rfind(b"\n") + 1
+                if not cut:
+                    rest += data
+                    continue
+                yield rest + data[:cut]
+                rest = data[cut:]
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if rest:
+        yield rest
+
+
+def _check(path: str, block: bytes, lines_before: int) -> None:
+    try:
+        block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = lines_before + block.count(b"\n", 0, error.start) + 1
+        column = error.start - block.rfind(b"\n", 0, error.start)
+        raise UserError(
+            f"{path}, line {line}: byte {block[error.start]:#04x} at column {column} "
+            "is not UTF-8: convert the file to UTF-8"
+        ) from None

@@ -1,0 +1,359 @@
+"""Data sets of TensorFlow Datasets (TFDS) at random access, without TensorFlow.
+
+`Split` is one split of a data set that was prepared as ArrayRecord; the command
+`python -m transformer_jax.data.tfds` prepares your own parallel text like that.
+What TFDS does without TensorFlow: text, labels, numbers, sequences and tensors, to read
+and to write; images to read (with Pillow), and to write from files but not from arrays.
+What it does not: read tfrecord, its default format, or unpack downloads.
+"""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import io
+import json
+import math
+import operator
+import pathlib
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from transformer_jax import cli
+from transformer_jax.errors import UserError, nearest
+
+SPLITS = ("train", "validation", "test")
+CHUNK = 256  # records read at once: three times as fast as one by one
+BLOCK = 1 << 16  # bytes hashed at once
+HASHED = 1 << 30  # bytes of a split that are hashed: of more, blocks evenly spread
+PREPARE = (
+    'python -c "import tensorflow_datasets as tfds; tfds.builder({name!r}, data_dir='
+    "{home!r}, file_format='array_record').download_and_prepare()\""
+)
+
+
+class Split(Sequence[dict[str, Any]]):
+    """A split of a prepared data set: train[:1000] of wmt14_translate/de-en.
+
+    `name` may also be the folder of a prepared version. `columns` names the feature
+    behind each field of a record, "question.text" a nested one; without it, features
+    keep their names. Text is str, all else as TFDS gives it. Record 17 is train[17:18].
+    """
+
+    notes = ()
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        data_dir: str = "",
+        columns: dict[str, str] | None = None,
+    ):
+        builder = _open(name, data_dir)
+        info = builder.info
+        config = f"/{info.config_name}" if info.config_name else ""
+        self.name = f"{info.name}{config}:{info.version}"
+        self.split = split
+        known = dict(sorted(_features(info.features)))  # TFDS shuffles them
+        self.columns = dict(columns or zip(known, known, strict=True))
+        for field, feature in self.columns.items():
+            if feature not in known:
+                raise UserError(
+                    f"{self.name} has no feature {feature!r} for the {field}: it has "
+                    f"{', '.join(known)}.{nearest(feature, known)}"
+                )
+        self._keys = {field: known[path] for field, path in self.columns.items()}
+        try:
+            self._source, self._files = _read(builder, split)
+        except Exception as error:  # TFDS raises whatever comes
+            raise UserError(_explain(builder, self.name, split, error)) from error
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = operator.index(index) + (len(self) if index < 0 else 0)
+        if not 0 <= row < len(self):
+            raise IndexError(f"{self.where(index)}: there are {len(self)}")
+        try:
+            example = self._source[row]
+        except Exception as error:  # a damaged file, or no Pillow for an image
+            raise UserError(f"{self.where(row)} cannot be read: {error}") from error
+        return self._record(row, example)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for start in range(0, len(self), CHUNK):
+            rows = list(range(start, min(start + CHUNK, len(self))))
+            try:
+                examples = self._source.__getitems__(rows)
+            except Exception:  # one by one, so that the error names the record
+                yield from (self[row] for row in rows)
+                continue
+            yield from map(self._record, rows, examples)
+
+    def where(self, index: int) -> str:
+        return f"{self.name}, split {self.split}, record {index}"
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of all that determines the records, wherever their files are."""
+        about = [self.name, self.split, sorted(self.columns.items()), len(self)]
+        digest = hashlib.sha256(json.dumps(about).encode())
+        paths = [pathlib.Path(file.filename) for file in self._files]
+        sizes = [path.stat().st_size for path in paths]
+        stride = math.ceil(sum(sizes) / HASHED) or 1  # in blocks
+        for file, path, size in zip(self._files, paths, sizes, strict=True):
+            part = [path.name, size, file.examples_in_shard, file.skip, file.take]
+            digest.update(json.dumps(part).encode())
+            with path.open("rb") as content:
+                for start in (*range(0, size, stride * BLOCK), max(0, size - BLOCK)):
+                    content.seek(start)
+                    digest.update(content.read(BLOCK))
+        return digest.hexdigest()
+
+    def _record(self, row: int, example: dict[str, Any]) -> dict[str, Any]:
+        record = {}
+        for field, keys in self._keys.items():
+            try:
+                record[field] = _text(functools.reduce(operator.getitem, keys, example))
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{self.where(row)}: the {field} is no UTF-8 text: {error}"
+                ) from None
+        return record
+
+
+def _tensorflow_datasets() -> Any:
+    try:
+        import tensorflow_datasets  # half a second: only when used
+    except ImportError as error:
+        packages = "tensorflow-datasets array_record h5py"
+        raise UserError(f"{error}: pip install {packages}") from error
+    return tensorflow_datasets
+
+
+def _open(name: str, data_dir: str) -> Any:
+    """The builder of a data set, by its name or by the folder of a version."""
+    tfds = _tensorflow_datasets()
+    folder = pathlib.Path(name).expanduser()
+    if (folder / "dataset_info.json").is_file():
+        return tfds.builder_from_directory(folder)
+    if name.startswith((".", "/", "~")):
+        raise UserError(
+            f"{name} holds no dataset_info.json: name the folder of a prepared "
+            "version, such as my_corpus/1.0.0"
+        )
+    try:
+        return tfds.builder(name, data_dir=data_dir or None)
+    except tfds.core.registered.DatasetNotFoundError as error:
+        home = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+        known = tfds.core.registered.list_imported_builders()
+        known += [path.name for path in home.glob("*")]
+        problem = f"{name!r} is no data set of TFDS, and not prepared in {home} either."
+        problem += nearest(re.split("[/:]", name)[0], known)
+        try:
+            import h5py  # noqa: F401
+        except ImportError:  # TFDS then leaves out whatever comes after it
+            problem += " Without h5py, TFDS lacks wmt*, glue and more: pip install h5py"
+        raise UserError(problem) from error
+    except Exception as error:  # of the config, the version or the form of the name
+        reason = " ".join(str(error).split())
+        raise UserError(f"TFDS cannot open {name!r}: {reason}") from error
+
+
+def _read(builder: Any, split: str) -> tuple[Sequence, list]:
+    """The examples of a split, and the parts of files they are in."""
+    splits = builder.info.splits  # none in tfds.testing.mock_data
+    if splits and splits[split].num_examples < 1:
+        raise ValueError("it holds no records.")
+    source = builder.as_data_source(split)
+    files = list(builder.info.splits[split].file_instructions) if splits else []
+    if lost := [f.filename for f in files if not pathlib.Path(f.filename).is_file()]:
+        raise ValueError(f"{len(lost)} of its files are missing, such as {lost[0]}.")
+    if files and len(source) != splits[split].num_examples:
+        raise ValueError("TFDS reads parts of a split from array_record only.")
+    return source, files
+
+
+def _explain(builder: Any, name: str, split: str, error: Exception) -> str:
+    """What is wrong with a split that cannot be read, and the way out."""
+    info, folder, home = builder.info, builder.data_path, builder.data_dir_root
+    formats = {form.value for form in info.available_file_formats()}
+    prepared = builder.is_prepared()
+    if prepared and formats & {"array_record", "parquet"}:
+        sizes = [f"{s} ({info.splits[s].num_examples} records)" for s in info.splits]
+        asked = re.sub(r"\[.*?\]", "", split).split("+")
+        unknown = [s for s in asked if s not in info.splits]
+        return (
+            f"{name}, split {split!r}: {' '.join(str(error).split())} There is "
+            f"{', '.join(sizes)}; parts are written train[:1000], train[90%:]."
+            f"{nearest(unknown[0], info.splits) if unknown else ''}"
+        )
+    if prepared:
+        problem = f"{folder} is prepared as {', '.join(formats)}, not as array_record"
+        home = "ANOTHER_FOLDER"
+    else:
+        problem = f"{name} is not prepared: there is nothing in {folder}"
+        others = [p.parent.name for p in folder.parent.glob("*/dataset_info.json")]
+        if others:
+            names = [f"{name.split(':')[0]}:{version}" for version in sorted(others)]
+            problem += f" (there is {', '.join(names)})"
+    command = PREPARE.format(name=name, home=str(home))
+    return (
+        f"{problem}. Prepare it on a machine with a network, and copy the folder (only "
+        "this step needs TensorFlow: pip install tensorflow tensorflow-datasets "
+        f"importlib_resources h5py):\n  {command}"
+    )
+
+
+def _features(feature: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple]]:
+    """Names of features, 'answers.text' for a nested one, with the keys to it."""
+    inner = getattr(feature, "feature", feature)  # of a sequence
+    if not hasattr(inner, "items"):
+        yield ".".join(keys), keys
+        return
+    for key, part in inner.items():
+        yield from _features(part, (*keys, key))
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    strings = isinstance(value, np.ndarray) and value.dtype == object
+    return [_text(v) for v in value] if strings or isinstance(value, list) else value
+
+
+def prepare(
+    name: str,
+    languages: tuple[str, str],
+    files: dict[str, tuple[str, str]],
+    data_dir: str = "",
+    version: str = "1.0.0",
+) -> pathlib.Path:
+    """Makes parallel text a data set of TFDS; returns the folder of this version.
+
+    `files` has two for each split, plain or .gz, with one sentence a line.
+    """
+    tfds = _tensorflow_datasets()
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise UserError(f"{name!r}: a name is of a-z, 0-9 and _, such as my_corpus")
+    if name in tfds.core.registered.list_imported_builders():
+        raise UserError(f"{name!r} is a data set of TFDS's own: choose another name")
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+        raise UserError(f"{version!r}: a version is three numbers, such as 1.0.0")
+    if languages[0] == languages[1]:
+        raise UserError(f"both languages are {languages[0]!r}: they name the columns")
+    for pair in files.values():  # every fault is found before anything is written
+        counts = [sum(1 for _ in _lines(path)) for path in pair]
+        if counts[0] != counts[1]:
+            raise UserError(
+                f"{pair[0]} has {counts[0]} lines, but {pair[1]} has {counts[1]}: "
+                "parallel files pair line by line"
+            )
+        if not counts[0]:
+            raise UserError(f"{pair[0]} is empty: there is nothing to read")
+    make = functools.partial(_parallel_text(), name, version, languages, files)
+    builder = make(data_dir=data_dir or None, file_format="array_record")
+    if builder.data_path.exists():
+        raise UserError(f"{builder.data_path} exists: remove it, or raise the version")
+    offline = tfds.download.DownloadConfig(try_download_gcs=False)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # TFDS talks of downloads
+            builder.download_and_prepare(download_config=offline)
+    except OSError as error:
+        raise UserError(f"{builder.data_path} cannot be written: {error}") from error
+    return pathlib.Path(builder.data_path)
+
+
+@functools.cache
+def _parallel_text() -> type:
+    """The builder's class: made here because its base class takes long to import."""
+    tfds = _tensorflow_datasets()
+
+    class ParallelText(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        """Sentences in two languages from local files, in the order of the files."""
+
+        url_infos = None  # TFDS would look for them, and need importlib_resources
+
+        def __init__(self, name, version, languages, files, **options):
+            self.name, self.VERSION = name, tfds.core.Version(version)
+            self.languages, self.files = languages, files
+            super().__init__(**options)
+
+        def _info(self):
+            return tfds.core.DatasetInfo(
+                builder=self,
+                features=tfds.features.Translation(self.languages),
+                disable_shuffling=True,
+            )
+
+        def _split_generators(self, dl_manager):
+            return {s: self._generate_examples(pair) for s, pair in self.files.items()}
+
+        def _generate_examples(self, pair):
+            lines = zip(*map(_lines, pair), strict=True)
+            for number, sentences in enumerate(lines):
+                yield number, dict(zip(self.languages, sentences, strict=True))
+
+    return ParallelText
+
+
+def _lines(path: str) -> Iterator[str]:
+    opener = gzip.open if path.endswith(".gz") else open
+    try:
+        with opener(path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                raw = raw.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
+                yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {number}: byte {error.object[error.start]:#04x} at column "
+            f"{error.start + 1} is not UTF-8: convert the file to UTF-8"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("name", "", "The data set to make, such as my_corpus.")
+    flags.DEFINE_string("source_language", "", "The language translated from, as de.")
+    flags.DEFINE_string("target_language", "", "The language translated to, as en.")
+    for split in SPLITS:
+        flags.DEFINE_string(split, "", f"The two files of {split}: a.de,a.en")
+    flags.DEFINE_string("data_dir", "", "Where to (default: where TFDS has its data).")
+    flags.DEFINE_string("version", "1.0.0", "To raise when the text changes.")
+
+
+def main(overrides: dict[str, str]) -> None:
+    args = flags.FLAGS
+    for key in overrides:
+        raise UserError(f"--config.{key} is for training: this command has no config")
+    cli.require("name", args.name, "what the data set is called, such as my_corpus")
+    cli.require("train", args.train, "the two files to learn from: train.de,train.en")
+    for side in ("source", "target"):
+        key = f"{side}_language"
+        cli.require(key, args[key].value, f"what the {side} is in, such as de")
+    files = {s: tuple(args[s].value.split(",")) for s in SPLITS if args[s].value}
+    for split, pair in files.items():
+        if len(pair) != 2:
+            raise UserError(f"--{split} names {len(pair)} files: give source,target")
+    languages = (args.source_language, args.target_language)
+    if not cli.is_terminal():
+        _tensorflow_datasets().disable_progress_bar()
+    folder = prepare(args.name, languages, files, args.data_dir, args.version)
+    print(f"# prepared in {folder}; to train with it:")
+    keys = {"source": "tfds", "tfds_name": args.name, "folder": args.data_dir}
+    keys |= {"source_column": languages[0], "target_column": languages[1]}
+    keys |= {f"{split}_split": split if split in files else "" for split in SPLITS}
+    for key, value in keys.items():
+        print(f"config.data.{key} = {value!r}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)

@@ -1,0 +1,241 @@
+"""BLEU by each protocol that published figures use, and whether a difference is real.
+
+    BLEU = min(1, exp(1 - r/c)) · (p1 · p2 · p3 · p4)^(1/4)
+
+for c tokens of answers and r of references; p_n: the share of right n-grams. What a
+token is decides 1.5 points, so every value carries sacreBLEU's signature. The trap: of
+two files of unequal length sacreBLEU scores the shorter, without a word; not here.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from transformer_jax.errors import UserError
+
+# The rows of the panel: their names, and published figures of the same protocol.
+READINGS = {
+    "bleu": (
+        "BLEU",
+        "cased sacreBLEU figures, such as 28.6 of fairseq's big model on newstest2014 "
+        "EN-DE (29.29 with compounds split)",
+    ),
+    "bleu_lc": (
+        "BLEU, lower-cased",
+        "lower-cased sacreBLEU figures, such as Joey NMT's 33.73 on IWSLT14 DE-EN",
+    ),
+    "bleu_intl": (
+        "BLEU, international tokens",
+        "sacreBLEU -tok intl figures, such as 28.33 of a tensor2tensor base model on "
+        "newstest2014 EN-DE (27.52 as plain sacreBLEU)",
+    ),
+    "bleu_compound": (
+        "BLEU, Moses tokens, compounds split: the paper's",
+        "the paper's 27.3 (base) and 28.4 (big) on newstest2014 EN-DE; its authors "
+        "also normalised the reference's quotation marks by hand",
+    ),
+    "bleu_tok_lc": (
+        "BLEU, Moses tokens, lower-cased",
+        "tokenised lower-cased figures, such as Revisit-MMT's 41.02 on Multi30k EN-DE "
+        "test2016 (punctuation normalised too)",
+    ),
+    "chrf": ("chrF", "sacreBLEU's chrF2 figures; the paper gives none"),
+}
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Score:
+    """One reading of BLEU or chrF, and with which published figures it compares."""
+
+    key: str
+    name: str
+    value: float
+    signature: str
+    comparable: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A system against the baseline by one metric; intervals are 95 % half-widths."""
+
+    metric: str
+    baseline: str
+    system: str
+    baseline_score: float
+    baseline_mean: float
+    baseline_interval: float
+    score: float
+    mean: float
+    interval: float
+    p: float
+    signature: str
+
+
+def headline(answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Corpus BLEU and chrF against raw references, one a sentence."""
+    import sacrebleu  # costs half a second, and only scoring needs it
+
+    _check("answers", answers, references)
+    scores = {}
+    for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
+        value, signature = _corpus(metric, answers, references)
+        scores |= {name: value, f"{name}_signature": signature}
+    return scores
+
+
+def panel(
+    answers: Sequence[str], references: Sequence[str], language: str
+) -> list[Score]:
+    """All READINGS of the same answers; `language` is that of the Moses tokens."""
+    from sacrebleu import BLEU, CHRF
+
+    _check("answers", answers, references)
+    moses, rules = _moses(language)
+    raw = answers, references
+    # Not escaped (&quot;): that gives tokens other names and changes no BLEU.
+    tokens = [
+        [moses.tokenize(line, escape=False, return_str=True) for line in side]
+        for side in raw
+    ]
+    split = [[split_compounds(line) for line in side] for side in tokens]
+    # Forced: `headline` warns of answers that look tokenised, and once is enough.
+    rows = {
+        "bleu": (BLEU(force=True), raw, ""),
+        "bleu_lc": (BLEU(lowercase=True, force=True), raw, ""),
+        "bleu_intl": (BLEU(tokenize="intl", force=True), raw, ""),
+        "bleu_compound": (
+            BLEU(tokenize="none", force=True),
+            split,
+            f"{rules}, compounds split",
+        ),
+        "bleu_tok_lc": (
+            BLEU(lowercase=True, tokenize="none", force=True),
+            tokens,
+            f"{rules}, lower-cased after",
+        ),
+        "chrf": (CHRF(), raw, ""),
+    }
+    scores = []
+    for key, (metric, sides, tokeniser) in rows.items():
+        value, signature = _corpus(metric, *sides)
+        signature = signature.replace("tok:none", f"tok:none ({tokeniser})")
+        name, comparable = READINGS[key]
+        scores.append(Score(key, name, value, signature, comparable))
+    return scores
+
+
+def split_compounds(tokens: str) -> str:
+    """`rich-text` as `rich ##AT##-##AT## text`, exactly as the authors' perl does it.
+
+    Both neighbours of a hyphen are used up, so that of `a-b-c` only the first is split.
+    But perl read bytes: `ü` has two, and of `a-ü-c` both are.
+    """
+    text = tokens.encode("utf-8", "surrogatepass")
+    text = re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text)
+    return text.decode("utf-8", "surrogatepass")
+
+
+def compare(
+    systems: dict[str, Sequence[str]],
+    references: Sequence[str],
+    samples: int = 1000,
+    seed: int = 12345,
+) -> list[Comparison]:
+    """Each system against the first, by paired bootstrap over the sentences."""
+    from sacrebleu import BLEU, CHRF
+    from sacrebleu.significance import PairedTest
+
+    if len(systems) < 2:
+        raise UserError(f"a comparison needs two systems or more, not {len(systems)}")
+    if samples < 1 or seed < 1:  # sacreBLEU takes 0 for "the default" and "any"
+        raise UserError(f"{samples=} and {seed=} must both be 1 or more")
+    for name, answers in systems.items():
+        _check(f"answers of {name}", answers, references)
+    named = [(name, list(answers)) for name, answers in systems.items()]
+    metrics = {"BLEU": BLEU(force=True), "chrF": CHRF()}
+    with _sacrebleu_seed(seed):
+        test = PairedTest(named, metrics, [list(references)], "bs", samples, n_jobs=1)
+        signatures, results = test()
+    baseline, *others = systems
+    comparisons = []
+    # sacreBLEU gives the metrics other names (chrF2) but keeps their order.
+    for metric, (key, signature) in zip(metrics, signatures.items(), strict=True):
+        a = results[key][0]
+        for system, b in zip(others, results[key][1:], strict=True):
+            # sacreBLEU counts the samples whose difference is larger. Equal systems
+            # have none, so that p would be as small as it can be.
+            p = 1.0 if a.score == b.score else b.p_value
+            values = (a.score, a.mean, a.ci, b.score, b.mean, b.ci, p)
+            comparisons.append(
+                Comparison(
+                    metric, baseline, system, *map(float, values), str(signature)
+                )
+            )
+    return comparisons
+
+
+def verdict(comparison: Comparison) -> str:
+    """'runs/b is better by 0.84 BLEU (p = 0.012)', or that none can be told."""
+    p = f"(p = {comparison.p:.2g})"
+    if comparison.p >= SIGNIFICANT:
+        return f"no difference can be told {p}"
+    difference = comparison.score - comparison.baseline_score
+    side = "better" if difference > 0 else "worse"
+    return (
+        f"{comparison.system} is {side} by {abs(difference):.2f} {comparison.metric} "
+        f"{p}"
+    )
+
+
+def _moses(language: str) -> tuple[Any, str]:
+    """The tokeniser, and in words whose rules it follows.
+
+    Of a language it does not know sacremoses says nothing: it takes the English
+    abbreviations and sets every apostrophe apart, as the English rules do not.
+    """
+    import sacremoses
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    code = NonbreakingPrefixes().available_langs.get((language or "en").lower())
+    if not language:
+        rules = "English rules as no language was given"
+    elif code:
+        rules = f"rules of {code}"
+    else:
+        rules = f"English abbreviations as {language!r} has no rules"
+    tokeniser = sacremoses.MosesTokenizer(code or language)
+    return tokeniser, f"Moses by sacremoses {sacremoses.__version__}, {rules}"
+
+
+def _corpus(
+    metric: Any, answers: Sequence[str], references: Sequence[str]
+) -> tuple[float, str]:
+    value = metric.corpus_score(list(answers), [list(references)]).score
+    return value, str(metric.get_signature())
+
+
+def _check(name: str, answers: Sequence[str], references: Sequence[str]) -> None:
+    if len(answers) != len(references):
+        raise UserError(
+            f"{len(answers)} {name} but {len(references)} references: give one line "
+            "of each for every example"
+        )
+    if len(answers) == 0:
+        raise UserError(f"0 {name} and 0 references: there is nothing to score")
+
+
+@contextmanager
+def _sacrebleu_seed(seed: int) -> Iterator[None]:
+    """sacreBLEU reads its seed from the environment and nowhere else."""
+    before = os.environ.get("SACREBLEU_SEED")
+    os.environ["SACREBLEU_SEED"] = str(seed)
+    try:
+        yield
+    finally:
+        os.environ.pop("SACREBLEU_SEED")
+        if before is not None:
+            os.environ["SACREBLEU_SEED"] = before
