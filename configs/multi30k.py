@@ -30,6 +30,7 @@ def get_config(direction="en_de"):
             ("source", "target"), direction.split("_"), strict=True
         ):
             config.data[f"{split}_{side}"] = f"{name}.{language}.gz"
+    config.data.target_language = direction[-2:]
     config.tokenizer.kind = "bpe"
     config.tokenizer.vocab_size = 10_000
     config.data.shapes = 12

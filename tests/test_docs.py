@@ -7,7 +7,7 @@ import re
 import pytest
 from absl import flags
 
-from transformer_jax import config, evaluate, predict, train
+from transformer_jax import config, evaluate, inspect_data, predict, train
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENTS = [
@@ -31,7 +31,7 @@ def test_every_key_that_a_document_sets_exists(path):
 def known_flags():
     """The flags of each entry point."""
     found = {}
-    for module in (train, evaluate, predict):
+    for module in (train, evaluate, predict, inspect_data):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:
             for kind in ("string", "integer", "float", "bool"):

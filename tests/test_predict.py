@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -171,6 +172,50 @@ def test_evaluate_prints_the_score_and_its_signature_first(
     entry = scores[str(tmp_path / "s")]
     assert f"BLEU = {entry['bleu']:.2f}" == first and entry["examples"] == 4
     assert "test" in scores  # what was there stays
+
+
+def test_evaluate_prints_every_reading_of_the_scores(tiny_run, scored):
+    done = scored(tiny_run)
+    names = ["BLEU, lower-cased", "international tokens", "the paper's", "Moses tokens"]
+    assert all(name in done.stdout for name in names)
+    signatures = re.findall(r"^ +nrefs:1\|case:\w+", done.stdout, re.MULTILINE)
+    assert len(signatures) == 6
+    entry = json.loads((tiny_run / "scores.json").read_text())["test"]
+    for key in ("bleu_lc", "bleu_intl", "bleu_compound", "bleu_tok_lc"):
+        assert f"{entry[key]:.2f}" in done.stdout
+        assert "nrefs:1" in entry[f"{key}_signature"]
+
+
+def test_two_runs_are_compared_by_paired_bootstrap(tiny_run, scored, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(tiny_run, other)
+    done = scored(tiny_run, f"--compare={other}")
+    assert "no difference can be told" in done.stdout and "bs:1000" in done.stdout
+    assert f"{other}" in done.stdout
+
+
+def test_a_run_is_not_compared_with_itself(tiny_run, scored):
+    done = scored(tiny_run, f"--compare={tiny_run}/", code=2)
+    assert "is the run itself" in done.stderr
+
+
+@pytest.fixture
+def scored():
+    """A function: `evaluate` on the test split of a run."""
+
+    def call(run, *options, code=0):
+        command = [sys.executable, "-m", "transformer_jax.evaluate", "--split=test"]
+        done = subprocess.run(
+            [*command, f"--workdir={run}", *options],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
+            timeout=120,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return call
 
 
 def test_a_directory_that_is_no_run_says_how_to_make_one(tmp_path):

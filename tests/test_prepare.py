@@ -11,6 +11,7 @@ from transformer_jax import config, evaluate, metrics, sharding, tasks, train
 from transformer_jax import prepare as preparing
 from transformer_jax import run as runs
 from transformer_jax.data import store as stores
+from transformer_jax.data import tfds
 from transformer_jax.data.batches import Batch
 from transformer_jax.errors import UserError
 
@@ -286,3 +287,34 @@ def test_many_directions_share_a_model(tmp_path, tiny):
     assert np.bincount(seen).tolist() == [1] * 31 + [2] * 31
     task = tasks.find("translation").open(loaded, tmp_path / "run" / "tokenizer")
     assert task.parse("<2pt> the cat")[1] == task.source_tokenizer.encode("<2pt>")[1]
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_prepared_tfds_data_set_is_trained_on_like_the_files_it_came_from(
+    tmp_path, tiny
+):
+    loaded = corpus(tmp_path, tiny, (LINES, LINES), (LINES, LINES))
+    files = {s: (tmp_path / f"{n}.a", tmp_path / f"{n}.b") for s, n in NAMES.items()}
+    paths = {split: tuple(map(str, pair)) for split, pair in files.items()}
+    tfds.prepare("gatos", ("pt", "en"), paths, str(tmp_path / "sets"))
+    keys = {
+        "data__source": "tfds", "data__tfds_name": "gatos", "data__test_split": "",
+        "data__folder": tmp_path / "sets", "tokenizer__vocab_size": 300,
+        "data__source_column": "pt", "data__target_column": "en",
+        "eval__splits": "", "train__steps": 6,
+    }  # fmt: skip
+    same = config.load("quickstart", tiny(**keys))
+    ours, theirs = (
+        prepared_in(loaded, tmp_path / "a"),
+        prepared_in(same, tmp_path / "b"),
+    )
+    for name in ("train", "validation"):
+        one, other = (
+            p.train if name == "train" else p.held_out[name] for p in (ours, theirs)
+        )
+        assert list(one.records) == list(other.records)
+    assert ours.task.fingerprint == theirs.task.fingerprint
+    assert train.train(same, tmp_path / "b") == 0
+
+
+NAMES = {"train": "train", "validation": "dev"}

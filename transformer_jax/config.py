@@ -135,6 +135,7 @@ def _parallel_text(data: ConfigDict) -> None:
         data[f"{split}_split"] = split  # tfds: such as train[:90%]; empty: none
         data[f"{split}_tags"] = ""  # put before each source, one for each corpus
     data.train_weights = ()  # how often each corpus comes, by proportion; (): once
+    data.target_language = ""  # such as de: whose tokens some scores are of
     data.source_column = ""  # tsv: a number (1); jsonl: a key (a.b); tfds: a feature
     data.target_column = ""  # the same for targets (tsv: 2)
     data.tfds_name = ""  # tfds: such as wmt14_translate/de-en, or a prepared folder

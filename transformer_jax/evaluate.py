@@ -2,6 +2,7 @@
 
     python -m transformer_jax.evaluate --workdir RUN --split test
     python -m transformer_jax.evaluate --workdir RUN --source F --reference F
+    python -m transformer_jax.evaluate --workdir RUN --split test --compare OTHER_RUN
 
 Teacher-forced accuracy (how often the next token is right when all before it were
 given) stands beside the free-running scores: the first flatters, the second is what a
@@ -10,9 +11,10 @@ user gets.
 
 import functools
 import math
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +25,7 @@ from transformer_jax.data.batches import Batch, Buckets, Shape, nothing
 from transformer_jax.data.sources import Source, parallel_text
 from transformer_jax.losses import Sums
 from transformer_jax.prepare import Split, open_split
+from transformer_jax.scores import Score, compare, verdict
 
 # A teacher-forced pass is short and each shape is compiled: few and coarse ones, which
 # several splits can share.
@@ -114,6 +117,7 @@ def define_flags() -> None:
     flags.DEFINE_string("weights", "", "average | best | last (default: the run's).")
     flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
     flags.DEFINE_string("answers", "", "A file to write the answers to.")
+    flags.DEFINE_string("compare", "", "Another run: is this one better, or by chance?")
 
 
 def main(overrides: dict[str, str]) -> None:
@@ -130,6 +134,9 @@ def main(overrides: dict[str, str]) -> None:
         cli.check_choice("weights", args.weights, ("average", "best", "last"))
     runs.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
+    other = runs.load(args.compare) if args.compare else None
+    if other is not None and os.path.samefile(args.compare, args.workdir):
+        cli.fail(f"--compare={args.compare} is the run itself: name another one")
     if args.source:
         records, name = parallel_text(args.source, args.reference), args.source
     else:
@@ -145,7 +152,11 @@ def main(overrides: dict[str, str]) -> None:
     scores, lines = evaluator.free_running(run.params, options, progress=bar.show)
     seconds = time.monotonic() - began
     bar.clear()
+    references = [run.task.reference(record) for record in records]
+    panel = run.task.panel(lines, references)
     scores = {**scores, **evaluator.teacher_forced(run.params)}
+    for score in panel:
+        scores |= {score.key: score.value, f"{score.key}_signature": score.signature}
     scores.update(
         examples=len(records),
         step=run.step,
@@ -159,6 +170,40 @@ def main(overrides: dict[str, str]) -> None:
         with open(args.answers, "w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in lines)
     print_scores(scores)
+    print_panel(panel)
+    if other is not None:
+        theirs = _answer(other, records, bar)
+        print_comparison({args.compare: theirs, args.workdir: lines}, references)
+
+
+def _answer(run: Any, records: Sequence[dict], bar: metrics.Bar) -> list[str]:
+    """What a run answers, with its own way to search."""
+    from transformer_jax import run as runs
+
+    items = [run.task.parse(run.task.question(record)) for record in records]
+    options = runs.decode_options(run.config)
+    answers = run.task.answer(run.params, items, run.mesh, options, bar.show)
+    bar.clear()
+    return [run.task.render(answer) for answer in answers]
+
+
+def print_panel(panel: Sequence[Score]) -> None:
+    """Every way to read the same answers, and what each may be compared with."""
+    for score in panel:
+        print(f"\n{score.value:6.2f}  {score.name}\n        {score.signature}")
+        print(f"        compare with {score.comparable}")
+
+
+def print_comparison(systems: dict[str, list[str]], references: list[str]) -> None:
+    """Whether the difference of two runs is more than chance (paired bootstrap)."""
+    for comparison in compare(systems, references):
+        print(
+            f"\n{comparison.metric}  {comparison.baseline_score:.2f} "
+            f"± {comparison.baseline_interval:.2f}  {comparison.baseline}\n"
+            f"{' ' * len(comparison.metric)}  {comparison.score:.2f} "
+            f"± {comparison.interval:.2f}  {comparison.system}\n"
+            f"{verdict(comparison)}\n{comparison.signature}"
+        )
 
 
 def print_scores(scores: dict[str, Any]) -> None:

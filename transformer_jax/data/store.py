@@ -80,7 +80,7 @@ class Store:
         return np.diff(self._ends[column], prepend=0)
 
     def column(self, name: str) -> np.ndarray:
-        """All of a column of a fixed shape."""
+        """All values of a column: a fixed shape each, or one after another."""
         return self._columns[name]
 
     def _take(self, name: str, examples: np.ndarray) -> Any:

@@ -9,7 +9,6 @@ What it does not: read tfrecord, its default format, or unpack downloads.
 
 import contextlib
 import functools
-import gzip
 import hashlib
 import io
 import json
@@ -17,7 +16,6 @@ import math
 import operator
 import pathlib
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,6 +23,7 @@ import numpy as np
 from absl import flags
 
 from transformer_jax import cli
+from transformer_jax.data.records import Parallel
 from transformer_jax.errors import UserError, nearest
 
 SPLITS = ("train", "validation", "test")
@@ -248,16 +247,12 @@ def prepare(
         raise UserError(f"{version!r}: a version is three numbers, such as 1.0.0")
     if languages[0] == languages[1]:
         raise UserError(f"both languages are {languages[0]!r}: they name the columns")
-    for pair in files.values():  # every fault is found before anything is written
-        counts = [sum(1 for _ in _lines(path)) for path in pair]
-        if counts[0] != counts[1]:
-            raise UserError(
-                f"{pair[0]} has {counts[0]} lines, but {pair[1]} has {counts[1]}: "
-                "parallel files pair line by line"
-            )
-        if not counts[0]:
-            raise UserError(f"{pair[0]} is empty: there is nothing to read")
-    make = functools.partial(_parallel_text(), name, version, languages, files)
+    # Every fault is found here, before anything is written.
+    corpora = {
+        split: Parallel(dict(zip(languages, pair, strict=True)))
+        for split, pair in files.items()
+    }
+    make = functools.partial(_parallel_text(), name, version, languages, corpora)
     builder = make(data_dir=data_dir or None, file_format="array_record")
     if builder.data_path.exists():
         raise UserError(f"{builder.data_path} exists: remove it, or raise the version")
@@ -280,9 +275,9 @@ def _parallel_text() -> type:
 
         url_infos = None  # TFDS would look for them, and need importlib_resources
 
-        def __init__(self, name, version, languages, files, **options):
+        def __init__(self, name, version, languages, corpora, **options):
             self.name, self.VERSION = name, tfds.core.Version(version)
-            self.languages, self.files = languages, files
+            self.languages, self.corpora = languages, corpora
             super().__init__(**options)
 
         def _info(self):
@@ -293,30 +288,12 @@ def _parallel_text() -> type:
             )
 
         def _split_generators(self, dl_manager):
-            return {s: self._generate_examples(pair) for s, pair in self.files.items()}
+            return {s: self._generate_examples(c) for s, c in self.corpora.items()}
 
-        def _generate_examples(self, pair):
-            lines = zip(*map(_lines, pair), strict=True)
-            for number, sentences in enumerate(lines):
-                yield number, dict(zip(self.languages, sentences, strict=True))
+        def _generate_examples(self, records):
+            return enumerate(records)
 
     return ParallelText
-
-
-def _lines(path: str) -> Iterator[str]:
-    opener = gzip.open if path.endswith(".gz") else open
-    try:
-        with opener(path, "rb") as file:
-            for number, raw in enumerate(file, start=1):
-                raw = raw.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
-                yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}, line {number}: byte {error.object[error.start]:#04x} at column "
-            f"{error.start + 1} is not UTF-8: convert the file to UTF-8"
-        ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def define_flags() -> None:

@@ -6,10 +6,13 @@ text or images (see `translation.py`, the smallest whole example):
     create(config, source, folder) → task    learns and saves what it needs
     open(config, folder) → task              the same task, from a run directory
     fingerprint                              of all that decides the encoding
-    encode(record) → columns                 one example, as rows of a store
-    reject(columns) → reason or None         why training leaves an example out
+    columns                                  what a store holds of an example
+    encode(records) → rows of columns        several examples at once
+    make_filter() → why_not(record, row)     why training leaves an example out, or None
+    filter_fingerprint                       of all that decides this
+    tokenizers                               of the columns that may be sampled anew
     lengths(store) → [examples, sides]       what the batch plan sees
-    collate(rows, shape) → batch             padded numpy arrays; missing rows are empty
+    collate(columns, batch) → arrays         padded or packed, as batch.shape says
     module                                   the flax model
     init(key) → params
     loss(params, batch, key) → Sums          with dropout, or (key None) without
@@ -18,6 +21,7 @@ text or images (see `translation.py`, the smallest whole example):
     answer(params, items, …) → answers       in order
     render(answer) → line
     score(answers, references) → scores      the metrics of the task's field
+    panel(answers, references) → [Score]     all readings of them, to be published
 """
 
 from typing import Any

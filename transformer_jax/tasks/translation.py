@@ -208,6 +208,10 @@ class Translation:
     def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
         return scores.headline(answers, references)
 
+    def panel(self, answers: Sequence[str], references: Sequence[str]) -> list:
+        language = self.config.data.target_language
+        return scores.panel(list(answers), list(references), language)
+
     # Looking inside
 
     def pieces(self, source: str, target: str) -> tuple[list[str], list[str]]:

@@ -40,6 +40,24 @@ def positional_encoding(length: int, d_model: int, interleave: bool = True) -> "
     return figure
 
 
+def length_histogram(sides: dict[str, np.ndarray]) -> "Figure":
+    """How many examples have so many pieces, a line for each side."""
+    figure = _make_figure(8.0, 4.0)
+    axes = figure.subplots()
+    longest = max(int(lengths.max()) for lengths in sides.values())
+    step = max(1, longest // 100)
+    edges = np.arange(0.5, longest + step + 0.5, step)
+    for color, (name, lengths) in zip(LINES, sides.items(), strict=False):
+        counts, _ = np.histogram(lengths, edges)
+        label = f"{name}, mean {lengths.mean():.1f}"
+        axes.stairs(counts, edges, color=color, label=label, linewidth=1.5)
+    axes.set(title="Lengths of examples", xlabel="pieces", ylabel="examples")
+    axes.set_xlim(0, edges[-1])
+    axes.grid(color="0.9")
+    axes.legend(frameon=False)
+    return figure
+
+
 def positional_slices(
     length: int, d_model: int = 512, depths: Sequence[int] = (1, 5, 15, 20)
 ) -> "Figure":

@@ -1,0 +1,81 @@
+"""The data inspection: what it says of clean text, and of text that has faults."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from transformer_jax.data.phrasebook import generate
+
+PAIRS = generate("train", 607)
+
+
+def inspect(*options):
+    return subprocess.run(
+        [sys.executable, "-m", "transformer_jax.inspect_data", *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A function: writes a corpus and returns the options that name it."""
+
+    def write(train, dev=PAIRS[500:]):
+        options = ["--config=quickstart", "--config.data.source=text"]
+        options += ["--config.eval.splits=", "--config.tokenizer.vocab_size=600"]
+        options += [f"--config.data.folder={tmp_path}"]
+        for split, pairs in (("train", train), ("validation", dev)):
+            for side in ("source", "target"):
+                lines = [getattr(pair, side) + "\n" for pair in pairs]
+                (tmp_path / f"{split}.{side}").write_text("".join(lines))
+                options.append(f"--config.data.{split}_{side}={split}.{side}")
+        return options
+
+    return write
+
+
+def test_clean_text_passes_and_is_shown_as_the_model_sees_it(corpus, tmp_path):
+    picture = tmp_path / "lengths.png"
+    done = inspect(*corpus(PAIRS[:500]), f"--picture={picture}", "--examples=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "result     nothing serious was found" in done.stdout
+    assert re.search(
+        r"source     6\d\d pieces \(unigram\), \d+ used, 0.00% un", done.stdout
+    )
+    assert re.search(r"buckets    \d+ steps an epoch, .* \(this config\)", done.stdout)
+    assert re.search(r"packed     \d+ steps an epoch", done.stdout)
+    assert f"  source   {PAIRS[0].source}\n" in done.stdout
+    assert f"  target   {PAIRS[499].target}\n" in done.stdout
+    assert "</s>" in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_serious_faults_are_marked_and_the_exit_code_is_1(corpus):
+    shifted = [
+        pair._replace(target=other.target)
+        for pair, other in zip(PAIRS[:499], PAIRS[1:500], strict=True)
+    ]
+    done = inspect(*corpus(shifted))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"^  !! ", done.stdout, re.MULTILINE)
+    assert re.search(r"result     \d+ findings? (is|are) serious", done.stdout)
+
+
+def test_what_training_would_leave_out_is_counted_and_serious_if_much(corpus):
+    done = inspect(*corpus(PAIRS[:500] * 2), "--config.filter.duplicates=true")
+    assert done.returncode == 1
+    line = next(x for x in done.stdout.split("\n") if x.startswith("left out"))
+    assert "of 1,000 training pairs (50" in line and line.endswith("!!")
+
+
+def test_bad_options_are_refused_at_once(corpus):
+    done = inspect("--config=quickstart", "--picture=lengths.gif")
+    assert done.returncode == 2 and "name a .png or .svg file" in done.stderr
+    done = inspect()
+    assert done.returncode == 2 and "--config is missing" in done.stderr
