@@ -54,7 +54,7 @@ def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> P
     records = {name: source.read(name) for name in ["train", *dict.fromkeys(wanted)]}
     for note in dict.fromkeys(n for r in records.values() for n in r.notes):
         say(f"note       {note}")
-    task = tasks.find(config.task).create(config, source, folder.tokenizer)
+    task = tasks.find(config.task).create(config, source, folder.tokenizer, say)
     asked = config.tokenizer.vocab_size
     for size in {t.vocab_size for t in task.tokenizers.values()}:
         if config.tokenizer.kind not in ("byte", "file") and size < asked:

@@ -108,9 +108,13 @@ def test_a_damaged_line_is_named_with_its_place(text, says, side):
         f"train, line 235, {name}: {text!r}",
     )
     many = inspect(damage(pairs(), {i: text for i in range(5, 500, 67)}, side))
-    harmless = "white space" in says
-    assert find(many, says).serious != harmless
-    assert many[0].serious != harmless  # the serious come first
+    assert find(many, says).serious == ("white space" not in says)
+
+
+def test_the_serious_findings_come_first():
+    texts = damage(pairs(), {i: "O gato &amp; o rato." for i in range(0, 500, 10)})
+    found = [f.serious for f in inspect(damage(texts, {5: "", 6: " Sim.", 7: "@@"}))]
+    assert found.count(False) > 2 and found == sorted(found, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -235,6 +239,8 @@ def test_odd_ratios_of_lengths_are_shown_with_the_worst_first():
     assert not finding.serious
     many = damage(pairs(), {i: "Sim." for i in range(0, 500, 10)})
     assert find(inspect(many), "lengths differ").serious
+    short = [("Sim.", "Yes, of course!"), ("", long), *pairs()]
+    assert not mean(inspect(short), "lengths differ")
 
 
 def test_odd_ratios_of_words_are_found_too():
@@ -242,8 +248,11 @@ def test_odd_ratios_of_words_are_found_too():
     joined = "Anticonstitucionalissimamente independentemente nisso"
     texts = damage(damage(pairs(), {9: letters}, 1), {9: joined})
     assert find(inspect(texts), "lengths differ").text.startswith("1 of 500")
+    # Where words are not spaced, their number means nothing.
     unspaced = [(source, target.replace(" ", "")) for source, target in pairs()]
-    assert not mean(inspect(unspaced), "lengths differ")
+    (source, target), *_ = unspaced
+    long = (" ".join([source] * 4), target * 4)
+    assert not mean(inspect([long, *unspaced]), "lengths differ")
 
 
 def test_extremely_long_lines_are_found():
@@ -271,7 +280,8 @@ def test_lines_in_another_script_are_found():
     assert not finding.serious
     many = damage(pairs(), dict.fromkeys(range(0, 500, 10), "Погода"), 1)
     assert find(inspect(many), "another script").serious
-    japanese = [(source, "これはペンです。東京。") for source, _ in pairs()]
+    writings = ("これはペンです。東京。", "東京都千代田区。", "コンピューター。")
+    japanese = [(source, writings[len(source) % 3]) for source, _ in pairs()]
     assert not mean(inspect(japanese), "another script")
 
 
@@ -298,8 +308,9 @@ def test_swapped_held_out_sides_are_serious():
     assert finding.serious and finding.text.startswith("validation seems swapped")
     assert finding.examples[1].startswith("validation, line 1: ")
     assert not inspect_sides(train, make(held_out, "validation"))
-    turns = [(target, target[::-1]) for _, target in held_out]
-    assert not inspect_sides(train, make(turns, "validation"))
+    for side in (0, 1):  # one side alone in the other's language is not swapped
+        alone = [(pair[side], pair[side]) for pair in held_out]
+        assert not inspect_sides(train, make(alone, "validation"))
 
 
 @pytest.mark.parametrize("start", [0, 45, 500, 870])
@@ -319,6 +330,25 @@ def test_misaligned_sides_are_found_where_they_begin(start, shift):
     assert finding.examples[0].startswith(f"train, line {place}: ")
     assert f"{abs(shift)} line(s) {'later' if shift > 0 else 'earlier'}" in finding.text
     assert f"only the {'target' if shift > 0 else 'source'} has" in finding.text
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        lambda draw: ("a" * (n := draw(9, 90)) + ".", "я" * (n + draw(0, 30))),
+        lambda draw: ("uma casa" + (end := "?.!"[draw(0, 2)]), "один дом" + end),
+        lambda draw: (f"casa {(n := draw(1000, 1999))}.", f"дом {n}."),
+        lambda draw: ("Veja " + (w := f"N{'ahc'[draw(0, 2)]}to"), f"Мы – {w}s"),
+        lambda draw: ("你好" + ("？", "！", "。")[n := draw(0, 2)], "Hello" + "?!."[n]),
+    ],
+    ids=["lengths", "last characters", "numbers", "names", "full width"],
+)
+def test_any_trait_that_survives_translation_tells_a_shift(pair):
+    texts = [pair(random.Random(i).randint) for i in range(400)]
+    assert not mean(inspect(texts), "the right target comes")
+    targets = [target for _, target in texts]
+    shifted = inspect(with_targets(texts, [*targets[1:], targets[0]]))
+    assert mean(shifted, "the right target comes 1 line(s) earlier")
 
 
 def test_a_shift_between_the_windows_of_a_large_split_is_placed(monkeypatch):

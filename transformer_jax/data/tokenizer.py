@@ -11,7 +11,7 @@ import hashlib
 import io
 import pathlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -168,7 +168,12 @@ _one_at_a_time = threading.Lock()
 
 
 def make(
-    settings: Any, records: Any, fields: Sequence[str], given: str, symbols: list[str]
+    settings: Any,
+    records: Any,
+    fields: Sequence[str],
+    given: str,
+    symbols: list[str],
+    say: Callable[[str], None] = lambda line: None,
 ) -> Tokenizer:
     """The tokenizer that a config's `tokenizer` section asks for, of these fields.
 
@@ -184,17 +189,21 @@ def make(
         settings.kind, settings.vocab_size, settings.lines, settings.byte_fallback,
     ]  # fmt: skip
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
-    learn = functools.partial(_learn, settings, records, fields, symbols)
+    learn = functools.partial(_learn, settings, records, fields, symbols, say)
     return Tokenizer.load(
         cache.made_once(cache.folder() / "tokenizers" / key, learn) / "model"
     )
 
 
-def _learn(settings, records, fields, symbols, place: pathlib.Path) -> None:
+def _learn(settings, records, fields, symbols, say, place: pathlib.Path) -> None:
     count, numbers = len(records), None
     if settings.lines and settings.lines < count:
         random = np.random.Generator(np.random.Philox(key=[0, count]))
         numbers = np.sort(random.choice(count, settings.lines, replace=False))
+    say(
+        f"learning   {settings.vocab_size:,} {settings.kind} pieces of "
+        f"{' and '.join(fields)} from {min(settings.lines or count, count):,} examples"
+    )
     chosen = records if numbers is None else (records[int(i)] for i in numbers)
     texts = (record[field] for record in chosen for field in fields)
     trained = train(
@@ -248,7 +257,11 @@ def train(
 
 
 def for_sides(
-    settings: Any, records: Any, fields: Sequence[str], symbols: list[str]
+    settings: Any,
+    records: Any,
+    fields: Sequence[str],
+    symbols: list[str],
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Tokenizer]:
     """One tokenizer for all fields ("shared"), or one a field."""
     files = [part.strip() for part in settings.file.split(",") if part.strip()]
@@ -266,5 +279,5 @@ def for_sides(
         given = files[i] if files else ""
         # A tag is put before the source: only its vocabulary has it as a piece.
         own = symbols if "source" in members else []
-        made[side] = make(settings, records, members, given, own)
+        made[side] = make(settings, records, members, given, own, say)
     return made

@@ -3,7 +3,7 @@
 `train`, `evaluate` and `predict` know a task by these members, and nothing else of
 text or images (see `translation.py`, the smallest whole example):
 
-    create(config, source, folder) → task    learns and saves what it needs
+    create(config, source, folder, say)      → task; learns and saves what it needs
     open(config, folder) → task              the same task, from a run directory
     fingerprint                              of all that decides the encoding
     columns                                  what a store holds of an example

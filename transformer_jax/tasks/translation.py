@@ -48,13 +48,19 @@ class Translation:
         self._engines: dict[Any, Engine] = {}
 
     @classmethod
-    def create(cls, config: ConfigDict, source: Source, folder: pathlib.Path):
+    def create(
+        cls,
+        config: ConfigDict,
+        source: Source,
+        folder: pathlib.Path,
+        say: Callable[[str], None] = print,
+    ):
         """Learns the tokenizers from the training split, unless the folder has them."""
         sides = ("shared",) if config.tokenizer.shared else FIELDS
         if not all((folder / f"{side}.model").exists() for side in sides):
             records = source.read("train")
             tags = sorted({tag for tag in records.tags if tag})
-            made = tokenizers.for_sides(config.tokenizer, records, FIELDS, tags)
+            made = tokenizers.for_sides(config.tokenizer, records, FIELDS, tags, say)
             folder.mkdir(parents=True, exist_ok=True)
             for side, tokenizer in made.items():
                 tokenizer.save(folder / f"{side}.model")
