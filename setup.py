@@ -38,6 +38,7 @@ setup(
         "optax>=0.2.6",
         "orbax-checkpoint>=0.11.30",
         "sentencepiece>=0.2.1",
+        "protobuf>=4.25",  # to read a SentencePiece model's pieces
         "tensorflow-datasets>=4.9.7",  # of which TensorFlow is no part
         "h5py>=3.10",  # without it TFDS does not know wmt*, glue and others
         "sacrebleu>=2.5",

@@ -53,7 +53,8 @@ def rows_of_process(prepared, plan, sampler, step, process, processes):
 
 
 def hash_of_batches(loaded, prepared, steps, processes):
-    plan, sampler = preparing.make_plan(loaded, prepared.task, prepared.train)
+    planned = preparing.make_plan(loaded, prepared.task, prepared.train)
+    plan, sampler = planned.plan, planned.sampler
     digest = hashlib.sha256()
     for step in steps:
         parts = [
@@ -78,7 +79,7 @@ def test_the_global_batches_are_the_same_for_any_number_of_processes(sampled, tm
 
 def test_a_batch_on_eight_devices_is_the_batch_on_one(sampled, tmp_path):
     prepared = prepared_in(sampled, tmp_path)
-    plan, _ = preparing.make_plan(sampled, prepared.task, prepared.train)
+    plan = preparing.make_plan(sampled, prepared.task, prepared.train).plan
     whole = sharding.local_mesh()
     eight = sharding.make_mesh(dict(data=8, fsdp=1, tensor=1, sequence=1))
     store = prepared.train.store
@@ -97,7 +98,7 @@ def test_packed_and_padded_examples_have_the_same_losses(tiny, tmp_path):
         loaded = config.load("quickstart", tiny(**keys, model__dropout_attention=0.0))
         prepared = prepared_in(loaded, tmp_path)
         task = prepared.task
-        plan, _ = preparing.make_plan(loaded, task, prepared.train)
+        plan = preparing.make_plan(loaded, task, prepared.train).plan
         params = jax.jit(task.init)(jax.random.key(1))
         loss, total = jax.jit(lambda p, b, t=task: t.loss(p, b, None)), []
         for batch in plan.epoch(0):
@@ -282,7 +283,7 @@ def test_many_directions_share_a_model(tmp_path, tiny):
         prepared.train.store.row("source", 40)
     )
     assert pieces[:2] == ["▁", "<2pt>"]
-    plan, _ = preparing.make_plan(loaded, prepared.task, prepared.train)
+    plan = preparing.make_plan(loaded, prepared.task, prepared.train).plan
     seen = np.concatenate([b.real for b in plan.epoch(0)])
     assert np.bincount(seen).tolist() == [1] * 31 + [2] * 31
     task = tasks.find("translation").open(loaded, tmp_path / "run" / "tokenizer")

@@ -62,7 +62,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     tokenizer.vocab_size = 8000  # pieces of a vocabulary, at most
     tokenizer.shared = True  # one vocabulary for source and target
     tokenizer.file = ""  # file: a SentencePiece model; not shared: two, with a comma
-    tokenizer.lines = 500_000  # examples to learn from, drawn at random; 0: all
+    tokenizer.lines = 300_000  # examples to learn from, drawn at random; 0: all
     tokenizer.byte_fallback = True  # unknown characters as bytes; False: as <unk>
     tokenizer.user_symbols = ()  # strings that are one piece wherever they stand
     tokenizer.sampling = 0.0  # train on other segmentations: BPE-dropout, or unigram's

@@ -156,12 +156,12 @@ def _describe_plan(config: ConfigDict, prepared: Prepared, batching: str) -> Non
     other = config.copy_and_resolve_references()
     with other.unlocked():
         other.data.batching = batching
-    plan, _ = make_plan(other, prepared.task, prepared.train)
-    steps = plan.steps_per_epoch
+    planned = make_plan(other, prepared.task, prepared.train)
+    plan, steps = planned.plan, planned.plan.steps_per_epoch
     print(
         f"{batching:<10} {steps:,} steps an epoch, {config.train.steps / steps:.1f} "
         f"epochs in train.steps {config.train.steps:,}, padding "
-        f"{plan.padding_share():.1%}, {len(plan.shapes)} shapes"
+        f"{planned.padding:.1%}, {len(plan.shapes)} shapes"
         f"{' (this config)' if chosen else ''}"
     )
 

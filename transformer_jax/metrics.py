@@ -63,7 +63,7 @@ class Window:
         self.sums, self.steps = self.sums + sums, self.steps + 1
         self.norms.append(norm)
         self.tokens += sums.weight
-        self.kept += host["kept"]
+        self.kept += host["kept"]  # of the rows of this process
         self.places += shape.rows * shape.lengths[-1]
         self.text = f"loss {sums.loss / max(sums.weight, 1):.4f}"
 

@@ -105,14 +105,25 @@ def open_split(
     return Split(name, records, store)
 
 
-def make_plan(config: ConfigDict, task: Any, train: Split) -> tuple[Plan, Any]:
-    """The plan of all batches, and what draws their segmentations (or None)."""
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """All batches of a training, and what draws their segmentations (or None)."""
+
+    plan: Plan
+    sampler: Sampler | None
+    padding: float  # share of the places that hold no token
+
+
+def make_plan(config: ConfigDict, task: Any, train: Split) -> Planned:
     lengths, sampler = task.lengths(train.store), None
+    real = lengths
     if config.tokenizer.sampling:
         sampler = Sampler(
             task.tokenizers, train.records, config.tokenizer.sampling, config.seed
         )
-        lengths = sampler.lengths(train.store, lengths, config.data.max_length + 1)
+        growth = sampler.growth(train.store)
+        real = lengths * growth
+        lengths = sampler.room(lengths, growth, config.data.max_length + 1)
     data = config.data
     kind, size = Buckets, data.shapes
     if data.batching == "packed":
@@ -126,7 +137,7 @@ def make_plan(config: ConfigDict, task: Any, train: Split) -> tuple[Plan, Any]:
         config.seed,
         train.records.repeats_of(train.store.column(stores.RECORD)),
     )
-    return plan, sampler
+    return Planned(plan, sampler, plan.padding_share(real))
 
 
 def _refuse_endless(task, name, records, store) -> None:

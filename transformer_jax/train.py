@@ -123,7 +123,8 @@ class Trainer:
         self.config, self.prepared, self.mesh = config, prepared, mesh
         self.folder, self.writer = folder, writer
         self.task, self.store = prepared.task, prepared.train.store
-        self.plan, self.sampler = make_plan(config, self.task, prepared.train)
+        self.planned = make_plan(config, self.task, prepared.train)
+        self.plan, self.sampler = self.planned.plan, self.planned.sampler
         self.validation = evaluate.Evaluator(
             self.task, prepared.held_out["validation"], mesh
         )
@@ -248,7 +249,7 @@ class Trainer:
         say(
             f"data       {len(self.store):,} examples{left_out}, "
             f"{plan.steps_per_epoch:,} steps an epoch, padding "
-            f"{plan.padding_share():.1%}"
+            f"{self.planned.padding:.1%}"
         )
         say(f"shapes     {len(plan.shapes)} to compile: {shapes}")
         say(f"training   {self.config.train.steps:,} steps")

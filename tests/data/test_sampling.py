@@ -78,9 +78,11 @@ def test_a_sample_that_outgrows_its_room_keeps_what_was_stored_and_is_counted(
 def test_the_plan_leaves_room_for_most_samples(bpe, encoded):
     stored = np.stack([encoded.lengths(s) for s in ("source", "target")], axis=1)
     drawn = sampler(bpe, 0.1)
-    planned = drawn.lengths(encoded, stored, limit=17)
+    growth = drawn.growth(encoded)
+    assert (growth > 1.02).all() and (growth < 1.6).all()
+    planned = drawn.room(stored, growth, limit=17)
     assert (planned >= stored).all() and stored.max() < planned.max() <= 17
-    assert (drawn.lengths(encoded, stored, limit=3) == stored).all()
+    assert (drawn.room(stored, growth, limit=3) == stored).all()
     plan = Buckets(planned, 512, 3, 8, 1, seed=0)
     counts = []
     for batch in plan.epoch(0):

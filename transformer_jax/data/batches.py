@@ -85,11 +85,14 @@ class Plan(abc.ABC):
             self._epoch = (epoch, [batches[i] for i in order])
         return self._epoch[1]
 
-    def padding_share(self) -> float:
-        """The share of a batch's places, over an epoch, that hold no token."""
+    def padding_share(self, lengths: np.ndarray | None = None) -> float:
+        """The share of a batch's places, over an epoch, that hold no token.
+
+        `lengths` are those of the tokens, if the plan leaves room for more.
+        """
+        sizes = (self.lengths if lengths is None else lengths).sum(axis=1)
         places = sum(b.shape.tokens for b in self.epoch(0))
-        real = sum(int(self.lengths[b.real].sum()) for b in self.epoch(0))
-        return 1.0 - real / places
+        return 1.0 - float(sum(sizes[b.real].sum() for b in self.epoch(0))) / places
 
     def room(self, batch: Batch) -> np.ndarray:
         """How long each of a batch's examples may be [examples, sides]."""

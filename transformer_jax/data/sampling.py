@@ -34,8 +34,8 @@ class Sampler:
         self.tokenizers, self.records = tokenizers, records
         self.strength, self.seed = strength, seed
 
-    def lengths(self, store: Store, stored: np.ndarray, limit: int) -> np.ndarray:
-        """The lengths [examples, sides] to plan with: room for most samples."""
+    def growth(self, store: Store) -> np.ndarray:
+        """How many times longer than what is stored samples are, by side."""
         probed = np.linspace(0, len(store) - 1, min(PROBED, len(store))).astype(int)
         columns = store.take(probed)
         growth = [
@@ -43,8 +43,12 @@ class Sampler:
             / columns[side].lengths.sum()
             for side in self.tokenizers
         ]
-        room = np.ceil(stored * np.maximum(growth, 1) * MARGIN).astype(stored.dtype)
-        return np.maximum(stored, np.minimum(room, limit))
+        return np.maximum(growth, 1.0)
+
+    def room(self, lengths: np.ndarray, growth: np.ndarray, limit: int) -> np.ndarray:
+        """The lengths [examples, sides] to plan with: room for most samples."""
+        room = np.ceil(lengths * growth * MARGIN).astype(lengths.dtype)
+        return np.maximum(lengths, np.minimum(room, limit))
 
     def resample(
         self, columns: dict[str, Any], batch: Batch, epoch: int, room: np.ndarray

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import io
 import pathlib
-import threading
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import sentencepiece
 
 from transformer_jax.data import cache
+from transformer_jax.data.segmentation import Segmenter
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD, UNK
 
@@ -86,22 +87,12 @@ class Tokenizer:
         """
         if SPACE in text:
             return self.encode(text)
-        drawn: list[list[int]] = []
+        drawn = self._segmenter.draw(text, strength, random.Random(seed))
+        return self._renumber(drawn)
 
-        def draw():
-            ids = self._processor.encode(
-                text, enable_sampling=True, alpha=strength, nbest_size=-1
-            )
-            drawn.append(ids)
-
-        # SentencePiece's random generator belongs to a thread, and takes the seed when
-        # it is first used there: only in a new thread is the draw the seed's alone.
-        with _one_at_a_time:
-            sentencepiece.set_random_generator_seed(seed)
-            thread = threading.Thread(target=draw)
-            thread.start()
-            thread.join()
-        return self._renumber(drawn[0])
+    @functools.cached_property
+    def _segmenter(self) -> Segmenter:
+        return Segmenter(self.model, self._processor)
 
     def decode(self, ids: Sequence[int]) -> str:
         kept = (int(i) for i in ids if i not in (PAD, BOS, EOS))
@@ -164,9 +155,6 @@ class Bytes(Tokenizer):
         return [names[int(i)] for i in ids]
 
 
-_one_at_a_time = threading.Lock()
-
-
 def make(
     settings: Any,
     records: Any,
@@ -198,8 +186,8 @@ def make(
 def _learn(settings, records, fields, symbols, say, place: pathlib.Path) -> None:
     count, numbers = len(records), None
     if settings.lines and settings.lines < count:
-        random = np.random.Generator(np.random.Philox(key=[0, count]))
-        numbers = np.sort(random.choice(count, settings.lines, replace=False))
+        generator = np.random.Generator(np.random.Philox(key=[0, count]))
+        numbers = np.sort(generator.choice(count, settings.lines, replace=False))
     say(
         f"learning   {settings.vocab_size:,} {settings.kind} pieces of "
         f"{' and '.join(fields)} from {min(settings.lines or count, count):,} examples"

@@ -1,0 +1,249 @@
+"""Does a corpus of millions of pairs fit a small machine, and how soon does it train?
+
+    python benchmarks/large_corpus.py --pairs 5000000
+    python benchmarks/large_corpus.py --pairs 5000000 --config.tokenizer.kind=bpe
+
+Generates parallel text, prepares it as a training does, plans its batches, and starts a
+training twice: with an empty and with a filled compile cache. Each part is a process of
+its own. Exit code 1 if one needs more memory or time than it is allowed. --config.x=y
+changes the config, which is that of quickstart.
+"""
+
+import argparse
+import itertools
+import multiprocessing
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent import futures
+
+import numpy as np
+
+from transformer_jax import cli
+
+CONFIG = "quickstart"  # a tiny model: what is measured is the way of the data
+PREPARATION, PLAN_SECONDS, PLAN_MEMORY = 3.0, 10.0, 1.0  # allowed; GB are 10^9 bytes
+WORDS, PHRASES = 20_000, 60_000  # of each of two made-up languages
+MEAN, SIGMA = 20.0, 0.55  # words of a sentence, log-normal
+CHUNK, HELD_OUT = 50_000, 500  # pairs generated at a time, and for validation
+LANGUAGES = {"aa": ("bdfgklmnprst", "aeiou"), "bb": ("chjqvwxz", "áéíóúy")}  # letters
+
+
+def main() -> int:
+    words, overrides = cli.split_overrides(sys.argv[1:])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=5_000_000)
+    parser.add_argument("--seed", type=int, default=0, help="of the text")
+    parser.add_argument("--folder", help="an empty one, kept (default: temporary)")
+    args = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, stop)
+    folder = pathlib.Path(args.folder or tempfile.mkdtemp(prefix="large_corpus_"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        sys.exit(f"error: --folder {folder} is not empty")
+    os.environ["TRANSFORMER_JAX_CACHE"] = str(folder / "cache")
+    try:
+        return measure(args, folder, {**make_config(folder), **overrides})
+    finally:
+        if not args.folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_config(folder: pathlib.Path) -> dict[str, str]:
+    """What differs from the config; nothing gets in the way of a training's start."""
+    changes = {"data.source": "text", "data.folder": str(folder)}
+    for split in ("train", "validation"):
+        changes[f"data.{split}_source"] = f"{split}.aa"
+        changes[f"data.{split}_target"] = f"{split}.bb"
+    changes |= {"tokenizer.vocab_size": "8000", "optim.warmup_steps": "2"}
+    return changes | {"eval.splits": "", "eval.answers": "1", "eval.samples": "0"}
+
+
+def measure(args: argparse.Namespace, folder: pathlib.Path, config: dict) -> int:
+    print(f"folder     {folder}, {shutil.disk_usage(folder).free / 1e9:.0f} GB free")
+    load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
+    print(f"machine    {os.cpu_count()} cores, load {load} (1, 5, 15 minutes)")
+    print(f"text       {args.pairs:,} pairs, seed {args.seed}", flush=True)
+    say(apart(generate, folder, args.pairs, args.seed))
+
+    parts = apart(prepare_timed, config, folder)
+    rows = [[n, f"{s:.2f}", f"{args.pairs / s:,.0f}", f"{g:.2f}"] for n, s, g in parts]
+    print_table("preparation | seconds | pairs/s | peak memory so far, GB", rows)
+    plans = {k: apart(plan_timed, config, folder, k) for k in ("buckets", "packed")}
+    header = "plan | shapes | steps | padding | made, s | epoch 0, s | epoch 1, s | GB"
+    print_table(header, [[kind, *plans[kind][0]] for kind in plans])
+    print("GB is ru_maxrss: all resident pages of a process, those of mapped files too")
+    print("(which the system may take back); a plan's is by how much that has grown.")
+    header = "second start, compile cache | first step line, s | compiled | peak, GB"
+    print_table(header, [[c, *start(config, folder, c)] for c in ("cold", "warm")])
+
+    found = [("preparation, peak memory", parts[0][-1], PREPARATION, "GB")]
+    for kind, (_, seconds, memory) in plans.items():
+        found.append((f"plan and epoch 0, {kind}", seconds, PLAN_SECONDS, "s"))
+        found.append((f"memory of it, {kind}", memory, PLAN_MEMORY, "GB"))
+    missed = [name for name, value, allowed, _ in found if value >= allowed]
+    rows = [[n, f"< {a:g} {u}", f"{v:.2f} {u}", v < a] for n, v, a, u in found]
+    print_table("requirement | allowed | measured | met", rows)
+    print(f"MISSED: {'; '.join(missed)}" if missed else "MET")
+    return min(len(missed), 1)
+
+
+def say(line: str) -> None:
+    print(f"           {line}", flush=True)
+
+
+def print_table(header: str, rows: list[list]) -> None:
+    print(f"\n| {header} |\n|{'---|' * len(header.split('|'))}")
+    for row in rows:
+        print(f"| {' | '.join(map(str, row))} |")
+    print(flush=True)
+
+
+def apart(function, *arguments):
+    """What a function returns in a process of its own."""
+    # A child's ru_maxrss begins with its parent's: this process must stay small.
+    with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def stop(*_) -> None:
+    """Whoever stops this stops the part that is running too."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    sys.exit("error: stopped")
+
+
+def generate(folder: pathlib.Path, pairs: int, seed: int) -> str:
+    """Writes sentences of phrases that both languages have, drawn by Zipf's law."""
+    began, random = time.monotonic(), np.random.default_rng(seed)
+    counts = random.integers(1, 6, PHRASES)
+    members = draw(random, WORDS, counts.sum())
+    phrases = {n: phrase(random, *c, members, counts) for n, c in LANGUAGES.items()}
+    mean = MEAN / counts[draw(random, PHRASES, 100_000)].mean()
+    letters = spaces = 0
+    for split, size in (("validation", HELD_OUT), ("train", pairs)):
+        for begin in range(0, size, CHUNK):
+            spread = random.normal(-(SIGMA**2) / 2, SIGMA, min(CHUNK, size - begin))
+            ends = np.rint(mean * np.exp(spread)).clip(1).astype(int).cumsum()
+            drawn = draw(random, PHRASES, ends[-1])
+            for name, pool in phrases.items():
+                said, cuts = pool[drawn].tolist(), itertools.pairwise([0, *ends])
+                text = "".join([" ".join(said[a:b]) + ".\n" for a, b in cuts])
+                with (folder / f"{split}.{name}").open("a") as file:
+                    file.write(text)
+                letters, spaces = letters + len(text), spaces + text.count(" ")
+    words, size = (n / 2 / (pairs + HELD_OUT) for n in (spaces, letters))
+    end = f"{words + 1:.1f} words and {size:.0f} characters a side"
+    return f"made in {time.monotonic() - began:.0f} s, {end}"
+
+
+def phrase(random, consonants, vowels, members, counts) -> np.ndarray:
+    """The phrases of a language; an eighth of them repeat their first word."""
+    syllables = np.array([c + v for c in consonants for v in vowels])
+    drawn = syllables[random.integers(len(syllables), size=(WORDS, 4))]
+    words = ["".join(parts)[: random.integers(2, 9)] for parts in drawn]
+    parts = (words[i] for i in members)
+    made = [list(itertools.islice(parts, n)) for n in counts]
+    return np.array([" ".join(p + p[: random.random() < 1 / 8]) for p in made], object)
+
+
+def draw(random: np.random.Generator, kinds: int, size: int) -> np.ndarray:
+    """Numbers below `kinds`, the small ones more often (Zipf, Mandelbrot)."""
+    shares = np.cumsum(1 / (np.arange(kinds) + 10))
+    return np.searchsorted(shares, random.random(size) * shares[-1])
+
+
+def prepare_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
+    """(what, seconds, peak memory so far) of each part of `prepare()`."""
+    from transformer_jax import config as configs
+    from transformer_jax import prepare, run, tasks
+    from transformer_jax.data.sources import Source
+    from transformer_jax.data.store import summary
+
+    config, place, laps = configs.load(CONFIG, config), run.Folder(folder / "run"), []
+
+    def lap() -> None:
+        laps.append((time.monotonic(), peak()))
+
+    lap()
+    source = Source(config.data)
+    records = source.read("train")
+    lap()
+    task = tasks.find(config.task).create(config, source, place.tokenizer)
+    lap()
+    store = prepare.open_split(task, "train", records, say).store
+    lap()
+    prepare.prepare(config, place, say)  # the validation split, and all once more
+    lap()
+    sides = " and ".join(f"{n:.1f}" for n in task.lengths(store).mean(axis=0))
+    say(f"{len(store):,} examples of {sides} pieces, left out: {summary(store.ledger)}")
+    rows = [("all of it", laps[3][0] - laps[0][0], laps[3][1])]
+    names = "indexing", "learning pieces", "encoding", "all again, cached"
+    for i, name in enumerate(names):
+        rows.append((name, laps[i + 1][0] - laps[i][0], laps[i + 1][1]))
+    return rows
+
+
+def plan_timed(config: dict, folder: pathlib.Path, kind: str) -> tuple:
+    """(row of the table, seconds, GB) of a plan with its first epoch."""
+    from transformer_jax import config as configs
+    from transformer_jax import prepare, run
+
+    config = configs.load(CONFIG, {**config, "data.batching": kind})
+    prepared = prepare.prepare(config, run.Folder(folder / "run"), say)
+    before, clock = peak(), [time.monotonic()]
+    plan = prepare.make_plan(config, prepared.task, prepared.train).plan
+    clock.append(time.monotonic())
+    steps = len(plan.epoch(0))
+    clock.append(time.monotonic())
+    grown = peak() - before
+    plan.epoch(1)
+    clock.append(time.monotonic())
+    row = [len(plan.shapes), f"{steps:,}", f"{plan.padding_share():.1%}"]
+    row += [f"{s:.2f}" for s in np.diff(clock)] + [f"{grown:.2f}"]
+    return row, clock[2] - clock[0], grown
+
+
+def start(config: dict, folder: pathlib.Path, cache: str) -> list:
+    """The row of a training of two steps, on stores that exist."""
+    compiled = folder / "cache" / "compiled"
+    if cache == "cold":
+        shutil.rmtree(compiled, ignore_errors=True)
+    before = len(list(compiled.rglob("*-cache")))
+    command = [sys.executable, "-m", "transformer_jax.train", "--config", CONFIG]
+    config = {**config, "train.steps": "2", "log.every": "1"}
+    command += [f"--config.{key}={value}" for key, value in config.items()]
+    command += ["--workdir", str(folder / cache)]
+    began, seen = time.monotonic(), []
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        with process.stdout as lines:  # to the end: it fills the compile cache
+            for line in lines:
+                seen += [time.monotonic() - began] * line.startswith("step ")
+        _, status, usage = os.wait4(process.pid, 0)
+    except BaseException:
+        process.kill()
+        raise
+    process.returncode = status
+    if status:
+        sys.exit(f"error: {' '.join(command)} failed: see above")
+    programs = len(list(compiled.rglob("*-cache"))) - before
+    return [f"{seen[0]:.1f}", programs, f"{peak(usage):.2f}"]
+
+
+def peak(usage: resource.struct_rusage | None = None) -> float:
+    """The most memory that a process ever had, in GB; without `usage`, of this one."""
+    most = (usage or resource.getrusage(resource.RUSAGE_SELF)).ru_maxrss
+    return most * (1 if sys.platform == "darwin" else 1024) / 1e9  # macOS: bytes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

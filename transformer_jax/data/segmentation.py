@@ -1,0 +1,167 @@
+"""Other segmentations of a text than the best one, drawn with a generator of our own.
+
+SentencePiece draws them too, but its generator is seeded anew in every process, so a
+run could not be repeated. What is drawn here is what it draws:
+
+    BPE: each merge, when its turn comes, is left out with probability p (BPE-dropout)
+    unigram: a segmentation x with probability ∝ P(x)^α, over all there are
+
+Pieces do not cross words, so a word's ways are worked out once and kept.
+"""
+
+import heapq
+import math
+import random
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sentencepiece import sentencepiece_model_pb2
+
+UNIGRAM, BPE = 1, 2  # SentencePiece's numbers of models
+NORMAL, UNKNOWN, USER, BYTE = 1, 2, 4, 6  # and of kinds of pieces
+KEPT = 200_000  # words remembered
+RARE = 10.0  # an unknown character is worse than the worst piece, by so much
+
+
+class Segmenter:
+    """Draws segmentations, in the ids of a SentencePiece model."""
+
+    def __init__(self, model: bytes, processor: Any):
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        self._processor = processor
+        self.kind = proto.trainer_spec.model_type
+        pieces = list(enumerate(proto.pieces))
+        self._ids = {p.piece: i for i, p in pieces if p.type in (NORMAL, USER)}
+        self._scores = {p.piece: p.score for _, p in pieces if p.type == NORMAL}
+        self._bytes = [i for i, p in pieces if p.type == BYTE]
+        self._unknown = next(i for i, p in pieces if p.type == UNKNOWN)
+        self._worst = min(self._scores.values(), default=0.0) - RARE
+        self._longest = max(map(len, self._scores), default=1)
+        symbols = sorted((p.piece for _, p in pieces if p.type == USER), key=len)
+        self._symbols = re.compile("|".join(map(re.escape, reversed(symbols))) or "$^")
+        whole = proto.trainer_spec.treat_whitespace_as_suffix
+        whole |= not proto.trainer_spec.split_by_whitespace
+        self._words = re.compile(".+" if whole else "\u2581?[^\u2581]+|\u2581", re.S)
+        self._known: dict[Any, Any] = {}
+
+    def draw(self, text: str, strength: float, generator: random.Random) -> list[int]:
+        text = self._processor.normalize(text)
+        ids, begin = [], 0
+        for symbol in self._symbols.finditer(text):
+            ids += self._draw_part(text[begin : symbol.start()], strength, generator)
+            ids.append(self._ids[symbol.group()])
+            begin = symbol.end()
+        return ids + self._draw_part(text[begin:], strength, generator)
+
+    def _draw_part(self, text, strength, generator) -> list[int]:
+        way = self._draw_bpe if self.kind == BPE else self._draw_unigram
+        ids: list[int] = []
+        for word in self._words.findall(text):
+            if len(self._known) > KEPT:
+                self._known.clear()
+            for piece in way(word, strength, generator):
+                ids += self._ids_of(piece, ids)
+        return ids
+
+    def _ids_of(self, piece: str, before: Sequence[int]) -> list[int]:
+        """A piece's id; of an unknown character its bytes, or one <unk> for a row."""
+        known = self._ids.get(piece)
+        if known is not None:
+            return [known]
+        if self._bytes:
+            return [self._bytes[byte] for byte in piece.encode()]
+        return [] if before and before[-1] == self._unknown else [self._unknown]
+
+    # Byte-pair encoding
+
+    def _draw_bpe(self, word: str, dropout: float, generator) -> Sequence[str]:
+        if word not in self._known:
+            self._known[word] = self._merge(word, lambda: False)
+        best, merges = self._known[word]
+        if not dropout:
+            return best
+        # How many merges are taken before the first is left out: geometric.
+        first = math.log(1.0 - generator.random()) / math.log(1.0 - dropout)
+        if first >= merges:
+            return best
+        kept = int(first)
+
+        def leave_out():
+            nonlocal kept
+            kept -= 1
+            return kept == -1 or (kept < -1 and generator.random() < dropout)
+
+        return self._merge(word, leave_out)[0]
+
+    def _merge(self, word: str, leave_out) -> tuple[list[str], int]:
+        """(pieces, merges whose turn came): best score first, then leftmost."""
+        symbols = list(word)
+        after = list(range(1, len(word) + 1))
+        before = list(range(-1, len(word) - 1))
+        agenda: list[tuple[float, int, str]] = []
+
+        def consider(left):
+            if left >= 0 and after[left] < len(symbols):
+                piece = symbols[left] + symbols[after[left]]
+                if piece in self._scores:
+                    heapq.heappush(agenda, (-self._scores[piece], left, piece))
+
+        for i in range(len(word) - 1):
+            consider(i)
+        turns = 0
+        while agenda:
+            _, left, piece = heapq.heappop(agenda)
+            right = after[left] if symbols[left] else len(symbols)
+            if right >= len(symbols) or symbols[left] + symbols[right] != piece:
+                continue  # one of the two has been merged with another meanwhile
+            turns += 1
+            if leave_out():
+                continue
+            symbols[left], symbols[right] = piece, ""
+            after[left] = after[right]
+            if after[left] < len(symbols):
+                before[after[left]] = left
+            consider(left)
+            consider(before[left])
+        return [s for s in symbols if s], turns
+
+    # Unigram
+
+    def _draw_unigram(self, word: str, strength: float, generator) -> list[str]:
+        key = word, strength
+        if key not in self._known:
+            self._known[key] = self._find_ways(word, strength)
+        ways, end, pieces = self._known[key], len(word), []
+        while end:
+            starts, chances = ways[end]
+            at = 0
+            if len(starts) > 1:
+                drawn = generator.random()
+                while drawn >= chances[at] and at < len(starts) - 1:
+                    at += 1
+            pieces.append(word[starts[at] : end])
+            end = starts[at]
+        return pieces[::-1]
+
+    def _find_ways(self, word: str, strength: float) -> list[tuple[list, list]]:
+        """For each end: where its last piece may start, with cumulative chances."""
+        totals = [0.0] + [-math.inf] * len(word)  # log of the sum over all ways to it
+        ways: list[tuple[list, list]] = [([], [])]
+        for end in range(1, len(word) + 1):
+            starts, weights = [], []
+            for start in range(max(0, end - self._longest), end):
+                score = self._scores.get(word[start:end])
+                if score is None and start == end - 1:
+                    score = self._worst
+                if score is not None and totals[start] > -math.inf:
+                    starts.append(start)
+                    weights.append(totals[start] + strength * score)
+            top = max(weights)
+            sums, total = [], 0.0
+            for weight in weights:
+                total += math.exp(weight - top)
+                sums.append(total)
+            totals[end] = top + math.log(total)
+            ways.append((starts, [s / total for s in sums]))
+        return ways
