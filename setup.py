@@ -38,6 +38,7 @@ setup(
         "optax>=0.2.6",
         "orbax-checkpoint>=0.11.30",
         "sentencepiece>=0.2.1",
+        "safetensors>=0.4",  # the form of a bundle's weights
         "protobuf>=4.25",  # to read a SentencePiece model's pieces
         "tensorflow-datasets>=4.9.7",  # of which TensorFlow is no part
         "h5py>=3.10",  # without it TFDS does not know wmt*, glue and others
@@ -53,6 +54,7 @@ setup(
         "tpu": ["jax[tpu]>=0.10"],
         "tensorboard": ["tensorboardX>=2.6"],
         "notebooks": NOTEBOOKS,
+        "peers": ["ctranslate2>=4.4", "transformers>=4.45", "torch>=2.4"],
         "test": [*TEST, *NOTEBOOKS],
     },
 )

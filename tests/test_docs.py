@@ -8,6 +8,7 @@ import pytest
 from absl import flags
 
 from transformer_jax import config, evaluate, inspect_data, predict, train
+from transformer_jax.convert import bundle, ctranslate2
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENTS = [
@@ -31,7 +32,7 @@ def test_every_key_that_a_document_sets_exists(path):
 def known_flags():
     """The flags of each entry point."""
     found = {}
-    for module in (train, evaluate, predict, inspect_data):
+    for module in (train, evaluate, predict, inspect_data, bundle, ctranslate2):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:
             for kind in ("string", "integer", "float", "bool"):
@@ -39,14 +40,14 @@ def known_flags():
                 define = functools.partial(getattr(flags, name), flag_values=values)
                 patch.setattr(flags, name, define)
             module.define_flags()
-        found[module.__name__.rpartition(".")[2]] = set(values)
+        found[module.__name__.removeprefix("transformer_jax.")] = set(values)
     return found
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_flag_that_a_document_gives_to_a_module_exists(path, known_flags):
     text = path.read_text().replace("\\\n", " ").replace("\\\\\n", " ")
-    for name, rest in re.findall(r"-m transformer_jax\.(\w+)([^\n`]*)", text):
+    for name, rest in re.findall(r"-m transformer_jax\.([\w.]+)([^\n`]*)", text):
         given = set(re.findall(r"--(\w+)(?=[ =]|$)", rest))
         assert given <= known_flags.get(name, set()), name
 

@@ -1,6 +1,7 @@
 """Prediction: as many lines out as in, in order, whatever is in them."""
 
 import copy
+import dataclasses
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 import transformer_jax
@@ -77,14 +79,13 @@ def test_an_answer_is_one_line(run):
 
 
 def test_a_sentence_alone_and_in_any_batch_gets_the_same_answer(run, sentences):
-    options = runs.decode_options(run.config, beams=3)
-    items = [run.task.parse(s) for s in sentences * 3]
-    random.Random(3).shuffle(items)
-    together = run.task.answer(run.params, items, run.mesh, options)
-    for item, answer in list(zip(items, together, strict=True))[:7]:
-        (alone,) = run.task.answer(run.params, [item], run.mesh, options)
-        assert alone.text == answer.text
-        assert alone.score == pytest.approx(answer.score, rel=1e-5)
+    lines = sentences * 3
+    random.Random(3).shuffle(lines)
+    together = run.replies(lines, beams=3)
+    for line, reply in list(zip(lines, together, strict=True))[:7]:
+        (alone,) = run.replies([line], beams=3)
+        assert alone.text == reply.text
+        assert alone.answer.score == pytest.approx(reply.answer.score, rel=1e-5)
 
 
 def test_a_line_that_is_too_long_is_refused_with_both_numbers(run):
@@ -230,6 +231,135 @@ def test_the_weights_can_be_chosen(tiny_run):
     assert transformer_jax.load(tiny_run, "last").weights == "last"
     best = transformer_jax.load(tiny_run, "best")
     assert best.weights == "best" and best.step in (6, 12)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_what_is_found_has_the_probability_that_reading_it_gives(run, sentences, beams):
+    run.predict(["O gato."])
+    asked = [run.task.parse(line) for line in sentences[:7]]
+    options = runs.decode_options(run.config, beams=beams)
+    found = dict(run.task._engines[run.mesh].search(run.params, asked, options))
+    pairs = [(one.source, found[i][0].tokens) for i, one in enumerate(asked)]
+    for i, log_probs, _ in run.task._reader(run.mesh).pairs(run.params, pairs):
+        assert log_probs.sum() == pytest.approx(found[i][0].log_prob, rel=1e-4)
+
+
+def test_scores_are_sums_over_the_pieces_of_a_full_forward(run):
+    source, target = "O gato dorme.", "The cat sleeps."
+    weights = run.attention(source, target)
+    (score,) = run.score([source], [target])
+    (reading,) = run.task.read(run.params, [(source, target)], run.mesh)
+    assert score == pytest.approx(float(reading.log_probs.sum())) and score < 0
+    expected = weights["cross"][-1].mean(axis=0)
+    np.testing.assert_allclose(reading.attention, expected, atol=1e-5)
+    alone = run.score([source], [target])
+    among = run.score([source, "Sim.", source + " " + source], [target, "Yes.", "No."])
+    assert among[0] == pytest.approx(alone[0], rel=1e-5)
+
+
+def test_words_are_aligned_by_what_their_pieces_attend_to(run):
+    task = run.task
+    (reading,) = task.read(run.params, [("O gato dorme aqui", "Cats sleep")], run.mesh)
+    sides = [task.source_tokenizer.pieces(reading.source)[:-1]]
+    sides.append(task.target_tokenizer.pieces(reading.target)[:-1])
+    words = []
+    for pieces in sides:
+        starts = [p.startswith("▁") for p in pieces]
+        words.append(np.cumsum(starts) - 1)
+    assert words[0].max() == 3 and words[1].max() == 1
+    attention = np.zeros(reading.attention.shape)
+    target = next(i for i, w in enumerate(words[1]) if w == 1)
+    source = next(i for i, w in enumerate(words[0]) if w == 2)
+    attention[target, source] = 1.0
+    shown = dataclasses.replace(reading, attention=attention)
+    assert task.align(shown) == [(0, 0), (2, 1)]
+    assert task.align(dataclasses.replace(reading, target=reading.target[-1:])) == []
+    (pairs,) = run.align(["O gato dorme aqui"], ["Cats sleep"])
+    assert [t for _, t in pairs] == [0, 1] and all(0 <= s < 4 for s, _ in pairs)
+
+
+def test_a_sentence_has_a_vector_whatever_its_batch(run, sentences):
+    together = run.encode([*sentences[:5], "O gato dorme. " * 9])
+    assert together.shape == (6, run.config.model.d_model)
+    for line, vector in zip(sentences[:5], together, strict=False):
+        np.testing.assert_allclose(run.encode([line])[0], vector, atol=1e-5)
+    assert np.abs(together[0] - together[1]).max() > 1e-3
+
+
+def test_a_long_line_is_split_where_sentences_end_and_joined(run):
+    line = "O gato dorme. Ana lê um livro!  “Vamos?” Sim… 猫。犬！"
+    parts = run.task.split(line, 3)
+    assert parts == [
+        "O gato dorme.", "Ana lê um livro!", "“Vamos?”", "Sim…", "猫。", "犬！"
+    ]  # fmt: skip
+    assert run.task.split(line, 500) == [line]
+    (reply,) = run.replies([line], max_input=40, on_long="split")
+    assert reply.text == " ".join(run.predict(parts))
+    refused, fine = run.replies(["palavra " * 300, "O gato dorme."], max_input=40)
+    assert "are more than the 40 allowed" in refused.error and refused.text == ""
+    assert fine.text == run.predict(["O gato dorme."])[0]
+    (reply,) = run.replies(["palavra " * 300], max_input=40, on_long="split")
+    assert "are more than the 40 allowed" in reply.error
+
+
+def test_answers_begin_as_they_are_told(run):
+    lines = ["O gato dorme.", "A menina lê.", "Sim."]
+    prefixes = ["The old", "", "A dog is"]
+    replies = run.replies(lines, prefixes=prefixes, beams=2)
+    for reply, prefix in zip(replies, prefixes, strict=True):
+        assert reply.text.startswith(prefix)
+    assert replies[1].text == run.predict(lines[1:2], beams=2)[0]
+
+
+def test_n_best_are_the_best_of_the_beam_in_order(run):
+    (reply,) = run.replies(["O gato dorme."], beams=4, n_best=3, extra_length=5)
+    scores = [reply.answer.score, *(a.score for a in reply.answer.others)]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+    entry = run.task.details(reply.answer)
+    assert [o["score"] for o in entry["others"]] == scores[1:]
+
+
+def test_options_that_do_not_exist_or_cannot_work_are_refused(run):
+    with pytest.raises(UserError, match="no option 'beam'. Did you mean 'beams'"):
+        run.predict(["x"], beam=3)
+    with pytest.raises(UserError, match="n_best 5 is more than decode.beams 2"):
+        run.predict(["x"], beams=2, n_best=5)
+    with pytest.raises(UserError, match="top_p = 1.5: must be at least .* at most 1"):
+        run.predict(["x"], sample=True, top_p=1.5)
+
+
+def test_draws_belong_to_a_line_and_a_seed(run, sentences):
+    options = {"sample": True, "temperature": 2.0}
+    first = run.predict(sentences[:5], **options)
+    assert run.predict(sentences[:5], **options) == first
+    assert run.predict(sentences[:3], **options) == first[:3]
+    assert run.predict(sentences[:5], **options, seed=2) != first
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "expected"),
+    [
+        (["--score"], "O gato.\tThe cat.\n", r"-\d+\.\d{6}\n"),
+        (["--embed"], "O gato.\n", r"(-?[\d.e-]+ ){15}-?[\d.e-]+\n"),
+        (["--alignment"], "O gato.\n", r"[^\t]*\t(\d+-\d+ ?)*\n"),
+        (
+            ["--format=jsonl", "--n_best=2", "--beams=2"],
+            "O gato.\n",
+            r'\{"input": "O gato.", "output": .*, "score": .*, "others": \[.*\]\}\n',
+        ),
+    ],
+)
+def test_the_command_has_every_way_to_look(tiny_run, options, given, expected):
+    done = call(tiny_run, given.encode(), *options)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(expected, done.stdout.decode()), done.stdout
+
+
+def test_the_command_refuses_what_does_not_fit_together(tiny_run):
+    done = call(tiny_run, b"no tab\n", "--score")
+    assert done.returncode == 2 and b"line 1 has 1 columns" in done.stderr
+    done = call(tiny_run, b"x\n", "--n_best=2")
+    assert done.returncode == 2 and b"--format=jsonl" in done.stderr
 
 
 def test_attention_has_a_weight_for_each_pair_of_pieces(run, sentences):

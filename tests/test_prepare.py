@@ -287,7 +287,8 @@ def test_many_directions_share_a_model(tmp_path, tiny):
     seen = np.concatenate([b.real for b in plan.epoch(0)])
     assert np.bincount(seen).tolist() == [1] * 31 + [2] * 31
     task = tasks.find("translation").open(loaded, tmp_path / "run" / "tokenizer")
-    assert task.parse("<2pt> the cat")[1] == task.source_tokenizer.encode("<2pt>")[1]
+    asked = task.parse("<2pt> the cat").source
+    assert asked[1] == task.source_tokenizer.encode("<2pt>")[1]
 
 
 @pytest.mark.usefixtures("one_device")

@@ -8,6 +8,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from transformer_jax import decoding
 from transformer_jax.config import base, items
 from transformer_jax.data import sources, tokenizer
 from transformer_jax.errors import nearest
@@ -43,6 +44,7 @@ def find_problems(config: ConfigDict) -> list[str]:
     problems += _impossible_sizes(config)
     problems += _impossible_plans(config)
     problems += _impossible_text(config)
+    problems += decoding.find_problems(config.decode)
     return problems + sources.find_problems(config.data)
 
 
@@ -72,7 +74,7 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
         "model.decoder_layers", "model.max_positions", "train.steps",
         "train.accumulation", "optim.warmup_steps", "eval.every", "eval.batch_rows",
         "eval.max_length",
-        "decode.beams", "decode.extra_length", "checkpoint.every",
+        "checkpoint.every",
         "checkpoint.keep_last", "checkpoint.average", "log.every",
     ]  # fmt: skip
     values = dict(items(config))

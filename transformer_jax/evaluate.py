@@ -20,9 +20,10 @@ from typing import Any
 import jax
 from absl import flags
 
-from transformer_jax import cli, metrics, sharding
+from transformer_jax import answering, cli, metrics, sharding
 from transformer_jax.data.batches import Batch, Buckets, Shape, nothing
 from transformer_jax.data.sources import Source, parallel_text
+from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.prepare import Split, open_split
 from transformer_jax.scores import Score, compare, verdict
@@ -71,10 +72,28 @@ class Evaluator:
         task = self.task
         count = min(limit or len(self.records), len(self.records))
         records = [self.records[i] for i in range(count)]
-        items = [task.parse(task.question(record)) for record in records]
-        answers = task.answer(params, items, self.mesh, options, progress)
-        lines = [task.render(answer) for answer in answers]
+        lines = answer_all(task, params, self.mesh, records, options, progress)
         return task.score(lines, [task.reference(r) for r in records]), lines
+
+
+def answer_all(
+    task: Any,
+    params: Any,
+    mesh: Any,
+    records: Sequence[dict],
+    options: Any,
+    progress: Callable[[int, int], None],
+) -> list[str]:
+    """An answer to each example: one that is refused ends the evaluation."""
+    questions = [task.question(record) for record in records]
+    texts = []
+    for number, reply in enumerate(
+        answering.reply(task, params, mesh, questions, options, progress=progress), 1
+    ):
+        if reply.error:
+            raise UserError(f"example {number} cannot be answered: {reply.error}")
+        texts.append(reply.text)
+    return texts
 
 
 @functools.cache
@@ -180,11 +199,10 @@ def _answer(run: Any, records: Sequence[dict], bar: metrics.Bar) -> list[str]:
     """What a run answers, with its own way to search."""
     from transformer_jax import run as runs
 
-    items = [run.task.parse(run.task.question(record)) for record in records]
     options = runs.decode_options(run.config)
-    answers = run.task.answer(run.params, items, run.mesh, options, bar.show)
+    texts = answer_all(run.task, run.params, run.mesh, records, options, bar.show)
     bar.clear()
-    return [run.task.render(answer) for answer in answers]
+    return texts
 
 
 def print_panel(panel: Sequence[Score]) -> None:

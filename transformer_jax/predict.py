@@ -7,18 +7,21 @@ As many lines come out as went in, in order. A line ends at a newline only. A li
 cannot be answered gives an empty line, a message on stderr, and exit code 1.
 """
 
+import dataclasses
+import itertools
 import json
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from absl import flags
 
 from transformer_jax import cli, metrics
+from transformer_jax.answering import ON_LONG, Reply, reply
+from transformer_jax.data.text import Lines
 from transformer_jax.errors import UserError
-from transformer_jax.tasks import Refused
 
 CHUNK = 2000  # lines read, sorted and answered together
 
@@ -28,39 +31,68 @@ def define_flags() -> None:
     flags.DEFINE_string("input", "", "A file to answer, line by line; default: stdin.")
     flags.DEFINE_string("output", "", "A file for the answers; default: stdout.")
     flags.DEFINE_string("weights", "", "average | best | last (default: the run's).")
-    flags.DEFINE_string("format", "text", "text | jsonl (with scores).")
-    flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
-    flags.DEFINE_float("alpha", None, "Length penalty (default: the run's).")
+    flags.DEFINE_string("format", "text", "text | jsonl (scores, all of n_best).")
     flags.DEFINE_integer(
-        "max_length", 0, "Pieces a line may have (default: as trained)."
+        "max_input", 0, "Pieces a line may have (default: as trained)."
     )
+    flags.DEFINE_string(
+        "on_long", "refuse", "A longer line: refuse | split (sentences)."
+    )
+    flags.DEFINE_string("prefixes", "", "A file: what each answer must begin with.")
+    flags.DEFINE_bool("alignment", False, "Behind a tab, which words belong together.")
+    flags.DEFINE_bool("score", False, "Lines are source<TAB>target: how likely is it?")
+    flags.DEFINE_bool("embed", False, "A vector for each line, instead of an answer.")
+    # How to search; without one of these, as the run's config says.
+    flags.DEFINE_integer("beams", None, "Beam width; 1 is greedy.")
+    flags.DEFINE_float("alpha", None, "Length penalty.")
+    flags.DEFINE_float("coverage", None, "Penalty for source words not attended to.")
+    flags.DEFINE_integer("n_best", None, "Answers a line (with --format=jsonl).")
+    flags.DEFINE_integer("min_length", None, "Pieces of an answer at least.")
+    flags.DEFINE_integer("max_length", None, "Pieces of an answer at most.")
+    flags.DEFINE_integer("extra_length", None, "Pieces more than the line's, at most.")
+    flags.DEFINE_integer("no_repeat", None, "No run of so many pieces comes twice.")
+    flags.DEFINE_bool("sample", None, "Draw answers by chance.")
+    flags.DEFINE_float("temperature", None, "Below 1: the likely gets likelier.")
+    flags.DEFINE_integer("top_k", None, "Draw from the k likeliest pieces.")
+    flags.DEFINE_float("top_p", None, "Draw from the fewest that hold this share.")
+    flags.DEFINE_float("min_p", None, "Draw from those so likely beside the best.")
+    flags.DEFINE_integer("seed", None, "Of what is drawn by chance.")
 
 
 def main(overrides: dict[str, str]) -> int:
     from transformer_jax import run as runs
+    from transformer_jax.decoding import Options
 
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
     cli.require("workdir", args.workdir, "the run directory to predict with")
     cli.check_choice("format", args.format, ("text", "jsonl"))
+    cli.check_choice("on_long", args.on_long, ON_LONG)
     if args.weights:
         cli.check_choice("weights", args.weights, ("average", "best", "last"))
-    if args.beams < 0 or args.max_length < 0:
-        raise UserError("--beams and --max_length are at least 1")
+    if args.max_input < 0:
+        raise UserError(f"--max_input={args.max_input}: must be at least 1")
+    if (args.n_best or 1) > 1 and args.format == "text":
+        raise UserError(
+            "--n_best needs --format=jsonl: a line of text holds one answer"
+        )
     source = _open(args.input, "rb", sys.stdin.buffer)
+    prefixes = Lines(args.prefixes) if args.prefixes else ()
     runs.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
-    changes: dict[str, Any] = {}
-    if args.beams:
-        changes["beams"] = args.beams
-    if args.alpha is not None:
-        changes["alpha"] = args.alpha
+    given = {f.name: args[f.name].value for f in dataclasses.fields(Options)}
+    changes = {name: value for name, value in given.items() if value is not None}
     shell = Shell(
         run,
         runs.decode_options(run.config, **changes),
-        args.max_length or run.config.data.max_length,
+        args.max_input or run.config.data.max_length,
         args.format,
+        args.on_long,
+        prefixes,
+        args.alignment,
     )
+    if args.score or args.embed:
+        shell.answer = shell.score if args.score else shell.embed
     if not args.input and sys.stdin.isatty():
         return shell.converse()
     sink = _open(args.output, "wb", sys.stdout.buffer)
@@ -70,23 +102,35 @@ def main(overrides: dict[str, str]) -> int:
 class Shell:
     """Order, batching, progress and errors around a task's answers."""
 
-    def __init__(self, run: Any, options: Any, max_length: int, form: str = "text"):
-        self.run, self.options, self.max_length, self.form = (
-            run,
-            options,
-            max_length,
-            form,
-        )
+    def __init__(
+        self,
+        run: Any,
+        options: Any,
+        max_input: int,
+        form: str = "text",
+        on_long: str = "refuse",
+        prefixes: Sequence[str] = (),
+        alignment: bool = False,
+    ):
+        self.alignment = alignment
+        self.run, self.options, self.max_input = run, options, max_input
+        self.form, self.on_long, self.prefixes = form, on_long, prefixes
         self.refused = 0
 
     def answer_all(self, source: BinaryIO, sink: BinaryIO) -> int:
         """Answers every line; returns the exit code."""
         bar = metrics.Bar(cli.is_terminal())
         began, count = time.monotonic(), 0
+
+        def show(done, total):
+            speed = (count + done) / (time.monotonic() - began)
+            left = metrics.duration((total - done) / speed)
+            bar.show(done, total, f"{speed:.1f} sentences/s, left {left}")
+
         for lines in read_chunks(source):
-            for text in self.answer(lines, first=count + 1, progress=bar.show):
+            for text in self.answer(lines, first=count + 1, progress=show):
                 sink.write(text.encode("utf-8", "replace") + b"\n")
-            sink.flush()
+                sink.flush()
             count += len(lines)
         bar.clear()
         seconds = time.monotonic() - began
@@ -100,26 +144,74 @@ class Shell:
 
     def answer(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
         """One line of output for each line; `first` is the number of the first."""
-        task, items, reasons = self.run.task, [], {}
-        for i, line in enumerate(lines):
-            try:
-                items.append(task.parse(line, self.max_length))
-            except Refused as error:
-                reasons[i] = str(error)
-                items.append(task.parse(""))
-                self.refused += 1
-                print(f"line {first + i}: {error}", file=sys.stderr)
-        answers = task.answer(
-            self.run.params, items, self.run.mesh, self.options, progress
+        last = first - 1 + len(lines)
+        if self.prefixes and last > len(self.prefixes):
+            raise UserError(
+                f"there are {len(self.prefixes)} prefixes, but at least {last} lines: "
+                "they go together line by line"
+            )
+        replies = reply(
+            self.run.task,
+            self.run.params,
+            self.run.mesh,
+            lines,
+            self.options,
+            max_length=self.max_input,
+            on_long=self.on_long,
+            prefixes=[self.prefixes[i] for i in range(first - 1, last)]
+            if self.prefixes
+            else (),
+            first=first - 1,
+            progress=progress,
         )
-        for i, (line, answer) in enumerate(zip(lines, answers, strict=True)):
-            text = task.render(answer)
-            if self.form == "jsonl":
-                entry = {"input": line, "output": text, "score": answer.score}
-                if i in reasons:
-                    entry["error"] = reasons[i]
-                text = json.dumps(entry, ensure_ascii=False)
-            yield text
+        aligned: Iterator[Any] = itertools.repeat(None)
+        if self.alignment:  # of all lines at once
+            replies = list(replies)
+            lines = [one.line for one in replies]
+            aligned = iter(self.run.align(lines, [one.text for one in replies]))
+        for number, (one, pairs) in enumerate(
+            zip(replies, aligned, strict=False), start=first
+        ):
+            if one.error:
+                self.refused += 1
+                print(f"line {number}: {one.error}", file=sys.stderr)
+            yield self._show(one, pairs)
+
+    def score(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
+        """The log-probability of what stands behind the tab of each line."""
+        pairs = []
+        for number, line in enumerate(lines, start=first):
+            parts = line.split("\t")
+            if len(parts) != 2:
+                raise UserError(
+                    f"line {number} has {len(parts)} columns: --score wants a source, "
+                    "a tab and a target"
+                )
+            pairs.append(parts)
+        found = self.run.score(*zip(*pairs, strict=True))
+        for (source, target), value in zip(pairs, found, strict=True):
+            entry = {"input": source, "target": target, "score": value}
+            yield f"{value:.6f}" if self.form == "text" else _json(entry)
+
+    def embed(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
+        """The sentence vector of each line."""
+        for line, vector in zip(lines, self.run.encode(lines).tolist(), strict=True):
+            text = " ".join(f"{x:.6g}" for x in vector)
+            entry = {"input": line, "vector": vector}
+            yield text if self.form == "text" else _json(entry)
+
+    def _show(self, one: Reply, pairs: Any) -> str:
+        pharaoh = " ".join(f"{source}-{target}" for source, target in pairs or ())
+        if self.form == "text":
+            return f"{one.text}\t{pharaoh}" if self.alignment else one.text
+        entry = {"input": one.line, "output": one.text}
+        if self.alignment:
+            entry["alignment"] = pharaoh
+        if one.error:
+            entry["error"] = one.error
+        else:
+            entry |= self.run.task.details(one.answer)
+        return _json(entry)
 
     def converse(self) -> int:
         """A line typed, a line answered, until the end of input."""
@@ -156,6 +248,10 @@ def read_chunks(source: BinaryIO) -> Iterator[list[str]]:
     lines += [rest] if rest else []
     for i in range(0, len(lines), CHUNK):
         yield [_decode(line) for line in lines[i : i + CHUNK]]
+
+
+def _json(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, ensure_ascii=False)
 
 
 def _decode(line: bytes) -> str:

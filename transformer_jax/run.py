@@ -20,15 +20,17 @@ from importlib import metadata
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 import transformer_jax
+from transformer_jax import answering, decoding, sharding, tasks
 from transformer_jax import config as configs
-from transformer_jax import sharding, tasks
 from transformer_jax.checkpoint import Checkpoints, Damaged
+from transformer_jax.convert import bundle
 from transformer_jax.data import cache
-from transformer_jax.decoding.engine import Options
-from transformer_jax.errors import UserError
+from transformer_jax.decoding import Options
+from transformer_jax.errors import UserError, nearest
 
 PACKAGES = (
     "jax",
@@ -138,11 +140,48 @@ class Run:
 
     def predict(self, lines: Sequence[str], **options: Any) -> list[str]:
         """One answer a line; `options` override the run's `decode` section."""
-        items = [self.task.parse(line) for line in lines]
-        answers = self.task.answer(
-            self.params, items, self.mesh, decode_options(self.config, **options)
+        return [reply.text for reply in self.replies(lines, **options)]
+
+    def replies(
+        self,
+        lines: Sequence[str],
+        *,
+        max_input: int = 0,
+        on_long: str = "refuse",
+        prefixes: Sequence[str] = (),
+        **options: Any,
+    ) -> list[answering.Reply]:
+        """As `predict`, with scores, other hypotheses, and why a line has no answer."""
+        found = answering.reply(
+            self.task,
+            self.params,
+            self.mesh,
+            lines,
+            decode_options(self.config, **options),
+            max_length=max_input,
+            on_long=on_long,
+            prefixes=prefixes,
         )
-        return [self.task.render(answer) for answer in answers]
+        return list(found)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """The log-probability of each target as the answer to its source."""
+        pairs = list(zip(sources, targets, strict=True))
+        found = self.task.read(self.params, pairs, self.mesh)
+        return [float(reading.log_probs.sum()) for reading in found]
+
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str] | None = None
+    ) -> list[list[tuple[int, int]]]:
+        """(source word, target word) pairs; without targets, of its own answers."""
+        targets = self.predict(sources) if targets is None else targets
+        pairs = list(zip(sources, targets, strict=True))
+        found = self.task.read(self.params, pairs, self.mesh)
+        return [self.task.align(reading) for reading in found]
+
+    def encode(self, lines: Sequence[str]) -> np.ndarray:
+        """A vector [D] for each line, to compare sentences with."""
+        return self.task.vectors(self.params, lines, self.mesh)
 
     def attention(self, source: str, target: str | None = None) -> dict[str, Any]:
         """Attention weights [layers, heads, queries, keys] of one sentence."""
@@ -151,13 +190,25 @@ class Run:
 
 
 def load(path: str | os.PathLike, weights: str = "") -> Run:
-    """Opens a run directory; `weights` (average, best, last) overrides its config."""
+    """Opens a run directory, or a bundle made of one.
+
+    `weights` (average, best, last) overrides what the run's config asks for.
+    """
     folder = Folder(path)
+    about = bundle.check(folder.path) if bundle.is_bundle(folder.path) else None
+    if about and weights:
+        raise UserError(
+            f"{folder.path} is a bundle of {about['weights']} parameters: it has no "
+            "others to choose from"
+        )
     config = folder.config()
     if not folder.tokenizer.is_dir():
         raise UserError(f"{folder.path} has no tokenizer: its training never began")
     task = tasks.find(config.task).open(config, folder.tokenizer)
     mesh = sharding.local_mesh()
+    if about:
+        params = bundle.read_params(folder.path, abstract_params(task, mesh))
+        return Run(folder, config, task, params, about["step"], about["weights"], mesh)
     params, step, words = read_params(
         folder, task, mesh, weights or config.eval.weights
     )
@@ -192,7 +243,15 @@ def abstract_params(task: Any, mesh: Any) -> Any:
 
 
 def decode_options(config: ConfigDict, **changes: Any) -> Options:
-    return dataclasses.replace(Options(**config.decode), **changes)
+    """How a run searches, with changes; a name that is none says which is near."""
+    names = {field.name for field in dataclasses.fields(Options)}
+    for name in changes:
+        if name not in names:
+            raise UserError(f"there is no option {name!r}.{nearest(name, names)}")
+    options = dataclasses.replace(Options(**config.decode), **changes)
+    if problems := decoding.find_problems(options):
+        raise UserError(*problems)
+    return options
 
 
 def versions() -> dict[str, str]:

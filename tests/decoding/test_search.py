@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import Model, bind
-from transformer_jax.decoding.beam import beam_search
-from transformer_jax.decoding.greedy import greedy
+from transformer_jax.decoding import Model, Options, Question, bind, run
+from transformer_jax.decoding.beam import BeamSearch
+from transformer_jax.decoding.writing import Writing
 from transformer_jax.ids import BOS, EOS, PAD, UNK
 from transformer_jax.models.transformer import (
     LanguageModel,
@@ -46,6 +46,17 @@ def toy_extend(tokens, positions, static, state):
 
 
 TOY = Model(toy_start, toy_extend)
+
+
+def greedy(model, batch, prompt, prompt_lengths, limits, length):
+    question = Question(prompt, prompt_lengths, limits)
+    return run(Writing(Options(beams=1)), model, batch, question, length)
+
+
+def beam_search(model, batch, prompt, prompt_lengths, limits, length, *options):
+    names = ("beams", "alpha", "n_best")
+    search = BeamSearch(Options(**dict(zip(names, options, strict=False))))
+    return run(search, model, batch, Question(prompt, prompt_lengths, limits), length)
 
 
 def toy_log_probs(offset, history):
@@ -378,7 +389,8 @@ def test_reading_by_pieces_is_reading_at_once_from_prompts_of_any_length(kind):
     lengths = np.array([4, 2])
     real = np.arange(4) < lengths[:, None, None]
     prompt = jnp.asarray(np.where(real, WORDS[:, :, :4], PAD))
-    places = jnp.broadcast_to(jnp.arange(4), prompt.shape)
+    places = jnp.asarray(np.where(real, np.arange(4), -1))
+    places = jnp.broadcast_to(places, prompt.shape)
     logits, state = extend(prompt, places, static, state)
     read = choices(jax.nn.log_softmax(logits))
     for row, length in enumerate(lengths):

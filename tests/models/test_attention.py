@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.models.attention import (
+    Cache,
     KeysValues,
     Mask,
     MultiHeadAttention,
@@ -189,14 +190,75 @@ def test_beams_that_share_a_source_see_it_as_if_each_had_its_own_copy(heads):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_a_cache_holds_position_p_in_slot_p_and_drops_what_is_past_its_end():
-    cache = KeysValues(jnp.zeros((B, S, N, K)), jnp.zeros((B, S, N, H)))
-    new = KeysValues(normal(B, T, N, K), normal(B, T, N, H, seed=1))
-    grown = cache.insert(new, jnp.array([[0, 1, 2], [3, 4, 5]]))
-    for got, given in zip(jax.tree.leaves(grown), jax.tree.leaves(new), strict=True):
-        expected = np.zeros(got.shape)
-        expected[0, 0:3], expected[1, 3:5] = given[0], given[1, :2]
-        np.testing.assert_array_equal(got, expected)
+BEAMS = 3
+
+
+def filled_cache(steps):
+    """A cache into which three hypotheses of two rows have written their own."""
+    cache = Cache.empty(1, B, BEAMS, S, (N, K, H), jnp.float32)
+    written = []
+    for step in range(steps):
+        positions = jnp.full((B, BEAMS, 1), step)
+        cache = cache.read(positions)
+        seed = 2 * step + 3
+        new = KeysValues(
+            normal(B * BEAMS, N, 1, K, seed=seed),
+            normal(B * BEAMS, N, 1, H, seed=seed + 1),
+        )
+        layer = cache.write(cache.layers[0], new)
+        cache = cache.done((layer,), None, positions)
+        written.append(np.asarray(new.value).reshape(B, BEAMS, N, H))
+    return cache, np.stack(written, axis=2)  # [B, beams, step, N, H]
+
+
+def seen_by(cache, step):
+    """What each hypothesis reads: the values its mask lets through, by slot."""
+    mask = np.asarray(cache.mask(jnp.full((B, BEAMS, 1), step)))
+    mask = mask.reshape(B, BEAMS, S, BEAMS)
+    value = np.asarray(cache.layers[0].value)  # [B, N, S, beams, H]
+    assert (mask.sum(axis=-1)[:, :, : step + 1] == 1).all()
+    assert not mask[:, :, step + 1 :].any()
+    return np.einsum("bksj,bnsjh->bksnh", mask, value)[:, :, : step + 1]
+
+
+def test_each_hypothesis_reads_what_it_wrote():
+    cache, written = filled_cache(3)
+    np.testing.assert_array_equal(seen_by(cache, 2), written)
+
+
+def test_a_hypothesis_that_follows_another_reads_what_that_one_read():
+    cache, written = filled_cache(3)
+    parents = np.array([[2, 0, 0], [1, 1, 2]])
+    followed = cache.follow(jnp.asarray(parents))
+    rows = np.arange(B)[:, None]
+    np.testing.assert_array_equal(seen_by(followed, 2), written[rows, parents])
+    again = followed.follow(jnp.asarray(parents))
+    np.testing.assert_array_equal(
+        seen_by(again, 2), written[rows, parents][rows, parents]
+    )
+    # Nothing was moved.
+    for old, new in zip(cache.layers, again.layers, strict=True):
+        assert old.value is new.value
+
+
+def test_a_grown_cache_reads_the_same():
+    cache, written = filled_cache(3)
+    grown = cache.follow(jnp.zeros((B, BEAMS), int)).grow(S + 4)
+    mask = np.asarray(grown.mask(jnp.full((B, BEAMS, 1), 2)))
+    assert mask.shape == (B, 1, BEAMS, (S + 4) * BEAMS)
+    assert (mask.reshape(B, BEAMS, S + 4, BEAMS)[:, :, :3, 0]).all()
+    assert mask.sum() == B * BEAMS * 3
+
+
+def test_padding_that_was_read_is_seen_by_nobody():
+    cache = Cache.empty(1, B, BEAMS, S, (N, K, H), jnp.float32)
+    positions = jnp.broadcast_to(
+        jnp.array([[[0, 1, -1]], [[0, -1, -1]]]), (B, BEAMS, 3)
+    )
+    mask = np.asarray(cache.read(positions).mask(positions))
+    seen = mask.reshape(B, BEAMS, 3, S, BEAMS).any(axis=-1)
+    assert not seen[0, :, :, 2].any() and not seen[1, :, :, 1:].any()
+    assert seen[0, :, 1, :2].all() and not seen[0, :, 0, 1].any()
 
 
 def boolean(*rows):

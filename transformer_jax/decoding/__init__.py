@@ -2,19 +2,28 @@
 
 A model is two functions. `start(batch, beams, length) → (static, state)` reads what is
 given; `extend(tokens [B, K, T], positions, static, state) → (logits, state)` reads
-tokens and predicts what follows each. Leaves of `state` are [B, K, …] and are gathered
-by beam parent; `static` is never copied per beam.
+tokens at their positions (-1: padding) and predicts what follows each. Leaves of
+`state` are [B, K, …]; a hypothesis goes on from another by `follow`. `static` is never
+copied per beam.
+
+A search is a class with pure methods over what it carries: `begin`, `advance` by one
+token, `unfinished` [B], `result`. `run` drives one to its end; `engine.py` in parts.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import flax.struct
+import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.attention import MASKED
+
+NEVER = float("-inf")
 
 
 class Model(NamedTuple):
@@ -37,9 +46,38 @@ def bind(module: nn.Module, params: Any) -> Model:
         )
         logits = logits.at[..., jnp.array([PAD, BOS])].set(MASKED)
         # Impossible, not merely unlikely: a beam may be wider than the real choices.
-        return jnp.where(logits <= MASKED, -jnp.inf, logits), state
+        return jnp.where(logits <= MASKED, NEVER, logits), state
 
     return Model(start, extend)
+
+
+def follow(state: Any, parents: Int[Array, "B K"]) -> Any:
+    """The state of hypotheses that each go on from a parent.
+
+    A part of the state that has a method `follow` knows a cheaper way than copying.
+    """
+
+    def knows(part):
+        return hasattr(part, "follow")
+
+    def go_on(part):
+        return part.follow(parents) if knows(part) else gather(part, parents)
+
+    return jax.tree.map(go_on, state, is_leaf=knows)
+
+
+def gather(array: Any, parents: Int[Array, "B K"]) -> Any:
+    return array[jnp.arange(array.shape[0])[:, None], parents]
+
+
+@flax.struct.dataclass
+class Question:
+    """What is asked of each row, beside the model's own input."""
+
+    prompt: Int[Array, "B P"]  # what the answer begins behind, padded at the end
+    prompt_lengths: Int[Array, "B"]
+    limits: Int[Array, "B"]  # tokens an answer may have, its end counted; 0: no row
+    seeds: Int[Array, "B"] | None = None  # of what is drawn by chance
 
 
 @flax.struct.dataclass
@@ -50,3 +88,89 @@ class Hypotheses:
     lengths: Any  # Int [B, K], end of sentence counted
     log_probs: Any  # Float [B, K]
     scores: Any  # Float [B, K]: log_probs over the length penalty
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to search; `config.decode` has the defaults and what each means."""
+
+    beams: int = 4
+    alpha: float = 0.6
+    coverage: float = 0.0
+    extra_length: int = 50
+    min_length: int = 0
+    max_length: int = 0
+    n_best: int = 1
+    no_repeat: int = 0
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+
+def find_problems(options: Any) -> list[str]:
+    """What cannot work in these options (a config's `decode` section has them too)."""
+    problems = []
+    bounds = {
+        "beams": (1, None), "n_best": (1, None), "extra_length": (0, None),
+        "max_length": (0, None), "min_length": (0, None), "no_repeat": (0, None),
+        "top_k": (0, None), "coverage": (0, None), "top_p": (1e-9, 1), "min_p": (0, 1),
+        "temperature": (1e-6, None),
+    }  # fmt: skip
+    for name, (least, most) in bounds.items():
+        value = getattr(options, name)
+        if value < least or (most is not None and value > most):
+            upper = "" if most is None else f" and at most {most}"
+            problems.append(f"decode.{name} = {value}: must be at least {least}{upper}")
+    if options.n_best > options.beams and not options.sample:
+        problems.append(
+            f"decode.n_best {options.n_best} is more than decode.beams "
+            f"{options.beams}: a beam finds no more than it is wide"
+        )
+    if options.max_length and options.min_length > options.max_length:
+        problems.append(
+            f"decode.min_length {options.min_length} is more than decode.max_length "
+            f"{options.max_length}"
+        )
+    return problems
+
+
+def prefill(
+    model: Model,
+    batch: dict,
+    question: Question,
+    beams: int,
+    length: int,
+    watch: bool = False,
+) -> tuple[Any, Any, Float[Array, "B K V"]]:
+    """Reads the prompts, which may differ in length; the logits of what follows.
+
+    All beams read the same prompt and so start from equal states. `watch`: the state
+    adds up what is attended to (`Cache.watch`).
+    """
+    rows, width = question.prompt.shape
+    static, state = model.start(batch, beams, width + length)
+    if watch:
+        state = state.watch(static["segments"])
+    shape = (rows, beams, width)
+    tokens = jnp.broadcast_to(question.prompt[:, None], shape)
+    place = jnp.arange(width)
+    positions = jnp.where(place < question.prompt_lengths[:, None, None], place, -1)
+    logits, state = model.extend(
+        tokens, jnp.broadcast_to(positions, shape), static, state
+    )
+    last = jnp.broadcast_to(
+        (question.prompt_lengths - 1)[:, None, None, None], (rows, beams, 1, 1)
+    )
+    return static, state, jnp.take_along_axis(logits, last, axis=2)[:, :, 0]
+
+
+def run(search: Any, model: Model, batch: dict, question: Question, length: int):
+    """A search from its beginning to its end."""
+    carry = search.begin(model, batch, question, length)
+    carry = jax.lax.while_loop(
+        lambda c: search.unfinished(c).any(), lambda c: search.advance(model, c), carry
+    )
+    return search.result(carry)

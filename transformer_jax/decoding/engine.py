@@ -1,13 +1,14 @@
-"""One engine for every search: many prompts in, their hypotheses out, in order.
+"""One engine for every search: many sources in, their hypotheses out.
 
-Sources are sorted by length into few static shapes, each compiled once. A shape
-follows from a source's own length, so its answer does not depend on what shares its
-batch.
+Sources of like length share a batch of a static shape, and a shape follows from a
+source's own length, so an answer does not depend on what shares its batch. A search
+runs until enough sentences are finished to fit the others into a smaller batch: so a
+batch costs what its longest unfinished sentences cost.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -17,20 +18,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
-from transformer_jax.decoding import Hypotheses, bind
-from transformer_jax.decoding.beam import beam_search
-from transformer_jax.decoding.greedy import greedy
+from transformer_jax.decoding import Hypotheses, Options, Question, bind
+from transformer_jax.decoding.beam import BeamSearch
+from transformer_jax.decoding.writing import Writing
 from transformer_jax.ids import BOS
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How to search; `config.decode` has the defaults."""
-
-    beams: int = 4
-    alpha: float = 0.6
-    extra_length: int = 50
-    n_best: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,103 +33,177 @@ class Found:
     score: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A source with its end of sentence, and what its answer is to begin with."""
+
+    source: Sequence[int]
+    prefix: Sequence[int] = ()
+    seed: int = 0  # of what is drawn by chance
+
+
 class Engine:
     """Searches with one module on one mesh."""
 
     def __init__(
         self, module: nn.Module, mesh: Mesh, batch_rows: int, row_multiple: int
     ):
-        self.mesh = mesh
-        # Two batch sizes: full ones, and one for the few sentences that remain.
+        self.module, self.mesh = module, mesh
         few = min(row_multiple, batch_rows)
-        self.row_sizes = (few, max(batch_rows // few * few, few))
-        self._search = jax.jit(
-            functools.partial(_search, module),
-            static_argnames=("length", "options"),
-            out_shardings=sharding.replicated(mesh),
+        # Sizes to which a batch can shrink; each is compiled, so they are few. Over
+        # several devices rows are not moved.
+        self.row_sizes = [max(batch_rows // few * few, few)]
+        while mesh.size == 1 and self.row_sizes[-1] > few:
+            self.row_sizes.append(max(self.row_sizes[-1] // 4, few))
+        if self.row_sizes[-1] != few:
+            self.row_sizes.append(few)
+        jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
+        self._begin = jax.jit(self._begin_search, static_argnames=("length", "options"))
+        self._advance = jax.jit(
+            self._advance_search,
+            static_argnames="options",
+            donate_argnums=1,
+            # Every process is to know who has finished.
+            out_shardings=(None, sharding.replicated(mesh)),
         )
+        self._result = jit(self._result_of, static_argnames="options")
+        self._shrink = jax.jit(_shrink)
 
     def search(
-        self,
-        params: Any,
-        sources: Sequence[Sequence[int]],
-        options: Options,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> list[list[Found]]:
-        """For each source (end of sentence included) its best hypotheses."""
-        found: list[list[Found]] = [[] for _ in sources]
-        done = 0
-        for rows, length, members in self._batches([len(s) for s in sources]):
-            batch = _collate([sources[i] for i in members], rows, length)
-            # A source's own pieces, its end not counted, and the extra ones.
-            limits = np.ones(rows, np.int32)
-            limits[: len(members)] = [
-                len(sources[i]) - 1 + options.extra_length for i in members
-            ]
-            inputs = {**batch, "limits": limits}
-            with jax.set_mesh(self.mesh):
-                hypotheses = self._search(
-                    params,
-                    sharding.to_global(inputs, self.mesh),
-                    length=length + options.extra_length,
-                    options=options,
-                )
-            for i, best in zip(members, _unpack(hypotheses, options), strict=False):
-                found[i] = best
-            done += len(members)
-            progress(done, len(sources))
-        return found
+        self, params: Any, asked: Sequence[Asked], options: Options
+    ) -> Iterator[tuple[int, list[Found]]]:
+        """(number of a source, its hypotheses), in whatever order they are found."""
+        with jax.set_mesh(self.mesh):
+            for rows, shape, members in self._batches(asked, options):
+                yield from self._search(params, asked, options, rows, shape, members)
 
-    def _batches(self, lengths: list[int]) -> Iterator[tuple[int, int, list[int]]]:
-        """(rows, padded length, members) of each batch, short sources first."""
-        by_length: dict[int, list[int]] = {}
-        for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-            by_length.setdefault(bucket(lengths[i]), []).append(i)
-        few, many = self.row_sizes
-        for length, members in by_length.items():
-            rows = many if len(members) > few else few
+    def _search(self, params, asked, options, rows, shape, members):
+        inputs = _collate([asked[i] for i in members], rows, shape, options)
+        inputs = sharding.to_global(inputs, self.mesh)
+        carry = self._begin(params, inputs, length=shape.length, options=options)
+        places = np.array([*members, *[-1] * (rows - len(members))])
+        while True:
+            smaller = [n for n in self.row_sizes if n < rows]
+            enough = smaller[0] if smaller and self.mesh.size == 1 else 0
+            carry, unfinished = self._advance(params, carry, enough, options=options)
+            unfinished = np.asarray(unfinished)
+            leaving = ~unfinished & (places >= 0)
+            if leaving.any():
+                found = jax.device_get(self._result(carry, options=options))
+                for row in np.flatnonzero(leaving):
+                    yield int(places[row]), _unpack(found, int(row), options)
+            staying = np.flatnonzero(unfinished & (places >= 0))
+            if not len(staying):
+                return
+            rows = min(n for n in self.row_sizes if n >= len(staying))
+            # Empty rows repeat one that has finished: nothing is done for it.
+            filler = np.flatnonzero(~unfinished)[: rows - len(staying)]
+            kept = np.concatenate([staying, filler])
+            places = np.where(np.arange(rows) < len(staying), places[kept], -1)
+            carry = self._shrink(carry, jnp.asarray(kept))
+
+    def _begin_search(self, params, inputs, length: int, options: Options):
+        inputs = dict(inputs)
+        question = Question(
+            *(inputs.pop(k) for k in ("prompt", "prompt_lengths", "limits", "seeds"))
+        )
+        model = bind(self.module, params)
+        return _kind(options).begin(model, inputs, question, length)
+
+    def _advance_search(self, params, carry, enough, options: Options):
+        search, model = _kind(options), bind(self.module, params)
+        carry = jax.lax.while_loop(
+            lambda c: search.unfinished(c).sum() > enough,
+            lambda c: search.advance(model, c),
+            carry,
+        )
+        return carry, search.unfinished(carry)
+
+    def _result_of(self, carry, options: Options) -> Hypotheses:
+        return _kind(options).result(carry)
+
+    def _batches(self, asked, options) -> Iterator[tuple[int, "_Shape", list[int]]]:
+        """(rows, shape, members) of each batch, short sources first."""
+        by_shape: dict[_Shape, list[int]] = {}
+        order = sorted(range(len(asked)), key=lambda i: (len(asked[i].source), i))
+        for i in order:
+            by_shape.setdefault(_shape_of(asked[i], options), []).append(i)
+        for shape, members in by_shape.items():
             while members:
-                yield rows, length, members[:rows]
+                fitting = [n for n in self.row_sizes if n >= len(members)]
+                rows = min(fitting, default=self.row_sizes[0])
+                yield rows, shape, members[:rows]
                 members = members[rows:]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """Static sizes of a batch: of its sources, prompts and answers."""
+
+    source: int
+    prompt: int
+    length: int
+
+
+def _shape_of(asked: Asked, options: Options) -> _Shape:
+    source = bucket(len(asked.source))
+    prompt = bucket(len(asked.prefix)) + 1 if asked.prefix else 1
+    return _Shape(source, prompt, options.max_length or source + options.extra_length)
+
+
+def longest_position(asked: Asked, options: Options) -> int:
+    """How many positions a search for an answer may need, of source or target."""
+    shape = _shape_of(asked, options)
+    return max(shape.source, shape.prompt + shape.length)
+
+
 def bucket(length: int) -> int:
-    """The padded length of a source: a step of 8, then of an eighth of a power of 2."""
-    step = 8
-    while length > step * 8:
-        step *= 2
-    return -(-length // step) * step
+    """The padded length of a source, a power of 2: each shape is compiled, so few."""
+    return max(16, 1 << (length - 1).bit_length())
 
 
-def _collate(sources, rows: int, length: int) -> dict[str, np.ndarray]:
-    source = np.zeros((rows, length), np.int32)
-    for row, tokens in zip(source, sources, strict=False):
-        row[: len(tokens)] = tokens
-    segments = (source != 0).astype(np.int32)
-    segments[len(sources) :, 0] = 1  # an empty row still has something to look at
-    return {"source": source, "source_segments": segments}
+def _kind(options: Options) -> Any:
+    if options.beams == 1 or options.sample:
+        return Writing(options)
+    return BeamSearch(options)
 
 
-def _search(module, params, batch, length: int, options: Options) -> Hypotheses:
-    rows = batch["source"].shape[0]
-    limits = batch.pop("limits")
-    prompt = jnp.full((rows, 1), BOS)
-    prompt_lengths = jnp.ones((rows,), jnp.int32)
-    args = (bind(module, params), batch, prompt, prompt_lengths, limits, length)
-    if options.beams == 1:
-        return greedy(*args)
-    return beam_search(*args, options.beams, options.alpha, options.n_best)
+def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any]:
+    """Arrays of a batch; a row that is not asked for has the limit 0."""
+    batch = {
+        "source": np.zeros((rows, shape.source), np.int32),
+        "prompt": np.zeros((rows, shape.prompt), np.int32),
+        "prompt_lengths": np.ones(rows, np.int32),
+        "limits": np.zeros(rows, np.int32),
+        "seeds": np.zeros(rows, np.int32),
+    }
+    batch["prompt"][:, 0] = BOS
+    for i, one in enumerate(asked):
+        batch["source"][i, : len(one.source)] = one.source
+        batch["prompt"][i, 1 : len(one.prefix) + 1] = one.prefix
+        batch["prompt_lengths"][i] += len(one.prefix)
+        # A source's own pieces, its end not counted, and the extra ones.
+        most = options.max_length or len(one.source) - 1 + options.extra_length
+        batch["limits"][i] = max(most, 1)
+        batch["seeds"][i] = one.seed
+    batch["source_segments"] = (batch["source"] != 0).astype(np.int32)
+    # An empty row still has something to look at.
+    batch["source_segments"][len(asked) :, 0] = 1
+    return batch
 
 
-def _unpack(hypotheses: Hypotheses, options: Options) -> Iterator[list[Found]]:
-    host = jax.device_get(hypotheses)
-    for tokens, lengths, log_probs, scores in zip(
-        host.tokens, host.lengths, host.log_probs, host.scores, strict=True
-    ):
-        yield [
-            Found(
-                tuple(map(int, tokens[k, : lengths[k]])), float(log_probs[k]), float(s)
-            )
-            for k, s in enumerate(scores[: options.n_best])
-            if np.isfinite(s)
-        ]
+def _shrink(carry: Any, kept: Any) -> Any:
+    """What a search carries, of these rows only; what is no row stays as it is."""
+    return jax.tree.map(lambda a: a[kept] if a.ndim else a, carry)
+
+
+def _unpack(found: Hypotheses, row: int, options: Options) -> list[Found]:
+    return [
+        Found(
+            tuple(map(int, found.tokens[row, k, : found.lengths[row, k]])),
+            float(found.log_probs[row, k]),
+            float(score),
+        )
+        for k, score in enumerate(found.scores[row, : options.n_best])
+        if np.isfinite(score)
+    ]

@@ -76,9 +76,23 @@ def attend(
     The softmax is in float32: bfloat16 cannot order close scores. `bias` is added to
     the scores and may hold -1e9 or -inf. Unused weights cost nothing under `jit`.
     """
+    by_head = (a.swapaxes(1, 2) for a in (query, key, value))
+    attended, weights = attend_by_head(*by_head, mask, bias, dropout)
+    return attended.swapaxes(1, 2), weights
+
+
+def attend_by_head(
+    query: Float[Array, "B N T K"],
+    key: Float[Array, "B N S K"],
+    value: Float[Array, "B N S H"],
+    mask: Mask | Bool[Array, "#B #N #T S"] | None = None,
+    bias: Float[Array, "#B #N #T S"] | None = None,
+    dropout: Any = None,
+) -> tuple[Float[Array, "B N T H"], Float[Array, "B N T S"]]:
+    """`attend`, with the heads first, as a cache holds them: nothing is moved."""
     query = query / math.sqrt(query.shape[-1])
     scores = jnp.einsum(
-        "btnk,bsnk->bnts", query, key, preferred_element_type=jnp.float32
+        "bntk,bnsk->bnts", query, key, preferred_element_type=jnp.float32
     )
     if bias is not None:
         scores = jnp.maximum(scores + bias, MASKED)
@@ -87,27 +101,131 @@ def attend(
         scores = jnp.where(allowed, scores, MASKED)
     weights = jax.nn.softmax(scores)
     dropped = weights if dropout is None else dropout(weights)
-    return jnp.einsum("bnts,bsnh->btnh", dropped.astype(value.dtype), value), weights
+    return jnp.einsum("bnts,bnsh->bnth", dropped.astype(value.dtype), value), weights
 
 
 @flax.struct.dataclass
 class KeysValues:
-    """Projected keys and values of one layer: of a whole source, or a growing cache."""
+    """Projected keys and values of one layer, of whatever is attended to."""
 
-    key: Any  # Float [B, S, N, K]
-    value: Any  # Float [B, S, N, H]
+    key: Any  # Float [B, N, S, K]
+    value: Any  # Float [B, N, S, H]
 
-    def insert(self, new: "KeysValues", positions: Int[Array, "R T"]) -> "KeysValues":
-        """The cache with `new` in its slots: slot p holds position p.
 
-        A slot past the end is dropped. A later write to a slot replaces it, so the
-        padding of a short prompt is overwritten before anything may see it.
-        """
-        rows = jnp.arange(positions.shape[0])[:, None]
-        return KeysValues(
-            self.key.at[rows, positions].set(new.key, mode="drop"),
-            self.value.at[rows, positions].set(new.value, mode="drop"),
+@flax.struct.dataclass
+class Cache:
+    """What the hypotheses of each row have read: written once, and never moved.
+
+    A step writes into slot `filled`, beside each other for all hypotheses. One that
+    follows another takes over what that one has read by `writer`: which hypothesis
+    wrote what stands for it in each slot. So a search reorders small numbers, not keys
+    and values.
+    """
+
+    layers: tuple[KeysValues, ...]  # each [B, N, S, beams, K or H]
+    writer: Any  # Int [B, beams, S]
+    positions: Any  # Int [B, S]; -1: nobody sees what stands there
+    filled: Any  # Int []: slots written so far
+    attended: Any = None  # Float [B, beams, S of the source]: if it is watched
+    source_segments: Any = None  # Int [B, S of the source]
+
+    @classmethod
+    def empty(cls, layers: int, rows: int, beams: int, slots: int, sizes, dtype):
+        """`sizes` are (heads, size of a head's keys, of its values)."""
+        heads, d_k, d_v = sizes
+        shape = (rows, heads, slots, beams)
+        one = KeysValues(
+            jnp.zeros((*shape, d_k), dtype), jnp.zeros((*shape, d_v), dtype)
         )
+        own = jnp.arange(beams, dtype=jnp.int32)[None, :, None]
+        return cls(
+            (one,) * layers,
+            jnp.broadcast_to(own, (rows, beams, slots)),
+            jnp.full((rows, slots), -1, jnp.int32),
+            jnp.int32(0),
+        )
+
+    def follow(self, parents: Int[Array, "B beams"]) -> "Cache":
+        """The cache of hypotheses that each go on from a parent."""
+        row = jnp.arange(parents.shape[0])[:, None]
+        slots = jnp.arange(self.positions.shape[1])
+        # What is not yet written will be written by each for itself.
+        writer = jnp.where(slots < self.filled, self.writer[row, parents], self.writer)
+        attended = self.attended
+        if attended is not None:
+            attended = attended[row, parents]
+        return self.replace(writer=writer, attended=attended)
+
+    def watch(self, source_segments: Int[Array, "B S"]) -> "Cache":
+        """From now on it adds up how much each word of the source is attended to."""
+        rows, beams, _ = self.writer.shape
+        return self.replace(
+            attended=jnp.zeros((rows, beams, source_segments.shape[1])),
+            source_segments=source_segments,
+        )
+
+    def uncovered(self) -> Float[Array, "B beams"]:
+        """Σ log min(attention, 1) over the source: 0 if every word had its share."""
+        shares = jnp.log(jnp.clip(self.attended, 1e-9, 1.0))
+        return jnp.where(self.source_segments[:, None] != 0, shares, 0.0).sum(-1)
+
+    def grow(self, slots: int) -> "Cache":
+        """The same with more slots."""
+        more = slots - self.positions.shape[1]
+
+        def pad(array, axis, value=0):
+            widths = [(0, more if i == axis else 0) for i in range(array.ndim)]
+            return jnp.pad(array, widths, constant_values=value)
+
+        beams = self.writer.shape[1]
+        own = jnp.arange(beams, dtype=jnp.int32)[None, :, None]
+        old = jnp.arange(slots) < self.positions.shape[1]
+        return self.replace(
+            layers=jax.tree.map(lambda a: pad(a, 2), self.layers),
+            writer=jnp.where(old, pad(self.writer, 2), own),
+            positions=pad(self.positions, 1, -1),
+        )
+
+    def read(self, positions: Int[Array, "B beams T"]) -> "Cache":
+        """Before a step: its tokens stand at these positions (-1: padding)."""
+        return self.replace(
+            positions=jax.lax.dynamic_update_slice(
+                self.positions, positions[:, 0], (0, self.filled)
+            )
+        )
+
+    def done(self, layers: tuple, cross_weights: Any, positions: Any) -> "Cache":
+        """After a step: what each layer wrote; what the last one saw of the source."""
+        rows, beams, length = positions.shape
+        attended = self.attended
+        if attended is not None:
+            seen = cross_weights.mean(axis=1).reshape(rows, beams, length, -1)
+            attended = attended + jnp.where(positions[..., None] < 0, 0, seen).sum(2)
+        return self.replace(
+            layers=layers, filled=self.filled + length, attended=attended
+        )
+
+    def mask(self, positions: Int[Array, "B beams T"]) -> Bool[Array, "B 1 Q S"]:
+        """A query sees what its hypothesis has read at its position or before it."""
+        rows, beams, length = positions.shape
+        slots = self.positions.shape[1]
+        keys = self.positions[:, None, None, :]
+        before = (keys >= 0) & (keys <= positions[..., None])
+        own = self.writer[..., None] == jnp.arange(beams)
+        allowed = before[..., None] & own[:, :, None]  # [B, beams, T, S, beams]
+        return allowed.reshape(rows, 1, beams * length, slots * beams)
+
+    def write(self, layer: KeysValues, new: KeysValues) -> KeysValues:
+        """A layer with the keys and values [B × beams, T, …] of this step."""
+
+        def put(old, one):
+            rows, heads, _, beams, size = old.shape
+            one = one.reshape(rows, beams, heads, -1, size).transpose(0, 2, 3, 1, 4)
+            return jax.lax.dynamic_update_slice(
+                old, one.astype(old.dtype), (0, 0, self.filled, 0, 0)
+            )
+
+        return jax.tree.map(put, layer, new)
 
 
 class MultiHeadAttention(nn.Module):
@@ -141,30 +259,30 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Array, "R T D"],
         keys_values: KeysValues,
-        mask: Mask | Bool[Array, "#R #N #T S"] | None = None,
-        bias: Float[Array, "#R #N #T S"] | None = None,
+        mask: Mask | Bool[Array, "#B #N #Q S"] | None = None,
+        bias: Float[Array, "#B #N #Q S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "R T D"], Float[Array, "R N T S"]]:
         rows, length, _ = x.shape
-        query = _split_heads(self.query(x), self.num_heads)
         # Several beams share one source: fold them into the query axis, so that the
         # source's keys and values are read once and never copied.
-        folded = query.reshape(keys_values.key.shape[0], -1, *query.shape[2:])
-        attended, weights = attend(
-            folded,
+        sources = keys_values.key.shape[0]
+        query = self.query(x).reshape(sources, -1, self.num_heads * self.d_k)
+        attended, weights = attend_by_head(
+            _split_heads(query, self.num_heads),
             keys_values.key,
             keys_values.value,
             mask,
             bias,
             lambda w: self.drop(w, train),
         )
-        attended = attended.reshape(rows, length, self.num_heads * self.d_v)
-        if folded.shape[0] != rows:
-            beams = rows // folded.shape[0]
+        attended = attended.swapaxes(1, 2).reshape(rows, length, -1)
+        if sources != rows:
+            beams = rows // sources
             weights = weights.reshape(*weights.shape[:2], beams, length, -1)
             weights = weights.swapaxes(1, 2).reshape(rows, self.num_heads, length, -1)
         return self.out(attended), weights
 
 
-def _split_heads(x: Float[Array, "B T NK"], heads: int) -> Float[Array, "B T N K"]:
-    return x.reshape(*x.shape[:-1], heads, -1)
+def _split_heads(x: Float[Array, "B T NK"], heads: int) -> Float[Array, "B N T K"]:
+    return x.reshape(*x.shape[:-1], heads, -1).swapaxes(1, 2)

@@ -7,16 +7,18 @@ from the encoder; source and target need not be of one length.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax import sharding
 from transformer_jax.models.attention import (
+    Cache,
     KeysValues,
     Mask,
     MultiHeadAttention,
@@ -98,18 +100,21 @@ class Layer(nn.Module):
         """The cross-attention's keys and values: made once for a source."""
         return self.cross_attention.keys_values(memory)
 
-    def __call__(self, x, mask, source, source_mask, cache, positions, train):
+    def __call__(self, x, mask, source, source_mask, write, train):
         order = self.config.norm
 
         def drop(y):
             return self.drop(y, train)
 
         def see_itself(y):
-            own = self.self_attention.keys_values(y)
-            if cache is not None:
-                own = cache.insert(own, positions)
+            own = cached = self.self_attention.keys_values(y)
+            if write is not None:
+                cached = write(own)
+                own = jax.tree.map(
+                    lambda a: a.reshape(*a.shape[:2], -1, a.shape[-1]), cached
+                )
             y, weights = self.self_attention(y, own, mask, train=train)
-            return y, (own if cache is not None else None, weights)
+            return y, (cached, weights)
 
         def see_source(y):
             return self.cross_attention(y, source, source_mask, train=train)
@@ -117,7 +122,7 @@ class Layer(nn.Module):
         def think(y):
             return self.feed_forward(y, train), None
 
-        x, (cache, weights) = residual(
+        x, (cached, weights) = residual(
             x, see_itself, self.self_attention_norm, drop, order
         )
         cross_weights = None
@@ -126,7 +131,7 @@ class Layer(nn.Module):
                 x, see_source, self.cross_attention_norm, drop, order
             )
         x, _ = residual(x, think, self.feed_forward_norm, drop, order)
-        return sharding.constrain(x), cache, weights, cross_weights
+        return sharding.constrain(x), cached, weights, cross_weights
 
 
 class Stack(nn.Module):
@@ -137,7 +142,7 @@ class Stack(nn.Module):
     cross: bool = False
 
     def setup(self):
-        kind = nn.remat(Layer, static_argnums=(7,)) if self.config.remat else Layer
+        kind = nn.remat(Layer, static_argnums=(6,)) if self.config.remat else Layer
         self.layer = [kind(self.config, self.cross) for _ in range(self.layers)]
         if self.config.norm == "pre":
             self.norm = _norm(self.config)
@@ -148,14 +153,14 @@ class Stack(nn.Module):
     def __call__(
         self,
         x: Float[Array, "R T D"],
-        mask: Mask,
+        mask: Mask | Bool[Array, "..."],
         source: tuple[KeysValues, ...] | None = None,
         source_mask: Mask | None = None,
-        caches: tuple[KeysValues, ...] | None = None,
-        positions: Int[Array, "R T"] | None = None,
+        cache: Cache | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "R T D"], tuple, tuple, tuple]:
-        """The last layer's output, then by layer: caches, own and cross weights."""
+        """The last layer's output, then by layer: keys and values, own and cross
+        weights. With a cache, the keys and values are all that it holds."""
         by_layer = []
         for i, layer in enumerate(self.layer):
             x, *rest = layer(
@@ -163,8 +168,7 @@ class Stack(nn.Module):
                 mask,
                 source[i] if source else None,
                 source_mask,
-                caches[i] if caches else None,
-                positions,
+                cache and functools.partial(cache.write, cache.layers[i]),
                 train,
             )
             by_layer.append(rest)
@@ -245,7 +249,7 @@ class Seq2Seq(nn.Module):
             return _project(self.projection, x, self.config)
         return (self.embedding if tie == "all" else self.target_embedding).logits(x)
 
-    def start(self, batch: dict, beams: int, length: int) -> tuple[dict, tuple]:
+    def start(self, batch: dict, beams: int, length: int) -> tuple[dict, Cache]:
         """Encodes a batch: what stays for all steps, and an empty cache to grow."""
         memory, _ = self.encode(batch["source"], batch["source_segments"])
         static = {
@@ -254,17 +258,17 @@ class Seq2Seq(nn.Module):
         }
         rows = batch["source"].shape[0]
         if self.config.positions == "learned":
-            # The cache is as long as the positions go: refuse here, not by clamping.
+            # Refused here, where the length is known, not clamped later.
             self.target_positions(_count(batch["source"][:, :1]), length)
-        return static, _empty_caches(self.config, rows, beams, length)
+        return static, _empty_cache(self.config, rows, beams, length)
 
     def extend(
         self,
         tokens: Int[Array, "B K T"],
         positions: Int[Array, "B K T"],
         static: dict,
-        state: tuple,
-    ) -> tuple[Float[Array, "B K T V"], tuple]:
+        state: Cache,
+    ) -> tuple[Float[Array, "B K T V"], Cache]:
         """Reads tokens at their positions; the logits of what follows each of them."""
         source = static["source"], padding_mask(static["segments"])
         return _extend(self, self._embed_target, tokens, positions, source, state)
@@ -311,19 +315,19 @@ class LanguageModel(nn.Module):
             return _project(self.projection, x, self.config)
         return self.embedding.logits(x)
 
-    def start(self, batch: dict, beams: int, length: int) -> tuple[dict, tuple]:
+    def start(self, batch: dict, beams: int, length: int) -> tuple[dict, Cache]:
         if self.config.positions == "learned":
             self.positions(_count(batch["prompt"][:, :1]), length)
         rows = batch["prompt"].shape[0]
-        return {}, _empty_caches(self.config, rows, beams, length)
+        return {}, _empty_cache(self.config, rows, beams, length)
 
     def extend(
         self,
         tokens: Int[Array, "B K T"],
         positions: Int[Array, "B K T"],
         static: dict,
-        state: tuple,
-    ) -> tuple[Float[Array, "B K T V"], tuple]:
+        state: Cache,
+    ) -> tuple[Float[Array, "B K T V"], Cache]:
         return _extend(self, self._embed, tokens, positions, (None, None), state)
 
     def _embed(self, tokens, positions, length, train):
@@ -353,39 +357,21 @@ def _count(tokens: Int[Array, "B T"]) -> Int[Array, "1 T"]:
     return jnp.arange(tokens.shape[1])[None]
 
 
-def _cache_mask(positions: Int[Array, "R T"], slots: int) -> Mask:
-    """Slot p of a cache holds position p: what is not yet written lies ahead."""
-    keys = jnp.arange(slots)[None]
-    return Mask(jnp.ones_like(keys), None, positions, keys, causal=True)
+def _empty_cache(c: TransformerConfig, rows: int, beams: int, slots: int) -> Cache:
+    sizes = (c.num_heads, c.d_k, c.d_v)
+    return Cache.empty(c.decoder_layers, rows, beams, slots, sizes, c.dtype)
 
 
-def _empty_caches(
-    c: TransformerConfig, rows: int, beams: int, length: int
-) -> tuple[KeysValues, ...]:
-    shape = (rows, beams, length, c.num_heads)
-    cache = KeysValues(
-        jnp.zeros((*shape, c.d_k), c.dtype), jnp.zeros((*shape, c.d_v), c.dtype)
-    )
-    return (cache,) * c.decoder_layers
-
-
-def _extend(model, embed, tokens, positions, source, state):
+def _extend(model, embed, tokens, positions, source, cache):
     """One path for prefill and step: beams are folded into rows, and out again."""
-    rows, beams = tokens.shape[:2]
-    tokens, positions, caches = jax.tree.map(
-        lambda a: a.reshape(-1, *a.shape[2:]), (tokens, positions, state)
+    rows, beams, length = tokens.shape
+    flat = tokens.reshape(-1, length), positions.reshape(-1, length)
+    cache = cache.read(positions)
+    x, layers, _, cross = model.decoder(
+        embed(*flat, 1, False), cache.mask(positions), *source, cache=cache
     )
-    slots = caches[0].key.shape[1]
-    x, caches, _, _ = model.decoder(
-        embed(tokens, positions, slots, False),
-        _cache_mask(positions, slots),
-        *source,
-        caches=caches,
-        positions=positions,
-    )
-    return jax.tree.map(
-        lambda a: a.reshape(rows, beams, *a.shape[1:]), (model.logits(x), caches)
-    )
+    logits = model.logits(x).reshape(rows, beams, length, -1)
+    return logits, cache.done(layers, cross[-1], positions)
 
 
 def _project(projection, x, c: TransformerConfig):

@@ -16,10 +16,12 @@ text or images (see `translation.py`, the smallest whole example):
     module                                   the flax model
     init(key) → params
     loss(params, batch, key) → Sums          with dropout, or (key None) without
-    parse(line) → item                       raises Refused if it cannot be answered
+    parse(line, max_length, prefix, number, options) → item; raises Refused
+    split(line, max_length) → lines          a line that is too long, in parts
+    join(answers) → answer                   of the parts of a line
     question(record), reference(record)      an example, and its answer
-    answer(params, items, …) → answers       in order
-    render(answer) → line
+    answers(params, items, mesh, options)    → (number of an item, answer) as found
+    render(answer) → line, details(answer)   of which jsonl has more
     score(answers, references) → scores      the metrics of the task's field
     panel(answers, references) → [Score]     all readings of them, to be published
 """

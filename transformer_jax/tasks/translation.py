@@ -6,8 +6,10 @@ is asked for the target itself: no position ever reads its own answer.
 
 import dataclasses
 import functools
+import itertools
 import pathlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,11 +24,16 @@ from transformer_jax.data.batches import Batch, lay_out
 from transformer_jax.data.sources import FIELDS, Source
 from transformer_jax.data.store import Column, Ragged, Store
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.engine import Engine, Options, bucket
+from transformer_jax.decoding import Options
+from transformer_jax.decoding.engine import Asked, Engine, bucket, longest_position
+from transformer_jax.decoding.reading import Reader
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.models.transformer import Seq2Seq, TransformerConfig
 from transformer_jax.tasks import Refused
+
+# What closes a quotation may follow; in Chinese and Japanese no space does.
+SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +45,16 @@ class Answer:
     others: tuple["Answer", ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A pair that was read: its pieces, ends included, and what came of it."""
+
+    source: Sequence[int]
+    target: Sequence[int]
+    log_probs: np.ndarray  # of each target piece
+    attention: np.ndarray  # [target, source], the mean over the last layer's heads
+
+
 class Translation:
     """Parallel text, one or two vocabularies, an encoder-decoder model."""
 
@@ -46,6 +63,7 @@ class Translation:
         self.source_tokenizer, self.target_tokenizer = self._both = source, target
         self.module = build(config, source.vocab_size, target.vocab_size)
         self._engines: dict[Any, Engine] = {}
+        self._readers: dict[Any, Reader] = {}
 
     @classmethod
     def create(
@@ -160,22 +178,47 @@ class Translation:
 
     # Lines → answers
 
-    def parse(self, line: str, max_length: int | None = None) -> list[int]:
-        pieces = self.source_tokenizer.encode(line) if line.strip() else []
-        table = self._table_rows()
-        extra = self.config.decode.extra_length
-        if table and bucket(len(pieces) + 1) + extra + 1 > table:
-            raise Refused(
-                f"{len(pieces)} pieces and an answer of decode.extra_length {extra} "
-                f"more do not fit the learned positions (model.max_positions {table}): "
-                "split it into sentences"
-            )
+    def parse(
+        self,
+        line: str,
+        max_length: int = 0,
+        prefix: str = "",
+        number: int = 0,
+        options: Options | None = None,
+    ) -> Asked:
+        """A line as the search wants it; its number decides what is drawn by chance."""
+        if not line.strip():
+            return Asked(())
+        pieces = self.source_tokenizer.encode(line)
         if max_length and len(pieces) > max_length:
             raise Refused(
                 f"{len(pieces)} pieces are more than the {max_length} allowed: split "
-                "it into sentences, or raise --max_length"
+                "it into sentences (--on_long=split), or raise --max_input"
             )
-        return pieces
+        begun = self.target_tokenizer.encode(prefix) if prefix else []
+        asked = Asked((*pieces, EOS), tuple(begun), number)
+        options = options or Options(**self.config.decode)
+        needed, table = longest_position(asked, options), self._table_rows()
+        if table and needed > table:
+            raise Refused(
+                f"{len(pieces)} pieces and an answer need {needed} positions, but "
+                f"there are model.max_positions {table} of them: split it into "
+                "sentences, or allow shorter answers (decode.extra_length)"
+            )
+        return asked
+
+    def split(self, line: str, max_length: int) -> list[str]:
+        """A line that is too long as its sentences."""
+        if len(self.source_tokenizer.encode(line)) <= max_length:
+            return [line]
+        ends = [0, *(found.end() for found in SENTENCE_END.finditer(line)), len(line)]
+        parts = (line[a:b].strip() for a, b in itertools.pairwise(ends))
+        return [part for part in parts if part]
+
+    def join(self, answers: Sequence[Answer]) -> Answer:
+        """The answers of a line's sentences as one."""
+        text = " ".join(a.text for a in answers)
+        return Answer(text, sum(a.score for a in answers))
 
     def question(self, record: dict[str, str]) -> str:
         return record["source"]
@@ -183,30 +226,32 @@ class Translation:
     def reference(self, record: dict[str, str]) -> str:
         return record["target"]
 
-    def answer(
-        self,
-        params: Any,
-        items: Sequence[list[int]],
-        mesh: Any,
-        options: Options,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> list[Answer]:
-        """A blank line has a blank translation; all others are searched for."""
+    def answers(
+        self, params: Any, items: Sequence[Asked], mesh: Any, options: Options
+    ) -> Iterator[tuple[int, Answer]]:
+        """(number of an item, its answer) as they are found; blank for a blank one."""
         if mesh not in self._engines:
             rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
             self._engines[mesh] = Engine(self.module, mesh, rows, multiple)
-        asked = [i for i, pieces in enumerate(items) if pieces]
-        answers = [Answer("", 0.0)] * len(items)
-        found = self._engines[mesh].search(
-            params, [[*items[i], EOS] for i in asked], options, progress
-        )
-        for i, hypotheses in zip(asked, found, strict=True):
-            texts = [
-                Answer(self.target_tokenizer.decode(h.tokens), h.score)
+        yield from ((i, Answer("", 0.0)) for i, a in enumerate(items) if not a.source)
+        places = [i for i, asked in enumerate(items) if asked.source]
+        found = self._engines[mesh].search(params, [items[i] for i in places], options)
+        for number, hypotheses in found:
+            begun = items[places[number]].prefix
+            best, *others = (
+                Answer(self.target_tokenizer.decode([*begun, *h.tokens]), h.score)
                 for h in hypotheses
+            )
+            yield places[number], dataclasses.replace(best, others=tuple(others))
+
+    def details(self, answer: Answer) -> dict[str, Any]:
+        """What --format=jsonl says beside the text."""
+        entry: dict[str, Any] = {"score": answer.score}
+        if answer.others:
+            entry["others"] = [
+                {"output": self.render(a), "score": a.score} for a in answer.others
             ]
-            answers[i] = dataclasses.replace(texts[0], others=tuple(texts[1:]))
-        return answers
+        return entry
 
     def render(self, answer: Answer) -> str:
         return answer.text.replace("\r", " ").replace("\n", " ")
@@ -219,6 +264,48 @@ class Translation:
         return scores.panel(list(answers), list(references), language)
 
     # Looking inside
+
+    def read(
+        self, params: Any, pairs: Sequence[tuple[str, str]], mesh: Any
+    ) -> list["Reading"]:
+        """Each target as the answer to its source: how likely, what it attends to."""
+        encoded = [
+            ([*self.source_tokenizer.encode(s), EOS],
+             [*self.target_tokenizer.encode(t), EOS]) for s, t in pairs
+        ]  # fmt: skip
+        readings: list[Any] = [None] * len(pairs)
+        for i, log_probs, attention in self._reader(mesh).pairs(params, encoded):
+            readings[i] = Reading(*encoded[i], log_probs, attention)
+        return readings
+
+    def align(self, reading: "Reading") -> list[tuple[int, int]]:
+        """(word of the source, word of the target), both from 0, for each target word:
+        the source word that its pieces attend to most."""
+        sides = (self.source_tokenizer, reading.source), (
+            self.target_tokenizer, reading.target
+        )  # fmt: skip
+        words = [_word_of(tokenizer, ids[:-1]) for tokenizer, ids in sides]
+        if not all(map(len, words)):
+            return []
+        shape = words[1].max() + 1, words[0].max() + 1
+        attended = np.zeros(shape)
+        rows, columns = np.meshgrid(words[1], words[0], indexing="ij")
+        np.add.at(attended, (rows, columns), reading.attention[:-1, :-1])
+        return [(int(s), t) for t, s in enumerate(attended.argmax(axis=1))]
+
+    def vectors(self, params: Any, lines: Sequence[str], mesh: Any) -> np.ndarray:
+        """A vector for each line: the mean of what the encoder makes of its pieces."""
+        sources = [[*self.source_tokenizer.encode(line), EOS] for line in lines]
+        found = np.zeros((len(lines), self.config.model.d_model), np.float32)
+        for i, vector in self._reader(mesh).vectors(params, sources):
+            found[i] = vector
+        return found
+
+    def _reader(self, mesh: Any) -> Reader:
+        if mesh not in self._readers:
+            rows = self.config.eval.batch_rows
+            self._readers[mesh] = Reader(self.module, mesh, rows, bucket)
+        return self._readers[mesh]
 
     def pieces(self, source: str, target: str) -> tuple[list[str], list[str]]:
         """The pieces that the encoder and the decoder read, ends included."""
@@ -244,6 +331,12 @@ class Translation:
             "decoder": np.stack([np.asarray(w[0]) for w in outputs.self_attention]),
             "cross": np.stack([np.asarray(w[0]) for w in outputs.cross_attention]),
         }
+
+
+def _word_of(tokenizer: Tokenizer, ids: Sequence[int]) -> np.ndarray:
+    """For each piece the number of the word (between spaces) that it belongs to."""
+    read = [len(tokenizer.decode(ids[: i + 1]).split()) for i in range(len(ids))]
+    return np.maximum(np.asarray(read, int) - 1, 0)
 
 
 def build(config: ConfigDict, source_vocab: int, target_vocab: int) -> Seq2Seq:

@@ -1,0 +1,230 @@
+"""Translation speed on one machine: this package, CTranslate2 and Hugging Face.
+
+    python benchmarks/decode_speed.py --workdir RUN --input FILE --lines 1000
+
+The same weights in all three, float32, the same sentences, greedy and beam 4 (without
+length penalty, which the three define differently). Loading, exporting and a first pass
+over the sentences (in which programs are compiled) are excluded. The sides take turns,
+each in a process of its own. Needs ctranslate2, transformers and torch.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SIDES = ("ours", "ctranslate2", "huggingface")
+BEAMS = (1, 4)
+BATCH = 64  # sentences of a batch, in all three
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workdir", required=True, help="a translation run")
+    parser.add_argument("--input", required=True, help="sentences, one a line")
+    parser.add_argument("--lines", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--export", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.side:
+        print(json.dumps(measure(args)))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        args.export = str(pathlib.Path(folder) / "exported")
+        subprocess.run(
+            [sys.executable, "-m", "transformer_jax.convert.ctranslate2"]
+            + ["--workdir", args.workdir, "--output", args.export],
+            check=True,
+        )
+        rounds = []
+        for number in range(1, args.rounds + 1):
+            order = SIDES if number % 2 else SIDES[::-1]
+            rounds.append({side: run_side(side, args) for side in order})
+            for beams in BEAMS:
+                speeds = ", ".join(
+                    f"{side} {rounds[-1][side][str(beams)]['speed']:.1f}"
+                    for side in SIDES
+                )
+                print(f"round {number}, beam {beams}: {speeds} sentences/s", flush=True)
+    conclude(rounds)
+    return 0
+
+
+def run_side(side: str, args: argparse.Namespace) -> dict:
+    command = [sys.executable, __file__, "--side", side, "--export", args.export]
+    command += ["--workdir", args.workdir, "--input", args.input]
+    done = subprocess.run(
+        [*command, "--lines", str(args.lines)], capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"error: the {side} side failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def conclude(rounds: list[dict]) -> None:
+    for beams in map(str, BEAMS):
+        ours = [r["ours"][beams]["speed"] for r in rounds]
+        texts = {side: rounds[0][side][beams]["texts"] for side in SIDES}
+        for other in SIDES[1:]:
+            ratios = [
+                a / r[other][beams]["speed"] for a, r in zip(ours, rounds, strict=True)
+            ]
+            same = sum(map(str.__eq__, texts["ours"], texts[other]))
+            print(
+                f"beam {beams}, ours / {other}: median {statistics.median(ratios):.2f} "
+                f"({min(ratios):.2f} to {max(ratios):.2f}); {same} of "
+                f"{len(texts['ours'])} translations are the same"
+            )
+
+
+def measure(args: argparse.Namespace) -> dict:
+    """Sentences a second of one side, and what it says."""
+    lines = pathlib.Path(args.input).read_text().split("\n")[: args.lines]
+    translate = globals()[f"load_{args.side}"](args)
+    results = {}
+    for beams in BEAMS:
+        texts = translate(lines, beams)
+        began = time.monotonic()
+        translate(lines, beams)
+        seconds = time.monotonic() - began
+        results[str(beams)] = {"speed": len(lines) / seconds, "texts": texts}
+    return results
+
+
+def load_ours(args: argparse.Namespace):
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import transformer_jax
+
+    run = transformer_jax.load(args.workdir)
+    return lambda lines, beams: run.predict(lines, beams=beams, alpha=0.0)
+
+
+def load_ctranslate2(args: argparse.Namespace):
+    import ctranslate2
+
+    from transformer_jax.data.tokenizer import Tokenizer
+
+    source, target = (
+        Tokenizer.load(path)
+        for path in sorted(pathlib.Path(args.export).glob("*.model"))[:1] * 2
+    )
+    translator = ctranslate2.Translator(
+        args.export,
+        compute_type="float32",
+        inter_threads=1,
+        intra_threads=os.cpu_count(),
+    )
+
+    def translate(lines, beams):
+        pieces = [source.pieces(source.encode(line)) for line in lines]
+        found = translator.translate_batch(
+            pieces, beam_size=beams, length_penalty=0.0, max_batch_size=BATCH,
+            max_decoding_length=max(map(len, pieces)) + 50,
+        )  # fmt: skip
+        ids = {
+            name: i for i, name in enumerate(target.pieces(range(target.vocab_size)))
+        }
+        return [target.decode([ids[p] for p in f.hypotheses[0]]) for f in found]
+
+    return translate
+
+
+def load_huggingface(args: argparse.Namespace):
+    import torch
+
+    torch.set_num_threads(os.cpu_count())
+    run, model = make_marian(args.workdir)
+    source, target = run.task.source_tokenizer, run.task.target_tokenizer
+
+    def translate(lines, beams):
+        rows = [[*source.encode(line), 3] for line in lines]
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        texts = [""] * len(rows)
+        for begin in range(0, len(order), BATCH):
+            members = order[begin : begin + BATCH]
+            width = max(len(rows[i]) for i in members)
+            ids = torch.tensor(
+                [rows[i] + [0] * (width - len(rows[i])) for i in members]
+            )
+            with torch.inference_mode():
+                found = model.generate(
+                    input_ids=ids, attention_mask=(ids != 0).long(), num_beams=beams,
+                    do_sample=False, max_new_tokens=width + 50, length_penalty=0.0,
+                )  # fmt: skip
+            for i, row in zip(members, found.tolist(), strict=True):
+                texts[i] = target.decode(row)
+        return texts
+
+    return translate
+
+
+def make_marian(workdir: str):
+    """The run, and its weights in a MarianMTModel."""
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    import transformer_jax
+    from transformer_jax.convert.ctranslate2 import _numpy, _positions
+
+    run = transformer_jax.load(workdir)
+    c, params = run.config.model, _numpy(run.params)
+    size = run.task.target_tokenizer.vocab_size
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=size, d_model=c.d_model, encoder_layers=c.encoder_layers,
+            decoder_layers=c.decoder_layers, encoder_attention_heads=c.num_heads,
+            decoder_attention_heads=c.num_heads, encoder_ffn_dim=c.d_ff,
+            decoder_ffn_dim=c.d_ff, activation_function=c.activation, dropout=0.0,
+            scale_embedding=True, pad_token_id=0, bos_token_id=2, eos_token_id=3,
+            decoder_start_token_id=2, forced_eos_token_id=None,
+            max_position_embeddings=512, tie_word_embeddings=True,
+        )
+    )  # fmt: skip
+    model.generation_config.bad_words_ids = [[0], [2]]
+    state = model.state_dict()
+
+    def put(name, value):
+        assert state[name].shape == value.shape, name
+        state[name] = torch.tensor(value)
+
+    for name in list(state):
+        if "embed_tokens" in name or "shared" in name or "lm_head" in name:
+            put(name, params["embedding"]["embedding"][:size])
+        elif "embed_positions" in name:
+            put(name, _positions(c, params, "encoder")[:512])
+    parts = {
+        "self_attn": "self_attention", "encoder_attn": "cross_attention",
+        "q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out",
+    }  # fmt: skip
+    for stack in ("encoder", "decoder"):
+        for i in range(c[f"{stack}_layers"]):
+            given, at = params[stack][f"layer_{i}"], f"model.{stack}.layers.{i}."
+            for theirs in ("self_attn", "encoder_attn"):
+                if parts[theirs] not in given:
+                    continue
+                for proj in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    one = given[parts[theirs]][parts[proj]]
+                    put(f"{at}{theirs}.{proj}.weight", one["kernel"].T)
+                    put(f"{at}{theirs}.{proj}.bias", one["bias"])
+                norm = given[f"{parts[theirs]}_norm"]
+                put(f"{at}{theirs}_layer_norm.weight", norm["scale"])
+                put(f"{at}{theirs}_layer_norm.bias", norm["bias"])
+            for fc, ours in (("fc1", "inner"), ("fc2", "outer")):
+                put(f"{at}{fc}.weight", given["feed_forward"][ours]["kernel"].T)
+                put(f"{at}{fc}.bias", given["feed_forward"][ours]["bias"])
+            put(f"{at}final_layer_norm.weight", given["feed_forward_norm"]["scale"])
+            put(f"{at}final_layer_norm.bias", given["feed_forward_norm"]["bias"])
+    model.load_state_dict(state)
+    return run, model.eval()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

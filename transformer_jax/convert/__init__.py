@@ -1,0 +1,1 @@
+"""A run in other forms: for other machines and other engines."""

@@ -1,0 +1,187 @@
+"""A translation run for CTranslate2, the fast inference engine for CPUs and GPUs.
+
+    python -m transformer_jax.convert.ctranslate2 --workdir RUN --output FOLDER
+
+The folder holds the model, its vocabularies and the tokenizers. CTranslate2 takes and
+gives pieces:
+
+    translator = ctranslate2.Translator(FOLDER)
+    translator.translate_batch([tokenizer.encode(line, out_type=str)])
+
+Its scores are over another length penalty, and its beam search stops by another rule:
+with length_penalty=0 it searches for what ours does with alpha=0.
+"""
+
+import pathlib
+import shutil
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from transformer_jax import cli
+from transformer_jax.errors import UserError
+from transformer_jax.ids import BOS, PAD
+
+POSITIONS = 2048  # of a sinusoid: CTranslate2 takes a table
+NEVER = -1e9  # the bias of what must not be chosen
+
+
+def export(run: Any, folder: pathlib.Path) -> None:
+    """Writes a run (as `transformer_jax.load` gives it) for CTranslate2."""
+    specs = _specs()
+    config, params = run.config.model, _numpy(run.params)
+    _refuse_what_it_cannot(run)
+    spec = specs.TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers),
+        config.num_heads,
+        pre_norm=config.norm == "pre",
+        activation=getattr(specs.Activation, config.activation.upper()),
+    )
+    spec.config.layer_norm_epsilon = config.norm_epsilon
+    spec.config.add_source_eos = True
+    sides = {"encoder": run.task.source_tokenizer, "decoder": run.task.target_tokenizer}
+    for name, tokenizer in sides.items():
+        stack = getattr(spec, name)
+        rows = _embedding(params, name)[: tokenizer.vocab_size]
+        embeddings = stack.embeddings
+        (embeddings[0] if isinstance(embeddings, list) else embeddings).weight = rows
+        stack.scale_embeddings = True
+        stack.position_encodings.encodings = _positions(run.config.model, params, name)
+        for layer, given in zip(stack.layer, _layers(params[name]), strict=True):
+            _set_layer(layer, given)
+        if config.norm == "pre":
+            _set_norm(stack.layer_norm, params[name]["norm"])
+    size = run.task.target_tokenizer.vocab_size
+    spec.decoder.projection.weight = _output(params, size)
+    bias = np.zeros(size, np.float32)
+    bias[[PAD, BOS]] = NEVER
+    spec.decoder.projection.bias = bias
+    spec.register_source_vocabulary(_names(run.task.source_tokenizer))
+    spec.register_target_vocabulary(_names(run.task.target_tokenizer))
+    spec.validate()
+    spec.optimize(quantization=None)
+    folder.mkdir(parents=True)
+    spec.save(str(folder))
+    for path in run.folder.tokenizer.glob("*.model"):
+        shutil.copy(path, folder)
+
+
+def _refuse_what_it_cannot(run: Any) -> None:
+    config = run.config.model
+    if run.config.task != "translation" or config.name != "transformer":
+        raise UserError(f"only Transformer translators, not a {run.config.task} run")
+    head = config.d_model // config.num_heads
+    for key in ("d_k", "d_v"):
+        if config[key] not in (0, head):
+            raise UserError(
+                f"model.{key} {config[key]}: CTranslate2 wants heads of "
+                f"d_model / num_heads = {head}"
+            )
+    if config.positions == "none":
+        raise UserError("model.positions 'none': CTranslate2 wants positions")
+
+
+def _specs() -> Any:
+    try:
+        import ctranslate2
+    except ImportError:
+        raise UserError("CTranslate2 is missing: pip install ctranslate2") from None
+    return ctranslate2.specs
+
+
+def _numpy(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: _numpy(value) for name, value in tree.items()}
+    return np.ascontiguousarray(tree, np.float32)
+
+
+def _embedding(params: dict, stack: str) -> np.ndarray:
+    side = "source" if stack == "encoder" else "target"
+    table = params.get("embedding") or params[f"{side}_embedding"]
+    return table["embedding"]
+
+
+def _output(params: dict, size: int) -> np.ndarray:
+    if "projection" in params:
+        return np.ascontiguousarray(params["projection"]["kernel"].T[:size])
+    return _embedding(params, "decoder")[:size]
+
+
+def _positions(config: Any, params: dict, stack: str) -> np.ndarray:
+    if config.positions == "learned":
+        side = "source" if stack == "encoder" else "target"
+        return params[f"{side}_positions"]["table"]
+    from transformer_jax.models.positions import sinusoid
+
+    places = jnp.arange(POSITIONS)[None]
+    interleave = config.positions == "sinusoid"
+    return np.asarray(sinusoid(places, config.d_model, interleave)[0], np.float32)
+
+
+def _layers(stack: dict) -> list[dict]:
+    count = sum(name.startswith("layer_") for name in stack)
+    return [stack[f"layer_{i}"] for i in range(count)]
+
+
+def _set_layer(spec: Any, given: dict) -> None:
+    _set_attention(spec.self_attention, given["self_attention"], joined=3)
+    _set_norm(spec.self_attention.layer_norm, given["self_attention_norm"])
+    if "cross_attention" in given:
+        _set_attention(spec.attention, given["cross_attention"], joined=2)
+        _set_norm(spec.attention.layer_norm, given["cross_attention_norm"])
+    _set_linear(spec.ffn.linear_0, given["feed_forward"]["inner"])
+    _set_linear(spec.ffn.linear_1, given["feed_forward"]["outer"])
+    _set_norm(spec.ffn.layer_norm, given["feed_forward_norm"])
+
+
+def _set_attention(spec: Any, given: dict, joined: int) -> None:
+    """Queries, keys and values as one product, or only keys and values."""
+    names = ["query", "key", "value"]
+    parts = [names] if joined == 3 else [names[:1], names[1:]]
+    for linear, members in zip(spec.linear, parts, strict=False):
+        both = {
+            "kernel": np.concatenate([given[m]["kernel"] for m in members], axis=1),
+            "bias": np.concatenate([given[m]["bias"] for m in members]),
+        }
+        _set_linear(linear, both)
+    _set_linear(spec.linear[-1], given["out"])
+
+
+def _set_linear(spec: Any, given: dict) -> None:
+    spec.weight = np.ascontiguousarray(given["kernel"].T)
+    spec.bias = given["bias"]
+
+
+def _set_norm(spec: Any, given: dict) -> None:
+    spec.gamma, spec.beta = given["scale"], given["bias"]
+
+
+def _names(tokenizer: Any) -> list[str]:
+    return tokenizer.pieces(range(tokenizer.vocab_size))
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("workdir", "", "The run directory.")
+    flags.DEFINE_string("output", "", "The folder to make.")
+    flags.DEFINE_string("weights", "", "average | best | last (default: the run's).")
+
+
+def main(overrides: dict[str, str]) -> None:
+    from transformer_jax import run as runs
+
+    args = flags.FLAGS
+    cli.refuse_overrides(overrides)
+    cli.require("workdir", args.workdir, "the run directory to export")
+    cli.require("output", args.output, "the folder to make")
+    if pathlib.Path(args.output).exists():
+        raise UserError(f"--output={args.output} exists: name a new folder")
+    run = runs.load(args.workdir, args.weights)
+    export(run, pathlib.Path(args.output))
+    print(f"exported   {run.weights} parameters of step {run.step} to {args.output}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)

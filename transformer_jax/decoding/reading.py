@@ -1,0 +1,97 @@
+"""Reading what is given, instead of writing: how likely a target is, what it attends
+to, and a vector for a sentence.
+
+One forward pass over pairs of like length, each shape compiled once.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from transformer_jax import sharding
+from transformer_jax.decoding import NEVER
+from transformer_jax.ids import BOS, PAD
+
+Pair = tuple[Sequence[int], Sequence[int]]  # source and target, each with its end
+
+
+class Reader:
+    """Reads with one module on one mesh."""
+
+    def __init__(
+        self, module: nn.Module, mesh: Mesh, rows: int, bucket: Callable[[int], int]
+    ):
+        self.module, self.mesh, self.rows, self.bucket = module, mesh, rows, bucket
+        jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
+        self._read, self._encode = jit(self._read_pairs), jit(self._encode_sources)
+
+    def pairs(
+        self, params: Any, pairs: Sequence[Pair]
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(number, log-probability of each target token, attention [target, source])
+
+        in whatever order. Attention is the mean over the heads of the last layer.
+        """
+        for batch, members in self._batches(pairs):
+            with jax.set_mesh(self.mesh):
+                found = self._read(params, sharding.to_global(batch, self.mesh))
+            log_probs, attention = jax.device_get(found)
+            for row, i in enumerate(members):
+                source, target = map(len, pairs[i])
+                yield i, log_probs[row, :target], attention[row, :target, :source]
+
+    def vectors(
+        self, params: Any, sources: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """(number, mean of the encoder's output over the tokens of the source)."""
+        for batch, members in self._batches([(s, ()) for s in sources]):
+            source = {"source": batch["source"]}
+            with jax.set_mesh(self.mesh):
+                found = self._encode(params, sharding.to_global(source, self.mesh))
+            yield from zip(members, jax.device_get(found), strict=False)
+
+    def _read_pairs(self, params, batch):
+        source, target = batch["source"], batch["target"]
+        read = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+        outputs = self.module.apply(
+            {"params": params},
+            source,
+            read,
+            (source != PAD).astype(jnp.int32),
+            (target != PAD).astype(jnp.int32),
+        )
+        # As in a search, padding and the start are never chosen.
+        logits = outputs.logits.at[..., jnp.array([PAD, BOS])].set(NEVER)
+        log_probs = jax.nn.log_softmax(logits)
+        chosen = jnp.take_along_axis(log_probs, target[..., None], axis=-1)[..., 0]
+        return chosen, outputs.cross_attention[-1].mean(axis=1)
+
+    def _encode_sources(self, params, batch):
+        source = batch["source"]
+        real = source != PAD
+        memory, _ = self.module.apply(
+            {"params": params}, source, real.astype(jnp.int32), method="encode"
+        )
+        total = jnp.where(real[..., None], memory.astype(jnp.float32), 0).sum(axis=1)
+        return total / jnp.maximum(real.sum(axis=1, keepdims=True), 1)
+
+    def _batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[dict, list[int]]]:
+        by_shape: dict[tuple[int, int], list[int]] = {}
+        for i, (source, target) in enumerate(pairs):
+            shape = self.bucket(len(source)), self.bucket(max(len(target), 1))
+            by_shape.setdefault(shape, []).append(i)
+        for shape, members in sorted(by_shape.items()):
+            for begin in range(0, len(members), self.rows):
+                part = members[begin : begin + self.rows]
+                batch = {}
+                for side, name in enumerate(("source", "target")):
+                    batch[name] = np.zeros((self.rows, shape[side]), np.int32)
+                    for row, i in zip(batch[name], part, strict=False):
+                        row[: len(pairs[i][side])] = pairs[i][side]
+                yield batch, part
