@@ -4,7 +4,7 @@
         --workdir runs/quickstart
 
 Measured on 2 CPU cores (float32): 5 minutes of training, 7 with the installation; BLEU
-97.42 on the test split, 98.94 on unseen combinations (sacreBLEU, cased, 500 each).
+99.09 on the test split, 98.79 on unseen combinations (sacreBLEU, cased, 500 each).
 """
 
 from transformer_jax.config import base
