@@ -31,10 +31,9 @@ from transformer_jax.ids import BOS, EOS, PAD
 
 SIDES = ("ours", "torch")
 BUSY = 0.10  # share of the machine that others may use in a round that counts
-VOCABULARY, D_MODEL, D_FF, HEADS, LAYERS = 8000, 256, 1024, 8, 3
+VOCABULARY, D_MODEL, D_FF, HEADS, LAYERS, FIRST_ID = 8000, 256, 1024, 8, 3, 4
 DROPOUT, SMOOTHING, BETAS, EPSILON, WARMUP = 0.1, 0.1, (0.9, 0.98), 1e-9, 4000
 SENTENCES, SHAPES, BATCH_TOKENS = 29_000, 6, 2900
-FIRST_ID = 4
 
 
 def main() -> int:

@@ -241,15 +241,6 @@ def test_a_hypothesis_that_follows_another_reads_what_that_one_read():
         assert old.value is new.value
 
 
-def test_a_grown_cache_reads_the_same():
-    cache, written = filled_cache(3)
-    grown = cache.follow(jnp.zeros((B, BEAMS), int)).grow(S + 4)
-    mask = np.asarray(grown.mask(jnp.full((B, BEAMS, 1), 2)))
-    assert mask.shape == (B, 1, BEAMS, (S + 4) * BEAMS)
-    assert (mask.reshape(B, BEAMS, S + 4, BEAMS)[:, :, :3, 0]).all()
-    assert mask.sum() == B * BEAMS * 3
-
-
 def test_padding_that_was_read_is_seen_by_nobody():
     cache = Cache.empty(1, B, BEAMS, S, (N, K, H), jnp.float32)
     positions = jnp.broadcast_to(

@@ -169,23 +169,6 @@ class Cache:
         shares = jnp.log(jnp.clip(self.attended, 1e-9, 1.0))
         return jnp.where(self.source_segments[:, None] != 0, shares, 0.0).sum(-1)
 
-    def grow(self, slots: int) -> "Cache":
-        """The same with more slots."""
-        more = slots - self.positions.shape[1]
-
-        def pad(array, axis, value=0):
-            widths = [(0, more if i == axis else 0) for i in range(array.ndim)]
-            return jnp.pad(array, widths, constant_values=value)
-
-        beams = self.writer.shape[1]
-        own = jnp.arange(beams, dtype=jnp.int32)[None, :, None]
-        old = jnp.arange(slots) < self.positions.shape[1]
-        return self.replace(
-            layers=jax.tree.map(lambda a: pad(a, 2), self.layers),
-            writer=jnp.where(old, pad(self.writer, 2), own),
-            positions=pad(self.positions, 1, -1),
-        )
-
     def read(self, positions: Int[Array, "B beams T"]) -> "Cache":
         """Before a step: its tokens stand at these positions (-1: padding)."""
         return self.replace(
