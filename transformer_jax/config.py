@@ -94,7 +94,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     evaluation.samples = 3  # answers shown in the log
     evaluation.splits = ("test",)  # scored when training is done
     evaluation.weights = "average"  # used for answers: average | best | last
-    evaluation.batch_rows = 64  # sentences decoded together
+    evaluation.batch_rows = 128  # sentences decoded together
 
     config.decode = decode = ConfigDict()
     decode.beams = 4  # 1 is greedy search

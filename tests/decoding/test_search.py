@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import Model, Options, Question, bind, run
+from transformer_jax.decoding import Model, Options, Question, bind, run, spread
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.writing import Writing
 from transformer_jax.ids import BOS, EOS, PAD, UNK
@@ -31,8 +31,8 @@ TABLE = RNG.normal(size=(STATES, V)) * 2
 TABLE[:, [PAD, BOS]] = -np.inf
 
 
-def toy_start(batch, beams, length):
-    return batch["offset"], jnp.zeros((len(batch["offset"]), beams, length), jnp.int32)
+def toy_start(batch, length):
+    return batch["offset"], jnp.zeros((len(batch["offset"]), 1, length), jnp.int32)
 
 
 def toy_extend(tokens, positions, static, state):
@@ -209,7 +209,7 @@ def test_a_search_goes_on_while_what_may_yet_come_could_win(
     with np.errstate(divide="ignore"):
         table = jnp.asarray(np.log(chances), jnp.float32)
     model = Model(
-        lambda batch, beams, length: (None, jnp.zeros((1, beams))),
+        lambda batch, length: (None, jnp.zeros((1, 1))),
         lambda tokens, positions, static, state: (table[tokens], state),
     )
     question = ({}, *(jnp.array(a) for a in ([[BOS]], [1], [LIMIT])))
@@ -269,8 +269,8 @@ def test_a_row_alone_is_the_row_in_a_batch(options):
 class Eager(nn.Module):
     """Likes padding best, then the start of sentence, then token 4; ends as a last."""
 
-    def start(self, batch, beams, length):
-        return None, jnp.zeros((len(batch["offset"]), beams))
+    def start(self, batch, length):
+        return None, jnp.zeros((len(batch["offset"]), 1))
 
     def extend(self, tokens, positions, static, state):
         liking = jnp.array([9.0, 8.0, 8.5, 2.0, 7.0, 6.0]) - 6 * jnp.eye(V)[UNK]
@@ -364,8 +364,8 @@ def cached(kind):
     model = bind(*network(kind))
     prompt = jnp.zeros((B, 1), jnp.int32)
     batch = {"source": SOURCE, "source_segments": SEGMENTS, "prompt": prompt}
-    start = jax.jit(lambda batch: model.start(batch, BEAMS, LONG))
-    return start(batch), jax.jit(model.extend)
+    static, state = jax.jit(lambda batch: model.start(batch, LONG))(batch)
+    return (static, spread(state, BEAMS)), jax.jit(model.extend)
 
 
 def choices(log_probs):

@@ -21,8 +21,8 @@ TABLE = np.random.default_rng(2).normal(size=(V, V)) * 1.5
 TABLE[:, [PAD, BOS]] = -np.inf
 
 
-def start(batch, beams, length):
-    return {}, jnp.zeros((batch["rows"].shape[0], beams))
+def start(batch, length):
+    return {}, jnp.zeros((batch["rows"].shape[0], 1))
 
 
 def extend(tokens, positions, static, state):

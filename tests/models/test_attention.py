@@ -193,32 +193,43 @@ def test_beams_that_share_a_source_see_it_as_if_each_had_its_own_copy(heads):
 BEAMS = 3
 
 
-def filled_cache(steps):
-    """A cache into which three hypotheses of two rows have written their own."""
-    cache = Cache.empty(1, B, BEAMS, S, (N, K, H), jnp.float32)
-    written = []
-    for step in range(steps):
-        positions = jnp.full((B, BEAMS, 1), step)
+def filled_cache(steps, beams=BEAMS):
+    """A cache into which the hypotheses of two rows have written their own."""
+    return fill(Cache.empty(1, B, beams, S, (N, K, H), jnp.float32), 0, steps)
+
+
+def fill(cache, first, end):
+    """The cache after these steps, and what was written [B, beams, step, N, H + K]."""
+    written, beams = [], cache.writer.shape[1]
+    for step in range(first, end):
+        positions = jnp.full((B, beams, 1), step)
         cache = cache.read(positions)
         seed = 2 * step + 3
         new = KeysValues(
-            normal(B * BEAMS, N, 1, K, seed=seed),
-            normal(B * BEAMS, N, 1, H, seed=seed + 1),
+            normal(B * beams, N, K, 1, seed=seed),
+            normal(B * beams, N, 1, H, seed=seed + 1),
         )
         layer = cache.write(cache.layers[0], new)
         cache = cache.done((layer,), None, positions)
-        written.append(np.asarray(new.value).reshape(B, BEAMS, N, H))
-    return cache, np.stack(written, axis=2)  # [B, beams, step, N, H]
+        both = np.concatenate([new.value, new.key.swapaxes(2, 3)], axis=-1)
+        written.append(both.reshape(B, beams, N, H + K))
+    return cache, np.stack(written, axis=2)
 
 
 def seen_by(cache, step):
-    """What each hypothesis reads: the values its mask lets through, by slot."""
-    mask = np.asarray(cache.mask(jnp.full((B, BEAMS, 1), step)))
-    mask = mask.reshape(B, BEAMS, S, BEAMS)
-    value = np.asarray(cache.layers[0].value)  # [B, N, S, beams, H]
+    """What each hypothesis reads: values and keys its mask lets through, by slot."""
+    beams, slots = cache.writer.shape[1:]
+    mask = np.asarray(cache.mask(jnp.full((B, beams, 1), step)))
+    mask = mask.reshape(B, beams, slots, beams)
     assert (mask.sum(axis=-1)[:, :, : step + 1] == 1).all()
     assert not mask[:, :, step + 1 :].any()
-    return np.einsum("bksj,bnsjh->bksnh", mask, value)[:, :, : step + 1]
+    value = np.asarray(cache.layers[0].value).reshape(B, N, slots, beams, H)
+    key = np.asarray(cache.layers[0].key).reshape(B, N, K, slots, beams)
+    seen = (
+        np.einsum("bksj,bnsjh->bksnh", mask, value),
+        np.einsum("bksj,bnhsj->bksnh", mask, key),
+    )
+    return np.concatenate(seen, axis=-1)[:, :, : step + 1]
 
 
 def test_each_hypothesis_reads_what_it_wrote():
@@ -239,6 +250,24 @@ def test_a_hypothesis_that_follows_another_reads_what_that_one_read():
     # Nothing was moved.
     for old, new in zip(cache.layers, again.layers, strict=True):
         assert old.value is new.value
+
+
+def test_hypotheses_that_go_on_from_one_read_what_it_read_and_then_their_own():
+    cache, written = filled_cache(2, beams=1)
+    wide = cache.spread(BEAMS)
+    np.testing.assert_array_equal(seen_by(wide, 1), np.repeat(written, BEAMS, axis=1))
+    wide, own = fill(wide, 2, 3)
+    np.testing.assert_array_equal(seen_by(wide, 2)[:, :, 2:], own)
+
+
+@pytest.mark.parametrize("slots", [3, S + 4])
+def test_a_cache_of_another_size_holds_what_was_written(slots):
+    cache, written = filled_cache(2)
+    other = cache.resize(slots)
+    assert other.layers[0].key.shape[-1] == slots * BEAMS
+    np.testing.assert_array_equal(seen_by(other, 1), written)
+    other, own = fill(other, 2, 3)
+    np.testing.assert_array_equal(seen_by(other, 2)[:, :, 2:], own)
 
 
 def test_padding_that_was_read_is_seen_by_nobody():

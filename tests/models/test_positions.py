@@ -94,7 +94,7 @@ def start_seq2seq(length):
     batch = {"source": tokens(5), "source_segments": tokens(5)}
     params = run_seq2seq(5, 5)[1]
     return jax.eval_shape(
-        lambda p, b: module.apply(p, b, 3, length, method="start"), params, batch
+        lambda p, b: module.apply(p, b, length, method="start"), params, batch
     )
 
 
@@ -102,7 +102,7 @@ def start_language_model(length):
     module = LanguageModel(small(positions="learned"))
     params, batch = run_language_model(5)[1], {"prompt": tokens(5)}
     return jax.eval_shape(
-        lambda p, b: module.apply(p, b, 3, length, method="start"), params, batch
+        lambda p, b: module.apply(p, b, length, method="start"), params, batch
     )
 
 

@@ -1,6 +1,6 @@
 """Decoding: pure functions that drive any autoregressive model.
 
-A model is two functions. `start(batch, beams, length) → (static, state)` reads what is
+A model is two functions. `start(batch, length) → (static, state)` reads what is
 given; `extend(tokens [B, K, T], positions, static, state) → (logits, state)` reads
 tokens at their positions (-1: padding) and predicts what follows each. Leaves of
 `state` are [B, K, …]; a hypothesis goes on from another by `follow`. `static` is never
@@ -29,7 +29,7 @@ NEVER = float("-inf")
 class Model(NamedTuple):
     """An autoregressive model with its parameters bound."""
 
-    start: Callable[[dict, int, int], tuple[Any, Any]]
+    start: Callable[[dict, int], tuple[Any, Any]]
     extend: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
@@ -37,16 +37,19 @@ def bind(module: nn.Module, params: Any) -> Model:
     """A linen module's two methods, with padding and start-of-sentence never chosen."""
     variables = {"params": params}
 
-    def start(batch, beams, length):
-        return module.apply(variables, batch, beams, length, method="start")
+    def start(batch, length):
+        return module.apply(variables, batch, length, method="start")
 
     def extend(tokens, positions, static, state):
         logits, state = module.apply(
             variables, tokens, positions, static, state, method="extend"
         )
-        logits = logits.at[..., jnp.array([PAD, BOS])].set(MASKED)
         # Impossible, not merely unlikely: a beam may be wider than the real choices.
-        return jnp.where(logits <= MASKED, NEVER, logits), state
+        # As one matrix: of four axes, XLA on a CPU makes copies.
+        flat = logits.reshape(-1, logits.shape[-1])
+        token = jnp.arange(flat.shape[-1])
+        never = (token == PAD) | (token == BOS) | (flat <= MASKED)
+        return jnp.where(never, NEVER, flat).reshape(logits.shape), state
 
     return Model(start, extend)
 
@@ -57,13 +60,30 @@ def follow(state: Any, parents: Int[Array, "B K"]) -> Any:
     A part of the state that has a method `follow` knows a cheaper way than copying.
     """
 
-    def knows(part):
-        return hasattr(part, "follow")
+    return _each_part(state, "follow", gather, parents)
 
-    def go_on(part):
-        return part.follow(parents) if knows(part) else gather(part, parents)
 
-    return jax.tree.map(go_on, state, is_leaf=knows)
+def spread(state: Any, beams: int) -> Any:
+    """The state of several hypotheses that go on from the one that has read so far."""
+    return _each_part(state, "spread", lambda a, n: jnp.repeat(a, n, axis=1), beams)
+
+
+def resize(state: Any, slots: int) -> Any:
+    """The state with room for so many tokens, prompt included, if it has a limit.
+
+    A part that has one has a method `resize`; a recurrent state has none.
+    """
+    return _each_part(state, "resize", lambda a, _: a, slots)
+
+
+def _each_part(state: Any, name: str, otherwise: Callable, *args: Any) -> Any:
+    """The state, changed by the method `name` of its parts, arrays by `otherwise`."""
+
+    def change(part):
+        method = getattr(part, name, None)
+        return method(*args) if method else otherwise(part, *args)
+
+    return jax.tree.map(change, state, is_leaf=lambda part: hasattr(part, name))
 
 
 def gather(array: Any, parents: Int[Array, "B K"]) -> Any:
@@ -147,24 +167,19 @@ def prefill(
 ) -> tuple[Any, Any, Float[Array, "B K V"]]:
     """Reads the prompts, which may differ in length; the logits of what follows.
 
-    All beams read the same prompt and so start from equal states. `watch`: the state
-    adds up what is attended to (`Cache.watch`).
+    A prompt is read once, whatever the number of beams that go on from it. `watch`:
+    the state adds up what is attended to (`Cache.watch`).
     """
-    rows, width = question.prompt.shape
-    static, state = model.start(batch, beams, width + length)
+    width = question.prompt.shape[1]
+    static, state = model.start(batch, width + length)
     if watch:
         state = state.watch(static["segments"])
-    shape = (rows, beams, width)
-    tokens = jnp.broadcast_to(question.prompt[:, None], shape)
     place = jnp.arange(width)
     positions = jnp.where(place < question.prompt_lengths[:, None, None], place, -1)
-    logits, state = model.extend(
-        tokens, jnp.broadcast_to(positions, shape), static, state
-    )
-    last = jnp.broadcast_to(
-        (question.prompt_lengths - 1)[:, None, None, None], (rows, beams, 1, 1)
-    )
-    return static, state, jnp.take_along_axis(logits, last, axis=2)[:, :, 0]
+    logits, state = model.extend(question.prompt[:, None], positions, static, state)
+    last = (question.prompt_lengths - 1)[:, None, None, None]
+    logits = jnp.take_along_axis(logits, last, axis=2)[:, :, 0]
+    return static, spread(state, beams), jnp.repeat(logits, beams, axis=1)
 
 
 def run(search: Any, model: Model, batch: dict, question: Question, length: int):

@@ -26,7 +26,7 @@ from transformer_jax.decoding import (
     gather,
     prefill,
 )
-from transformer_jax.decoding.rules import allow
+from transformer_jax.decoding.rules import best_next
 from transformer_jax.ids import EOS
 
 
@@ -42,7 +42,7 @@ class Beam:
     finished_scores: Any  # Float [B, K]; -inf is an empty place
     finished_count: Any  # Int [B]
     question: Question
-    logits: Any  # Float [B, K, V] of the next token
+    logits: Any  # Float [B, K × V] of the next token
     static: Any  # of the model
     state: Any  # of the model, leaves [B, K, …]
 
@@ -72,7 +72,7 @@ class BeamSearch:
             finished_scores=empty,
             finished_count=jnp.zeros((rows,), jnp.int32),
             question=question,
-            logits=logits,
+            logits=logits.reshape(len(logits), -1),
             static=static,
             state=state,
         )
@@ -105,7 +105,7 @@ class BeamSearch:
             step=beam.step + 1,
             tokens=written,
             log_probs=jnp.where(done[:, None], NEVER, alive),
-            logits=logits[:, :, 0],
+            logits=logits.reshape(beam.logits.shape),
             state=state,
         )
 
@@ -121,15 +121,15 @@ class BeamSearch:
 
     def _best_extensions(self, beam: Beam) -> tuple[Array, Array, Array]:
         """The K best (total log-probability, parent, token) over all living."""
-        rows, beams, vocab = beam.logits.shape
-        log_probs = jax.nn.log_softmax(beam.logits)
-        limits = beam.question.limits
-        log_probs = allow(log_probs, beam.tokens, beam.step, limits, self.options)
-        totals = beam.log_probs[..., None] + log_probs
+        rows, beams = beam.log_probs.shape
         # No beam can place more than K of its own: two small selections, not one huge.
-        few = min(beams, vocab)
-        scores, tokens = jax.lax.top_k(totals, few)
-        scores, best = jax.lax.top_k(scores.reshape(rows, -1), beams)
+        few = min(beams, beam.logits.shape[-1] // beams)
+        gains, tokens = best_next(
+            beam.logits, beam.tokens, beam.step, beam.question.limits,
+            self.options, few,
+        )  # fmt: skip
+        totals = (beam.log_probs[..., None] + gains).reshape(rows, -1)
+        scores, best = jax.lax.top_k(totals, beams)
         tokens = jnp.take_along_axis(tokens.reshape(rows, -1), best, axis=1)
         return scores, best // few, tokens
 

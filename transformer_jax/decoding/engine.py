@@ -3,11 +3,17 @@
 Sources of like length share a batch of a static shape, and a shape follows from a
 source's own length, so an answer does not depend on what shares its batch. A search
 runs until enough sentences are finished to fit the others into a smaller batch: so a
-batch costs what its longest unfinished sentences cost.
+batch costs what its longest unfinished sentences cost. It begins with room for answers
+of a usual length, and with room for the longest allowed goes on if it must: attention
+reads all the room there is. Two batches are searched at a time, by threads: while one
+does what keeps a single core busy, the other goes on.
 """
 
+import collections
 import dataclasses
 import functools
+import queue
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,10 +24,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
-from transformer_jax.decoding import Hypotheses, Options, Question, bind
+from transformer_jax.decoding import Hypotheses, Options, Question, bind, resize
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.writing import Writing
 from transformer_jax.ids import BOS
+
+IN_FLIGHT = 2  # batches searched at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +62,11 @@ class Engine:
         # several devices rows are not moved.
         self.row_sizes = [max(batch_rows // few * few, few)]
         while mesh.size == 1 and self.row_sizes[-1] > few:
-            self.row_sizes.append(max(self.row_sizes[-1] // 4, few))
+            self.row_sizes.append(max(self.row_sizes[-1] // 2, few))
         if self.row_sizes[-1] != few:
             self.row_sizes.append(few)
         jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
-        self._begin = jax.jit(self._begin_search, static_argnames=("length", "options"))
+        self._begin = jax.jit(self._begin_search, static_argnames=("shape", "options"))
         self._advance = jax.jit(
             self._advance_search,
             static_argnames="options",
@@ -68,24 +76,64 @@ class Engine:
         )
         self._result = jit(self._result_of, static_argnames="options")
         self._shrink = jax.jit(_shrink)
+        self._grow = jax.jit(_grow, static_argnames="slots")
 
     def search(
         self, params: Any, asked: Sequence[Asked], options: Options
     ) -> Iterator[tuple[int, list[Found]]]:
         """(number of a source, its hypotheses), in whatever order they are found."""
+        if self.mesh.size == 1:
+            yield from self._search_by_threads(params, asked, options)
+            return
         with jax.set_mesh(self.mesh):
-            for rows, shape, members in self._batches(asked, options):
-                yield from self._search(params, asked, options, rows, shape, members)
+            for batch in self._batches(asked, options):  # in one order everywhere
+                yield from self._search(params, asked, options, *batch)
+
+    def _search_by_threads(self, params, asked, options):
+        waiting = collections.deque(self._batches(asked, options))
+        threads = min(IN_FLIGHT, len(waiting))
+        results: queue.SimpleQueue = queue.SimpleQueue()
+
+        def work():
+            try:
+                with jax.set_mesh(self.mesh):
+                    while True:
+                        try:
+                            batch = waiting.popleft()
+                        except IndexError:
+                            break
+                        for found in self._search(params, asked, options, *batch):
+                            results.put(found)
+                results.put(None)
+            except Exception as error:  # raised again where it is waited for
+                results.put(error)
+
+        for _ in range(threads):
+            threading.Thread(target=work, daemon=True).start()
+        try:
+            while threads:
+                found = results.get()
+                if isinstance(found, Exception):
+                    raise found
+                if found is None:
+                    threads -= 1
+                else:
+                    yield found
+        finally:  # also when nobody asks for more
+            waiting.clear()
 
     def _search(self, params, asked, options, rows, shape, members):
         inputs = _collate([asked[i] for i in members], rows, shape, options)
         inputs = sharding.to_global(inputs, self.mesh)
-        carry = self._begin(params, inputs, length=shape.length, options=options)
+        carry = self._begin(params, inputs, shape=shape, options=options)
+        room = shape.room
         places = np.array([*members, *[-1] * (rows - len(members))])
         while True:
             smaller = [n for n in self.row_sizes if n < rows]
             enough = smaller[0] if smaller and self.mesh.size == 1 else 0
-            carry, unfinished = self._advance(params, carry, enough, options=options)
+            carry, unfinished = self._advance(
+                params, carry, enough, room, options=options
+            )
             unfinished = np.asarray(unfinished)
             leaving = ~unfinished & (places >= 0)
             if leaving.any():
@@ -95,25 +143,30 @@ class Engine:
             staying = np.flatnonzero(unfinished & (places >= 0))
             if not len(staying):
                 return
-            rows = min(n for n in self.row_sizes if n >= len(staying))
-            # Empty rows repeat one that has finished: nothing is done for it.
-            filler = np.flatnonzero(~unfinished)[: rows - len(staying)]
-            kept = np.concatenate([staying, filler])
-            places = np.where(np.arange(rows) < len(staying), places[kept], -1)
-            carry = self._shrink(carry, jnp.asarray(kept))
+            places = np.where(unfinished, places, -1)
+            fewer = min(n for n in self.row_sizes if n >= len(staying))
+            if fewer < rows:
+                # Empty rows repeat one that has finished: nothing is done for it.
+                filler = np.flatnonzero(~unfinished)[: fewer - len(staying)]
+                kept, rows = np.concatenate([staying, filler]), fewer
+                places, carry = places[kept], self._shrink(carry, jnp.asarray(kept))
+            if room < shape.length:
+                room = shape.length
+                carry = self._grow(carry, slots=shape.prompt + room)
 
-    def _begin_search(self, params, inputs, length: int, options: Options):
+    def _begin_search(self, params, inputs, shape: "_Shape", options: Options):
         inputs = dict(inputs)
         question = Question(
             *(inputs.pop(k) for k in ("prompt", "prompt_lengths", "limits", "seeds"))
         )
         model = bind(self.module, params)
-        return _kind(options).begin(model, inputs, question, length)
+        carry = _kind(options).begin(model, inputs, question, shape.length)
+        return _grow(carry, shape.prompt + shape.room)
 
-    def _advance_search(self, params, carry, enough, options: Options):
+    def _advance_search(self, params, carry, enough, room, options: Options):
         search, model = _kind(options), bind(self.module, params)
         carry = jax.lax.while_loop(
-            lambda c: search.unfinished(c).sum() > enough,
+            lambda c: (search.unfinished(c).sum() > enough) & (c.step < room),
             lambda c: search.advance(model, c),
             carry,
         )
@@ -143,6 +196,11 @@ class _Shape:
     source: int
     prompt: int
     length: int
+
+    @property
+    def room(self) -> int:
+        """For how long an answer there is room at first."""
+        return min(self.length, self.source + 16)
 
 
 def _shape_of(asked: Asked, options: Options) -> _Shape:
@@ -195,6 +253,11 @@ def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any
 def _shrink(carry: Any, kept: Any) -> Any:
     """What a search carries, of these rows only; what is no row stays as it is."""
     return jax.tree.map(lambda a: a[kept] if a.ndim else a, carry)
+
+
+def _grow(carry: Any, slots: int) -> Any:
+    """What a search carries, with room for so many tokens, prompt included."""
+    return carry.replace(state=resize(carry.state, slots))
 
 
 def _unpack(found: Hypotheses, row: int, options: Options) -> list[Found]:

@@ -1,37 +1,100 @@
-"""What may be chosen next: rules over the log-probabilities of a step.
+"""What comes next: the likeliest tokens of a step, among those that rules allow.
 
-They hold for every search: the least and the largest length, and no n-gram twice.
+They hold for every search: the least and the largest length, and no n-gram twice. The
+logits are the largest array of a step, so they are read as seldom as can be.
 """
 
+import math
+
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.decoding import NEVER, Options
 from transformer_jax.ids import EOS
 
 
-def allow(
-    log_probs: Float[Array, "B K V"],
+def best_next(
+    logits: Float[Array, "B KV"],
     tokens: Int[Array, "B K L"],
     step: Int[Array, ""],
     limits: Int[Array, "B"],
     options: Options,
-) -> Float[Array, "B K V"]:
-    """The log-probabilities with -inf where a rule forbids a token.
+    count: int,
+) -> tuple[Float[Array, "B K C"], Int[Array, "B K C"]]:
+    """The `count` likeliest tokens and their log-probabilities, likeliest first.
 
-    `tokens` holds the `step` tokens that each hypothesis has written.
+    `tokens` holds the `step` tokens that each hypothesis has written; one at its limit
+    ends, whatever else is forbidden or likely. What is forbidden scores -inf.
     """
-    is_end, given = jnp.arange(log_probs.shape[-1]) == EOS, log_probs
+    logits = by_hypothesis(logits, tokens)
+    scores, best = largest(allow(logits, tokens, step, options), count)
+    # Not `scores[:, :1]`: with another slice of it, XLA sorts instead of selecting.
+    changed = options.min_length or options.no_repeat
+    peak = (logits if changed else scores).max(axis=-1, keepdims=True)
+    total = peak + jnp.log(jnp.exp(logits - peak).sum(-1, keepdims=True))
+    end = must_end(step, limits)[..., None]
+    first = jnp.arange(count) == 0
+    only = jnp.where(first, logits[:, EOS, None], NEVER)
+
+    def unfold(flat):
+        return flat.reshape(*tokens.shape[:2], -1)
+
+    scores = jnp.where(end, unfold(only - total), unfold(scores - total))
+    return scores, jnp.where(end & first, EOS, unfold(best))
+
+
+def by_hypothesis(
+    logits: Float[Array, "B KV"], tokens: Int[Array, "B K L"]
+) -> Float[Array, "BK V"]:
+    """A row for each hypothesis: of three axes, XLA on a CPU makes copies."""
+    return logits.reshape(tokens.shape[0] * tokens.shape[1], -1)
+
+
+def must_end(step: Int[Array, ""], limits: Int[Array, "B"]) -> Bool[Array, "B 1"]:
+    """Whether the next token is the last that a row may have."""
+    return (step + 1 >= limits)[:, None]
+
+
+def allow(
+    logits: Float[Array, "BK V"],
+    tokens: Int[Array, "B K L"],
+    step: Int[Array, ""],
+    options: Options,
+) -> Float[Array, "BK V"]:
+    """The logits with -inf where a rule forbids a token."""
+    vocab = logits.shape[-1]
+    is_end = jnp.arange(vocab) == EOS
     if options.min_length:
         early = (step + 1 <= options.min_length) & is_end
-        log_probs = jnp.where(early, NEVER, log_probs)
+        logits = jnp.where(early, NEVER, logits)
     if options.no_repeat:
-        repeats = _completes(tokens, step, options.no_repeat, log_probs.shape[-1])
+        repeats = _completes(tokens, step, options.no_repeat, vocab)
         # The end of a sentence is no repetition.
-        log_probs = jnp.where(repeats & ~is_end, NEVER, log_probs)
-    # At its limit a hypothesis ends, whatever else is forbidden or likely.
-    must_end = (step + 1 >= limits)[:, None, None]
-    return jnp.where(must_end, jnp.where(is_end, given, NEVER), log_probs)
+        repeats = repeats.reshape(logits.shape)
+        logits = jnp.where(repeats & ~is_end, NEVER, logits)
+    return logits
+
+
+def largest(
+    scores: Float[Array, "R V"], count: int
+) -> tuple[Float[Array, "R C"], Int[Array, "R C"]]:
+    """As `jax.lax.top_k`, of a large vocabulary: one pass for the maxima of its blocks.
+
+    The `count` largest lie in the `count` blocks of the largest maxima. Of equals the
+    first is taken, so blocks are kept in their order.
+    """
+    rows, vocab = scores.shape
+    block = math.gcd(vocab, 64)
+    if vocab < 2 * count * block or block < 8:
+        return tuple(jax.lax.top_k(scores, count))
+    blocks = scores.reshape(rows, vocab // block, block)
+    _, chosen = jax.lax.top_k(blocks.max(axis=-1), count)
+    chosen = jnp.sort(chosen, axis=-1)
+    candidates = jnp.take_along_axis(blocks, chosen[..., None], axis=1)
+    found, place = jax.lax.top_k(candidates.reshape(rows, -1), count)
+    inside = jnp.take_along_axis(chosen, place // block, axis=-1)
+    return found, inside * block + place % block
 
 
 def _completes(tokens, step, n: int, vocab: int):

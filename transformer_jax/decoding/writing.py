@@ -21,7 +21,7 @@ from transformer_jax.decoding import (
     Question,
     prefill,
 )
-from transformer_jax.decoding.rules import allow
+from transformer_jax.decoding.rules import allow, best_next, by_hypothesis, must_end
 from transformer_jax.ids import EOS
 
 
@@ -34,7 +34,7 @@ class Written:
     log_probs: Any  # Float [B, K]
     done: Any  # Bool [B, K]
     question: Question
-    logits: Any  # Float [B, K, V] of the next token
+    logits: Any  # Float [B, K × V] of the next token
     static: Any  # of the model
     state: Any  # of the model, leaves [B, K, …]
 
@@ -55,7 +55,7 @@ class Writing:
             log_probs=jnp.zeros(shape, jnp.float32),
             done=jnp.broadcast_to(question.limits[:, None] < 1, shape),
             question=question,
-            logits=logits,
+            logits=logits.reshape(len(logits), -1),
             static=static,
             state=state,
         )
@@ -65,10 +65,7 @@ class Writing:
 
     def advance(self, model: Model, written: Written) -> Written:
         w, question = written, written.question
-        log_probs = jax.nn.log_softmax(w.logits)
-        allowed = allow(log_probs, w.tokens, w.step, question.limits, self.options)
-        token = self._choose(allowed, w.step, question.seeds)
-        gain = jnp.take_along_axis(log_probs, token[..., None], axis=-1)[..., 0]
+        gain, token = self._choose(w)
         positions = (question.prompt_lengths + w.step)[:, None, None]
         logits, state = model.extend(
             token[..., None],
@@ -81,7 +78,7 @@ class Writing:
             tokens=w.tokens.at[..., w.step].set(jnp.where(w.done, 0, token)),
             log_probs=jnp.where(w.done, w.log_probs, w.log_probs + gain),
             done=w.done | (token == EOS),
-            logits=logits[:, :, 0],
+            logits=logits.reshape(w.logits.shape),
             state=state,
         )
 
@@ -91,20 +88,30 @@ class Writing:
         scores = jnp.take_along_axis(written.log_probs, order, axis=1)
         return Hypotheses(tokens, (tokens != 0).sum(-1), scores, scores)
 
-    def _choose(self, log_probs: Float[Array, "B K V"], step, seeds):
-        if not self.options.sample:
-            return first_best(log_probs)
-        scores = narrow(log_probs, self.options)
+    def _choose(self, w: Written) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
+        """The next token of each text, and its log-probability."""
+        options, limits = self.options, w.question.limits
+        if not options.sample:
+            found = best_next(w.logits, w.tokens, w.step, limits, options, 1)
+            return found[0][..., 0], found[1][..., 0]
+        log_probs = jax.nn.log_softmax(by_hypothesis(w.logits, w.tokens))
+        allowed = narrow(allow(log_probs, w.tokens, w.step, options), options)
+        log_probs, allowed = (
+            a.reshape(*w.done.shape, -1) for a in (log_probs, allowed)
+        )
 
         def draw(seed, texts):
-            key = jax.random.fold_in(jax.random.key(self.options.seed), seed)
-            keys = jax.random.split(jax.random.fold_in(key, step), texts.shape[0])
+            key = jax.random.fold_in(jax.random.key(options.seed), seed)
+            keys = jax.random.split(jax.random.fold_in(key, w.step), texts.shape[0])
             return jax.vmap(jax.random.categorical)(keys, texts)
 
-        return jax.vmap(draw)(seeds, scores).astype(jnp.int32)
+        drawn = jax.vmap(draw)(w.question.seeds, allowed).astype(jnp.int32)
+        token = jnp.where(must_end(w.step, limits), EOS, drawn)
+        gain = jnp.take_along_axis(log_probs, token[..., None], axis=-1)
+        return gain[..., 0], token
 
 
-def narrow(log_probs: Float[Array, "B K V"], options: Options) -> Float[Array, "B K V"]:
+def narrow(log_probs: Float[Array, "*B V"], options: Options) -> Float[Array, "*B V"]:
     """What is drawn from: scores at a temperature, -inf for what is cut away."""
     scores = log_probs / max(options.temperature, 1e-6)
     if options.top_k:
@@ -123,10 +130,3 @@ def narrow(log_probs: Float[Array, "B K V"], options: Options) -> Float[Array, "
         least = scores.max(axis=-1, keepdims=True) + jnp.log(options.min_p)
         scores = jnp.where(scores < least, NEVER, scores)
     return scores
-
-
-def first_best(scores: Float[Array, "B K V"]) -> Int[Array, "B K"]:
-    """The first place of the largest: as argmax, of two reductions that vectorise."""
-    places = jnp.arange(scores.shape[-1], dtype=jnp.int32)
-    best = scores.max(axis=-1, keepdims=True)
-    return jnp.where(scores == best, places, scores.shape[-1]).min(axis=-1)

@@ -76,23 +76,23 @@ def attend(
     The softmax is in float32: bfloat16 cannot order close scores. `bias` is added to
     the scores and may hold -1e9 or -inf. Unused weights cost nothing under `jit`.
     """
-    by_head = (a.swapaxes(1, 2) for a in (query, key, value))
+    by_head = query.swapaxes(1, 2), key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
     attended, weights = attend_by_head(*by_head, mask, bias, dropout)
     return attended.swapaxes(1, 2), weights
 
 
 def attend_by_head(
     query: Float[Array, "B N T K"],
-    key: Float[Array, "B N S K"],
+    key: Float[Array, "B N K S"],
     value: Float[Array, "B N S H"],
     mask: Mask | Bool[Array, "#B #N #T S"] | None = None,
     bias: Float[Array, "#B #N #T S"] | None = None,
     dropout: Any = None,
 ) -> tuple[Float[Array, "B N T H"], Float[Array, "B N T S"]]:
-    """`attend`, with the heads first, as a cache holds them: nothing is moved."""
+    """`attend`, laid out as a cache holds it: two products, and nothing is moved."""
     query = query / math.sqrt(query.shape[-1])
     scores = jnp.einsum(
-        "bntk,bnsk->bnts", query, key, preferred_element_type=jnp.float32
+        "bntk,bnks->bnts", query, key, preferred_element_type=jnp.float32
     )
     if bias is not None:
         scores = jnp.maximum(scores + bias, MASKED)
@@ -108,7 +108,7 @@ def attend_by_head(
 class KeysValues:
     """Projected keys and values of one layer, of whatever is attended to."""
 
-    key: Any  # Float [B, N, S, K]
+    key: Any  # Float [B, N, K, S]
     value: Any  # Float [B, N, S, H]
 
 
@@ -122,7 +122,7 @@ class Cache:
     and values.
     """
 
-    layers: tuple[KeysValues, ...]  # each [B, N, S, beams, K or H]
+    layers: tuple[KeysValues, ...]  # of S × beams, those of one slot side by side
     writer: Any  # Int [B, beams, S]
     positions: Any  # Int [B, S]; -1: nobody sees what stands there
     filled: Any  # Int []: slots written so far
@@ -133,9 +133,10 @@ class Cache:
     def empty(cls, layers: int, rows: int, beams: int, slots: int, sizes, dtype):
         """`sizes` are (heads, size of a head's keys, of its values)."""
         heads, d_k, d_v = sizes
-        shape = (rows, heads, slots, beams)
+        width = slots * beams
         one = KeysValues(
-            jnp.zeros((*shape, d_k), dtype), jnp.zeros((*shape, d_v), dtype)
+            jnp.zeros((rows, heads, d_k, width), dtype),
+            jnp.zeros((rows, heads, width, d_v), dtype),
         )
         own = jnp.arange(beams, dtype=jnp.int32)[None, :, None]
         return cls(
@@ -155,6 +156,53 @@ class Cache:
         if attended is not None:
             attended = attended[row, parents]
         return self.replace(writer=writer, attended=attended)
+
+    def spread(self, beams: int) -> "Cache":
+        """For several hypotheses that all go on from the one that has read so far."""
+
+        def widen(array, axis):
+            wide = jnp.expand_dims(array, axis + 1)
+            edges = [(0, 0)] * wide.ndim
+            edges[axis + 1] = (0, beams - 1)
+            shape = list(array.shape)
+            shape[axis] *= beams
+            return jnp.pad(wide, edges).reshape(shape)
+
+        rows, _, slots = self.writer.shape
+        own = jnp.arange(beams, dtype=jnp.int32)[:, None]
+        writer = jnp.where(jnp.arange(slots) < self.filled, 0, own)
+        attended = self.attended
+        if attended is not None:
+            attended = jnp.repeat(attended, beams, axis=1)
+        return self.replace(
+            layers=tuple(
+                KeysValues(widen(one.key, 3), widen(one.value, 2))
+                for one in self.layers
+            ),
+            writer=jnp.broadcast_to(writer, (rows, beams, slots)),
+            attended=attended,
+        )
+
+    def resize(self, slots: int) -> "Cache":
+        """With another number of slots; those that are cut off must be unwritten."""
+        rows, beams, had = self.writer.shape
+        more = max(slots - had, 0)
+
+        def fit(array, axis, each, value=0):
+            edges = [(0, 0)] * array.ndim
+            edges[axis] = (0, more * each)
+            longer = jnp.pad(array, edges, constant_values=value)
+            return jax.lax.slice_in_dim(longer, 0, slots * each, axis=axis)
+
+        own = jnp.arange(beams, dtype=jnp.int32)[None, :, None]
+        own = jnp.broadcast_to(own, (rows, beams, more))
+        writer = jnp.concatenate([self.writer, own], axis=2)[..., :slots]
+        layers = tuple(
+            KeysValues(fit(one.key, 3, beams), fit(one.value, 2, beams))
+            for one in self.layers
+        )
+        positions = fit(self.positions, 1, 1, value=-1)
+        return self.replace(layers=layers, writer=writer, positions=positions)
 
     def watch(self, source_segments: Int[Array, "B S"]) -> "Cache":
         """From now on it adds up how much each word of the source is attended to."""
@@ -199,16 +247,24 @@ class Cache:
         return allowed.reshape(rows, 1, beams * length, slots * beams)
 
     def write(self, layer: KeysValues, new: KeysValues) -> KeysValues:
-        """A layer with the keys and values [B × beams, T, …] of this step."""
+        """A layer with the keys and values [B × beams, N, …] of this step.
 
-        def put(old, one):
-            rows, heads, _, beams, size = old.shape
-            one = one.reshape(rows, beams, heads, -1, size).transpose(0, 2, 3, 1, 4)
-            return jax.lax.dynamic_update_slice(
-                old, one.astype(old.dtype), (0, 0, self.filled, 0, 0)
-            )
+        Whoever attends reads the same array: of any other form XLA would make a copy.
+        """
+        rows, beams, _ = self.writer.shape
+        place = self.filled * beams
 
-        return jax.tree.map(put, layer, new)
+        key = new.key.reshape(rows, beams, *new.key.shape[1:])
+        key = key.transpose(0, 2, 3, 4, 1)  # [B, N, K, T, beams]
+        key = key.reshape(*key.shape[:3], -1).astype(layer.key.dtype)
+        value = new.value.reshape(rows, beams, *new.value.shape[1:])
+        value = value.transpose(0, 2, 3, 1, 4)  # [B, N, T, beams, H]
+        value = value.reshape(*layer.value.shape[:2], -1, value.shape[-1])
+        write = jax.lax.dynamic_update_slice
+        return KeysValues(
+            write(layer.key, key, (0, 0, 0, place)),
+            write(layer.value, value.astype(layer.value.dtype), (0, 0, place, 0)),
+        )
 
 
 class MultiHeadAttention(nn.Module):
@@ -234,7 +290,7 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, x: Float[Array, "B S D"]) -> KeysValues:
         return KeysValues(
-            _split_heads(self.key(x), self.num_heads),
+            _split_heads(self.key(x), self.num_heads).swapaxes(2, 3),
             _split_heads(self.value(x), self.num_heads),
         )
 
@@ -249,7 +305,7 @@ class MultiHeadAttention(nn.Module):
         rows, length, _ = x.shape
         # Several beams share one source: fold them into the query axis, so that the
         # source's keys and values are read once and never copied.
-        sources = keys_values.key.shape[0]
+        sources = keys_values.value.shape[0]
         query = self.query(x).reshape(sources, -1, self.num_heads * self.d_k)
         attended, weights = attend_by_head(
             _split_heads(query, self.num_heads),

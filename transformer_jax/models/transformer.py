@@ -12,7 +12,6 @@ from typing import Any
 
 import flax.linen as nn
 import flax.struct
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -107,14 +106,11 @@ class Layer(nn.Module):
             return self.drop(y, train)
 
         def see_itself(y):
-            own = cached = self.self_attention.keys_values(y)
+            own = self.self_attention.keys_values(y)
             if write is not None:
-                cached = write(own)
-                own = jax.tree.map(
-                    lambda a: a.reshape(*a.shape[:2], -1, a.shape[-1]), cached
-                )
+                own = write(own)
             y, weights = self.self_attention(y, own, mask, train=train)
-            return y, (cached, weights)
+            return y, (own, weights)
 
         def see_source(y):
             return self.cross_attention(y, source, source_mask, train=train)
@@ -249,18 +245,17 @@ class Seq2Seq(nn.Module):
             return _project(self.projection, x, self.config)
         return (self.embedding if tie == "all" else self.target_embedding).logits(x)
 
-    def start(self, batch: dict, beams: int, length: int) -> tuple[dict, Cache]:
+    def start(self, batch: dict, length: int) -> tuple[dict, Cache]:
         """Encodes a batch: what stays for all steps, and an empty cache to grow."""
         memory, _ = self.encode(batch["source"], batch["source_segments"])
         static = {
             "source": self.decoder.source(memory),
             "segments": batch["source_segments"],
         }
-        rows = batch["source"].shape[0]
         if self.config.positions == "learned":
             # Refused here, where the length is known, not clamped later.
             self.target_positions(_count(batch["source"][:, :1]), length)
-        return static, _empty_cache(self.config, rows, beams, length)
+        return static, _empty_cache(self.config, len(batch["source"]), length)
 
     def extend(
         self,
@@ -315,11 +310,10 @@ class LanguageModel(nn.Module):
             return _project(self.projection, x, self.config)
         return self.embedding.logits(x)
 
-    def start(self, batch: dict, beams: int, length: int) -> tuple[dict, Cache]:
+    def start(self, batch: dict, length: int) -> tuple[dict, Cache]:
         if self.config.positions == "learned":
             self.positions(_count(batch["prompt"][:, :1]), length)
-        rows = batch["prompt"].shape[0]
-        return {}, _empty_cache(self.config, rows, beams, length)
+        return {}, _empty_cache(self.config, len(batch["prompt"]), length)
 
     def extend(
         self,
@@ -357,9 +351,9 @@ def _count(tokens: Int[Array, "B T"]) -> Int[Array, "1 T"]:
     return jnp.arange(tokens.shape[1])[None]
 
 
-def _empty_cache(c: TransformerConfig, rows: int, beams: int, slots: int) -> Cache:
+def _empty_cache(c: TransformerConfig, rows: int, slots: int) -> Cache:
     sizes = (c.num_heads, c.d_k, c.d_v)
-    return Cache.empty(c.decoder_layers, rows, beams, slots, sizes, c.dtype)
+    return Cache.empty(c.decoder_layers, rows, 1, slots, sizes, c.dtype)
 
 
 def _extend(model, embed, tokens, positions, source, cache):

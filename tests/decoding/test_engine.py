@@ -1,0 +1,93 @@
+"""The engine: batches that shrink and grow change no answer; large vocabularies."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import sharding
+from transformer_jax.decoding import Options
+from transformer_jax.decoding.engine import Asked, Engine, _Shape
+from transformer_jax.decoding.rules import largest
+from transformer_jax.models.transformer import Seq2Seq, TransformerConfig
+
+VOCAB = 640  # so large that the best are found by blocks
+CONFIG = TransformerConfig(
+    vocab_size=VOCAB, vocab_rows=VOCAB, source_vocab_size=VOCAB,
+    source_vocab_rows=VOCAB, encoder_layers=1, decoder_layers=2, d_model=16, d_ff=22,
+    num_heads=2, d_k=8, d_v=6,
+)  # fmt: skip
+KINDS = {
+    "greedy": Options(beams=1, extra_length=21),
+    "beam": Options(beams=3, n_best=2, extra_length=21),
+    "sample": Options(sample=True, n_best=2, top_k=9, extra_length=21),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    module, some = Seq2Seq(CONFIG), jnp.ones((2, 3), jnp.int32)
+    params = module.init(jax.random.key(5), some, some, some, some)["params"]
+    # A head that likes the end of a sentence now and then: answers of many lengths.
+    table = params["embedding"]["embedding"] * 5
+    return module, jax.tree.map(
+        lambda a: table if a.shape == table.shape else a * 2, params
+    )
+
+
+def ask():
+    rng = np.random.default_rng(8)
+    return [
+        Asked(
+            [*rng.integers(4, VOCAB, size=n % 11 + 1).tolist(), 3],
+            rng.integers(4, VOCAB, size=2).tolist() if n == 5 else (),
+            seed=n,
+        )
+        for n in range(13)
+    ]
+
+
+def search(model, asked, options, rows, multiple):
+    engine = Engine(model[0], sharding.local_mesh(), rows, multiple)
+    found = dict(engine.search(model[1], asked, options))
+    assert sorted(found) == list(range(len(asked)))
+    return [found[i] for i in range(len(asked))]
+
+
+def assert_same(one, other):
+    for mine, theirs in zip(one, other, strict=True):
+        assert [h.tokens for h in mine] == [h.tokens for h in theirs]
+        scores = [[h.score for h in found] for found in (mine, theirs)]
+        np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_that_shrink_change_no_answer(model, kind):
+    asked = ask()
+    together = search(model, asked, KINDS[kind], rows=8, multiple=2)
+    lengths = {len(h.tokens) for found in together for h in found}
+    assert len(lengths) > 2, "answers of one length would leave no batch early"
+    assert_same(together, search(model, asked, KINDS[kind], rows=1, multiple=1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_that_outgrows_its_room_goes_on_as_if_it_had_had_it(
+    model, kind, monkeypatch
+):
+    asked = ask()[:8]
+    roomy = search(model, asked, KINDS[kind], rows=8, multiple=8)
+    assert max(len(found[0].tokens) for found in roomy) > 3
+    monkeypatch.setattr(_Shape, "room", 3)
+    assert_same(roomy, search(model, asked, KINDS[kind], rows=8, multiple=8))
+
+
+@pytest.mark.parametrize("vocab", [640, 8000, 7 * 16, 6])
+def test_the_largest_are_those_of_top_k_and_equals_come_in_their_order(vocab):
+    rng = np.random.default_rng(vocab)
+    scores = rng.integers(0, vocab // 3, size=(29, vocab)).astype(np.float32)
+    scores[3], scores[4, 1:] = -np.inf, -np.inf
+    for count in (1, 4):
+        found = largest(jnp.asarray(scores), count)
+        expected = jax.lax.top_k(jnp.asarray(scores), count)
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
