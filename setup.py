@@ -17,6 +17,9 @@ TEST = [
     "ruff>=0.9",
     "build>=1.2",
     "setuptools>=77",
+    "nltk>=3.9",
+    "scikit-learn>=1.4",
+    "pillow>=10",
 ]
 NOTEBOOKS = ["matplotlib>=3.8", "jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
 

@@ -157,13 +157,13 @@ def our_training() -> tuple[Callable, Callable, str]:
     from transformer_jax import optim, sharding
     from transformer_jax import run as runs
     from transformer_jax.checkpoint import TrainState
-    from transformer_jax.tasks.translation import Translation
+    from transformer_jax.tasks.translation import Task
     from transformer_jax.train import IN_FLIGHT, train_step
 
     runs.use_compile_cache()
     config = our_config(configs.base("translation", "transformer"))
     tokenizer = types.SimpleNamespace(vocab_size=VOCABULARY)  # all a loss asks of it
-    task = Translation(config, tokenizer, tokenizer)
+    task = Task(config, tokenizer, tokenizer)
     optimizer = optim.make_optimizer(config)
     mesh = sharding.make_mesh(config.mesh)
 

@@ -67,15 +67,26 @@ def one_device(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tiny, tmp_path_factory):
-    """A run directory, trained to its last step. Tests must not change it."""
+def tiny_run_of(tiny, tmp_path_factory):
+    """A function: the directory of a tiny run of a config, trained to its last step."""
     from transformer_jax import config, train
 
-    folder = tmp_path_factory.mktemp("tiny") / "run"
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        _see_one_device(monkeypatch)
-        assert train.train(config.load("quickstart", tiny()), folder) == 0
-    return folder
+    def make(spec, **changes):
+        known = dict(config.items(config.load(spec)))
+        overrides = {k: v for k, v in tiny().items() if k in known} | changes
+        folder = tmp_path_factory.mktemp("tiny") / "run"
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            _see_one_device(monkeypatch)
+            assert train.train(config.load(spec, overrides), folder) == 0
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_run_of):
+    """A run directory of translation. Tests must not change it."""
+    return tiny_run_of("quickstart")
 
 
 def _see_one_device(monkeypatch):

@@ -18,7 +18,7 @@ ON_LONG = ("refuse", "split")
 class Reply:
     """What became of a line: the task's answer, or why there is none."""
 
-    line: str
+    line: Any
     text: str
     answer: Any = None
     error: str = ""
@@ -28,7 +28,7 @@ def reply(
     task: Any,
     params: Any,
     mesh: Any,
-    lines: Sequence[str],
+    lines: Sequence[Any],  # text; a task may take more, such as images
     options: Any,
     *,
     max_length: int = 0,
@@ -73,13 +73,13 @@ def reply(
         yield from ready()
 
 
-def _split(task: Any, line: str, max_length: int, on_long: str) -> list[str]:
+def _split(task: Any, line: Any, max_length: int, on_long: str) -> list[Any]:
     if on_long == "split" and max_length:
         return task.split(line, max_length)
     return [line]
 
 
-def _join(task: Any, line: str, answers: list[Any], error: str) -> Reply:
+def _join(task: Any, line: Any, answers: list[Any], error: str) -> Reply:
     if error:
         return Reply(line, "", None, error)
     answer = answers[0] if len(answers) == 1 else task.join(answers)

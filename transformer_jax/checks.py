@@ -8,14 +8,13 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from transformer_jax import decoding
+from transformer_jax import decoding, tasks
 from transformer_jax.config import base, items
-from transformer_jax.data import sources, tokenizer
+from transformer_jax.data import tokenizer
 from transformer_jax.errors import nearest
 from transformer_jax.models import layers, positions, transformer
 
 CHOICES = {
-    "data.source": sources.SOURCES,
     "data.batching": ("buckets", "packed"),
     "tokenizer.kind": tokenizer.KINDS,
     "model.norm": layers.NORMS,
@@ -26,7 +25,6 @@ CHOICES = {
     "optim.name": ("adam",),
     "optim.schedule": ("noam", "constant"),
     "eval.weights": ("average", "best", "last"),
-    "checkpoint.best": ("bleu", "chrf", "loss", "accuracy"),
     "mesh.platform": ("any", "cpu", "gpu", "tpu"),
 }
 
@@ -36,16 +34,20 @@ def find_problems(config: ConfigDict) -> list[str]:
     problems = _wrong_types(config)
     if problems:
         return problems  # the checks below need numbers to be numbers
-    for key, choices in CHOICES.items():
+    task = tasks.find(config.task)
+    own = {"checkpoint.best": ("loss", "accuracy", *task.METRICS), **task.CHOICES}
+    for key, choices in (CHOICES | own).items():
         value = dict(items(config)).get(key)
         if value is not None and value not in choices:
             hint = nearest(value, choices)
             problems.append(f"{key} = {value!r}: choose {' | '.join(choices)}.{hint}")
     problems += _impossible_sizes(config)
     problems += _impossible_plans(config)
-    problems += _impossible_text(config)
-    problems += decoding.find_problems(config.decode)
-    return problems + sources.find_problems(config.data)
+    if "tokenizer" in config:
+        problems += _impossible_text(config)
+    if "decode" in config:
+        problems += decoding.find_problems(decoding.Options(**config.decode))
+    return problems + task.find_problems(config)
 
 
 def _wrong_types(config: ConfigDict) -> list[str]:
@@ -79,7 +81,7 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
     ]  # fmt: skip
     values = dict(items(config))
     problems += [f"{k} = {values[k]}: must be at least 1" for k in positive
-                 if values[k] < 1]  # fmt: skip
+                 if values.get(k, 1) < 1]  # fmt: skip
     for key, value in values.items():
         share = ".dropout_" in key or key in (
             "train.label_smoothing", "tokenizer.sampling"
@@ -97,7 +99,7 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
             f"model.d_model {d} does not divide over model.num_heads {n}: "
             f"use {near} heads, or set model.d_k and model.d_v"
         )
-    if model.tie == "all" and not config.tokenizer.shared:
+    if values.get("model.tie") == "all" and not values.get("tokenizer.shared", True):
         problems.append(
             "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
             "set model.tie = 'decoder' or tokenizer.shared = True"
@@ -107,11 +109,11 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
             f"model.d_model {model.d_model} is odd, sinusoids come in pairs: "
             f"use {model.d_model + 1}"
         )
-    longest = config.data.max_length + 1  # and the end of sentence
-    if model.positions == "learned" and model.max_positions < longest:
+    longest = _longest(config)
+    if model.positions == "learned" and model.get("max_positions", longest) < longest:
         problems.append(
-            f"model.max_positions {model.max_positions} < data.max_length + 1 = "
-            f"{longest}: raise the table, or lower data.max_length"
+            f"model.max_positions {model.max_positions} < {longest} ({LONGEST}): raise "
+            "the table, or lower the other"
         )
     return problems
 
@@ -119,7 +121,7 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
 def _impossible_text(config: ConfigDict) -> list[str]:
     data, settings, problems = config.data, config.tokenizer, []
     try:
-        weights = [float(w) for w in data.train_weights]
+        weights = [float(w) for w in data.get("train_weights", ())]
     except (TypeError, ValueError):
         weights = [0.0]
     if not all(w > 0 for w in weights):
@@ -137,9 +139,10 @@ def _impossible_text(config: ConfigDict) -> list[str]:
     for path in filter(None, (p.strip() for p in settings.file.split(","))):
         if not pathlib.Path(path).is_file():
             problems.append(f"tokenizer.file: there is no file {path}")
-    if settings.sampling and settings.kind not in ("unigram", "bpe", "file"):
+    sampling = settings.get("sampling", 0.0)  # not every task has it
+    if sampling and settings.kind not in ("unigram", "bpe", "file"):
         problems.append(
-            f"tokenizer.sampling = {settings.sampling}: tokenizer.kind "
+            f"tokenizer.sampling = {sampling}: tokenizer.kind "
             f"{settings.kind!r} has one segmentation only; use unigram or bpe, or 0.0"
         )
     return problems
@@ -162,20 +165,20 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
             f"checkpoint.average {config.checkpoint.average} needs as many kept: "
             f"raise checkpoint.keep_last {config.checkpoint.keep_last}"
         )
-    longest = data.max_length + 1
+    longest = _longest(config)
     packed = data.batching == "packed"
     if packed:
         if data.pack_length < longest:
             problems.append(
-                f"data.pack_length {data.pack_length} holds no example of "
-                f"data.max_length + 1 = {longest} pieces: raise it, or lower the other"
+                f"data.pack_length {data.pack_length} holds no example of {longest} "
+                f"pieces ({LONGEST}): raise it, or lower the other"
             )
         longest = max(data.pack_length, longest)
     if data.batch_tokens < longest * data.row_multiple:
         problems.append(
             f"data.batch_tokens {data.batch_tokens} cannot hold data.row_multiple "
             f"{data.row_multiple} rows of {longest} pieces "
-            f"({'data.pack_length' if packed else 'data.max_length + 1'}): raise it to "
+            f"({'data.pack_length' if packed else LONGEST}): raise it to "
             f"{longest * data.row_multiple}, or lower the other"
         )
     sizes = [mesh[a] for a in ("data", "fsdp", "tensor", "sequence")]
@@ -196,6 +199,15 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
             f"mesh.tensor {mesh.tensor}"
         )
     return problems
+
+
+LONGEST = "data.max_length + 1, or a window"
+
+
+def _longest(config: ConfigDict) -> int:
+    """Pieces of an example at most, its end counted; a window has no end."""
+    data = config.data
+    return data.max_length + 1 if "max_length" in data else data.get("window", 1)
 
 
 def find_row_problems(config: ConfigDict, row_devices: int) -> list[str]:

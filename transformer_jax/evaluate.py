@@ -22,7 +22,7 @@ from absl import flags
 
 from transformer_jax import answering, cli, metrics, sharding
 from transformer_jax.data.batches import Batch, Buckets, Shape, nothing
-from transformer_jax.data.sources import Source, parallel_text
+from transformer_jax.data.sources import parallel_text
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.prepare import Split, open_split
@@ -59,7 +59,7 @@ class Evaluator:
                     params, assemble(self.task, self.store, batch, self.mesh)[0]
                 )
             total = total + jax.tree.map(float, jax.device_get(sums))
-        return metrics.means(total)
+        return self.task.means(total, self.records)
 
     def free_running(
         self,
@@ -72,8 +72,9 @@ class Evaluator:
         task = self.task
         count = min(limit or len(self.records), len(self.records))
         records = [self.records[i] for i in range(count)]
-        lines = answer_all(task, params, self.mesh, records, options, progress)
-        return task.score(lines, [task.reference(r) for r in records]), lines
+        replies = answer_all(task, params, self.mesh, records, options, progress)
+        scores = task.judge(replies, [task.reference(r) for r in records])
+        return scores, [reply.text for reply in replies]
 
 
 def answer_all(
@@ -83,17 +84,17 @@ def answer_all(
     records: Sequence[dict],
     options: Any,
     progress: Callable[[int, int], None],
-) -> list[str]:
+) -> list[answering.Reply]:
     """An answer to each example: one that is refused ends the evaluation."""
     questions = [task.question(record) for record in records]
-    texts = []
+    replies = []
     for number, reply in enumerate(
         answering.reply(task, params, mesh, questions, options, progress=progress), 1
     ):
         if reply.error:
             raise UserError(f"example {number} cannot be answered: {reply.error}")
-        texts.append(reply.text)
-    return texts
+        replies.append(reply)
+    return replies
 
 
 @functools.cache
@@ -159,7 +160,7 @@ def main(overrides: dict[str, str]) -> None:
     if args.source:
         records, name = parallel_text(args.source, args.reference), args.source
     else:
-        records, name = Source(run.config.data).read(args.split), args.split
+        records, name = run.task.source(run.config).read(args.split), args.split
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
     bar = metrics.Bar(cli.is_terminal())
@@ -188,7 +189,7 @@ def main(overrides: dict[str, str]) -> None:
     if args.answers:
         with open(args.answers, "w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in lines)
-    print_scores(scores)
+    print_scores(run.task, scores)
     print_panel(panel)
     if other is not None:
         theirs = _answer(other, records, bar)
@@ -200,9 +201,9 @@ def _answer(run: Any, records: Sequence[dict], bar: metrics.Bar) -> list[str]:
     from transformer_jax import run as runs
 
     options = runs.decode_options(run.config)
-    texts = answer_all(run.task, run.params, run.mesh, records, options, bar.show)
+    replies = answer_all(run.task, run.params, run.mesh, records, options, bar.show)
     bar.clear()
-    return texts
+    return [reply.text for reply in replies]
 
 
 def print_panel(panel: Sequence[Score]) -> None:
@@ -224,19 +225,17 @@ def print_comparison(systems: dict[str, list[str]], references: list[str]) -> No
         )
 
 
-def print_scores(scores: dict[str, Any]) -> None:
-    """The headline score, its signature, then the rest in words."""
-    print(f"BLEU = {scores['bleu']:.2f}")
-    print(scores["bleu_signature"])
-    print(f"chrF = {scores['chrf']:.2f}")
-    print(
-        f"teacher-forced: accuracy {scores['accuracy']:.2%}, "
-        f"perplexity {scores['perplexity']:.3f}, loss {scores['loss']:.4f}"
-    )
+def print_scores(task: Any, scores: dict[str, Any]) -> None:
+    """The scores of the field, then the rest in words."""
+    print(task.summary(scores))
+    print(f"given the truth so far: {metrics.in_words(scores)}")
+    search = ""
+    if "decode" in task.config:
+        search = f"beam {scores['beams']}, alpha {scores['alpha']}, "
     print(
         f"{scores['examples']} examples, {scores['weights']} parameters of step "
-        f"{scores['step']}, beam {scores['beams']}, alpha {scores['alpha']}, "
-        f"{scores['examples'] / max(scores['seconds'], 0.1):.1f} sentences/s"
+        f"{scores['step']}, {search}"
+        f"{scores['examples'] / max(scores['seconds'], 0.1):.1f} answers/s"
     )
 
 
@@ -247,11 +246,8 @@ def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> 
     print(f"{state}: {folder.path}, step {result['step']}{early}")
     for split, scores in result["scores"].items():
         print(
-            f"{split}: BLEU = {scores['bleu']:.2f}  chrF = {scores['chrf']:.2f}  "
-            f"accuracy {scores['accuracy']:.2%}  perplexity "
-            f"{scores['perplexity']:.3f}  "
-            f"({scores['examples']} examples, {result['weights']} parameters, "
-            f"{scores['bleu_signature']})"
+            f"{split}: {scores['summary']}  {metrics.in_words(scores)}  "
+            f"({scores['examples']} examples, {result['weights']} parameters)"
         )
     print(
         f'try it: echo "…" | python -m transformer_jax.predict --workdir {folder.path}',

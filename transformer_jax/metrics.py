@@ -27,11 +27,20 @@ def means(sums: Sums) -> dict[str, float]:
     }
 
 
+WRITTEN = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".2%"}
+
+
+def in_words(values: dict[str, Any]) -> str:
+    """'loss 1.2345  perplexity 3.437  accuracy 71.02%': those that there are."""
+    found = (f"{k} {values[k]:{form}}" for k, form in WRITTEN.items() if k in values)
+    return "  ".join(found)
+
+
 class Window:
     """What happened since the last log line."""
 
-    def __init__(self, schedule, last: int):
-        self.schedule, self.last = schedule, last
+    def __init__(self, task: Any, schedule: Any, last: int):
+        self.task, self.schedule, self.last = task, schedule, last
         self.last_step = 0
         self.text = ""
         self._empty()
@@ -72,24 +81,26 @@ class Window:
         seconds = time.monotonic() - self.began
         step_seconds = seconds / self.steps
         values = {
-            **means(self.sums),
+            **self.task.means(self.sums),
             "learning_rate": float(self.schedule(self.last_step - 1)),
             "grad_norm": float(np.mean(self.norms)),
-            "tokens_per_second": self.tokens / seconds,
-            "padding": 1 - self.tokens / self.places,
+            f"{self.task.UNIT}_per_second": self.tokens / seconds,
             "samples_too_long": self.kept,
             "seconds_left": step_seconds * (self.last - self.last_step),
         }
+        if self.task.UNIT == "tokens":
+            values["padding"] = 1 - self.tokens / self.places
         self._empty()
         return values
 
     def line(self, values: dict[str, float]) -> str:
+        unit = self.task.UNIT
+        padding = f"padding {values['padding']:.0%}  " if "padding" in values else ""
         return (
-            f"step {self.last_step:>6}  loss {values['loss']:.4f}  perplexity "
-            f"{values['perplexity']:.3f}  accuracy {values['accuracy']:.2%}  lr "
+            f"step {self.last_step:>6}  {in_words(values)}  lr "
             f"{values['learning_rate']:.2e}  |grad| {values['grad_norm']:.3f}  "
-            f"{values['tokens_per_second']:,.0f} tokens/s  padding "
-            f"{values['padding']:.0%}  left {duration(values['seconds_left'])}"
+            f"{values[f'{unit}_per_second']:,.0f} {unit}/s  {padding}"
+            f"left {duration(values['seconds_left'])}"
         )
 
 

@@ -85,7 +85,7 @@ def main(overrides: dict[str, str]) -> int:
     shell = Shell(
         run,
         runs.decode_options(run.config, **changes),
-        args.max_input or run.config.data.max_length,
+        args.max_input or run.config.data.get("max_length", 0),
         args.format,
         args.on_long,
         prefixes,
@@ -216,6 +216,7 @@ class Shell:
     def converse(self) -> int:
         """A line typed, a line answered, until the end of input."""
         run = self.run
+        turns: list[str] = []
         print(
             f"{run.folder.path}: {run.config.task}, {run.weights} parameters of step "
             f"{run.step}. One line at a time; end with Ctrl-D.",
@@ -227,8 +228,17 @@ class Shell:
             except EOFError:
                 print(file=sys.stderr)
                 return 0
-            for text in self.answer([line]):
+            turns.append(line)
+            context, forgotten = run.task.context(turns)
+            for text in self.answer([context]):
                 print(text, flush=True)
+                turns.append(text)
+            if forgotten:
+                kept = len(turns) - 1 - forgotten
+                print(
+                    f"(read: the last {kept} turns of {len(turns) - 1})",
+                    file=sys.stderr,
+                )
 
 
 def read_chunks(source: BinaryIO) -> Iterator[list[str]]:

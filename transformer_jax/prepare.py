@@ -19,7 +19,6 @@ from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Buckets, Plan
 from transformer_jax.data.packing import Packed
 from transformer_jax.data.sampling import Sampler
-from transformer_jax.data.sources import Source
 from transformer_jax.errors import UserError
 from transformer_jax.run import Folder
 
@@ -49,14 +48,15 @@ class Prepared:
 
 def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> Prepared:
     """Reads and encodes all splits of a config; `show(done, total)` draws a bar."""
-    source = Source(config.data)
+    kind = tasks.find(config.task)
+    source = kind.source(config)
     wanted = ["validation", *(s for s in config.eval.splits if s in source.splits)]
     records = {name: source.read(name) for name in ["train", *dict.fromkeys(wanted)]}
     for note in dict.fromkeys(n for r in records.values() for n in r.notes):
         say(f"note       {note}")
-    task = tasks.find(config.task).create(config, source, folder.tokenizer, say)
-    asked = config.tokenizer.vocab_size
+    task = kind.create(config, source, folder.tokenizer, say)
     for size in {t.vocab_size for t in task.tokenizers.values()}:
+        asked = config.tokenizer.vocab_size
         if config.tokenizer.kind not in ("byte", "file") and size < asked:
             say(
                 f"note       this text gives a vocabulary of {size:,} pieces, not the "
@@ -117,7 +117,7 @@ class Planned:
 def make_plan(config: ConfigDict, task: Any, train: Split) -> Planned:
     lengths, sampler = task.lengths(train.store), None
     real = lengths
-    if config.tokenizer.sampling:
+    if task.tokenizers and config.tokenizer.sampling:
         sampler = Sampler(
             task.tokenizers, train.records, config.tokenizer.sampling, config.seed
         )

@@ -246,8 +246,10 @@ def decode_options(config: ConfigDict, **changes: Any) -> Options:
     """How a run searches, with changes; a name that is none says which is near."""
     names = {field.name for field in dataclasses.fields(Options)}
     for name in changes:
-        if name not in names:
+        if name not in names or "decode" not in config:
             raise UserError(f"there is no option {name!r}.{nearest(name, names)}")
+    if "decode" not in config:
+        return Options()
     options = dataclasses.replace(Options(**config.decode), **changes)
     if problems := decoding.find_problems(options):
         raise UserError(*problems)

@@ -139,6 +139,16 @@ def split_compounds(tokens: str) -> str:
     return text.decode("utf-8", "surrogatepass")
 
 
+def distinct(texts: Sequence[str], size: int) -> float:
+    """The share of different runs of so many words: 1 if none comes twice."""
+    runs = [
+        tuple(words[i : i + size])
+        for words in (text.split() for text in texts)
+        for i in range(len(words) - size + 1)
+    ]
+    return len(set(runs)) / max(len(runs), 1)
+
+
 def compare(
     systems: dict[str, Sequence[str]],
     references: Sequence[str],

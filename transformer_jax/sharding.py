@@ -33,6 +33,8 @@ RULES = (
     (r"(out|outer)/kernel$", PartitionSpec("tensor", "fsdp")),
     (r"(out|outer)/bias$", PartitionSpec()),
     (r"norm/(scale|bias)$", PartitionSpec()),
+    (r"head/(kernel|bias)$", PartitionSpec()),  # as many columns as there are labels
+    (r"patches/(kernel|bias)$|class_token$", PartitionSpec()),  # as few rows as pixels
 )
 
 

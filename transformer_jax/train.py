@@ -169,7 +169,7 @@ class Trainer:
         writer.cut_back(step)
         if self.stopped_early(step):
             return True
-        window = metrics.Window(self.schedule, config.train.steps)
+        window = metrics.Window(self.task, self.schedule, config.train.steps)
         in_flight: collections.deque = collections.deque()
         steps = range(step, config.train.steps)
         for step, (batch, shape, kept) in zip(
@@ -304,10 +304,8 @@ class Trainer:
         values = {**values, **scores, "seconds": round(time.monotonic() - began, 2)}
         self.writer.record(step, "validation", values)
         self.writer.say(
-            f"validation step {step}  loss {values['loss']:.4f}  perplexity "
-            f"{values['perplexity']:.3f}  accuracy {values['accuracy']:.2%}  BLEU "
-            f"{values['bleu']:.2f}  chrF {values['chrf']:.2f}  "
-            f"({metrics.duration(values['seconds'])}, {values['bleu_signature']})"
+            f"validation step {step}  {metrics.in_words(values)}  "
+            f"{self.task.summary(values)}  ({metrics.duration(values['seconds'])})"
         )
         for i in range(min(config.eval.samples, len(lines))):
             record = self.validation.records[i]
@@ -375,11 +373,9 @@ def finish(trainer: Trainer) -> dict[str, Any]:
         writer.say(f"scoring    {split} with the {words} parameters of step {step}")
         evaluator = evaluate.Evaluator(trainer.task, held_out[split], trainer.mesh)
         scores, _ = evaluator.free_running(params, options, progress=writer.progress)
-        scores = {
-            **scores,
-            **evaluator.teacher_forced(params),
-            "examples": len(held_out[split].records),
-        }
+        scores |= evaluator.teacher_forced(params)
+        scores |= {"examples": len(held_out[split].records)}
+        scores |= {"summary": trainer.task.summary(scores)}
         result["scores"][split] = scores
         writer.record(steps[-1], split, scores)
     if writer.active:

@@ -9,7 +9,7 @@ import pytest
 from transformer_jax import config
 from transformer_jax.data import phrasebook
 from transformer_jax.data.records import Joined, Parallel, whole_numbers
-from transformer_jax.data.sources import Source, find_problems, parallel_text
+from transformer_jax.data.sources import Source, parallel_text
 from transformer_jax.errors import UserError
 
 
@@ -183,7 +183,7 @@ def test_faulty_json_is_named_by_its_line(write, source, line, problem):
 def test_what_is_missing_is_found_before_anything_is_read(write, source):
     write("a", "x")
     data = source("text", train_source="a", train_target="b*", test_source="a").data
-    problems = "\n".join(find_problems(data))
+    problems = "\n".join(Source(data).find_problems())
     assert "data.train_target: there is no file" in problems and "b*" in problems
     assert "data.validation_source is empty: name a file" in problems
     assert "data.test_target is empty" in problems
@@ -200,7 +200,7 @@ def test_what_is_missing_is_found_before_anything_is_read(write, source):
     ],
 )
 def test_columns_that_are_not_named_are_asked_for(source, form, keys, problem):
-    assert problem in "\n".join(find_problems(source(form, **keys).data))
+    assert problem in "\n".join(source(form, **keys).find_problems())
 
 
 def test_notes_of_all_files_are_collected(write, source, tmp_path):

@@ -58,7 +58,7 @@ def assert_same(one, other):
     for mine, theirs in zip(one, other, strict=True):
         assert [h.tokens for h in mine] == [h.tokens for h in theirs]
         scores = [[h.score for h in found] for found in (mine, theirs)]
-        np.testing.assert_allclose(*scores, rtol=1e-5)
+        np.testing.assert_allclose(*scores, rtol=5e-5)  # such weights exaggerate
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,9 @@ import pytest
 
 from transformer_jax import config as configs
 from transformer_jax import sharding
-from transformer_jax.tasks import translation
+from transformer_jax.data import tokenizer
+from transformer_jax.tasks import classification, images, translation
+from transformer_jax.tasks.classification import Scale
 
 VOCAB = 40_960  # a multiple of the rows' 64, so that no row is padding
 BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
@@ -85,10 +87,22 @@ def test_matrices_are_split_both_ways_and_each_pair_meets_on_one_axis():
 
 def test_no_rule_is_idle():
     used = set()
-    for model in MODELS:
-        for name, leaf in parameters(**model).items():
-            used.add(first_rule(name, leaf))
+    every = [*(parameters(**model) for model in MODELS), *with_heads()]
+    for name, leaf in {n: p for shapes in every for n, p in shapes.items()}.items():
+        used.add(first_rule(name, leaf))
     assert used == set(range(len(sharding.RULES)))
+
+
+def with_heads():
+    """The parameters of models that classify: text, and images."""
+    text = classification.Task(
+        configs.base("classification"), tokenizer.Bytes(), Scale(("no", "yes"))
+    )
+    about = images.About(8, 8, 1, ("0", "1"))
+    for task in (text, images.Task(configs.base("images"), about)):
+        shapes = jax.eval_shape(task.init, jax.random.key(0))
+        leaves = jax.tree_util.tree_leaves_with_path(shapes)
+        yield {sharding.path_name(path): leaf for path, leaf in leaves}
 
 
 def first_rule(name, leaf):

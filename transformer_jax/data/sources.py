@@ -2,11 +2,13 @@
 
 `text` is two files a split, `tsv` and `jsonl` one; each key may name several, separated
 by commas, and patterns with *. All that can be plain or .gz. `tfds` is a data set that
-TensorFlow Datasets has prepared; `phrasebook` is generated.
+TensorFlow Datasets has prepared; and a task has data of its own, which it generates.
 """
 
+import dataclasses
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -15,21 +17,48 @@ from transformer_jax.data import phrasebook, text
 from transformer_jax.data.records import Generated, Joined, Parallel, Table
 from transformer_jax.errors import UserError
 
-SOURCES = ("phrasebook", "text", "tsv", "jsonl", "tfds")
+FORMS = ("text", "tsv", "jsonl", "tfds")
 SPLITS = ("train", "validation", "test")
 FIELDS = ("source", "target")  # of a record of parallel text
 
 
-class Source:
-    """What a config's `data` section names: its splits, read when asked for."""
+@dataclasses.dataclass(frozen=True)
+class Embedded:
+    """Data that are generated: a grammar, and the splits it has."""
 
-    def __init__(self, data: ConfigDict):
-        self.data = data
+    name: str
+    version: int
+    splits: tuple[str, ...]
+    generate: Callable[[str, int], list[dict[str, str]]]  # (split, size) → records
+    key: tuple[str, ...] = ()  # what else decides the records
+
+    def read(self, data: ConfigDict, split: str) -> Generated:
+        size = data[f"{'test' if split.startswith('test') else split}_size"]
+        return Generated(
+            functools.partial(self.generate, split, size),
+            "-".join(map(str, (self.name, self.version, split, size, *self.key))),
+        )
+
+
+class Source:
+    """What a config's `data` section names: its splits, read when asked for.
+
+    Records have the given fields; `embedded` is what a task can generate itself.
+    """
+
+    def __init__(
+        self,
+        data: ConfigDict,
+        fields: tuple[str, ...] = FIELDS,
+        embedded: Embedded | None = None,
+    ):
+        self.data, self.fields = data, fields
+        self.embedded = embedded or PHRASEBOOK
 
     @functools.cached_property
     def splits(self) -> tuple[str, ...]:
-        if self.data.source == "phrasebook":
-            return phrasebook.SPLITS
+        if self.data.source == self.embedded.name:
+            return self.embedded.splits
         return tuple(s for s in SPLITS if any(self.data[k] for k in self._keys(s)))
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
@@ -39,11 +68,12 @@ class Source:
                 f"there is no split {split!r}: this run's data has "
                 f"{', '.join(self.splits)}"
             )
-        if self.data.source == "phrasebook":
-            return Joined([_generate(self.data, split)])
+        if self.data.source == self.embedded.name:
+            return Joined([self.embedded.read(self.data, split)])
         groups = self._corpora(split)
-        weights = self.data.train_weights if split == "train" else ()
-        tags = _entries(self.data[f"{split}_tags"])
+        # Not every task has them.
+        weights = self.data.get("train_weights", ()) if split == "train" else ()
+        tags = _entries(self.data.get(f"{split}_tags", ""))
         for key, values in ((f"{split}_weights", weights), (f"{split}_tags", tags)):
             if values and len(values) != len(groups):
                 raise UserError(
@@ -59,6 +89,8 @@ class Source:
 
     def find_problems(self) -> list[str]:
         """What is missing on disk, said before anything is read."""
+        if self.data.source not in FORMS:
+            return []
         problems = []
         for split in SPLITS:
             if split == "test" and split not in self.splits:
@@ -81,12 +113,15 @@ class Source:
     def _keys(self, split: str) -> tuple[str, ...]:
         """The keys that name what a split is read from."""
         if self._form == "text":
-            return tuple(f"{split}_{field}" for field in FIELDS)
+            return tuple(f"{split}_{field}" for field in self.fields)
         return (f"{split}_split" if self._form == "tfds" else f"{split}_files",)
 
     def _columns(self) -> dict[str, str]:
-        numbers = dict(zip(FIELDS, "12", strict=True)) if self._form == "tsv" else {}
-        return {f: self.data[f"{f}_column"] or numbers.get(f, "") for f in FIELDS}
+        numbers = {f: str(i) for i, f in enumerate(self.fields, 1)}
+        return {
+            f: self.data[f"{f}_column"] or (numbers[f] if self._form == "tsv" else "")
+            for f in self.fields
+        }
 
     def _bad_columns(self) -> list[str]:
         problems = []
@@ -107,15 +142,16 @@ class Source:
         """The corpora of a split; a pattern is one corpus, of several files."""
         data = self.data
         if self._form == "text":
-            sides = [_entries(data[key]) for key in self._keys(split)]
-            if len(sides[0]) != len(sides[1]):
+            keys = self._keys(split)
+            sides = [_entries(data[key]) for key in keys]
+            if len({len(side) for side in sides}) > 1:
                 raise UserError(
-                    f"data.{split}_source names {len(sides[0])} corpora, but "
-                    f"data.{split}_target {len(sides[1])}: they go together in pairs"
+                    f"data.{keys[0]} names {len(sides[0])} corpora, but data.{keys[1]} "
+                    f"{len(sides[1])}: they go together in pairs"
                 )
             return [
                 [
-                    Parallel(dict(zip(FIELDS, pair, strict=True)))
+                    Parallel(dict(zip(self.fields, pair, strict=True)))
                     for pair in text.pair_files(*entry, data.folder)
                 ]
                 for entry in zip(*sides, strict=True)
@@ -139,10 +175,6 @@ _MEANING = {
     "jsonl": "name a file with a record a line",
     "tfds": "name a data set and its splits, such as wmt14_translate/de-en",
 }
-
-
-def find_problems(data: ConfigDict) -> list[str]:
-    return Source(data).find_problems() if data.source in _MEANING else []
 
 
 def parallel_text(source: str, target: str) -> Joined:
@@ -169,12 +201,9 @@ def _missing(key: str, data: ConfigDict) -> list[str]:
     ]
 
 
-def _generate(data: ConfigDict, split: str) -> Generated:
-    kind = "test" if split.startswith("test") else split
-    size = data[f"{kind}_size"]
+def _phrases(split: str, size: int) -> list[dict[str, str]]:
+    pairs = phrasebook.generate(split, size)
+    return [{"source": p.source, "target": p.target} for p in pairs]
 
-    def make():
-        pairs = phrasebook.generate(split, size)
-        return [{"source": p.source, "target": p.target} for p in pairs]
 
-    return Generated(make, f"phrasebook-{phrasebook.VERSION}-{split}-{size}")
+PHRASEBOOK = Embedded("phrasebook", phrasebook.VERSION, phrasebook.SPLITS, _phrases)

@@ -68,7 +68,7 @@ class Tokenizer:
         parts = text.split(SPACE)
         ids = self.encode(parts[0])
         for part in parts[1:]:
-            ids += self._space_bytes + self._encode_inside(part)
+            ids += self._space_bytes + self.encode_inside(part)
         return ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
@@ -108,7 +108,7 @@ class Tokenizer:
     def _renumber(self, ids: list[int]) -> list[int]:
         return [self._ours[i] for i in ids] if self._renumbered else ids
 
-    def _encode_inside(self, text: str) -> list[int]:
+    def encode_inside(self, text: str) -> list[int]:
         """Pieces of a text that does not begin a sentence."""
         anchor = self.encode("\n")
         return self.encode("\n" + text)[len(anchor) :]

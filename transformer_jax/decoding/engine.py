@@ -48,6 +48,7 @@ class Asked:
     source: Sequence[int]
     prefix: Sequence[int] = ()
     seed: int = 0  # of what is drawn by chance
+    text: str = ""  # what was asked, for a task whose answer repeats it
 
 
 class Engine:
@@ -155,10 +156,8 @@ class Engine:
                 carry = self._grow(carry, slots=shape.prompt + room)
 
     def _begin_search(self, params, inputs, shape: "_Shape", options: Options):
-        inputs = dict(inputs)
-        question = Question(
-            *(inputs.pop(k) for k in ("prompt", "prompt_lengths", "limits", "seeds"))
-        )
+        names = ("prompt", "prompt_lengths", "limits", "seeds")
+        question = Question(*(inputs[name] for name in names))
         model = bind(self.module, params)
         carry = _kind(options).begin(model, inputs, question, shape.length)
         return _grow(carry, shape.prompt + shape.room)
@@ -237,11 +236,12 @@ def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any
     }
     batch["prompt"][:, 0] = BOS
     for i, one in enumerate(asked):
-        batch["source"][i, : len(one.source)] = one.source
+        batch["source"][i, : len(one.source)] = one.source  # none: a language model
         batch["prompt"][i, 1 : len(one.prefix) + 1] = one.prefix
         batch["prompt_lengths"][i] += len(one.prefix)
         # A source's own pieces, its end not counted, and the extra ones.
-        most = options.max_length or len(one.source) - 1 + options.extra_length
+        pieces = max(len(one.source) - 1, 0)
+        most = options.max_length or pieces + options.extra_length
         batch["limits"][i] = max(most, 1)
         batch["seeds"][i] = one.seed
     batch["source_segments"] = (batch["source"] != 0).astype(np.int32)

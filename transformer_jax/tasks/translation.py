@@ -18,10 +18,11 @@ from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses, scores
+from transformer_jax.config import add_text
 from transformer_jax.data import filters
 from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.batches import Batch, lay_out
-from transformer_jax.data.sources import FIELDS, Source
+from transformer_jax.data.sources import FIELDS, FORMS, PHRASEBOOK, Source
 from transformer_jax.data.store import Column, Ragged, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Options
@@ -30,7 +31,7 @@ from transformer_jax.decoding.reading import Reader
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.models.transformer import Seq2Seq, TransformerConfig
-from transformer_jax.tasks import Refused
+from transformer_jax.tasks import Base, Refused
 
 # What closes a quotation may follow; in Chinese and Japanese no space does.
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
@@ -55,8 +56,25 @@ class Reading:
     attention: np.ndarray  # [target, source], the mean over the last layer's heads
 
 
-class Translation:
+class Task(Base):
     """Parallel text, one or two vocabularies, an encoder-decoder model."""
+
+    METRICS = ("bleu", "chrf")
+    CHOICES = {"data.source": (PHRASEBOOK.name, *FORMS)}
+
+    @classmethod
+    def configure(cls, config: ConfigDict) -> None:
+        add_text(config.data, PHRASEBOOK.name, FIELDS)
+        config.data.target_language = ""  # such as de: whose tokens some scores are of
+        config.checkpoint.best = "bleu"
+
+    @classmethod
+    def find_problems(cls, config: ConfigDict) -> list[str]:
+        return cls.source(config).find_problems()
+
+    @classmethod
+    def source(cls, config: ConfigDict) -> Source:
+        return Source(config.data)
 
     def __init__(self, config: ConfigDict, source: Tokenizer, target: Tokenizer):
         self.config = config
@@ -253,11 +271,14 @@ class Translation:
             ]
         return entry
 
-    def render(self, answer: Answer) -> str:
-        return answer.text.replace("\r", " ").replace("\n", " ")
-
     def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
         return scores.headline(answers, references)
+
+    def summary(self, scores: dict[str, Any]) -> str:
+        return (
+            f"BLEU = {scores['bleu']:.2f}  chrF = {scores['chrf']:.2f}  "
+            f"({scores['bleu_signature']})"
+        )
 
     def panel(self, answers: Sequence[str], references: Sequence[str]) -> list:
         language = self.config.data.target_language

@@ -1,0 +1,58 @@
+"""A language model: text that goes on from what is given, character by character.
+
+    python -m transformer_jax.train --config configs/language.py --workdir runs/language
+    echo "The old woman" | python -m transformer_jax.predict --workdir runs/language
+    python -m transformer_jax.train --config configs/language.py:shakespeare \\
+        --config.data.folder=PATH --workdir runs/shakespeare
+
+Variants: phrasebook (generated sentences, the default) and shakespeare (of
+tiny_shakespeare; PATH holds train.txt.gz and validation.txt.gz). A window is read
+alone: its first character is predicted from nothing.
+Not yet measured.
+"""
+
+from transformer_jax.config import base
+from transformer_jax.errors import UserError
+
+
+def get_config(variant="phrasebook"):
+    config = base(task="language", model="transformer")
+    if variant not in ("phrasebook", "shakespeare"):
+        raise UserError(
+            f"language.py has no variant {variant!r}: phrasebook or shakespeare"
+        )
+    config.tokenizer.kind = "char"
+    config.tokenizer.byte_fallback = False
+    config.tokenizer.vocab_size = 300
+    config.model.decoder_layers = 4
+    config.model.d_model = 128
+    config.model.d_ff = 512
+    config.model.num_heads = 4
+    config.model.norm = "pre"
+    config.model.dropout_embedding = 0.0
+    config.model.dropout_residual = 0.0
+    config.data.window = 128
+    config.data.batch_tokens = 4096
+    config.data.shapes = 1
+    config.data.train_size = 10_000
+    config.train.steps = 600
+    config.optim.warmup_steps = 100
+    config.optim.constant = 0.35
+    config.eval.every = 200
+    config.checkpoint.every = 100
+    config.decode.max_length = 80
+    config.decode.temperature = 0.8
+
+    if variant == "shakespeare":
+        config.data.source = "text"
+        config.data.train_text = "train.txt.gz"
+        config.data.validation_text = "validation.txt.gz"
+        config.data.window = 256
+        config.data.stride = 64
+        config.eval.splits = ("validation",)
+        config.model.dropout_residual = 0.1
+        config.train.steps = 6000
+        config.optim.warmup_steps = 300
+        config.eval.every = 1000
+        config.decode.max_length = 190
+    return config

@@ -1,0 +1,48 @@
+"""Is an opinion good or bad, and how much? A special token's last representation says.
+
+    python -m transformer_jax.train --config configs/opinions.py --workdir runs/opinions
+    python -m transformer_jax.train --config configs/opinions.py:score \\
+        --workdir runs/score
+
+Variants: label (classification, the default) and score (regression, -1 to 1), on a
+generated corpus in which a word list does not do. For text of your own:
+
+    --config.data.source=tsv --config.data.train_files=F.tsv --config.data.test_files=G
+
+with text and label in columns 1 and 2 (`data.text_column`, `data.label_column`).
+Measured on 2 busy CPU cores: label 80.1 % right on the test after 6 minutes, and still
+rising; a bag of words gets 74.4 % (logistic regression). score: not yet measured.
+"""
+
+from transformer_jax.config import base
+from transformer_jax.errors import UserError
+
+
+def get_config(variant="label"):
+    config = base(task="classification", model="transformer")
+    if variant not in ("label", "score"):
+        raise UserError(f"opinions.py has no variant {variant!r}: label or score")
+    if variant == "score":
+        config.data.answers = "numbers"
+        config.checkpoint.best = "r"
+
+    config.data.train_size = 40_000
+    config.data.validation_size = 500
+    config.data.test_size = 1000
+    config.data.batch_tokens = 2048
+    config.data.max_length = 48
+    config.data.shapes = 4
+    config.tokenizer.kind = "word"
+    config.tokenizer.vocab_size = 2000
+
+    config.model.encoder_layers = 2
+    config.model.d_model = 128
+    config.model.d_ff = 256
+    config.model.num_heads = 4
+
+    config.train.steps = 3000
+    config.optim.warmup_steps = 200
+    config.optim.constant = 0.5
+    config.eval.every = 300
+    config.checkpoint.every = 100
+    return config

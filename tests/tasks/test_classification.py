@@ -1,0 +1,147 @@
+"""Classification and regression: a special token answers for a text."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import transformer_jax
+from transformer_jax import config
+from transformer_jax.errors import UserError
+from transformer_jax.tasks import classification
+from transformer_jax.tasks.classification import Scale, Task
+
+TEXTS = ["the soup was good .", "the film was never boring .", "the soup was bad ."]
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run_of):
+    """A run of a few steps, of labels and of numbers."""
+    return {
+        kind: transformer_jax.load(tiny_run_of(f"opinions:{kind}"))
+        for kind in ("label", "score")
+    }
+
+
+def test_a_label_is_the_likeliest_of_those_of_the_training_split(run):
+    for reply in run["label"].replies(TEXTS):
+        chances = reply.answer.chances
+        assert set(chances) == {"negative", "positive"}
+        assert reply.text == max(chances, key=chances.get)
+        assert sum(chances.values()) == pytest.approx(1)
+
+
+def test_a_number_is_in_the_units_of_the_training_split(run):
+    task = run["score"].task
+    assert 0.1 < task.scale.deviation < 1 and abs(task.scale.mean) < 0.5
+    assert task._answer(np.array([0.0])).text == f"{task.scale.mean:.4g}"
+    moved = task._answer(np.array([2.0])).text
+    expected = task.scale.mean + 2 * task.scale.deviation
+    assert float(moved) == pytest.approx(expected, rel=1e-3)
+    assert all(np.isfinite(float(text)) for text in run["score"].predict(TEXTS))
+
+
+@pytest.mark.parametrize("kind", ["label", "score"])
+def test_the_scores_are_in_the_result(run, kind):
+    result = run[kind].folder.read("result.json")["scores"]["test"]
+    names = {"label": ("accuracy", "f1"), "score": ("r", "rmse")}[kind]
+    assert all(np.isfinite(result[name]) for name in names)
+
+
+def test_a_text_alone_gets_what_it_gets_in_a_batch(run):
+    task, mesh = run["label"].task, run["label"].mesh
+    items = [task.parse(text * n) for n, text in enumerate(TEXTS, 1)]
+    together = dict(task.answers(run["label"].params, items, mesh, None))
+    for i, item in enumerate(items):
+        [(_, alone)] = task.answers(run["label"].params, [item], mesh, None)
+        for label, chance in alone.chances.items():
+            assert together[i].chances[label] == pytest.approx(chance, abs=1e-5)
+
+
+def test_only_the_special_token_is_read_and_padding_by_nobody(run):
+    task = run["label"].task
+    params = task.init(jax.random.key(3))
+    tokens = jnp.asarray([task.parse(TEXTS[1])])
+    padded = jnp.pad(tokens, ((0, 0), (0, 5)))
+    plain, longer = (task._apply(params, t) for t in (tokens, padded))
+    np.testing.assert_allclose(plain, longer, atol=1e-5)
+
+    real = task._apply(params, padded.at[0, -1].set(7))
+    assert np.abs(real - longer).max() > 1e-3  # a token there would be read
+
+
+def test_a_squared_error_and_a_likelihood_are_what_is_summed(run):
+    for kind in ("label", "score"):
+        task, params = run[kind].task, run[kind].params
+        tokens = np.zeros((3, 8), np.int32)
+        tokens[0, :3], tokens[1, :4] = (2, 9, 3), (2, 8, 7, 3)  # the third: no text
+        answers = np.array([1.0, 0.0, 0.0], np.float32)
+        outputs = np.asarray(task._apply(params, jnp.asarray(tokens)))
+        batch = {"tokens": jnp.asarray(tokens), "answers": jnp.asarray(answers)}
+        sums = task.loss(params, batch)
+        if kind == "score":
+            expected = (outputs[0, 0] - 1) ** 2 + outputs[1, 0] ** 2
+        else:
+            chances = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
+            expected = -np.log(chances[0, 1]) - np.log(chances[1, 0])
+        np.testing.assert_allclose(sums.loss, expected, rtol=1e-5)
+        assert sums.weight == 2
+
+
+def test_f1_and_r_by_hand():
+    answers, truth = ["a", "a", "b", "b", "b"], ["a", "b", "b", "b", "a"]
+    found = classification.score_labels(answers, truth)
+    # a: 1 of 2 found, 1 of 2 right; b: 2 of 3 and 2 of 3.
+    assert found == {"accuracy": 0.6, "f1": pytest.approx((1 / 2 + 2 / 3) / 2)}
+    numbers = classification.score_numbers([1.0, 2.0, 4.0], [2.0, 2.0, 5.0])
+    assert numbers["rmse"] == pytest.approx((2 / 3) ** 0.5)
+    assert numbers["r"] == pytest.approx(np.corrcoef([1, 2, 4], [2, 2, 5])[0, 1])
+    assert classification.score_numbers([1.0, 1.0], [1.0, 2.0])["r"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "message"),
+    [
+        ("labels", ["yes", "yes"], r"labels \['yes'\].*two kinds"),
+        ("labels", ["yes", ""], r"a text needs one"),
+        ("numbers", ["1", "many"], "'many' is no number"),
+        ("numbers", ["1", "nan"], "'nan' is no number"),
+        ("numbers", ["2", "2.0"], "all 2 training numbers are 2"),
+    ],
+)
+def test_labels_that_teach_nothing_are_refused(kind, labels, message):
+    records = [{"text": "x", "label": label} for label in labels]
+    with pytest.raises(UserError, match=message):
+        classification._measure(kind, records)
+
+
+def test_a_label_that_training_never_saw_is_refused_with_those_it_saw(run):
+    task = run["label"].task
+    with pytest.raises(UserError, match="'neutral' is not among.*negative, positive"):
+        task.encode([{"text": "so so", "label": "neutral"}])
+
+
+def test_the_labels_travel_with_the_run(run):
+    written = json.loads(
+        (run["label"].folder.tokenizer / "answers.json").read_text(encoding="utf-8")
+    )
+    assert Scale(tuple(written["labels"])) == run["label"].task.scale
+
+
+def test_what_this_task_has_not_is_said(run):
+    with pytest.raises(UserError, match="no option 'beams'"):
+        run["label"].predict(TEXTS, beams=2)
+    with pytest.raises(UserError, match="'classification' has no 'align'"):
+        run["label"].task.align(None)
+    weights = run["label"].attention(TEXTS[0])["encoder"]
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+
+
+def test_keys_that_it_does_not_read_do_not_exist():
+    known = dict(config.items(config.base("classification")))
+    assert not {"decode.beams", "model.decoder_layers", "filter.empty"} & set(known)
+    with pytest.raises(UserError, match=r"checkpoint.best = 'r' is no score"):
+        config.load("opinions", {"checkpoint.best": "r"})
+    assert Task.METRICS == ("accuracy", "f1", "r")

@@ -1,0 +1,96 @@
+"""Conversation: the last turns are read, the others forgotten and said to be."""
+
+import io
+
+import pytest
+
+import transformer_jax
+from transformer_jax import config, predict
+from transformer_jax.data.smalltalk import SEPARATOR
+from transformer_jax.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run_of):
+    return transformer_jax.load(tiny_run_of("smalltalk"))
+
+
+def test_examples_are_contexts_of_so_many_turns_and_their_replies():
+    most = {}
+    for turns in (1, 3):
+        loaded = config.load("smalltalk", {"data.turns": str(turns)})
+        from transformer_jax import tasks
+
+        records = tasks.find("conversation").source(loaded).read("test")
+        counts = [len(r["source"].split(SEPARATOR)) for r in records]
+        most[turns] = max(counts)
+        assert all(
+            r["target"] and SEPARATOR.strip() not in r["target"] for r in records
+        )
+    assert most == {1: 1, 3: 3}
+
+
+def test_the_mark_between_turns_is_one_piece(run):
+    pieces = run.task.source_tokenizer.pieces(
+        run.task.source_tokenizer.encode(f"Hi{SEPARATOR}Hello")
+    )
+    assert pieces.count(SEPARATOR.strip()) == 1
+
+
+def test_what_is_read_are_the_last_turns_and_what_is_forgotten_is_counted(run):
+    turns = ["Hi", "Hello", "My name is Ana", "Nice to meet you", "What is my name?"]
+    assert run.task.context(turns[:1]) == ("Hi", 0)
+    assert run.task.context(turns) == (SEPARATOR.join(turns[2:]), 2)
+
+
+def test_a_session_reads_its_own_replies_and_says_what_it_forgot(
+    run, monkeypatch, capsys
+):
+    typed = iter(["Hi", "I am Ana", "Bye"])
+
+    def read(prompt):
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+    asked = []
+    shell = predict.Shell(run, None, 0)
+    shell.answer = lambda lines: asked.extend(lines) or [f"r{len(asked)}"]
+    assert shell.converse() == 0
+    assert asked == [
+        "Hi",
+        SEPARATOR.join(["Hi", "r1", "I am Ana"]),
+        SEPARATOR.join(["I am Ana", "r2", "Bye"]),
+    ]
+    out, err = capsys.readouterr()
+    assert out.split() == ["r1", "r2", "r3"]
+    assert err.count("(read: the last 3 turns of 5)") == 1
+
+
+def test_replies_are_scored_by_words_by_sameness_and_by_variety(run):
+    found = run.task.score(["I am fine", "I am here"], ["I am fine", "You are here"])
+    assert found["exact"] == 50
+    assert found["distinct_2"] == pytest.approx(100 * 3 / 4)
+    assert {"bleu", "chrf"} <= set(found)
+    result = run.folder.read("result.json")["scores"]["test"]
+    assert {"bleu", "exact", "distinct_2", "perplexity"} <= set(result)
+
+
+def test_no_turns_are_refused():
+    with pytest.raises(UserError, match=r"data.turns = 0: must be at least 1"):
+        config.load("smalltalk", {"data.turns": "0"})
+
+
+def test_predict_answers_a_line(run):
+    shell = predict.Shell(run, predict_options(run), 0)
+    sink = io.BytesIO()
+    assert shell.answer_all(io.BytesIO(b"Hi how are you\n\n"), sink) == 0
+    assert len(sink.getvalue().split(b"\n")) == 3
+
+
+def predict_options(run):
+    from transformer_jax import run as runs
+
+    return runs.decode_options(run.config)

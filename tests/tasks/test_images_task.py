@@ -1,0 +1,99 @@
+"""Images: trained from idx files, answered from image files, alone as in a batch."""
+
+import gzip
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import transformer_jax
+from transformer_jax import config
+from transformer_jax.errors import UserError
+
+
+def write_idx(path, array):
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(
+        n.to_bytes(4, "big") for n in array.shape
+    )
+    path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pictures of two kinds: bright above, or bright below."""
+    place, rng = tmp_path_factory.mktemp("idx"), np.random.default_rng(4)
+    labels = rng.integers(0, 2, size=120)
+    pictures = rng.integers(0, 60, size=(120, 6, 4))
+    pictures[labels == 0, :3] += 150
+    pictures[labels == 1, 3:] += 150
+    write_idx(place / "images.gz", pictures)
+    write_idx(place / "labels.gz", labels + 5)
+    return place
+
+
+@pytest.fixture(scope="module")
+def keys(folder):
+    return {
+        "data.source": "idx", "data.folder": str(folder), "eval.splits": "validation",
+        "data.train_images": "images.gz", "data.train_labels": "labels.gz",
+        "data.validation_size": "20", "data.batch_tokens": "224",
+        "model.patch": "2", "eval.samples": "0",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run_of, keys):
+    more = {"train.steps": "30", "optim.constant": "0.05"}
+    return transformer_jax.load(tiny_run_of("images", **keys, **more))
+
+
+def test_it_learns_what_tells_two_kinds_apart(run):
+    scores = run.folder.read("result.json")["scores"]["validation"]
+    assert scores["accuracy"] > 0.9 and scores["examples"] == 20
+    assert run.task.about.labels == ("5", "6")
+
+
+def test_an_image_alone_gets_what_it_gets_in_a_batch(run):
+    records = run.task.source(run.config).read("validation")
+    pictures = [record["image"] for record in records]
+    together = dict(run.task.answers(run.params, pictures, run.mesh, None))
+    for i in (0, 7, 19):
+        [(_, alone)] = run.task.answers(run.params, [pictures[i]], run.mesh, None)
+        assert alone.chances["5"] == pytest.approx(together[i].chances["5"], abs=1e-5)
+        assert together[i].text == max(alone.chances, key=alone.chances.get)
+
+
+def test_a_line_is_the_path_of_an_image_file(run, tmp_path):
+    pil = pytest.importorskip("PIL.Image")
+    bright = np.zeros((12, 8), np.uint8)  # scaled to what the model reads
+    bright[:6] = 200
+    pil.fromarray(bright).save(tmp_path / "above.png")
+    pil.fromarray(bright[::-1]).save(tmp_path / "below.png")
+    paths = [str(tmp_path / f"{name}.png") for name in ("above", "below", "nowhere")]
+    above, below, nowhere = run.replies(paths)
+    assert (above.text, below.text) == ("5", "6")
+    assert "there is no image file" in nowhere.error and not nowhere.text
+
+
+def test_a_row_without_an_image_weighs_nothing(run):
+    one = np.stack([record["image"] for record in run.task.source(run.config)
+                    .read("validation")][:2])  # fmt: skip
+    batch = {"images": jnp.asarray(one), "labels": jnp.asarray([1, -1])}
+    sums = run.task.loss(run.params, batch)
+    logits = np.asarray(run.task._apply(run.params, jnp.asarray(one)))
+    expected = np.log(np.exp(logits[0]).sum()) - logits[0, 1]
+    np.testing.assert_allclose(sums.loss, expected, rtol=1e-4)
+    assert sums.weight == 1
+
+
+def test_what_is_missing_is_said_before_anything_is_read(keys):
+    with pytest.raises(UserError, match=r"data.train_labels: there is no file .*none"):
+        config.load("images", keys | {"data.train_labels": "none"})
+    with pytest.raises(UserError, match=r"data.test_labels is empty"):
+        config.load("images", keys | {"data.test_images": "images.gz"})
+
+
+def test_a_label_that_training_never_saw_is_refused(run):
+    record = {"image": np.zeros((6, 4, 1), np.float32), "label": 7}
+    with pytest.raises(UserError, match="label 7 is not among.*: 5, 6"):
+        run.task.encode([record])

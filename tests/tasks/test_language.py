@@ -1,0 +1,117 @@
+"""Language modelling: windows, bits per character, texts that go on."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import transformer_jax
+from transformer_jax import config
+from transformer_jax.data.records import Generated
+from transformer_jax.data.windows import Windows
+from transformer_jax.errors import UserError
+
+LINES = ["To be, or not", "", "to be: that is", "the question.", "Whether"]
+
+
+def windows(size, stride=0, whole_words=True):
+    lines = Generated(lambda: [{"text": line} for line in LINES], "five lines")
+    return Windows(lines, size, stride, whole_words)
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run_of):
+    small = {"data.window": "32", "decode.max_length": "20"}
+    return transformer_jax.load(tiny_run_of("language", **small))
+
+
+@pytest.mark.parametrize("size", [2, 7, 16, 1000])
+@pytest.mark.parametrize("whole_words", [True, False])
+def test_windows_that_follow_each_other_are_the_text(size, whole_words):
+    found = [record["text"] for record in windows(size, 0, whole_words)]
+    assert "".join(found) == "".join(line + "\n" for line in LINES)
+    assert max(map(len, found)) <= size
+    if not whole_words:
+        assert {len(text) for text in found[:-1]} <= {size}
+
+
+def test_a_window_of_whole_words_ends_before_a_space():
+    found = [record["text"] for record in windows(10)]
+    assert found[:3] == ["To be, or", " not\n\nto", " be: that"]
+
+
+def test_training_windows_may_overlap_and_reach_the_end():
+    text = windows(9).text
+    found = [record["text"] for record in windows(9, 4, whole_words=False)]
+    for i, window in enumerate(found[:-1]):
+        assert window == text[4 * i : 4 * i + 9]
+    assert text.endswith(found[-1]) and len(found[-1]) == 9
+    assert windows(9, 4).fingerprint != windows(9, 3).fingerprint
+
+
+def test_bits_per_character_count_every_character_of_the_text_once(run):
+    task, source = run.task, run.task.source(run.config)
+    records = source.read("test")
+    total = 0.0
+    for record in records:
+        tokens = jnp.asarray([task.tokenizer.encode_inside(record["text"])])
+        assert tokens.shape[1] == len(record["text"])  # characters
+        total += float(task.loss(run.params, {"tokens": tokens}).nll)
+    bits = total / len(records.text) / math.log(2)
+    reported = run.folder.read("result.json")["scores"]["test"]
+    assert reported["bits_per_character"] == pytest.approx(bits, rel=1e-4)
+    assert "bits per character" in reported["summary"]
+
+
+def test_a_token_is_predicted_from_those_before_it_alone(run):
+    tokens = jnp.asarray([run.task.tokenizer.encode_inside("the cat sleeps")])
+    inside = run.task.module.apply(
+        {"params": run.params}, tokens, jnp.ones_like(tokens)
+    ).logits
+    changed = tokens.at[0, -1].set(5)
+    other = run.task.module.apply(
+        {"params": run.params}, changed, jnp.ones_like(tokens)
+    ).logits
+    np.testing.assert_allclose(inside[:, :-1], other[:, :-1], atol=1e-5)
+    assert not np.allclose(inside[:, -1], other[:, -1])
+
+
+def test_a_text_begins_with_what_was_given_and_goes_on_as_far_as_asked(run):
+    for given in ("The cat", "a", ""):
+        [reply] = run.replies([given], max_length=9)
+        assert reply.text.startswith(given)
+        more = len(run.task.tokenizer.encode_inside(reply.answer.text)) - len(given)
+        assert 0 <= more <= 9
+
+
+def test_greedy_takes_the_likeliest_of_a_full_forward(run):
+    [reply] = run.replies(["The"], sample=False, max_length=4)
+    ids = [2, *run.task.tokenizer.encode_inside("The")]
+    for _ in range(3):  # the last is the end, which is forced
+        tokens = jnp.asarray([ids])
+        logits = run.task.module.apply(
+            {"params": run.params}, tokens, jnp.ones_like(tokens)
+        ).logits[0, -1]
+        best = int(jnp.argmax(logits.at[jnp.array([0, 2])].set(-jnp.inf)))
+        if best == 3:
+            break
+        ids.append(best)
+    assert reply.text == run.task.render(
+        type(reply.answer)(run.task.tokenizer.decode(ids), 0.0)
+    )
+
+
+def test_what_outgrows_the_trained_window_is_refused_with_both_numbers(run):
+    [reply] = run.replies(["x" * 30], max_length=9)
+    assert "30 pieces and 9 that are to follow are more than the 32" in reply.error
+    with pytest.raises(UserError, match="goes on for 1 to 24 pieces"):
+        config.load("language", {"data.window": "32", "decode.max_length": "25"})
+
+
+def test_draws_differ_by_line_and_repeat_by_seed(run):
+    lines = ["The", "The"]
+    first, second = run.predict(lines, temperature=5.0, max_length=20)
+    assert first != second
+    assert run.predict(lines, temperature=5.0, max_length=20) == [first, second]
+    assert run.predict(lines, temperature=5.0, max_length=20, seed=1)[0] != first

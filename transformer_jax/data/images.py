@@ -1,0 +1,181 @@
+"""Images and their labels: scikit-learn's digits, MNIST's idx files, an image file.
+
+Every reader of a data set gives images [N, height, width, channels] and labels [N].
+The trap: images are bytes 0..255, as files hold them, or float32 0..1; `as_floats`
+makes the latter of both.
+"""
+
+import gzip
+import hashlib
+import math
+import os
+import pathlib
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from transformer_jax.data.records import Record
+from transformer_jax.errors import UserError
+
+DIGITS_SEED = 0
+HOLD_OUT = 5000  # MNIST's last images of train: there is no validation split
+IMAGES, LABELS = 0x0803, 0x0801  # idx: unsigned bytes with three axes, with one
+MODES = {1: "L", 3: "RGB"}
+
+Labelled = tuple[np.ndarray, np.ndarray]  # images, labels
+
+
+class Images(Sequence[Record]):
+    """Labelled images as records {"image": array, "label": int}."""
+
+    notes = ()
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, name: str):
+        self.images, self.labels, self.name = images, labels, name
+        digest = hashlib.sha256(f"{images.dtype} {images.shape}".encode())
+        digest.update(np.ascontiguousarray(images))
+        digest.update(np.asarray(labels, "<i4").tobytes())
+        self.fingerprint = digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Record:
+        return {"image": self.images[index], "label": int(self.labels[index])}
+
+    def where(self, index: int) -> str:
+        return f"{self.name}, image {index + 1}"
+
+
+def as_floats(images: np.ndarray) -> np.ndarray:
+    """Bytes 0..255 as float32 0..1; floats as they are."""
+    return images.astype(np.float32) / 255 if images.dtype == np.uint8 else images
+
+
+def read_digits(split: str) -> Labelled:
+    """1,797 scanned digits of 8 x 8 pixels (float32), bundled with scikit-learn.
+
+    A fifth of each class is the test split, a tenth of what is left validation.
+    """
+    try:
+        from sklearn.datasets import load_digits  # a second: only when used
+        from sklearn.model_selection import train_test_split
+    except ImportError as error:
+        raise UserError(
+            f"the digits come with scikit-learn, but {error}: pip install scikit-learn"
+        ) from error
+    scans = load_digits()
+
+    def divide(rows, share):
+        return train_test_split(
+            rows,
+            test_size=share,
+            stratify=scans.target[rows],
+            random_state=DIGITS_SEED,
+        )
+
+    parts = {}
+    rest, parts["test"] = divide(np.arange(len(scans.target)), 0.2)
+    parts["train"], parts["validation"] = divide(rest, 0.1)
+    if split not in parts:
+        raise UserError(
+            f"there is no split {split!r}: the digits have {', '.join(sorted(parts))}"
+        )
+    rows = parts[split]
+    images = scans.images[rows, :, :, None] / 16  # a pixel is a count 0..16
+    return images.astype(np.float32), scans.target[rows].astype(np.int32)
+
+
+def read_idx(images_path: str, labels_path: str) -> Labelled:
+    """A split of MNIST or its kin: two idx files, plain or .gz; images are bytes."""
+    images = _read_idx(images_path, IMAGES, "images")
+    labels = _read_idx(labels_path, LABELS, "labels")
+    if len(images) != len(labels):
+        raise UserError(
+            f"{images_path} has {len(images)} images, but {labels_path} has "
+            f"{len(labels)} labels: take both files of the same split"
+        )
+    return images[..., None], labels.astype(np.int32)
+
+
+def hold_out(
+    images: np.ndarray, labels: np.ndarray, validation: int = HOLD_OUT
+) -> tuple[Labelled, Labelled]:
+    """Train without its last so many images, and these."""
+    if not 0 < validation < len(images):
+        raise UserError(
+            f"{validation} of {len(images)} images cannot be held out for validation: "
+            f"use 1 to {len(images) - 1}"
+        )
+    cut = len(images) - validation
+    return (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
+
+
+def read_image(
+    path: str | os.PathLike, height: int, width: int, channels: int
+) -> np.ndarray:
+    """An image file (PNG, PGM, PPM, …) as bytes [height, width, channels], scaled."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UserError(
+            f"{path} cannot be read without Pillow: pip install pillow"
+        ) from error
+    if channels not in MODES:
+        raise UserError(f"an image of {channels} channels: use 1 (grey) or 3 (colour)")
+    try:
+        with Image.open(path) as image:
+            pixels = _to_bytes(image).convert(MODES[channels])
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} cannot be read as an image: {error}") from None
+    scaled = pixels.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(scaled).reshape(height, width, channels)
+
+
+def _to_bytes(image):
+    """Pixels of 16 bits scaled to 8, where Pillow would cut them off at 255."""
+    if not image.mode.startswith("I"):
+        return image
+    from PIL import Image
+
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+
+
+def _read_idx(path: str, magic: int, meaning: str) -> np.ndarray:
+    """The array of an idx file: a magic number, a size for each axis, the bytes."""
+    content = _unpacked(path)
+    axes = magic & 0xFF
+    start = 4 * (1 + axes)
+    found = int.from_bytes(content[:4], "big")
+    if len(content) < 4 or found != magic:
+        hint = {IMAGES: " (images)", LABELS: " (labels)"}.get(found, "")
+        raise UserError(
+            f"{path} begins with the number {found}{hint}, but idx {meaning} with "
+            f"{magic}: name the file of the {meaning}, as it was downloaded"
+        )
+    if len(content) < start:
+        raise UserError(
+            f"{path} has {len(content)} bytes, but its header alone {start}: it is cut "
+            "short, download it again"
+        )
+    sizes = tuple(int(n) for n in np.frombuffer(content, ">u4", axes, offset=4))
+    said = f"{' x '.join(map(str, sizes))} = {math.prod(sizes)}"
+    if not math.prod(sizes):
+        raise UserError(f"{path} holds no {meaning}: its header says {said}")
+    if len(content) - start != math.prod(sizes):
+        raise UserError(
+            f"{path} has {len(content) - start} bytes of {meaning}, but its header "
+            f"says {said}: download it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
+
+
+def _unpacked(path: str) -> bytes:
+    try:
+        content = pathlib.Path(path).read_bytes()
+        # By what it holds, not its name: browsers unpack files and keep their names.
+        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} cannot be read: {reason}") from None

@@ -1,0 +1,336 @@
+"""Constituency trees: read, written as the sequence a parser predicts, and scored.
+
+    (S (NP (DT The) (NN cat)) (VP (VBD slept)) (. .))         a tree
+    (S (NP XX XX )NP (VP XX )VP XX )S                         linearised
+
+A closing bracket repeats its label, and every word with its tag is the one symbol XX,
+so the words are put back by counting ("Grammar as a Foreign Language", section 3.1).
+Nothing here recurses: what a model writes may be nested more deeply than Python allows.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from transformer_jax.errors import UserError
+
+WORD = "XX"  # a word in a linearised tree, and the tag of one that has none
+TOP = "TOP"
+TOPS = (TOP, "ROOT", "")  # labels of a root that says nothing
+TRACE = "-NONE-"
+PUNCTUATION = (",", ":", "``", "''", ".")  # tags that EVALB's COLLINS.prm leaves out
+TAGS = {"?": ".", "!": ".", ";": ":", "--": ":", "-": ":", "...": ":", "`": "``"}
+TAGS |= {tag: tag for tag in PUNCTUATION}  # of words that tell theirs
+SAME = {"PRT": "ADVP"}
+ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
+
+
+class Tree(NamedTuple):
+    """A phrase over its parts, or a tag over the one word that it belongs to."""
+
+    label: str
+    children: "tuple[Tree | str, ...]"
+
+    def __str__(self) -> str:
+        text = ""
+        for step, node in _walk(self):
+            text += ")" if step == ")" else f" ({node.label}"
+            if step == WORD:
+                text += f" {str(node.children[0]).translate(ESCAPES)})"
+        return text[1:]
+
+
+class Scores(NamedTuple):
+    """Percentages, and the brackets that they are counted from."""
+
+    precision: float
+    recall: float
+    f1: float
+    exact: float
+    matched: int
+    guessed: int
+    gold: int
+    sentences: int
+
+
+# Reading and writing
+
+
+def read(text: str) -> list[Tree]:
+    """The trees of a bracketed text, wherever its lines break.
+
+    The Penn Treebank's outermost bracket without a label is left away, or is called
+    TOP if it holds several trees.
+    """
+    trees: list[Tree] = []
+    stack: list[tuple[str, list[Tree | str], int]] = []
+    for line, token, follower in _tokens(text):
+        if token == "(":
+            if stack and not follower:
+                raise _bad(line, "a bracket inside of a tree has no label", stack)
+            stack.append((follower, [], line))
+        elif token != ")":
+            if not stack:
+                raise _bad(line, f"{token!r} stands outside of all brackets")
+            stack[-1][1].append(token)
+        elif not stack:
+            raise _bad(line, "this ) closes nothing")
+        else:
+            tree = _checked(*stack.pop())
+            if stack:
+                stack[-1][1].append(tree)
+            else:
+                trees.append(tree)
+    if stack:
+        raise _bad(stack[0][2], f"the tree that begins here lacks {len(stack)} )")
+    return trees
+
+
+def clean(tree: Tree) -> Tree | None:
+    """A treebank's tree as parsers are trained and judged; None without words.
+
+    Traces go, with the phrases they leave empty, and so does a root that says nothing;
+    of the labels only the category stays: NP-SBJ-1 is NP, but -LRB- is -LRB-.
+    """
+    stack: list[list[Tree]] = [[]]
+    for step, node in _walk(tree):
+        label = _category(node.label)
+        if step == "(":
+            stack.append([])
+        elif step == WORD and node.label != TRACE:
+            stack[-1].append(Tree(label, node.children))
+        elif step == ")" and (children := stack.pop()):
+            empty = label in TOPS and len(children) == 1
+            stack[-1].append(children[0] if empty else Tree(label, tuple(children)))
+    return stack[0][0] if stack[0] else None
+
+
+def words(tree: Tree) -> list[str]:
+    return [str(node.children[0]) for step, node in _walk(tree) if step == WORD]
+
+
+def linearise(tree: Tree) -> str:
+    """`(S (NP XX )NP (VP XX )VP )S`: the brackets with their labels, XX for a word."""
+    return " ".join(
+        WORD if step == WORD else step + node.label for step, node in _walk(tree)
+    )
+
+
+def _category(label: str) -> str:
+    return label if label[:1] in ("-", "=") else re.split("[-=]", label)[0]
+
+
+def _tokens(text: str) -> Iterator[tuple[int, str, str]]:
+    """(line, token, label): a word, ) or ( with its label."""
+    held = 0  # the line of an opening bracket that waits for its label
+    for line, row in enumerate(text.split("\n"), 1):
+        for token in re.findall(r"[()]|[^\s()]+", row):
+            if held:
+                named = token not in "()"
+                yield held, "(", token if named else ""
+                held = 0
+                if named:
+                    continue
+            if token == "(":
+                held = line
+            else:
+                yield line, token, ""
+    if held:
+        yield held, "(", ""
+
+
+def _checked(label: str, children: list[Tree | str], line: int) -> Tree:
+    inside = sum(isinstance(child, str) for child in children)
+    if not children:
+        raise _bad(line, f"({label}) is empty")
+    if inside and len(children) > 1:
+        word = next(child for child in children if isinstance(child, str))
+        raise _bad(
+            line,
+            f"{word!r} shares the bracket ({label} with something else: each word "
+            f"needs one of its own, such as (NN {word})",
+        )
+    if not label and len(children) == 1 and isinstance(children[0], Tree):
+        return children[0]
+    return Tree(label or TOP, tuple(children))
+
+
+def _bad(
+    line: int, what: str, stack: Sequence[tuple[str, list, int]] = ()
+) -> UserError:
+    hint = f": is the tree that begins in line {stack[0][2]} closed?" if stack else ""
+    return UserError(f"line {line}: {what}{hint}")
+
+
+def _walk(tree: Tree) -> Iterator[tuple[str, Tree]]:
+    """("(", phrase) as it opens, (")", phrase) as it closes and (XX, tag with word)."""
+    waiting = [("(", tree)]
+    while waiting:
+        step, node = waiting.pop()
+        if _is_word(node):
+            yield WORD, node
+            continue
+        yield step, node
+        if step == "(":
+            waiting.append((")", node))
+            inside = [child for child in node.children if isinstance(child, Tree)]
+            waiting += [("(", child) for child in reversed(inside)]
+
+
+def _is_word(node: Tree) -> bool:
+    return len(node.children) == 1 and isinstance(node.children[0], str)
+
+
+# From what a model wrote back to a tree
+
+
+def restore(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree, Counter[str]]:
+    """A tree over exactly these words, and what had to be repaired: nothing, or counts.
+
+    Words get the tag XX, but punctuation its own. Where a bracket does not close the
+    one that is open, the number of both kinds tells what is wrong: one too many, one
+    forgotten, or a wrong label.
+    """
+    return _Repair(tokens, words).tree()
+
+
+class _Repair:
+    def __init__(self, tokens: Sequence[str], words: Sequence[str]):
+        self.problems: Counter[str] = Counter()
+        self.words = [Tree(TAGS.get(word, WORD), (word,)) for word in words]
+        self.used = 0
+        self.open: list[tuple[str, list[Tree]]] = [(TOP, [])]
+        self.tokens = [re.fullmatch(r"([()])([^\s()]+)|XX", token) for token in tokens]
+        kinds = Counter(token[1] for token in self.tokens if token)
+        self.surplus = kinds[")"] - kinds["("]
+
+    def tree(self) -> tuple[Tree, Counter[str]]:
+        for token in self.tokens:
+            if token is None:
+                self.problems["tokens that are none"] += 1
+            elif token[1] == "(":
+                self.open.append((token[2], []))
+            elif token[1] == ")":
+                self.close(token[2])
+            elif self.used < len(self.words):
+                self.open[-1][1].append(self.words[self.used])
+                self.used += 1
+            else:
+                self.problems["words too many"] += 1
+        while len(self.open) > 1:
+            self.forgotten()
+        return self.root(), self.problems
+
+    def close(self, label: str) -> None:
+        labels = [opened for opened, _ in self.open[:0:-1]]  # the innermost first
+        if labels and labels[0] == label:
+            return self.end()
+        depth = labels.index(label) if label in labels else 0
+        if not labels or self.surplus > 0:
+            self.surplus -= 1
+            self.problems["brackets closed but not open"] += 1
+        elif 0 < depth <= -self.surplus:
+            for _ in range(depth):
+                self.forgotten()
+            self.end()
+        else:
+            self.problems["brackets closed by another label"] += 1
+            self.end()
+
+    def forgotten(self) -> None:
+        self.surplus += 1
+        self.problems["brackets not closed"] += 1
+        self.end()
+
+    def end(self) -> None:
+        label, children = self.open.pop()
+        if children:
+            self.open[-1][1].append(Tree(label, tuple(children)))
+        else:
+            self.problems["brackets around nothing"] += 1
+
+    def root(self) -> Tree:
+        """One tree of what was found; words without a place go to its end."""
+        [(_, roots)] = self.open
+        left = self.words[self.used :]
+        if len(roots) > 1:
+            self.problems["trees too many"] += len(roots) - 1
+        if left:
+            self.problems["words too few"] += len(left)
+        if len(roots) == 1 and not (left and _is_word(roots[0])):
+            return roots[0]._replace(children=(*roots[0].children, *left))
+        parts = roots + left
+        return parts[0] if len(parts) == 1 else Tree(TOP, tuple(parts))
+
+
+# Scores
+
+
+def evaluate(golds: Iterable[Tree], guesses: Iterable[Tree]) -> Scores:
+    """Labelled brackets by the rules of EVALB's COLLINS.prm.
+
+    Not counted are tags, a root that says nothing, and punctuation. Which words are
+    punctuation only the gold tags say: a guess that was restored has no others.
+    A sentence of punctuation alone is skipped.
+    """
+    matched = guessed = gold = exact = sentences = 0
+    for number, pair in enumerate(zip(golds, guesses, strict=True), 1):
+        cleaned = [clean(tree) for tree in pair]
+        _compare(number, *[words(tree) if tree else [] for tree in cleaned])
+        counted = [tag not in PUNCTUATION for tag in _tags(cleaned[0])]
+        if not any(counted):
+            continue
+        right, found = [_brackets(tree, counted) for tree in cleaned]
+        sentences += 1
+        matched += (right & found).total()
+        guessed += found.total()
+        gold += right.total()
+        exact += right == found
+    return Scores(
+        _percent(matched, guessed),
+        _percent(matched, gold),
+        _percent(2 * matched, guessed + gold),
+        _percent(exact, sentences),
+        *(matched, guessed, gold, sentences),
+    )
+
+
+def _compare(number: int, gold: list[str], guess: list[str]) -> None:
+    if len(gold) != len(guess):
+        raise UserError(
+            f"sentence {number}: the gold tree has {len(gold)} words, "
+            f"but the guess {len(guess)}"
+        )
+    for i, pair in enumerate(zip(gold, guess, strict=True), 1):
+        if pair[0] != pair[1]:
+            raise UserError(
+                f"sentence {number}: word {i} is {pair[0]!r} in the gold tree, "
+                f"but {pair[1]!r} in the guess"
+            )
+
+
+def _tags(tree: Tree | None) -> list[str]:
+    return [node.label for step, node in _walk(tree) if step == WORD] if tree else []
+
+
+def _brackets(
+    tree: Tree | None, counted: Sequence[bool]
+) -> Counter[tuple[str, int, int]]:
+    """(label, start, end) of each phrase, over the words that are counted."""
+    found: Counter[tuple[str, int, int]] = Counter()
+    word = place = 0
+    starts: list[int] = []
+    for step, node in _walk(tree) if tree else ():
+        if step == WORD:
+            place += counted[word]
+            word += 1
+        elif step == "(":
+            starts.append(place)
+        elif (start := starts.pop()) < place and node.label not in TOPS:
+            found[SAME.get(node.label, node.label), start, place] += 1
+    return found
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 0.0

@@ -1,0 +1,66 @@
+"""Running text as windows of so many characters, for language models.
+
+The lines of a split are joined again, newlines kept, and cut: anywhere for models of
+characters, before a space for others. Held-out windows follow each other, so each
+character is predicted once, from those before it in its own window.
+"""
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_jax.data.records import Record
+
+
+class Windows(Sequence[Record]):
+    """Records {"text": window} of the text whose lines are records {"text": line}."""
+
+    tags: tuple[str, ...] = ("",)
+    weights: tuple[float, ...] = (1.0,)
+
+    def __init__(
+        self, lines: Any, size: int, stride: int = 0, whole_words: bool = True
+    ):
+        """Windows begin `stride` characters apart; 0: where the one before ends."""
+        self.lines, self.size, self.stride = lines, size, stride
+        self.whole_words, self.notes = whole_words, lines.notes
+        self.fingerprint = f"{lines.fingerprint}-{size}-{stride}-{whole_words}"
+
+    @functools.cached_property
+    def text(self) -> str:
+        return "".join(record["text"] + "\n" for record in self.lines)
+
+    @functools.cached_property
+    def _spans(self) -> list[tuple[int, int]]:
+        ends = [0]
+        while ends[-1] < len(self.text):
+            ends.append(self._cut(ends[-1]))
+        if not self.stride:
+            return list(itertools.pairwise(ends))
+        last = max(len(self.text) - self.size, 0)
+        starts = [*range(0, last, self.stride), last]
+        return [(start, self._cut(start)) for start in starts]
+
+    def _cut(self, start: int) -> int:
+        """Where a window ends that begins here."""
+        end = start + self.size
+        if end >= len(self.text) or not self.whole_words:
+            return min(end, len(self.text))
+        space = max(self.text.rfind(mark, start + 1, end + 1) for mark in " \n")
+        return space if space > start else end
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def __getitem__(self, index: int) -> Record:
+        start, end = self._spans[index]
+        return {"text": self.text[start:end]}
+
+    def where(self, index: int) -> str:
+        start, end = self._spans[index]
+        return f"characters {start + 1:,} to {end:,} of the text"
+
+    def repeats_of(self, numbers: Any) -> None:
+        """Every window comes once an epoch."""
+        return None

@@ -1,0 +1,178 @@
+"""The Vision Transformer: an encoder that reads an image as a sequence of patches.
+
+    x = [class; patch₁ E; …; patchₙ E] + positions    logits = Encoder(x)₀ W + b
+
+After Dosovitskiy et al. (2021), section 3.1; their encoder is `norm = "pre"` with
+`activation = "gelu"`. Patches are read row by row, and so are the pixels of a patch.
+The trap: pixels are floats of about unit size; bytes 0..255 must be scaled first.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer_jax import sharding
+from transformer_jax.errors import UserError, nearest
+from transformer_jax.models.attention import padding_mask
+from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.positions import PositionEncoding, sinusoid
+from transformer_jax.models.transformer import Outputs, Stack, TransformerConfig
+
+POSITIONS = ("learned", "sinusoid", "sinusoid_2d")
+
+
+@dataclasses.dataclass(frozen=True)
+class VisionConfig:
+    """What a `ViT` has beside its encoder: the images' size in pixels, and its ends."""
+
+    height: int
+    width: int
+    channels: int
+    patch: int
+    classes: int
+    positions: str = "learned"
+
+    def __post_init__(self):
+        if self.positions not in POSITIONS:
+            raise UserError(
+                f"positions = {self.positions!r}: one of {', '.join(POSITIONS)}."
+                f"{nearest(self.positions, POSITIONS)}"
+            )
+        if self.patch < 1 or self.height % self.patch or self.width % self.patch:
+            raise UserError(
+                f"image {self.height}x{self.width} does not divide into patches of "
+                f"{self.patch}: use {_divisors_near(self)}"
+            )
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """The shape of one image."""
+        return self.height, self.width, self.channels
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many rows and columns of patches."""
+        return self.height // self.patch, self.width // self.patch
+
+    @property
+    def length(self) -> int:
+        """What the encoder reads: the class token, and a token for each patch."""
+        return 1 + math.prod(self.grid)
+
+
+class ViT(nn.Module):
+    """An image classifier. Of `config`, the vocabularies and positions are not used."""
+
+    config: TransformerConfig
+    vision: VisionConfig
+
+    def setup(self):
+        c, v = self.config, self.vision
+        self.patches = dense(c.d_model, c.dtype)
+        # Not zeros, as the authors have it: a norm of near to nothing would scale this
+        # one gradient by up to 1 / √epsilon.
+        init = nn.initializers.normal(c.d_model**-0.5)
+        self.class_token = self.param("class_token", init, (c.d_model,))
+        if v.positions != "sinusoid_2d":
+            self.positions = PositionEncoding(v.positions, c.d_model, v.length)
+        self.encoder = Stack(c, c.encoder_layers)
+        self.head = dense(v.classes, jnp.float32)
+        self.drop = Dropout(c.dropout_embedding)
+
+    def __call__(
+        self, images: Float[Array, "B height width channels"], train: bool = False
+    ) -> Outputs:
+        x = self.embed(images, train)
+        everything = padding_mask(jnp.ones((1, x.shape[1]), jnp.int32))
+        x, _, weights, _ = self.encoder(x, everything, train=train)
+        return Outputs(self.head(x[:, 0]), encoder_attention=weights)
+
+    def embed(
+        self, images: Float[Array, "B height width channels"], train: bool = False
+    ) -> Float[Array, "B T D"]:
+        """What the encoder reads: the class token, then the patches."""
+        c, v = self.config, self.vision
+        if images.shape[1:] != v.image:
+            raise UserError(
+                f"images of {_times(images.shape[1:])}, but the model reads "
+                f"{_times(v.image)}: scale the images, or the model (vision.resize)"
+            )
+        x = self.patches(split_patches(images, v.patch))
+        token = jnp.broadcast_to(self.class_token, (len(x), 1, c.d_model))
+        x = jnp.concatenate([token.astype(x.dtype), x], axis=1) + self._places()
+        return sharding.constrain(self.drop(x.astype(c.dtype), train))
+
+    def _places(self) -> Float[Array, "1 T D"]:
+        if self.vision.positions == "sinusoid_2d":
+            return sinusoid_2d(self.vision.grid, self.config.d_model)
+        return self.positions(jnp.arange(self.vision.length)[None], self.vision.length)
+
+
+def split_patches(
+    images: Float[Array, "B height width channels"], patch: int
+) -> Float[Array, "B patches pixels"]:
+    """Square patches row by row, each flattened: its rows, their pixels, channels."""
+    batch, height, width, channels = images.shape
+    rows, columns = height // patch, width // patch
+    x = images.reshape(batch, rows, patch, columns, patch, channels)
+    return x.swapaxes(2, 3).reshape(batch, rows * columns, patch * patch * channels)
+
+
+def sinusoid_2d(grid: tuple[int, int], d_model: int) -> Float[Array, "1 T D"]:
+    """Half of the width tells a patch's row, half its column; 0 for the class token."""
+    if d_model % 2:
+        raise UserError(
+            f"sinusoid_2d halves d_model = {d_model}: use {d_model - 1} or "
+            f"{d_model + 1}, or other positions"
+        )
+    axes = [axis.reshape(1, -1) for axis in jnp.indices(grid)]
+    waves = [sinusoid(axis, d_model // 2) for axis in axes]
+    return jnp.pad(jnp.concatenate(waves, axis=-1), ((0, 0), (1, 0), (0, 0)))
+
+
+def resize(params: Any, old: VisionConfig, new: VisionConfig) -> Any:
+    """The parameters for images of another size: all the same but learned positions."""
+    for field in ("channels", "patch", "classes", "positions"):
+        before, after = getattr(old, field), getattr(new, field)
+        if before != after:
+            raise UserError(
+                f"{field} changes from {before} to {after}: only the images' height "
+                "and width can, train anew for anything else"
+            )
+    if old.positions != "learned":
+        return params
+    table = resample(params["positions"]["table"], old.grid, new.grid)
+    return {**params, "positions": {"table": table}}
+
+
+def resample(
+    table: Float[Array, "S D"], old_grid: tuple[int, int], new_grid: tuple[int, int]
+) -> Float[Array, "T D"]:
+    """A learned table for another grid of patches; the class token's row is kept."""
+    if len(table) != 1 + math.prod(old_grid):
+        raise UserError(
+            f"a table of {len(table)} rows is not of a grid of {_times(old_grid)}, "
+            f"which has {1 + math.prod(old_grid)} with the class token: give the grid "
+            "it was trained on"
+        )
+    patches = table[1:].reshape(*old_grid, -1)
+    patches = jax.image.resize(patches, (*new_grid, table.shape[1]), "bilinear")
+    return jnp.concatenate([table[:1], patches.reshape(-1, table.shape[1])])
+
+
+def _divisors_near(vision: VisionConfig) -> str:
+    """The patches next smaller and larger that divide the image."""
+    both = math.gcd(vision.height, vision.width)
+    fit = [n for n in range(1, both + 1) if both % n == 0]
+    below = [n for n in fit if n < vision.patch][-1:]
+    above = [n for n in fit if n > vision.patch][:1]
+    return " or ".join(map(str, below + above))
+
+
+def _times(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))

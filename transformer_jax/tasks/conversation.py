@@ -1,0 +1,75 @@
+"""Conversation: the last turns of a dialogue in, the reply out (a seq2seq chatbot).
+
+The encoder reads the last `data.turns` turns, oldest first, with a mark between them;
+what was said before that is forgotten. Everything else is translation.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax import scores
+from transformer_jax.config import add_text
+from transformer_jax.data import smalltalk
+from transformer_jax.data.smalltalk import FIXED, SEPARATOR
+from transformer_jax.data.sources import FIELDS, FORMS, Embedded, Source
+from transformer_jax.tasks import translation
+
+
+class Task(translation.Task):
+    """Contexts and replies; `source` is a context, `target` its reply."""
+
+    METRICS = ("bleu", "exact", "distinct_2")
+    CHOICES = {"data.source": ("smalltalk", *FORMS)}
+
+    @classmethod
+    def configure(cls, config: ConfigDict) -> None:
+        add_text(config.data, "smalltalk", FIELDS)
+        config.data.turns = 3  # turns of a dialogue that are read
+        config.tokenizer.user_symbols = (SEPARATOR.strip(),)
+        config.checkpoint.best = "loss"
+
+    @classmethod
+    def find_problems(cls, config: ConfigDict) -> list[str]:
+        problems = super().find_problems(config)
+        if config.data.turns < 1:
+            problems.append(f"data.turns = {config.data.turns}: must be at least 1")
+        return problems
+
+    @classmethod
+    def source(cls, config: ConfigDict) -> Source:
+        turns = config.data.turns
+
+        def generate(split: str, size: int) -> list[dict[str, str]]:
+            found = smalltalk.generate(split, size, turns=turns)
+            pairs = [(r["context"], r["reply"]) for r in found]
+            if split == "train":  # every example is there once, but people greet often
+                pairs += [FIXED] * (size // 200)
+            return [{"source": context, "target": reply} for context, reply in pairs]
+
+        about = ("smalltalk", smalltalk.VERSION, smalltalk.SPLITS, generate)
+        return Source(config.data, embedded=Embedded(*about, (str(turns),)))
+
+    def context(self, turns: Sequence[str]) -> tuple[str, int]:
+        """What is read of a dialogue so far, and how many turns are forgotten."""
+        kept = turns[-self.config.data.turns :]
+        return SEPARATOR.join(kept), len(turns) - len(kept)
+
+    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
+        """BLEU, which share is exactly right, and how varied they are."""
+        right = sum(a == r for a, r in zip(answers, references, strict=True))
+        return {
+            **scores.headline(answers, references),
+            "exact": 100 * right / max(len(references), 1),
+            "distinct_2": 100 * scores.distinct(answers, 2),
+        }
+
+    def summary(self, scores: dict[str, Any]) -> str:
+        return (
+            f"{super().summary(scores)}  exact {scores['exact']:.1f}%  "
+            f"distinct-2 {scores['distinct_2']:.1f}%"
+        )
+
+    def panel(self, answers: Sequence[str], references: Sequence[str]) -> list:
+        return []  # readings of BLEU that published translations compare by

@@ -1,0 +1,286 @@
+"""Language modelling: text goes on from what is given, token by token.
+
+    P(text) = Π_t P(token_t | tokens before it in the same window)
+
+The context rule, also of every perplexity: a window is read alone, its first token is
+predicted from nothing. Bits per character count all that a window costs, over its
+characters, so that vocabularies compare.
+"""
+
+import dataclasses
+import functools
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from ml_collections import ConfigDict
+
+from transformer_jax import losses, metrics, scores
+from transformer_jax.config import add_text
+from transformer_jax.data import phrasebook
+from transformer_jax.data import tokenizer as tokenizers
+from transformer_jax.data.batches import Batch, lay_out
+from transformer_jax.data.sources import FORMS, Embedded, Source
+from transformer_jax.data.store import Column, Store
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.windows import Windows
+from transformer_jax.decoding import Options
+from transformer_jax.decoding.engine import Asked, Engine
+from transformer_jax.ids import BOS, PAD
+from transformer_jax.models.transformer import LanguageModel, TransformerConfig
+from transformer_jax.tasks import Base, Refused
+from transformer_jax.tasks.translation import segments, shift_right
+
+PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What was given and how it goes on; `score` is the latter's log-probability."""
+
+    text: str
+    score: float
+    others: tuple["Answer", ...] = ()
+
+
+class Stream(Source):
+    """Splits whose lines are one running text, in windows."""
+
+    def __init__(self, config: ConfigDict):
+        super().__init__(config.data, ("text",), PHRASES)
+        self.whole_words = config.tokenizer.kind not in ("char", "byte")
+
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
+    def read(self, split: str) -> Windows:
+        stride = self.data.stride if split == "train" else 0
+        lines = super().read(split)
+        return Windows(lines, self.data.window, stride, self.whole_words)
+
+
+class Task(Base):
+    """Running text, one vocabulary, a decoder without a source."""
+
+    CHOICES = {"data.source": ("phrasebook", *FORMS), "model.tie": ("all", "none")}
+
+    @classmethod
+    def configure(cls, config: ConfigDict) -> None:
+        add_text(config.data, "phrasebook", ("text",))
+        config.data.window = 256  # characters that are read together
+        config.data.stride = 0  # characters between training windows; 0: a window
+        config.train.label_smoothing = 0.0
+        config.eval.answers = 3
+        config.decode.beams = 1
+        config.decode.sample = True
+        config.decode.max_length = 100
+        for split in ("train", "validation", "test"):
+            del config.data[f"{split}_tags"]
+        del config.data.train_weights, config.data.max_length
+        del config.tokenizer.sampling, config.tokenizer.shared
+        del config.decode.extra_length, config.decode.coverage
+        del config.filter, config.model.encoder_layers
+
+    @classmethod
+    def find_problems(cls, config: ConfigDict) -> list[str]:
+        data, problems = config.data, cls.source(config).find_problems()
+        for key, least in (("window", 2), ("stride", 0)):
+            if data[key] < least:
+                problems.append(f"data.{key} = {data[key]}: must be at least {least}")
+        most = data.window - int(data.window * PROMPT)
+        if not 1 <= config.decode.max_length <= most:
+            problems.append(
+                f"decode.max_length = {config.decode.max_length}: a text goes on for 1 "
+                f"to {most} pieces, so that with a quarter of data.window "
+                f"{data.window} before it, it fits in"
+            )
+        table, model = config.model.max_positions, config.model
+        if model.positions == "learned" and table < data.window:
+            problems.append(
+                f"model.max_positions {table} < data.window {data.window}: raise the "
+                "table, or lower the window"
+            )
+        return problems
+
+    @classmethod
+    def source(cls, config: ConfigDict) -> Stream:
+        return Stream(config)
+
+    def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
+        self.config, self.tokenizer = config, tokenizer
+        self.module = build(config, tokenizer.vocab_size)
+        self._engines: dict[Any, Engine] = {}
+
+    @classmethod
+    def create(
+        cls,
+        config: ConfigDict,
+        source: Source,
+        folder: pathlib.Path,
+        say: Callable[[str], None] = print,
+    ) -> "Task":
+        """Learns the tokenizer from the training text, unless the folder has it."""
+        if not (folder / "text.model").exists():
+            settings, records = config.tokenizer, source.read("train")
+            made = tokenizers.make(settings, records, ("text",), settings.file, [], say)
+            folder.mkdir(parents=True, exist_ok=True)
+            made.save(folder / "text.model")
+        return cls.open(config, folder)
+
+    @classmethod
+    def open(cls, config: ConfigDict, folder: pathlib.Path) -> "Task":
+        return cls(config, Tokenizer.load(folder / "text.model"))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return f"language-{self.tokenizer.fingerprint}"
+
+    # Windows → batches
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return {
+            "text": Column(
+                "uint16" if self.tokenizer.vocab_size <= 1 << 16 else "int32"
+            )
+        }
+
+    def encode(self, records: Sequence[dict[str, str]]) -> list[dict[str, list[int]]]:
+        return [{"text": self.tokenizer.encode_inside(r["text"])} for r in records]
+
+    def lengths(self, store: Store) -> np.ndarray:
+        return store.lengths("text")[:, None]
+
+    def collate(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
+        return lay_out(columns["text"], batch, batch.shape.lengths[0])
+
+    # Batches → losses
+
+    def init(self, key: Array) -> Any:
+        tokens = jnp.ones((1, 1), jnp.int32)
+        return self.module.init(key, tokens, tokens)["params"]
+
+    def loss(self, params: Any, batch: dict, key: Array | None = None) -> losses.Sums:
+        """Sums over the real tokens; each is predicted from those before it."""
+        tokens, positions = batch["tokens"], batch.get("positions")
+        outputs = self.module.apply(
+            {"params": params},
+            shift_right(tokens, positions),
+            batch.get("segments", segments(tokens)),
+            positions,
+            train=key is not None,
+            rngs=None if key is None else {"dropout": key},
+        )
+        return losses.cross_entropy(
+            outputs.logits,
+            tokens,
+            (tokens != PAD).astype(jnp.float32),
+            self.config.train.label_smoothing,
+            self.tokenizer.vocab_size,
+        )
+
+    def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
+        found = metrics.means(sums)
+        if records is not None:
+            characters = sum(len(record["text"]) for record in records)
+            found["bits_per_character"] = float(sums.nll) / characters / math.log(2)
+        return found
+
+    # Lines → answers
+
+    def parse(
+        self,
+        line: str,
+        max_length: int = 0,
+        prefix: str = "",
+        number: int = 0,
+        options: Options | None = None,
+    ) -> Asked:
+        """A beginning; with what is to follow it must fit into the trained window."""
+        options = options or Options(**self.config.decode)
+        given = self.tokenizer.encode_inside(line + prefix)
+        together, room = len(given) + options.max_length, self._room
+        if together > room:
+            raise Refused(
+                f"{len(given)} pieces and {options.max_length} that are to follow are "
+                f"more than the {room} that the model was trained to see: shorten it, "
+                "or lower --max_length"
+            )
+        return Asked((), tuple(given), number)
+
+    @functools.cached_property
+    def _room(self) -> int:
+        """Tokens of a window: as many as characters, at most."""
+        return self.config.data.window
+
+    def question(self, record: dict[str, str]) -> str:
+        text = record["text"]
+        return text[: self._given(text)]
+
+    def reference(self, record: dict[str, str]) -> str:
+        text = record["text"]
+        return text[self._given(text) :]
+
+    def _given(self, text: str) -> int:
+        return max(int(len(text) * PROMPT), 1)
+
+    def answers(
+        self, params: Any, items: Sequence[Asked], mesh: Any, options: Options
+    ) -> Iterator[tuple[int, Answer]]:
+        if mesh not in self._engines:
+            rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
+            self._engines[mesh] = Engine(self.module, mesh, rows, multiple)
+        for number, hypotheses in self._engines[mesh].search(params, items, options):
+            best, *others = (self._answer(items[number].prefix, h) for h in hypotheses)
+            yield number, dataclasses.replace(best, others=tuple(others))
+
+    def _answer(self, given: Sequence[int], found: Any) -> Answer:
+        return Answer(self.tokenizer.decode([*given, *found.tokens]), found.score)
+
+    def details(self, answer: Answer) -> dict[str, Any]:
+        entry: dict[str, Any] = {"score": answer.score, "text": answer.text}
+        if answer.others:
+            entry["others"] = [
+                {"text": a.text, "score": a.score} for a in answer.others
+            ]
+        return entry
+
+    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
+        """How varied the texts are: the share of different pairs of words."""
+        return {"distinct_2": scores.distinct(answers, 2)}
+
+    def summary(self, scores: dict[str, Any]) -> str:
+        bits = scores.get("bits_per_character")
+        written = f"bits per character = {bits:.4f}  " if bits is not None else ""
+        return f"{written}distinct pairs of words {scores['distinct_2']:.0%}"
+
+    # Looking inside
+
+    def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
+        """Weights [layers, heads, queries, keys] while a text is read."""
+        tokens = jnp.asarray([[BOS, *self.tokenizer.encode_inside(source)]])
+        outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
+        return {"decoder": np.stack([np.asarray(w[0]) for w in outputs.self_attention])}
+
+
+def build(config: ConfigDict, vocab: int) -> LanguageModel:
+    """The config's model for a vocabulary of this size, rows padded."""
+    values = {k: v for k, v in config.model.items() if k != "name"}
+    head = config.model.d_model // config.model.num_heads
+    values |= {"d_k": config.model.d_k or head, "d_v": config.model.d_v or head}
+    multiple = config.tokenizer.row_multiple
+    rows = -(-vocab // multiple) * multiple
+    sizes = {"vocab_size": vocab, "vocab_rows": rows, "encoder_layers": 0}
+    sizes |= {"source_vocab_size": vocab, "source_vocab_rows": rows}
+    return LanguageModel(TransformerConfig(**sizes, **values))
+
+
+def _phrases(split: str, size: int) -> list[dict[str, str]]:
+    return [{"text": p.target} for p in phrasebook.generate(split, size)]
+
+
+PHRASES = Embedded(
+    "phrasebook", phrasebook.VERSION, phrasebook.SPLITS, _phrases, ("en",)
+)

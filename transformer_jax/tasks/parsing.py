@@ -1,0 +1,95 @@
+"""Constituency parsing: a sentence in, its tree out (section 6.3).
+
+The tree is written as a line of brackets without the words, and learnt as a
+translation. What is written may be no tree: it is repaired, so that every sentence has
+one over its own words, and how often that was needed is told beside the score.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.config import add_text
+from transformer_jax.data import treebank, trees
+from transformer_jax.data.sources import FIELDS, FORMS, Embedded, Source
+from transformer_jax.decoding import Options
+from transformer_jax.decoding.engine import Asked
+from transformer_jax.tasks import translation
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer(translation.Answer):
+    """A bracketed tree, and what had to be repaired to make it one."""
+
+    repairs: tuple[str, ...] = ()
+
+
+class Task(translation.Task):
+    """Sentences, words apart, and linearised trees; two vocabularies."""
+
+    METRICS = ("f1", "exact", "well_formed")
+    CHOICES = {"data.source": ("treebank", *FORMS)}
+
+    @classmethod
+    def configure(cls, config: ConfigDict) -> None:
+        add_text(config.data, "treebank", FIELDS)
+        config.tokenizer.shared = False
+        config.model.tie = "decoder"
+        config.checkpoint.best = "f1"
+
+    @classmethod
+    def source(cls, config: ConfigDict) -> Source:
+        about = ("treebank", treebank.VERSION, treebank.SPLITS, treebank.generate)
+        return Source(config.data, embedded=Embedded(*about))
+
+    def reference(self, record: dict[str, str]) -> str:
+        return _bracketed(record["target"], record["source"])[0]
+
+    def parse(self, line: str, *how: Any, **options: Any) -> Asked:
+        return dataclasses.replace(super().parse(line, *how, **options), text=line)
+
+    def answers(
+        self, params: Any, items: Sequence[Asked], mesh: Any, options: Options
+    ) -> Iterator[tuple[int, Answer]]:
+        for number, answer in super().answers(params, items, mesh, options):
+            yield number, _restore(answer, items[number].text)
+
+    def details(self, answer: Answer) -> dict[str, Any]:
+        return {**super().details(answer), "repairs": list(answer.repairs)}
+
+    def judge(self, replies: Sequence[Any], references: Sequence[str]) -> dict:
+        whole = sum(not reply.answer.repairs for reply in replies)
+        scores = self.score([reply.text for reply in replies], references)
+        return scores | {"well_formed": 100 * whole / max(len(replies), 1)}
+
+    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
+        """Labelled brackets by EVALB's rules, in percent."""
+        guesses, golds = (trees.read("\n".join(s)) for s in (answers, references))
+        found = trees.evaluate(golds, guesses)
+        names = ("precision", "recall", "f1", "exact")
+        return {name: getattr(found, name) for name in names}
+
+    def summary(self, scores: dict[str, Any]) -> str:
+        return (
+            f"F1 = {scores['f1']:.2f}  (precision {scores['precision']:.2f}, recall "
+            f"{scores['recall']:.2f})  exact {scores['exact']:.1f}%  well-formed "
+            f"{scores['well_formed']:.1f}%"
+        )
+
+    def panel(self, answers: Sequence[str], references: Sequence[str]) -> list:
+        return []  # there is one way to count brackets
+
+
+def _restore(answer: translation.Answer, sentence: str) -> Answer:
+    if not sentence.strip():
+        return Answer("", 0.0)
+    text, repairs = _bracketed(answer.text, sentence)
+    others = tuple(_restore(other, sentence) for other in answer.others)
+    return Answer(text, answer.score, others, repairs)
+
+
+def _bracketed(linearised: str, sentence: str) -> tuple[str, tuple[str, ...]]:
+    tree, problems = trees.restore(linearised.split(), sentence.split())
+    return str(tree), tuple(f"{what}: {n}" for what, n in sorted(problems.items()))
