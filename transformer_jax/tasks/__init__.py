@@ -34,6 +34,7 @@ text or images. A task is a file of this folder with a class `Task` of `Base`:
     panel(answers, references) → [Score]     all readings of them, to be published
 """
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import metrics
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.models.transformer import TransformerConfig
 
 
 class Refused(UserError):
@@ -100,6 +102,24 @@ class Base:
         if name in ("read", "align", "vectors", "attention", "pieces"):
             raise UserError(f"the task {self.config.task!r} has no {name!r}")
         raise AttributeError(name)
+
+
+def sizes(
+    config: ConfigDict, target_vocab: int = 0, source_vocab: int = 0
+) -> TransformerConfig:
+    """The config's sizes of a model, with vocabularies whose rows are padded."""
+    known = {field.name for field in dataclasses.fields(TransformerConfig)}
+    values = {k: v for k, v in config.model.items() if k in known}
+    head = config.model.d_model // config.model.num_heads
+    values |= {"d_k": config.model.d_k or head, "d_v": config.model.d_v or head}
+    multiple = config.tokenizer.row_multiple if "tokenizer" in config else 1
+    return TransformerConfig(
+        vocab_size=target_vocab,
+        vocab_rows=-(-target_vocab // multiple) * multiple,
+        source_vocab_size=source_vocab,
+        source_vocab_rows=-(-source_vocab // multiple) * multiple,
+        **{"encoder_layers": 0, "decoder_layers": 0, **values},
+    )
 
 
 def names() -> list[str]:

@@ -31,8 +31,7 @@ from transformer_jax.decoding.engine import bucket
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.models.classifier import Classifier
-from transformer_jax.models.transformer import TransformerConfig
-from transformer_jax.tasks import Base, Refused
+from transformer_jax.tasks import Base, Refused, sizes
 
 FIELDS = ("text", "label")
 KINDS = ("labels", "numbers")
@@ -312,15 +311,8 @@ class Task(Base):
 
 
 def build(config: ConfigDict, vocab: int, outputs: int) -> Classifier:
-    """The config's model for a vocabulary of this size, rows padded."""
-    values = {k: v for k, v in config.model.items() if k != "name"}
-    head = config.model.d_model // config.model.num_heads
-    values |= {"d_k": config.model.d_k or head, "d_v": config.model.d_v or head}
-    multiple = config.tokenizer.row_multiple
-    rows = -(-vocab // multiple) * multiple
-    sizes = {"vocab_size": vocab, "vocab_rows": rows, "decoder_layers": 0}
-    sizes |= {"source_vocab_size": vocab, "source_vocab_rows": rows}
-    return Classifier(TransformerConfig(**sizes, **values), outputs)
+    """The config's model for a vocabulary of this size."""
+    return Classifier(sizes(config, source_vocab=vocab), outputs)
 
 
 def likeliest(output: Float[np.ndarray, "labels"], labels: Sequence[str]) -> Answer:

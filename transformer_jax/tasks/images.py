@@ -26,9 +26,8 @@ from transformer_jax.data.batches import Batch
 from transformer_jax.data.records import Joined
 from transformer_jax.data.store import Column, Store
 from transformer_jax.errors import UserError
-from transformer_jax.models.transformer import TransformerConfig
 from transformer_jax.models.vision import POSITIONS, VisionConfig, ViT
-from transformer_jax.tasks import Base, Refused
+from transformer_jax.tasks import Base, Refused, sizes
 from transformer_jax.tasks.classification import Answer, likeliest, score_labels
 
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
@@ -279,12 +278,6 @@ class Task(Base):
 
 def build(config: ConfigDict, about: About) -> ViT:
     """The config's model for images of this size and these classes."""
-    own = ("name", "patch", "positions")
-    values = {k: v for k, v in config.model.items() if k not in own}
-    head = config.model.d_model // config.model.num_heads
-    values |= {"d_k": config.model.d_k or head, "d_v": config.model.d_v or head}
-    words = ("vocab_size", "vocab_rows", "source_vocab_size", "source_vocab_rows")
-    sizes = dict.fromkeys((*words, "decoder_layers"), 0)
     vision = VisionConfig(
         about.height,
         about.width,
@@ -293,4 +286,4 @@ def build(config: ConfigDict, about: About) -> ViT:
         len(about.labels),
         config.model.positions,
     )
-    return ViT(TransformerConfig(**sizes, **values), vision)
+    return ViT(sizes(config), vision)

@@ -31,8 +31,8 @@ from transformer_jax.data.windows import Windows
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import Asked, Engine
 from transformer_jax.ids import BOS, PAD
-from transformer_jax.models.transformer import LanguageModel, TransformerConfig
-from transformer_jax.tasks import Base, Refused
+from transformer_jax.models.transformer import LanguageModel
+from transformer_jax.tasks import Base, Refused, sizes
 from transformer_jax.tasks.translation import segments, shift_right
 
 PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
@@ -266,15 +266,8 @@ class Task(Base):
 
 
 def build(config: ConfigDict, vocab: int) -> LanguageModel:
-    """The config's model for a vocabulary of this size, rows padded."""
-    values = {k: v for k, v in config.model.items() if k != "name"}
-    head = config.model.d_model // config.model.num_heads
-    values |= {"d_k": config.model.d_k or head, "d_v": config.model.d_v or head}
-    multiple = config.tokenizer.row_multiple
-    rows = -(-vocab // multiple) * multiple
-    sizes = {"vocab_size": vocab, "vocab_rows": rows, "encoder_layers": 0}
-    sizes |= {"source_vocab_size": vocab, "source_vocab_rows": rows}
-    return LanguageModel(TransformerConfig(**sizes, **values))
+    """The config's model for a vocabulary of this size."""
+    return LanguageModel(sizes(config, vocab))
 
 
 def _phrases(split: str, size: int) -> list[dict[str, str]]:

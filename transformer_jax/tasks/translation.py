@@ -30,8 +30,8 @@ from transformer_jax.decoding.engine import Asked, Engine, bucket, longest_posit
 from transformer_jax.decoding.reading import Reader
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
-from transformer_jax.models.transformer import Seq2Seq, TransformerConfig
-from transformer_jax.tasks import Base, Refused
+from transformer_jax.models.transformer import Seq2Seq
+from transformer_jax.tasks import Base, Refused, sizes
 
 # What closes a quotation may follow; in Chinese and Japanese no space does.
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
@@ -361,21 +361,8 @@ def _word_of(tokenizer: Tokenizer, ids: Sequence[int]) -> np.ndarray:
 
 
 def build(config: ConfigDict, source_vocab: int, target_vocab: int) -> Seq2Seq:
-    """The config's model for vocabularies of these sizes, rows padded."""
-    values = {k: v for k, v in config.model.items() if k != "name"}
-    head = config.model.d_model // config.model.num_heads
-    values["d_k"] = config.model.d_k or head
-    values["d_v"] = config.model.d_v or head
-    multiple = config.tokenizer.row_multiple
-    return Seq2Seq(
-        TransformerConfig(
-            vocab_size=target_vocab,
-            vocab_rows=-(-target_vocab // multiple) * multiple,
-            source_vocab_size=source_vocab,
-            source_vocab_rows=-(-source_vocab // multiple) * multiple,
-            **values,
-        )
-    )
+    """The config's model for vocabularies of these sizes."""
+    return Seq2Seq(sizes(config, target_vocab, source_vocab))
 
 
 def shift_right(
