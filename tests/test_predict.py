@@ -167,11 +167,13 @@ def test_evaluate_prints_the_score_and_its_signature_first(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.split("\n")[:2]
-    assert re.fullmatch(r"BLEU = \d+\.\d\d", first)
-    assert second.startswith("nrefs:1|case:mixed|")
+    assert re.fullmatch(
+        r"BLEU = \d+\.\d\d  chrF = \d+\.\d\d  \(nrefs:1\|case:mixed\|\S+\)", first
+    )
+    assert second.startswith("given the truth so far: loss ")
     scores = json.loads((tiny_run / "scores.json").read_text())
     entry = scores[str(tmp_path / "s")]
-    assert f"BLEU = {entry['bleu']:.2f}" == first and entry["examples"] == 4
+    assert first.startswith(f"BLEU = {entry['bleu']:.2f} ") and entry["examples"] == 4
     assert "test" in scores  # what was there stays
 
 
