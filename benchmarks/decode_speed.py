@@ -20,7 +20,7 @@ import time
 
 SIDES = ("ours", "ctranslate2", "huggingface")
 BEAMS = (1, 4)
-BATCH = 64  # sentences of a batch, in all three
+BATCH = 128  # sentences of a batch, in all three
 
 
 def main() -> int:
@@ -104,6 +104,7 @@ def load_ours(args: argparse.Namespace):
     import transformer_jax
 
     run = transformer_jax.load(args.workdir)
+    run.task.config.eval.batch_rows = BATCH
     return lambda lines, beams: run.predict(lines, beams=beams, alpha=0.0)
 
 
