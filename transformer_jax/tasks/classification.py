@@ -143,10 +143,6 @@ class Task(Base):
     # Examples → batches
 
     @property
-    def tokenizers(self) -> dict[str, Tokenizer]:
-        return {}
-
-    @property
     def columns(self) -> dict[str, Column]:
         return {"text": Column("int32"), "answer": Column("float32", ())}
 

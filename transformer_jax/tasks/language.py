@@ -201,19 +201,16 @@ class Task(Base):
         """A beginning; with what is to follow it must fit into the trained window."""
         options = options or Options(**self.config.decode)
         given = self.tokenizer.encode_inside(line + prefix)
-        together, room = len(given) + options.max_length, self._room
-        if together > room:
+        # Of one piece a character; of longer pieces a window held fewer.
+        room = self.config.data.window
+        following = options.max_length or options.extra_length
+        if len(given) + following > room:
             raise Refused(
-                f"{len(given)} pieces and {options.max_length} that are to follow are "
-                f"more than the {room} that the model was trained to see: shorten it, "
-                "or lower --max_length"
+                f"{len(given)} pieces and {following} that are to follow are more than "
+                f"the {room} that the model was trained to see: shorten it, or lower "
+                "--max_length"
             )
         return Asked((), tuple(given), number)
-
-    @functools.cached_property
-    def _room(self) -> int:
-        """Tokens of a window: as many as characters, at most."""
-        return self.config.data.window
 
     def question(self, record: dict[str, str]) -> str:
         text = record["text"]
