@@ -215,8 +215,12 @@ def longest_position(asked: Asked, options: Options) -> int:
 
 
 def bucket(length: int) -> int:
-    """The padded length of a source, a power of 2: each shape is compiled, so few."""
-    return max(16, 1 << (length - 1).bit_length())
+    """The padded length of a source: a power of 2, or halfway between two.
+
+    Each is compiled, so they are few; a sentence's own length decides, not its company.
+    """
+    whole = 1 << max(length - 1, 1).bit_length()
+    return max(12, whole * 3 // 4 if length <= whole * 3 // 4 else whole)
 
 
 def _kind(options: Options) -> Any:
