@@ -11,8 +11,9 @@ import argparse
 import json
 import pathlib
 import runpy
-import subprocess
 import sys
+
+from systems import train_in_turn
 
 CONFIG = pathlib.Path(__file__).parents[1] / "configs" / "table3.py"
 
@@ -32,14 +33,10 @@ def main() -> int:
         if row not in table:
             parser.error(f"there is no row {row!r}: {', '.join(table)}")
     folder = pathlib.Path(args.workdir)
-    for number, row in enumerate(rows, 1):
-        if args.print:
-            break
-        print(f"row {number} of {len(rows)}: {row}", flush=True)
-        variant = row if args.full else f"tiny_{row}"
-        command = [sys.executable, "-m", "transformer_jax.train"]
-        command += ["--config", f"{CONFIG}:{variant}", "--workdir", str(folder / row)]
-        code = subprocess.run([*command, *overrides]).returncode
+    if not args.print:
+        size = "" if args.full else "tiny_"
+        runs = [(row, f"{CONFIG}:{size}{row}") for row in rows]
+        code = train_in_turn(runs, folder, overrides)
         if code:
             return code
     print_table({row: table[row] for row in rows}, folder)
