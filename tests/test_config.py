@@ -36,6 +36,7 @@ VARIANTS = {
     "iwslt14": ["", ":de_en", ":en_de"],
     "ted": [""],
     "opinions": ["", ":label", ":score"],
+    "masked": ["", ":phrasebook", ":wikitext2", ":opinions"],
     "language": ["", ":phrasebook", ":shakespeare"],
     "smalltalk": [""],
     "images": ["", ":digits", ":mnist"],

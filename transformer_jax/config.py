@@ -157,6 +157,18 @@ def add_text(data: ConfigDict, embedded: str, fields: tuple[str, ...]) -> None:
     data.tfds_name = ""  # tfds: such as wmt14_translate/de-en, or a prepared folder
 
 
+def add_windows(config: ConfigDict, embedded: str) -> None:
+    """The keys of running text that is read in windows; see `data/windows.py`."""
+    data = config.data
+    add_text(data, embedded, ("text",))
+    data.window = 256  # characters that are read together
+    data.stride = 0  # characters between training windows; 0: a window
+    for split in ("train", "validation", "test"):
+        del data[f"{split}_tags"]
+    del data.train_weights, data.max_length
+    del config.tokenizer.sampling, config.tokenizer.shared, config.filter
+
+
 def _transformer(model: ConfigDict) -> None:
     """The paper's base model (Table 3); see configs/ for big."""
     model.name = "transformer"  # transformer
