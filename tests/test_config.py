@@ -35,7 +35,7 @@ VARIANTS = {
     "multi30k": ["", ":en_de", ":de_en", ":en_fr"],
     "iwslt14": ["", ":de_en", ":en_de"],
     "ted": [""],
-    "opinions": ["", ":label", ":score"],
+    "opinions": ["", ":label", ":score", ":pretrained"],
     "masked": ["", ":phrasebook", ":wikitext2", ":opinions"],
     "language": ["", ":phrasebook", ":shakespeare"],
     "smalltalk": [""],

@@ -79,6 +79,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     train.steps = 100_000  # updates
     train.accumulation = 1  # micro-batches a batch is split into, to save memory
     train.label_smoothing = 0.1  # probability taken from the truth (5.4)
+    train.initial = ""  # a run whose parameters this one begins with; empty: random
     train.patience = 0  # evaluations without a better one before stopping; 0: never
 
     config.optim = optim = ConfigDict()

@@ -1,0 +1,172 @@
+"""What a run begins with: another run's parameters."""
+
+import shutil
+import types
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax
+from transformer_jax import (
+    config,
+    initial,
+    metrics,
+    prepare,
+    sharding,
+    train,
+)
+from transformer_jax import run as runs
+from transformer_jax.data import tokenizer as tokenizers
+from transformer_jax.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("one_device")
+SMALL = {"data.window": "37", "data.train_size": "211"}
+
+
+@pytest.fixture(scope="module")
+def pretrained(tiny_run_of):
+    """A masked language model."""
+    return tiny_run_of("masked:opinions", **SMALL)
+
+
+def load(spec, tiny, **changes):
+    known = dict(config.items(config.load(spec)))
+    overrides = {k: v for k, v in tiny().items() if k in known}
+    return config.load(spec, overrides | changes)
+
+
+def prepared(loaded, folder, said=None):
+    say = [].append if said is None else said.append
+    return prepare.prepare(loaded, runs.Folder(folder), say)
+
+
+def by_path(params):
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {sharding.path_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def filled(task, mesh, said):
+    """(random parameters, what they become)."""
+    places = sharding.shardings(jax.eval_shape(task.init, jax.random.key(5)), mesh)
+    params = jax.jit(task.init, out_shardings=places)(jax.random.key(5))
+    return params, initial.fill(task, params, mesh, said.append)
+
+
+def finetune(tiny, pretrained, **changes):
+    return load("opinions", tiny, **{"train.initial": str(pretrained)}, **changes)
+
+
+def test_a_classifier_takes_all_but_its_head(tiny, pretrained, tmp_path):
+    said = []
+    task = prepared(finetune(tiny, pretrained), tmp_path / "run").task
+    origin = transformer_jax.load(pretrained)
+    assert task.tokenizer.fingerprint == origin.task.tokenizer.fingerprint
+    params, result = map(by_path, filled(task, sharding.local_mesh(), said))
+    theirs = by_path(origin.params)
+    assert set(params) - set(theirs) == {"head/bias", "head/kernel"}
+    for name, value in result.items():
+        expected = theirs.get(name, params[name])
+        np.testing.assert_array_equal(value, expected)
+    text = "\n".join(said)
+    count = len(theirs)
+    assert f"{count} arrays of {pretrained} (averaged parameters of step 12)" in text
+    assert f"embedding 1, encoder {count - 1}" in text
+    assert "fresh      2 arrays: head 2" in text
+    assert f"differs    {pretrained} has model.dropout_embedding 0.0, " in text
+
+
+def test_the_weights_are_those_of_the_other_runs_choice(tiny, pretrained, tmp_path):
+    other = tmp_path / "origin"
+    shutil.copytree(pretrained, other)
+    folder = runs.Folder(other)
+    stored = folder.read("config.json")
+    stored["eval"]["weights"] = "last"
+    folder.write("config.json", stored)
+    said = []
+    task = prepared(finetune(tiny, other), tmp_path / "run").task
+    _, result = filled(task, sharding.local_mesh(), said)
+    last = transformer_jax.load(pretrained, "last").params
+    mine = by_path(result)["embedding/embedding"]
+    np.testing.assert_array_equal(mine, last["embedding"]["embedding"])
+    assert "(last parameters of step 12)" in said[0]
+
+
+def test_a_mesh_of_several_devices_gets_the_same_at_its_places(
+    tiny, pretrained, tmp_path
+):
+    task = prepared(finetune(tiny, pretrained), tmp_path / "run").task
+    sizes = {"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1}
+    axes = sharding.AXES
+    mesh = jax.make_mesh(
+        sharding.mesh_shape(sizes, 8), axes, axis_types=(sharding.AxisType.Auto,) * 4
+    )
+    params, result = filled(task, mesh, [])
+    _, alone = filled(task, sharding.local_mesh(), [])
+    for name, value in by_path(alone).items():
+        np.testing.assert_array_equal(by_path(result)[name], value)
+    same = jax.tree.map(lambda a, b: a.sharding == b.sharding, params, result)
+    assert all(jax.tree.leaves(same))
+
+
+def test_a_fine_tuned_run_continues_without_the_other(tiny, pretrained, tmp_path):
+    origin, folder = tmp_path / "origin", tmp_path / "run"
+    shutil.copytree(pretrained, origin)
+    loaded = finetune(tiny, origin, **{"train.steps": "6"})
+    assert train.train(loaded, folder) == 0
+    shutil.rmtree(origin)
+    longer = finetune(tiny, origin)
+    assert train.train(longer, folder) == 0
+    entries = metrics.read_entries(folder / "metrics.jsonl")
+    assert [e["step"] for e in entries if e["kind"] == "train"] == list(range(1, 13))
+    with pytest.raises(UserError, match="train.initial: .*does not exist"):
+        train.train(longer, tmp_path / "another")
+
+
+def test_a_translation_goes_on_as_another_translation(tiny, tiny_run, tmp_path):
+    loaded = load("quickstart", tiny, **{"train.initial": str(tiny_run)})
+    task = prepared(loaded, tmp_path / "run").task
+    _, result = filled(task, sharding.local_mesh(), said := [])
+    theirs = by_path(transformer_jax.load(tiny_run).params)
+    for name, value in by_path(result).items():
+        np.testing.assert_array_equal(value, theirs[name])
+    assert len(said) == 1  # nothing is fresh, nothing differs
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model.d_model": "32"},
+            r"\(\d+, 32\), but \(\d+, 16\) in train.initial.*: set model.d_model = 16$",
+        ),
+        ({"model.d_ff": "28"}, r"set model.d_ff = 24$"),
+        ({"tokenizer.row_multiple": "7"}, r"set tokenizer.row_multiple = 64$"),
+    ],
+)
+def test_another_shape_is_refused_with_the_key_to_change(
+    tiny, pretrained, tmp_path, changes, message
+):
+    with pytest.raises(UserError, match=message):
+        prepared(finetune(tiny, pretrained, **changes), tmp_path / "run")
+
+
+def test_another_vocabulary_is_refused_in_words(tiny, pretrained, tmp_path):
+    made = tokenizers.train(["a b c d e f g"], "char", 20, byte_fallback=False)
+    made.save(tmp_path / "other.model")
+    given = {"tokenizer.kind": "file", "tokenizer.file": str(tmp_path / "other.model")}
+    with pytest.raises(UserError, match="has another vocabulary for the table"):
+        prepared(finetune(tiny, pretrained, **given), tmp_path / "run")
+    given["tokenizer.file"] = str(pretrained / "tokenizer" / "text.model")
+    prepared(finetune(tiny, pretrained, **given), tmp_path / "same")
+
+
+def test_where_nothing_fits_both_runs_are_named(pretrained):
+    loaded = config.base("language")
+    loaded.train.initial = str(pretrained)
+    other = types.SimpleNamespace(
+        vocabularies={}, init=lambda key: {"gate": jax.numpy.ones(3)}, config=loaded
+    )
+    message = r"\(masked, transformer\) has no parameter .*\(language, transformer\)"
+    with pytest.raises(UserError, match=message):
+        initial.Origin(loaded).check(other)
