@@ -1,4 +1,4 @@
-"""What a run begins with: another run's parameters."""
+"""What a run begins with: another run's parameters, or word vectors."""
 
 import shutil
 import types
@@ -9,15 +9,19 @@ import pytest
 
 import transformer_jax
 from transformer_jax import (
+    checks,
     config,
     initial,
     metrics,
+    optim,
     prepare,
     sharding,
     train,
 )
 from transformer_jax import run as runs
+from transformer_jax.checkpoint import Checkpoints
 from transformer_jax.data import tokenizer as tokenizers
+from transformer_jax.data.tokenizer import SPACE
 from transformer_jax.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -170,3 +174,124 @@ def test_where_nothing_fits_both_runs_are_named(pretrained):
     message = r"\(masked, transformer\) has no parameter .*\(language, transformer\)"
     with pytest.raises(UserError, match=message):
         initial.Origin(loaded).check(other)
+
+
+# Word vectors
+
+
+def vectors_for(tokenizer, folder, size=16, every=1):
+    """A file with a vector for each n-th word of a vocabulary."""
+    words = initial._words(tokenizer)
+    random = np.random.default_rng(1)
+    rows = list(words)[::every]
+    table = {words[row].lower(): random.normal(3, 5, size) for row in rows}
+    lines = [f"{w} {' '.join(f'{x:.5f}' for x in v)}\n" for w, v in table.items()]
+    path = folder / "vectors.txt"
+    path.write_text("absent" + " 1" * size + "\n" + "".join(lines))
+    return path, table, words
+
+
+@pytest.mark.parametrize("kind", ["unigram", "word"])
+def test_rows_of_words_begin_as_their_vectors_the_others_at_random(
+    tiny, tmp_path, kind
+):
+    settings = {"tokenizer.kind": kind, "tokenizer.user_symbols": "<mask>"}
+    loaded = load("masked", tiny, **SMALL, **settings)
+    task = prepared(loaded, tmp_path / "run").task
+    path, table, words = vectors_for(task.tokenizer, tmp_path, every=3)
+    with loaded.unlocked():
+        loaded.model.word_vectors = str(path)
+    params, result = filled(task, sharding.local_mesh(), said := [])
+    before, after = (np.asarray(p["embedding"]["embedding"]) for p in (params, result))
+    known = [row for row, word in words.items() if word.lower() in table]
+    given = np.stack([table[words[row].lower()] for row in known])
+    assert len(known) > 20
+    np.testing.assert_allclose(
+        after[known], given * (16**-0.5 / given.std()), rtol=1e-3, atol=1e-4
+    )
+    assert after[known].std() == pytest.approx(16**-0.5, rel=1e-3)
+    others = sorted({*range(len(before))} - {*known})
+    np.testing.assert_array_equal(after[others], before[others])
+    counts = f"{len(known):,} of the {len(words):,} words of embedding"
+    assert said == [f"vectors    {counts} begin as in {path}"]
+
+
+def test_a_word_is_a_piece_with_a_space_or_a_sign():
+    special = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "<0x41>"]
+    pieces = [*special, f"{SPACE}the", "ing", SPACE, ".", f"{SPACE},"]
+    tokenizer = types.SimpleNamespace(
+        vocab_size=len(pieces), pieces=lambda ids: [pieces[i] for i in ids]
+    )
+    assert initial._words(tokenizer) == {6: "the", 9: ".", 10: ","}
+
+
+def test_two_tables_each_have_their_words(tiny, tmp_path):
+    two = {"tokenizer.shared": "false", "model.tie": "decoder"}
+    loaded = load("quickstart", tiny, **two)
+    task = prepared(loaded, tmp_path / "run").task
+    path, *_ = vectors_for(task.target_tokenizer, tmp_path)
+    with loaded.unlocked():
+        loaded.model.word_vectors = str(path)
+    params, result = filled(task, sharding.local_mesh(), said := [])
+    assert "of source_embedding and " in said[0] and "of target_embedding" in said[0]
+    changed = {
+        name
+        for name, value in by_path(result).items()
+        if not np.array_equal(value, by_path(params)[name])
+    }
+    assert changed == {"source_embedding/embedding", "target_embedding/embedding"}
+
+
+def test_vectors_of_no_word_or_of_another_size_are_refused(tiny, tmp_path):
+    path = tmp_path / "v.txt"
+    path.write_text("xyzzy" + " 1" * 16 + "\n")
+    loaded = load("masked", tiny, **SMALL, **{"model.word_vectors": str(path)})
+    task = prepared(loaded, tmp_path / "run").task
+    with pytest.raises(UserError, match=r"none of 0 of the \d+ words of embedding"):
+        filled(task, sharding.local_mesh(), [])
+    path.write_text("the" + " 1" * 15 + "\n")
+    with pytest.raises(UserError) as caught:
+        load("masked", tiny, **SMALL, **{"model.word_vectors": str(path)})
+    text = str(caught.value)
+    assert "vectors of 15 numbers, but model.d_model is 16" in text
+    assert "set model.d_model = 15 and model.num_heads = 1" in text
+    with pytest.raises(UserError, match="there is no file nowhere"):
+        load("masked", tiny, **SMALL, **{"model.word_vectors": "nowhere"})
+
+
+def test_a_table_cannot_begin_with_both_nor_stay_random():
+    for changes, message in (
+        ({"model.word_vectors": "v", "train.initial": "r"}, "cannot begin with both"),
+        ({"model.train_word_vectors": "false"}, "would keep a table of chance"),
+    ):
+        with pytest.raises(UserError, match=message):
+            config.load("quickstart", changes)
+    assert checks._divisor_near(300, 7) == 6
+
+
+def test_a_frozen_table_stays_and_all_else_moves(tiny, tmp_path):
+    loaded = load("masked", tiny, **SMALL)
+    task = prepared(loaded, tmp_path / "learn").task
+    path, *_ = vectors_for(task.tokenizer, tmp_path)
+    frozen = {"model.word_vectors": str(path), "model.train_word_vectors": "false"}
+    loaded = load("masked", tiny, **SMALL, **frozen, **{"optim.clip_norm": "0.5"})
+    folder = runs.Folder(tmp_path / "run")
+    assert train.train(loaded, folder.path) == 0
+    saved = Checkpoints(folder.checkpoints)
+    like = runs.abstract_params(task, sharding.local_mesh())
+    first, last = (by_path(saved.restore_params(s, like)) for s in (6, 12))
+    for name, value in first.items():
+        same = np.array_equal(value, last[name])
+        assert same == (name == "embedding/embedding"), name
+    assert first["embedding/embedding"].std() == pytest.approx(16**-0.5, rel=0.1)
+
+
+def test_a_frozen_table_has_no_moments(tiny):
+    loaded = load("quickstart", tiny)
+    with loaded.unlocked():
+        loaded.model.train_word_vectors = False
+    table, kernel = np.ones((5, 3)), np.ones((3, 7))
+    params = {"embedding": {"embedding": table}, "out": {"kernel": kernel}}
+    state = optim.make_optimizer(loaded).init(params)
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(state)]
+    assert (3, 7) in shapes and (5, 3) not in shapes

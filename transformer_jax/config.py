@@ -74,6 +74,8 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
 
     config.model = ConfigDict()
     MODELS[model](config.model)
+    config.model.word_vectors = ""  # a text file: its words' vectors to begin with
+    config.model.train_word_vectors = True  # False: the embeddings stay as they begin
 
     config.train = train = ConfigDict()
     train.steps = 100_000  # updates

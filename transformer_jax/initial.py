@@ -1,8 +1,9 @@
 """What the parameters of a new run begin with, where it is not chance.
 
 `train.initial` names a run: the new one reads text with its pieces, and takes all
-parameters that have the same path and shape. A run that continues does not look
-at it again.
+parameters that have the same path and shape. `model.word_vectors` names a file: what
+it has for the words of a vocabulary are the rows of their table. A run that continues
+looks at neither again.
 """
 
 import collections
@@ -10,11 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
 from transformer_jax import run as runs
 from transformer_jax import tasks
+from transformer_jax.data import vectors
+from transformer_jax.data.tokenizer import SPACE, SPECIAL, Tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.sharding import path_name
 
@@ -25,6 +29,8 @@ def fill(task: Any, params: Any, mesh: Any, say: Say) -> Any:
     """Random parameters, some of them replaced as the task's config asks."""
     if task.config.train.initial:
         return Origin(task.config).fill(task, params, mesh, say)
+    if path := task.config.model.get("word_vectors", ""):  # an image has no words
+        return _place_vectors(path, task, params, say)
     return params
 
 
@@ -131,3 +137,55 @@ def _in_words(counts: collections.Counter) -> str:
 def _by_path(params: Any) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {path_name(path): leaf for path, leaf in leaves}
+
+
+def _place_vectors(path: str, task: Any, params: Any, say: Say) -> Any:
+    """Rows of the embedding tables from a file; all others keep their random start.
+
+    A table is multiplied by √D when it is read, and may be the output layer as well:
+    both need the initialiser's σ = D^-½ (`models/embeddings.py`), whatever scale the
+    vectors were trained to.
+    """
+    tables = {
+        name: _words(tokenizer)
+        for name, tokenizer in task.vocabularies.items()
+        if name in params
+    }
+    every = {word for words in tables.values() for word in words.values()}
+    found = vectors.read(path, every | {word.lower() for word in every})
+    params, counts = dict(params), []
+    for name, words in tables.items():
+        known = {
+            row: found[form]
+            for row, word in words.items()
+            if (form := word if word in found else word.lower()) in found
+        }
+        counts.append(f"{len(known):,} of the {len(words):,} words of {name}")
+        if known:
+            table = params[name]["embedding"]
+            rows, values = np.array([*known]), np.stack([*known.values()])
+            values *= table.shape[1] ** -0.5 / values.std()
+            put = jax.jit(_set_rows, out_shardings=table.sharding)
+            params[name] = {"embedding": put(table, rows, values)}
+    if not found:
+        raise UserError(
+            f"model.word_vectors: none of {' and '.join(counts)} is in {path}, neither "
+            "as written nor in lower case: take vectors of the text's language"
+        )
+    say(f"vectors    {' and '.join(counts)} begin as in {path}")
+    return params
+
+
+def _set_rows(table: Any, rows: Any, values: Any) -> Any:
+    return table.at[rows].set(values)
+
+
+def _words(tokenizer: Tokenizer) -> dict[int, str]:
+    """The pieces that are words, or signs, but not parts of words, by their numbers."""
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    words = {}
+    for i, piece in enumerate(pieces[SPECIAL:], SPECIAL):
+        whole = piece.startswith(SPACE) or not any(map(str.isalnum, piece))
+        if whole and (word := piece.removeprefix(SPACE)):
+            words[i] = word
+    return words

@@ -6,10 +6,14 @@ Constant and warmup are both explicit: the formula's peak is c / √(d_model · 
 """
 
 from collections.abc import Callable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
+
+from transformer_jax.sharding import path_name
 
 
 def make_schedule(config: ConfigDict) -> Callable:
@@ -34,4 +38,16 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     ]
     if optim.clip_norm:
         steps.insert(0, optax.clip_by_global_norm(optim.clip_norm))
-    return optax.chain(*steps)
+    optimizer = optax.chain(*steps)
+    if config.model.get("train_word_vectors", True):  # an image has none
+        return optimizer
+    # What does not move neither has moments nor counts in the clipped norm.
+    kinds = {"moves": optimizer, "stays": optax.set_to_zero()}
+    return optax.partition(kinds, _label_tables)
+
+
+def _label_tables(params: Any) -> Any:
+    def label(path, leaf):
+        return "stays" if path_name(path).endswith("embedding/embedding") else "moves"
+
+    return jax.tree_util.tree_map_with_path(label, params)
