@@ -25,7 +25,7 @@ def get_config(variant="phrasebook"):
     config.data.source = "phrasebook" if variant == "wikitext2" else variant
     config.data.window = 128
     config.data.train_size = 20_000
-    config.data.shapes = 1
+    config.data.shapes = 3
     config.tokenizer.vocab_size = 2000
     config.model.encoder_layers = 2
     config.model.d_model = 128

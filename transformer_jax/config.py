@@ -166,9 +166,9 @@ def add_windows(config: ConfigDict, embedded: str) -> None:
     add_text(data, embedded, ("text",))
     data.window = 256  # characters that are read together
     data.stride = 0  # characters between training windows; 0: a window
-    for split in ("train", "validation", "test"):
-        del data[f"{split}_tags"]
-    del data.train_weights, data.max_length
+    tags = [key for key in data if key.endswith("_tags")]
+    for key in (*tags, "train_weights", "max_length"):
+        del data[key]
     del config.tokenizer.sampling, config.tokenizer.shared, config.filter
 
 
