@@ -58,8 +58,8 @@ def get_config(variant="label"):
     if variant == "pretrained":  # sizes as in configs/masked.py:opinions
         config.train.initial = "runs/masked_opinions"
         config.data.train_size = 1000
-        config.train.steps = 600
+        config.train.steps = 400
         config.optim.warmup_steps = 60
-        config.optim.constant = 0.1
+        config.optim.constant = 0.3
         config.eval.every = 100
     return config

@@ -105,7 +105,7 @@ class Origin:
 
     def fill(self, task: Any, params: Any, mesh: Any, say: Say) -> Any:
         """The parameters, as far as this run has them; the others as they are."""
-        self.check(task)
+        self.check(task)  # again: it may have changed since the data were prepared
         run = runs.load(self.path, mesh=mesh)
         theirs = _by_path(run.params)
         taken: collections.Counter = collections.Counter()
