@@ -116,13 +116,13 @@ def test_a_mesh_of_several_devices_gets_the_same_at_its_places(
 def test_a_fine_tuned_run_continues_without_the_other(tiny, pretrained, tmp_path):
     origin, folder = tmp_path / "origin", tmp_path / "run"
     shutil.copytree(pretrained, origin)
-    loaded = finetune(tiny, origin, **{"train.steps": "6"})
-    assert train.train(loaded, folder) == 0
+    short = {"train.steps": "3", "optim.warmup_steps": "2", "eval.splits": ""}
+    assert train.train(finetune(tiny, origin, **short), folder) == 0
     shutil.rmtree(origin)
-    longer = finetune(tiny, origin)
+    longer = finetune(tiny, origin, **short | {"train.steps": "6"})
     assert train.train(longer, folder) == 0
     entries = metrics.read_entries(folder / "metrics.jsonl")
-    assert [e["step"] for e in entries if e["kind"] == "train"] == list(range(1, 13))
+    assert [e["step"] for e in entries if e["kind"] == "train"] == list(range(1, 7))
     with pytest.raises(UserError, match="train.initial: .*does not exist"):
         train.train(longer, tmp_path / "another")
 
@@ -274,12 +274,13 @@ def test_a_frozen_table_stays_and_all_else_moves(tiny, tmp_path):
     task = prepared(loaded, tmp_path / "learn").task
     path, *_ = vectors_for(task.tokenizer, tmp_path)
     frozen = {"model.word_vectors": str(path), "model.train_word_vectors": "false"}
-    loaded = load("masked", tiny, **SMALL, **frozen, **{"optim.clip_norm": "0.5"})
+    short = {"train.steps": "6", "eval.splits": "", "optim.clip_norm": "0.5"}
+    loaded = load("masked", tiny, **SMALL, **frozen, **short)
     folder = runs.Folder(tmp_path / "run")
     assert train.train(loaded, folder.path) == 0
     saved = Checkpoints(folder.checkpoints)
     like = runs.abstract_params(task, sharding.local_mesh())
-    first, last = (by_path(saved.restore_params(s, like)) for s in (6, 12))
+    first, last = (by_path(saved.restore_params(s, like)) for s in (3, 6))
     for name, value in first.items():
         same = np.array_equal(value, last[name])
         assert same == (name == "embedding/embedding"), name
