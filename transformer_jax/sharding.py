@@ -28,13 +28,15 @@ RULES = (
     (r"embedding$", PartitionSpec(("tensor", "fsdp"), None)),
     (r"projection/kernel$", PartitionSpec("fsdp", "tensor")),
     (r"positions/table$", PartitionSpec(None, "fsdp")),
-    (r"(query|key|value|inner)/kernel$", PartitionSpec("fsdp", "tensor")),
-    (r"(query|key|value|inner)/bias$", PartitionSpec("tensor")),
+    (r"position_bias/table$", PartitionSpec(None, "tensor")),  # a column for each head
+    (r"(query|key|value|inner|gate)/kernel$", PartitionSpec("fsdp", "tensor")),
+    (r"(query|key|value|inner|gate)/bias$", PartitionSpec("tensor")),
     (r"(out|outer)/kernel$", PartitionSpec("tensor", "fsdp")),
     (r"(out|outer)/bias$", PartitionSpec()),
     (r"norm/(scale|bias)$", PartitionSpec()),
     (r"head/(kernel|bias)$", PartitionSpec()),  # as many columns as there are labels
     (r"patches/(kernel|bias)$|class_token$", PartitionSpec()),  # as few rows as pixels
+    (r"ns_coeffs$", PartitionSpec()),  # Muon's: three numbers
 )
 
 
@@ -124,7 +126,8 @@ def spec_of(name: str, leaf: Any) -> PartitionSpec:
         return PartitionSpec()
     for pattern, spec in RULES:
         if re.search(pattern, name):
-            return spec
+            # Adafactor keeps one number a row or column of a matrix: too few to split.
+            return spec if len(spec) <= leaf.ndim else PartitionSpec()
     raise ValueError(
         f"no sharding rule matches the parameter {name!r} of shape {leaf.shape}: "
         "add a line to RULES in transformer_jax/sharding.py"

@@ -51,7 +51,7 @@ from transformer_jax import metrics
 from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError, nearest
-from transformer_jax.models.transformer import TransformerConfig
+from transformer_jax.models.stack import TransformerConfig
 
 TEXT_FILE = "text.model"  # in the tokenizer's folder
 
