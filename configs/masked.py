@@ -44,6 +44,7 @@ def get_config(variant="phrasebook"):
         config.data.source = "opinions"
         config.data.train_size = 40_000
         config.tokenizer.kind = "word"
+        config.model.norm = "pre"
     if variant == "wikitext2":
         config.data.source = "text"
         for split in ("train", "validation", "test"):

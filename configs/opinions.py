@@ -61,7 +61,6 @@ def get_config(variant="label"):
         config.train.initial = "runs/masked_opinions"
         config.data.train_size = 1000
         config.train.steps = 400
-        config.optim.warmup_steps = 60
-        config.optim.constant = 0.3
+        config.optim.warmup_steps = 40
         config.eval.every = 100
     return config

@@ -117,7 +117,7 @@ def test_a_fine_tuned_run_continues_without_the_other(tiny, pretrained, tmp_path
     origin, folder = tmp_path / "origin", tmp_path / "run"
     shutil.copytree(pretrained, origin)
     short = {"train.steps": "3", "optim.warmup_steps": "2", "eval.splits": ""}
-    short["optim.ema"] = "0.9"
+    short |= {"optim.ema": "0.9", "optim.decay_steps": "6"}
     assert train.train(finetune(tiny, origin, **short), folder) == 0
     shutil.rmtree(origin)
     longer = finetune(tiny, origin, **short | {"train.steps": "6"})
