@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, decoding, optim, tasks
 from transformer_jax.config import base, items
-from transformer_jax.data import tokenizer
+from transformer_jax.data import tokenizer, vectors
 from transformer_jax.errors import nearest
 from transformer_jax.models import layers, positions, transformer
 
@@ -97,10 +97,9 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
         and not (model.d_k and model.d_v)
     ):
         d, n = model.d_model, model.num_heads
-        near = min((h for h in range(1, d + 1) if d % h == 0), key=lambda h: abs(h - n))
         problems.append(
             f"model.d_model {d} does not divide over model.num_heads {n}: "
-            f"use {near} heads, or set model.d_k and model.d_v"
+            f"use {_divisor_near(d, n)} heads, or set model.d_k and model.d_v"
         )
     problems += _impossible_heads(model)
     if values.get("model.tie") == "all" and not values.get("tokenizer.shared", True):
@@ -172,7 +171,38 @@ def _impossible_text(config: ConfigDict) -> list[str]:
             f"tokenizer.sampling = {sampling}: tokenizer.kind "
             f"{settings.kind!r} has one segmentation only; use unigram or bpe, or 0.0"
         )
-    return problems
+    return problems + _impossible_vectors(config)
+
+
+def _impossible_vectors(config: ConfigDict) -> list[str]:
+    model, path = config.model, config.model.word_vectors
+    if not path:
+        if model.train_word_vectors or config.train.initial:
+            return []
+        return [
+            "model.train_word_vectors = False would keep a table of chance: name "
+            "model.word_vectors, or a run to begin with (train.initial)"
+        ]
+    if config.train.initial:
+        return [
+            f"model.word_vectors = {path!r} and train.initial = "
+            f"{config.train.initial!r}: a table cannot begin with both, empty one"
+        ]
+    if not pathlib.Path(path).is_file():
+        return [f"model.word_vectors: there is no file {path}"]
+    size = vectors.dimension(path)
+    if size == model.d_model:
+        return []
+    heads = _divisor_near(size, model.num_heads)
+    return [
+        f"{path} has vectors of {size} numbers, but model.d_model is {model.d_model}: "
+        f"set model.d_model = {size} and model.num_heads = {heads}"
+    ]
+
+
+def _divisor_near(number: int, wanted: int) -> int:
+    divisors = (d for d in range(1, number + 1) if number % d == 0)
+    return min(divisors, key=lambda d: abs(d - wanted))
 
 
 def _impossible_plans(config: ConfigDict) -> list[str]:

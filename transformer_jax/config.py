@@ -74,11 +74,14 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
 
     config.model = ConfigDict()
     MODELS[model](config.model)
+    config.model.word_vectors = ""  # a text file: its words' vectors to begin with
+    config.model.train_word_vectors = True  # False: the embeddings stay as they begin
 
     config.train = train = ConfigDict()
     train.steps = 100_000  # updates
     train.accumulation = 1  # micro-batches a batch is split into, to save memory
     train.label_smoothing = 0.1  # probability taken from the truth (5.4)
+    train.initial = ""  # a run whose parameters this one begins with; empty: random
     train.patience = 0  # evaluations without a better one before stopping; 0: never
 
     config.optim = optim = ConfigDict()
@@ -159,6 +162,18 @@ def add_text(data: ConfigDict, embedded: str, fields: tuple[str, ...]) -> None:
     for field in fields:  # tsv: a number, from 1; jsonl: a key (a.b); tfds: a feature
         data[f"{field}_column"] = ""
     data.tfds_name = ""  # tfds: such as wmt14_translate/de-en, or a prepared folder
+
+
+def add_windows(config: ConfigDict, embedded: str) -> None:
+    """The keys of running text that is read in windows; see `data/windows.py`."""
+    data = config.data
+    add_text(data, embedded, ("text",))
+    data.window = 256  # characters that are read together
+    data.stride = 0  # characters between training windows; 0: a window
+    tags = [key for key in data if key.endswith("_tags")]
+    for key in (*tags, "train_weights", "max_length"):
+        del data[key]
+    del config.tokenizer.sampling, config.tokenizer.shared, config.filter
 
 
 def _transformer(model: ConfigDict) -> None:

@@ -76,7 +76,12 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         steps.insert(1, optax.add_decayed_weights(optim.weight_decay, _matrices))
     if optim.clip_norm:
         steps.insert(0, optax.clip_by_global_norm(optim.clip_norm))
-    return optax.chain(*steps)
+    optimizer = optax.chain(*steps)
+    if config.model.get("train_word_vectors", True):  # an image has none
+        return optimizer
+    # What does not move neither has moments nor counts in the clipped norm.
+    kinds = {"moves": optimizer, "stays": optax.set_to_zero()}
+    return optax.partition(kinds, _label_tables)
 
 
 def _adam(optim: ConfigDict) -> optax.GradientTransformation:
@@ -135,3 +140,10 @@ def _hidden(params: Any) -> Any:
         return name.endswith("kernel") and leaf.ndim == 2 and not name.startswith(ends)
 
     return jax.tree_util.tree_map_with_path(is_hidden, params)
+
+
+def _label_tables(params: Any) -> Any:
+    def label(path, leaf):
+        return "stays" if path_name(path).endswith("embedding/embedding") else "moves"
+
+    return jax.tree_util.tree_map_with_path(label, params)

@@ -20,6 +20,7 @@ from transformer_jax.data.batches import Buckets, Plan
 from transformer_jax.data.packing import Packed
 from transformer_jax.data.sampling import Sampler
 from transformer_jax.errors import UserError
+from transformer_jax.initial import Origin
 from transformer_jax.run import Folder
 
 QUIET = 30.0  # seconds between lines about work that goes on
@@ -65,16 +66,16 @@ def prepare_together(
 
 def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> Prepared:
     """Reads and encodes all splits of a config; `show(done, total)` draws a bar."""
-    kind = tasks.find(config.task)
-    source = kind.source(config)
+    source = tasks.find(config.task).source(config)
     wanted = ["validation", *(s for s in config.eval.splits if s in source.splits)]
     records = {name: source.read(name) for name in ["train", *dict.fromkeys(wanted)]}
     for note in dict.fromkeys(n for r in records.values() for n in r.notes):
         say(f"note       {note}")
-    task = kind.create(config, source, folder.tokenizer, say)
+    task = _create_task(config, source, folder, say)
     for size in {t.vocab_size for t in task.tokenizers.values()}:
         asked = config.tokenizer.vocab_size
-        if config.tokenizer.kind not in ("byte", "file") and size < asked:
+        learnt = config.tokenizer.kind not in ("byte", "file")
+        if learnt and not config.train.initial and size < asked:
             say(
                 f"note       this text gives a vocabulary of {size:,} pieces, not the "
                 f"{asked:,} of tokenizer.vocab_size"
@@ -100,6 +101,17 @@ def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> P
         for name, split in {"train": train, **splits}.items()
     }
     return Prepared(task, train, splits, ledger)
+
+
+def _create_task(config: ConfigDict, source: Any, folder: Folder, say: Say) -> Any:
+    """The config's task; a new run that begins with another one reads as that does."""
+    kind, begun = tasks.find(config.task), folder.read("ledger.json") is not None
+    if begun or not config.train.initial:
+        return kind.create(config, source, folder.tokenizer, say)
+    origin = Origin(config)
+    task = kind.create(origin.lend_tokenizers(config), source, folder.tokenizer, say)
+    origin.check(task)
+    return task
 
 
 def open_split(

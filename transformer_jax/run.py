@@ -189,10 +189,11 @@ class Run:
         return self.task.attention(self.params, source, target)
 
 
-def load(path: str | os.PathLike, weights: str = "") -> Run:
+def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
     """Opens a run directory, or a bundle made of one.
 
-    `weights` (average, best, last, ema) overrides what the run's config asks for.
+    `weights` (average, best, last, ema) overrides what the run's config asks for. Its
+    parameters are put on the mesh, or else on one device.
     """
     folder = Folder(path)
     about = bundle.check(folder.path) if bundle.is_bundle(folder.path) else None
@@ -205,7 +206,7 @@ def load(path: str | os.PathLike, weights: str = "") -> Run:
     if not folder.tokenizer.is_dir():
         raise UserError(f"{folder.path} has no tokenizer: its training never began")
     task = tasks.find(config.task).open(config, folder.tokenizer)
-    mesh = sharding.local_mesh()
+    mesh = mesh or sharding.local_mesh()
     if about:
         params = bundle.read_params(folder.path, abstract_params(task, mesh))
         return Run(folder, config, task, params, about["step"], about["weights"], mesh)

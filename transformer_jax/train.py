@@ -25,6 +25,7 @@ from transformer_jax import (
     checks,
     cli,
     evaluate,
+    initial,
     losses,
     metrics,
     optim,
@@ -261,7 +262,10 @@ class Trainer:
         found = checkpoints.restore_newest([self.saved, self.emergency], self.abstract)
         if found is None:
             with jax.set_mesh(self.mesh):
-                self.state = self.init(jax.random.key(self.config.seed))
+                state = self.init(jax.random.key(self.config.seed))
+            params = initial.fill(self.task, state.params, self.mesh, self.writer.say)
+            ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
+            self.state = state.replace(params=params, ema=ema)
             return 0
         step, self.state, damaged = found
         for line in damaged:

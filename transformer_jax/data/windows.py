@@ -2,7 +2,8 @@
 
 The lines of a split are joined again, newlines kept, and cut: anywhere for models of
 characters, before a space for others. Held-out windows follow each other, so each
-character is predicted once, from those before it in its own window.
+character is predicted once, from those before it in its own window. Flat windows are
+of words only: whatever space is between two of them is one space.
 """
 
 import functools
@@ -20,15 +21,23 @@ class Windows(Sequence[Record]):
     weights: tuple[float, ...] = (1.0,)
 
     def __init__(
-        self, lines: Any, size: int, stride: int = 0, whole_words: bool = True
+        self,
+        lines: Any,
+        size: int,
+        stride: int = 0,
+        whole_words: bool = True,
+        flat: bool = False,
     ):
         """Windows begin `stride` characters apart; 0: where the one before ends."""
         self.lines, self.size, self.stride = lines, size, stride
-        self.whole_words, self.notes = whole_words, lines.notes
+        self.whole_words, self.flat, self.notes = whole_words, flat, lines.notes
         self.fingerprint = f"{lines.fingerprint}-{size}-{stride}-{whole_words}"
+        self.fingerprint += "-flat" * flat
 
     @functools.cached_property
     def text(self) -> str:
+        if self.flat:
+            return " ".join(word for r in self.lines for word in r["text"].split())
         return "".join(record["text"] + "\n" for record in self.lines)
 
     @functools.cached_property
@@ -55,7 +64,8 @@ class Windows(Sequence[Record]):
 
     def __getitem__(self, index: int) -> Record:
         start, end = self._spans[index]
-        return {"text": self.text[start:end]}
+        text = self.text[start:end]
+        return {"text": text.strip() if self.flat else text}
 
     def where(self, index: int) -> str:
         start, end = self._spans[index]

@@ -1,7 +1,7 @@
 """Reading what is given, instead of writing: how likely a target is, what it attends
-to, and a vector for a sentence.
+to, a vector for a sentence; or whatever else one forward pass finds.
 
-One forward pass over pairs of like length, each shape compiled once.
+Sequences of like length share a batch; each shape is compiled once.
 """
 
 import functools
@@ -19,6 +19,33 @@ from transformer_jax.decoding import NEVER
 from transformer_jax.ids import BOS, PAD
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target, each with its end
+Sides = dict[str, Sequence[Sequence[int]]]  # of a batch, by name; item i of each is one
+
+
+class Forward:
+    """A function (params, batch) → outputs [B, …], over any number of sequences."""
+
+    def __init__(
+        self,
+        function: Callable[[Any, dict], Any],
+        rows: int,
+        bucket: Callable[[int], int],
+    ):
+        self.rows, self.bucket = rows, bucket
+        self._compiled = functools.cache(
+            lambda mesh: jax.jit(function, out_shardings=sharding.replicated(mesh))
+        )
+
+    def __call__(
+        self, params: Any, sides: Sides, mesh: Mesh
+    ) -> Iterator[tuple[int, Any]]:
+        """(number, its outputs) in whatever order."""
+        for batch, members in _batches(sides, self.rows, self.bucket):
+            with jax.set_mesh(mesh):
+                batch = sharding.to_global(batch, mesh)
+                found = jax.device_get(self._compiled(mesh)(params, batch))
+            for row, i in enumerate(members):
+                yield i, jax.tree.map(lambda a, row=row: a[row], found)
 
 
 class Reader:
@@ -38,7 +65,9 @@ class Reader:
 
         in whatever order. Attention is the mean over the heads of the last layer.
         """
-        for batch, members in self._batches(pairs):
+        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        sides = {"source": sources, "target": targets}
+        for batch, members in _batches(sides, self.rows, self.bucket):
             with jax.set_mesh(self.mesh):
                 found = self._read(params, sharding.to_global(batch, self.mesh))
             log_probs, attention = jax.device_get(found)
@@ -50,10 +79,10 @@ class Reader:
         self, params: Any, sources: Sequence[Sequence[int]]
     ) -> Iterator[tuple[int, np.ndarray]]:
         """(number, mean of the encoder's output over the tokens of the source)."""
-        for batch, members in self._batches([(s, ()) for s in sources]):
-            source = {"source": batch["source"]}
+        sides = {"source": sources}
+        for batch, members in _batches(sides, self.rows, self.bucket):
             with jax.set_mesh(self.mesh):
-                found = self._encode(params, sharding.to_global(source, self.mesh))
+                found = self._encode(params, sharding.to_global(batch, self.mesh))
             yield from zip(members, jax.device_get(found), strict=False)
 
     def _read_pairs(self, params, batch):
@@ -81,17 +110,21 @@ class Reader:
         total = jnp.where(real[..., None], memory.astype(jnp.float32), 0).sum(axis=1)
         return total / jnp.maximum(real.sum(axis=1, keepdims=True), 1)
 
-    def _batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[dict, list[int]]]:
-        by_shape: dict[tuple[int, int], list[int]] = {}
-        for i, (source, target) in enumerate(pairs):
-            shape = self.bucket(len(source)), self.bucket(max(len(target), 1))
-            by_shape.setdefault(shape, []).append(i)
-        for shape, members in sorted(by_shape.items()):
-            for begin in range(0, len(members), self.rows):
-                part = members[begin : begin + self.rows]
-                batch = {}
-                for side, name in enumerate(("source", "target")):
-                    batch[name] = np.zeros((self.rows, shape[side]), np.int32)
-                    for row, i in zip(batch[name], part, strict=False):
-                        row[: len(pairs[i][side])] = pairs[i][side]
-                yield batch, part
+
+def _batches(
+    sides: Sides, rows: int, bucket: Callable[[int], int]
+) -> Iterator[tuple[dict[str, np.ndarray], list[int]]]:
+    """Batches of so many rows, and whose they are: items of like lengths together."""
+    by_shape: dict[tuple[int, ...], list[int]] = {}
+    for i, item in enumerate(zip(*sides.values(), strict=True)):
+        shape = tuple(bucket(max(len(part), 1)) for part in item)
+        by_shape.setdefault(shape, []).append(i)
+    for shape, members in sorted(by_shape.items()):
+        for begin in range(0, len(members), rows):
+            part = members[begin : begin + rows]
+            batch = {}
+            for (name, sequences), length in zip(sides.items(), shape, strict=True):
+                batch[name] = np.zeros((rows, length), np.int32)
+                for row, i in zip(batch[name], part, strict=False):
+                    row[: len(sequences[i])] = sequences[i]
+            yield batch, part

@@ -1,10 +1,12 @@
-"""An encoder that answers once: a special token's last representation → linear head.
+"""An encoder alone, and what reads its last layer: a head, or the embedding table.
 
-    logits = W · encoder(x)[special token] + b
+    Classifier   logits = W · encoder(x)[special token] + b
+    MaskedLM     logits = encoder(x) Eᵀ, at the places that are asked for
 
 The special token is the first of every sequence. It attends to all others, so what it
 has become after the last layer stands for the whole. One output makes a regression.
-The trap: an average over positions would have to leave out the padding; this need not.
+Both have the encoder's parameters under the same paths: what one has learnt, the other
+can begin with.
 """
 
 from typing import Any
@@ -22,11 +24,10 @@ from transformer_jax.models.stack import Stack, TransformerConfig
 from transformer_jax.models.transformer import Outputs
 
 
-class Classifier(nn.Module):
-    """Tokens [B, S], of which the first is the special one, to `outputs` numbers."""
+class Encoder(nn.Module):
+    """Tokens [B, S] to vectors [B, S, D]."""
 
     config: TransformerConfig
-    outputs: int
 
     def setup(self):
         c = self.config
@@ -35,18 +36,7 @@ class Classifier(nn.Module):
         )
         self.positions = PositionEncoding(c.positions, c.d_model, c.max_positions)
         self.encoder = Stack(c, c.encoder_layers)
-        self.head = dense(self.outputs, c.dtype)
         self.drop = Dropout(c.dropout_embedding)
-
-    def __call__(
-        self,
-        tokens: Int[Array, "B S"],
-        segments: Int[Array, "B S"],
-        train: bool = False,
-    ) -> Outputs:
-        x, weights = self.encode(tokens, segments, train=train)
-        logits = self.head(x[:, 0]).astype(jnp.float32)
-        return Outputs(logits, encoder_attention=weights)
 
     def encode(
         self,
@@ -62,3 +52,40 @@ class Classifier(nn.Module):
         mask = Mask(segments, segments)
         x, _, weights, _ = self.encoder(x, places, mask, train=train)
         return x, weights
+
+
+class Classifier(Encoder):
+    """Sequences, of which the first token is the special one, to `outputs` numbers."""
+
+    outputs: int
+
+    def setup(self):
+        super().setup()
+        self.head = dense(self.outputs, self.config.dtype)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B S"],
+        segments: Int[Array, "B S"],
+        train: bool = False,
+    ) -> Outputs:
+        x, weights = self.encode(tokens, segments, train=train)
+        logits = self.head(x[:, 0]).astype(jnp.float32)
+        return Outputs(logits, encoder_attention=weights)
+
+
+class MaskedLM(Encoder):
+    """What stands at a place, from all that stands around it."""
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B S"],
+        segments: Int[Array, "B S"],
+        places: Int[Array, "B K"] | None = None,
+        train: bool = False,
+    ) -> Outputs:
+        """Logits [B, K, V] at these places; without them, at all."""
+        x, weights = self.encode(tokens, segments, train=train)
+        if places is not None:
+            x = jnp.take_along_axis(x, places[..., None], axis=1)
+        return Outputs(self.embedding.logits(x), encoder_attention=weights)

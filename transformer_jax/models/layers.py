@@ -98,11 +98,11 @@ def random_keep(key: Array, share: float, shape: tuple[int, ...]) -> Array:
     for axis in range(len(shape)):
         stride = math.prod(shape[axis + 1 :]) % 2**32
         index += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride)
-    bits = _mix(_mix(index + words[0]) ^ words[1])
+    bits = mix(mix(index + words[0]) ^ words[1])
     return bits < np.uint32(min(round(share * 2**32), 2**32 - 1))
 
 
-def _mix(x: Array) -> Array:
+def mix(x: Array) -> Array:
     """A bijection of 32-bit words in which every bit depends on every other."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)

@@ -15,6 +15,7 @@ text or images. A task is a file of this folder with a class `Task` of `Base`:
     make_filter() → why_not(record, row)     why training leaves an example out, or None
     filter_fingerprint                       of all that decides this
     tokenizers                               of the columns that may be sampled anew
+    vocabularies                             of the embedding tables, by their names
     lengths(store) → [examples, sides]       what the batch plan sees
     collate(columns, batch) → arrays         padded or packed, as batch.shape says
     module                                   the flax model
@@ -36,15 +37,23 @@ text or images. A task is a file of this folder with a class `Task` of `Base`:
 
 import dataclasses
 import importlib
+import pathlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import metrics
+from transformer_jax.data import tokenizer as tokenizers
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.models.stack import TransformerConfig
+
+TEXT_FILE = "text.model"  # in the tokenizer's folder
 
 
 class Refused(UserError):
@@ -61,6 +70,7 @@ class Base:
 
     config: ConfigDict
     tokenizers: dict[str, Any] = {}
+    vocabularies: dict[str, Any] = {}
     filter_fingerprint = ""
 
     @classmethod
@@ -102,6 +112,48 @@ class Base:
         if name in ("read", "align", "vectors", "attention", "pieces"):
             raise UserError(f"the task {self.config.task!r} has no {name!r}")
         raise AttributeError(name)
+
+
+class Text(Base):
+    """What tasks share that read one text a record, with one vocabulary."""
+
+    module: Any
+    tokenizer: Tokenizer
+
+    @classmethod
+    def create(
+        cls,
+        config: ConfigDict,
+        source: Any,
+        folder: pathlib.Path,
+        say: Callable[[str], None] = print,
+    ) -> Any:
+        """Learns the tokenizer from the training text, unless the folder has it."""
+        if not (folder / TEXT_FILE).exists():
+            settings, records = config.tokenizer, source.read("train")
+            made = tokenizers.make(settings, records, ("text",), settings.file, [], say)
+            folder.mkdir(parents=True, exist_ok=True)
+            made.save(folder / TEXT_FILE)
+        return cls.open(config, folder)
+
+    @classmethod
+    def open(cls, config: ConfigDict, folder: pathlib.Path) -> Any:
+        return cls(config, Tokenizer.load(folder / TEXT_FILE))
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.config.task}-{self.tokenizer.fingerprint}"
+
+    @property
+    def vocabularies(self) -> dict[str, Tokenizer]:
+        return {"embedding": self.tokenizer}
+
+    def lengths(self, store: Any) -> np.ndarray:
+        return store.lengths("text")[:, None]
+
+    def init(self, key: Array) -> Any:
+        tokens = jnp.ones((1, 1), jnp.int32)
+        return self.module.init(key, tokens, tokens)["params"]
 
 
 def sizes(

@@ -6,32 +6,30 @@ standard deviations of the training numbers.
 """
 
 import dataclasses
-import functools
 import json
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, metrics, sharding
+from transformer_jax import losses, metrics
 from transformer_jax.config import add_text
 from transformer_jax.data import opinions
-from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.batches import Batch, lay_out
 from transformer_jax.data.sources import FORMS, Embedded, Source
-from transformer_jax.data.store import Column, Store
+from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.engine import bucket
+from transformer_jax.decoding.reading import Forward
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.models.classifier import Classifier
-from transformer_jax.tasks import Base, Refused, sizes
+from transformer_jax.tasks import TEXT_FILE, Refused, Text, sizes
 
 FIELDS = ("text", "label")
 KINDS = ("labels", "numbers")
@@ -55,7 +53,7 @@ class Scale:
     deviation: float = 1.0
 
 
-class Task(Base):
+class Task(Text):
     """Labelled text, an encoder with a head."""
 
     METRICS = ("accuracy", "f1", "r")
@@ -108,7 +106,11 @@ class Task(Base):
         self.config, self.tokenizer, self.scale = config, tokenizer, scale
         self.module = build(config, tokenizer.vocab_size, max(len(scale.labels), 1))
         self._places = {label: i for i, label in enumerate(scale.labels)}
-        self._forward = functools.cache(self._compile)
+        self._forward = Forward(
+            lambda params, batch: self._apply(params, batch["tokens"]),
+            config.eval.batch_rows,
+            bucket,
+        )
 
     @classmethod
     def create(
@@ -118,27 +120,23 @@ class Task(Base):
         folder: pathlib.Path,
         say: Callable[[str], None] = print,
     ) -> "Task":
-        """Learns the tokenizer and the labels, unless the folder has them."""
+        """Learns the labels and the tokenizer, unless the folder has them."""
         if not (folder / LABELS_FILE).exists():
-            records = source.read("train")
-            settings = config.tokenizer
-            made = tokenizers.make(settings, records, ("text",), settings.file, [], say)
-            folder.mkdir(parents=True, exist_ok=True)
-            made.save(folder / "text.model")
-            scale = _measure(config.data.answers, records)
+            scale = _measure(config.data.answers, source.read("train"))
             text = json.dumps(dataclasses.asdict(scale), ensure_ascii=False, indent=1)
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / LABELS_FILE).write_text(text + "\n", encoding="utf-8")
-        return cls.open(config, folder)
+        return super().create(config, source, folder, say)
 
     @classmethod
     def open(cls, config: ConfigDict, folder: pathlib.Path) -> "Task":
         found = json.loads((folder / LABELS_FILE).read_text(encoding="utf-8"))
         scale = Scale(tuple(found["labels"]), found["mean"], found["deviation"])
-        return cls(config, Tokenizer.load(folder / "text.model"), scale)
+        return cls(config, Tokenizer.load(folder / TEXT_FILE), scale)
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
-        return f"classification-{self.tokenizer.fingerprint}-{self.scale}"
+        return f"{super().fingerprint}-{self.scale}"
 
     # Examples → batches
 
@@ -178,9 +176,6 @@ class Task(Base):
     def filter_fingerprint(self) -> str:
         return str(self.config.data.max_length)
 
-    def lengths(self, store: Store) -> np.ndarray:
-        return store.lengths("text")[:, None]
-
     def collate(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
         real = batch.examples[:, 0] >= 0
         answers = np.zeros(len(real), np.float32)
@@ -189,10 +184,6 @@ class Task(Base):
         return {"tokens": tokens, "answers": answers}
 
     # Batches → losses
-
-    def init(self, key: Array) -> Any:
-        tokens = jnp.ones((1, 1), jnp.int32)
-        return self.module.init(key, tokens, tokens)["params"]
 
     def loss(self, params: Any, batch: dict, key: Array | None = None) -> losses.Sums:
         """Sums over the texts; a row without one begins with padding."""
@@ -254,27 +245,8 @@ class Task(Base):
     def answers(
         self, params: Any, items: Sequence[list[int]], mesh: Any, options: Any
     ) -> Iterator[tuple[int, Answer]]:
-        rows = self.config.eval.batch_rows
-        by_length: dict[int, list[int]] = {}
-        for i, item in enumerate(items):
-            by_length.setdefault(bucket(len(item)), []).append(i)
-        for length, members in sorted(by_length.items()):
-            for begin in range(0, len(members), rows):
-                part = members[begin : begin + rows]
-                tokens = np.zeros((rows, length), np.int32)
-                for row, i in zip(tokens, part, strict=False):
-                    row[: len(items[i])] = items[i]
-                with jax.set_mesh(mesh):
-                    batch = sharding.to_global({"tokens": tokens}, mesh)
-                    found = self._forward(mesh)(params, batch)
-                for i, output in zip(part, jax.device_get(found), strict=False):
-                    yield i, self._answer(output)
-
-    def _compile(self, mesh: Any) -> Callable:
-        return jax.jit(
-            lambda params, batch: self._apply(params, batch["tokens"]),
-            out_shardings=sharding.replicated(mesh),
-        )
+        for i, output in self._forward(params, {"tokens": items}, mesh):
+            yield i, self._answer(output)
 
     def _answer(self, output: Float[np.ndarray, "outputs"]) -> Answer:
         if not self._places:

@@ -10,8 +10,7 @@ characters, so that vocabularies compare.
 import dataclasses
 import functools
 import math
-import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,19 +19,18 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses, metrics, scores
-from transformer_jax.config import add_text
+from transformer_jax.config import add_windows
 from transformer_jax.data import phrasebook
-from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.batches import Batch, lay_out
 from transformer_jax.data.sources import FORMS, Embedded, Source
-from transformer_jax.data.store import Column, Store
+from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.windows import Windows
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import Asked, Engine
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.transformer import LanguageModel
-from transformer_jax.tasks import Base, Refused, sizes
+from transformer_jax.tasks import Refused, Text, sizes
 from transformer_jax.tasks.translation import segments, shift_right
 
 PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
@@ -50,45 +48,46 @@ class Answer:
 class Stream(Source):
     """Splits whose lines are one running text, in windows."""
 
-    def __init__(self, config: ConfigDict):
-        super().__init__(config.data, ("text",), PHRASES)
+    def __init__(
+        self, config: ConfigDict, embedded: Embedded | None = None, flat: bool = False
+    ):
+        super().__init__(config.data, ("text",), embedded or PHRASES)
         self.whole_words = config.tokenizer.kind not in ("char", "byte")
+        self.flat = flat
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def read(self, split: str) -> Windows:
         stride = self.data.stride if split == "train" else 0
         lines = super().read(split)
-        return Windows(lines, self.data.window, stride, self.whole_words)
+        return Windows(lines, self.data.window, stride, self.whole_words, self.flat)
+
+    def find_problems(self) -> list[str]:
+        problems, data = super().find_problems(), self.data
+        for key, least in (("window", 2), ("stride", 0)):
+            if data[key] < least:
+                problems.append(f"data.{key} = {data[key]}: must be at least {least}")
+        return problems
 
 
-class Task(Base):
+class Task(Text):
     """Running text, one vocabulary, a decoder without a source."""
 
     CHOICES = {"data.source": ("phrasebook", *FORMS), "model.tie": ("all", "none")}
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
-        add_text(config.data, "phrasebook", ("text",))
-        config.data.window = 256  # characters that are read together
-        config.data.stride = 0  # characters between training windows; 0: a window
+        add_windows(config, "phrasebook")
         config.train.label_smoothing = 0.0
         config.eval.answers = 3
         config.decode.beams = 1
         config.decode.sample = True
         config.decode.max_length = 100
-        for split in ("train", "validation", "test"):
-            del config.data[f"{split}_tags"]
-        del config.data.train_weights, config.data.max_length
-        del config.tokenizer.sampling, config.tokenizer.shared
         del config.decode.extra_length, config.decode.coverage
-        del config.filter, config.model.encoder_layers
+        del config.model.encoder_layers
 
     @classmethod
     def find_problems(cls, config: ConfigDict) -> list[str]:
         data, problems = config.data, cls.source(config).find_problems()
-        for key, least in (("window", 2), ("stride", 0)):
-            if data[key] < least:
-                problems.append(f"data.{key} = {data[key]}: must be at least {least}")
         most = data.window - int(data.window * PROMPT)
         if not 1 <= config.decode.max_length <= most:
             problems.append(
@@ -113,30 +112,6 @@ class Task(Base):
         self.module = build(config, tokenizer.vocab_size)
         self._engines: dict[Any, Engine] = {}
 
-    @classmethod
-    def create(
-        cls,
-        config: ConfigDict,
-        source: Source,
-        folder: pathlib.Path,
-        say: Callable[[str], None] = print,
-    ) -> "Task":
-        """Learns the tokenizer from the training text, unless the folder has it."""
-        if not (folder / "text.model").exists():
-            settings, records = config.tokenizer, source.read("train")
-            made = tokenizers.make(settings, records, ("text",), settings.file, [], say)
-            folder.mkdir(parents=True, exist_ok=True)
-            made.save(folder / "text.model")
-        return cls.open(config, folder)
-
-    @classmethod
-    def open(cls, config: ConfigDict, folder: pathlib.Path) -> "Task":
-        return cls(config, Tokenizer.load(folder / "text.model"))
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        return f"language-{self.tokenizer.fingerprint}"
-
     # Windows → batches
 
     @property
@@ -150,17 +125,10 @@ class Task(Base):
     def encode(self, records: Sequence[dict[str, str]]) -> list[dict[str, list[int]]]:
         return [{"text": self.tokenizer.encode_inside(r["text"])} for r in records]
 
-    def lengths(self, store: Store) -> np.ndarray:
-        return store.lengths("text")[:, None]
-
     def collate(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
         return lay_out(columns["text"], batch, batch.shape.lengths[0])
 
     # Batches → losses
-
-    def init(self, key: Array) -> Any:
-        tokens = jnp.ones((1, 1), jnp.int32)
-        return self.module.init(key, tokens, tokens)["params"]
 
     def loss(self, params: Any, batch: dict, key: Array | None = None) -> losses.Sums:
         """Sums over the real tokens; each is predicted from those before it."""

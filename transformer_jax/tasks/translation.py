@@ -120,6 +120,16 @@ class Task(Base):
         """Of the columns that may be sampled anew."""
         return dict(zip(FIELDS, self._both, strict=True))
 
+    @property
+    def vocabularies(self) -> dict[str, Tokenizer]:
+        """Of the tables that there are with one vocabulary, and with two."""
+        source, target = self._both
+        return {
+            "embedding": source,
+            "source_embedding": source,
+            "target_embedding": target,
+        }
+
     @functools.cached_property
     def columns(self) -> dict[str, Column]:
         return {

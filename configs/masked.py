@@ -1,0 +1,64 @@
+"""A masked language model: words that are hidden in a text, found from the others.
+
+    python -m transformer_jax.train --config configs/masked.py --workdir runs/masked
+    echo "The girl <mask> the red <mask>." \\
+        | python -m transformer_jax.predict --workdir runs/masked
+    python -m transformer_jax.train --config configs/masked.py:wikitext2 \\
+        --config.data.folder=PATH --workdir runs/wikitext2
+
+Variants: phrasebook (generated sentences, the default), wikitext2 (PATH holds
+train.txt, validation.txt and test.txt) and opinions (texts without their labels, for
+`configs/opinions.py:pretrained` to begin with).
+Not yet measured.
+"""
+
+from transformer_jax.config import base
+from transformer_jax.errors import UserError
+
+
+def get_config(variant="phrasebook"):
+    config = base(task="masked", model="transformer")
+    if variant not in ("phrasebook", "wikitext2", "opinions"):
+        raise UserError(
+            f"masked.py has no variant {variant!r}: phrasebook, wikitext2 or opinions"
+        )
+    config.data.source = "phrasebook" if variant == "wikitext2" else variant
+    config.data.window = 128
+    config.data.train_size = 20_000
+    config.data.shapes = 3
+    config.tokenizer.vocab_size = 2000
+    config.model.encoder_layers = 2
+    config.model.d_model = 128
+    config.model.d_ff = 256
+    config.model.num_heads = 4
+    config.model.dropout_embedding = 0.0
+    config.model.dropout_residual = 0.0
+    config.train.steps = 3000
+    config.optim.warmup_steps = 200
+    config.optim.constant = 0.5
+    config.eval.every = 500
+    config.eval.answers = 100
+    config.checkpoint.every = 100
+
+    if variant == "opinions":  # as configs/opinions.py reads them
+        config.data.source = "opinions"
+        config.data.train_size = 40_000
+        config.tokenizer.kind = "word"
+        config.model.norm = "pre"
+    if variant == "wikitext2":
+        config.data.source = "text"
+        for split in ("train", "validation", "test"):
+            config.data[f"{split}_text"] = f"{split}.txt"
+        config.data.window = 512
+        config.data.stride = 256
+        config.data.batch_tokens = 8192
+        config.tokenizer.vocab_size = 8000
+        config.model.encoder_layers = 4
+        config.model.d_model = 256
+        config.model.d_ff = 1024
+        config.model.dropout_residual = 0.1
+        config.train.steps = 40_000
+        config.optim.warmup_steps = 2000
+        config.eval.every = 2000
+        config.checkpoint.every = 1000
+    return config

@@ -1,0 +1,89 @@
+"""Word vectors in a text file, as GloVe, word2vec and fastText write them.
+
+    word 0.1 -0.2 …     a line a word; the latter two first say "words numbers", such as
+    2000000 300
+
+Plain or .gz. It is read as a stream, and only the vectors that are asked for are kept:
+of the other lines the fields are counted.
+"""
+
+import gzip
+import zlib
+from collections.abc import Container, Iterator
+
+import numpy as np
+
+from transformer_jax.errors import UserError
+
+
+def dimension(path: str) -> int:
+    """How many numbers a vector has."""
+    return _begin(path)[1]
+
+
+def read(path: str, words: Container[str]) -> dict[str, np.ndarray]:
+    """The vectors of those of the words that are there; of two, the first."""
+    expected, size = _begin(path)
+    header = expected is not None
+    found: dict[str, np.ndarray] = {}
+    number = 0
+    for number, line in _lines(path):
+        if header and number == 1:
+            continue
+        name = _word(path, number, line, size)
+        if name in words and name not in found:
+            found[name] = _vector(path, number, line, size)
+    if header and number - 1 != expected:
+        raise UserError(
+            f"{path} has {number - 1:,} vectors, but its first line promises "
+            f"{expected:,}: it was cut short"
+        )
+    return found
+
+
+def _begin(path: str) -> tuple[int | None, int]:
+    """(the vectors that the first line promises, or None; numbers of a vector)."""
+    _, first = next(_lines(path), (0, b""))
+    fields = first.split(b" ")
+    if len(fields) == 2 and all(map(bytes.isdigit, fields)) and int(fields[1]):
+        return int(fields[0]), int(fields[1])
+    if len(fields) < 2:
+        raise UserError(f"{path}, line 1: a word and its numbers, with spaces between")
+    return None, len(fields) - 1
+
+
+def _word(path: str, number: int, line: bytes, size: int) -> str:
+    fields = line.count(b" ")
+    word = line.partition(b" ")[0]
+    if fields > size:  # a few of GloVe's words have spaces inside
+        word = line.rsplit(b" ", size)[0]
+    if fields < size or not word or (fields > size and _is_number(word.split()[-1:])):
+        raise UserError(
+            f"{path}, line {number}: {fields} numbers behind a word, not {size}"
+        )
+    return word.decode("utf-8", "replace")
+
+
+def _vector(path: str, number: int, line: bytes, size: int) -> np.ndarray:
+    fields = line.rsplit(b" ", size)[1:]
+    if not _is_number(fields):
+        raise UserError(f"{path}, line {number}: not all of it are numbers")
+    return np.array(fields).astype(np.float32)
+
+
+def _is_number(fields: list[bytes]) -> bool:
+    try:
+        return bool(np.isfinite(np.array(fields).astype(np.float32)).all())
+    except ValueError:
+        return False
+
+
+def _lines(path: str) -> Iterator[tuple[int, bytes]]:
+    """(number, line) without what is at its end."""
+    opener = gzip.open if path.endswith(".gz") else open
+    try:
+        with opener(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                yield number, line.rstrip(b" \r\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
