@@ -5,6 +5,7 @@ shown together, so that a config is mended once.
 """
 
 import pathlib
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -12,7 +13,7 @@ from transformer_jax import decoding, tasks
 from transformer_jax.config import base, items
 from transformer_jax.data import tokenizer
 from transformer_jax.errors import nearest
-from transformer_jax.models import layers, positions, transformer
+from transformer_jax.models import embeddings, layers, positions, recurrent
 
 CHOICES = {
     "data.batching": ("buckets", "packed"),
@@ -20,7 +21,9 @@ CHOICES = {
     "model.norm": layers.NORMS,
     "model.activation": tuple(layers.ACTIVATIONS),
     "model.positions": positions.POSITIONS,
-    "model.tie": transformer.TIES,
+    "model.tie": embeddings.TIES,
+    "model.cell": tuple(recurrent.CELLS),
+    "model.attention": recurrent.ATTENTIONS,
     "model.dtype": ("float32", "bfloat16"),
     "optim.name": ("adam",),
     "optim.schedule": ("noam", "constant"),
@@ -42,12 +45,24 @@ def find_problems(config: ConfigDict) -> list[str]:
             hint = nearest(value, choices)
             problems.append(f"{key} = {value!r}: choose {' | '.join(choices)}.{hint}")
     problems += _impossible_sizes(config)
+    problems += MODELS[config.model.name](config)
     problems += _impossible_plans(config)
     if "tokenizer" in config:
         problems += _impossible_text(config)
     if "decode" in config:
-        problems += decoding.find_problems(decoding.Options(**config.decode))
+        problems += find_search_problems(config, config.decode)
     return problems + task.find_problems(config)
+
+
+def find_search_problems(config: ConfigDict, options: Any) -> list[str]:
+    """Also asked when one answer is to be searched in another way than the others."""
+    problems = decoding.find_problems(options)
+    if options.coverage and config.model.get("attention") == "none":
+        problems.append(
+            f"decode.coverage = {options.coverage}: a model without attention attends "
+            "to no word of the source; use 0.0"
+        )
+    return problems
 
 
 def _wrong_types(config: ConfigDict) -> list[str]:
@@ -67,13 +82,13 @@ def _wrong_types(config: ConfigDict) -> list[str]:
 
 
 def _impossible_sizes(config: ConfigDict) -> list[str]:
-    model, problems = config.model, []
+    problems = []
     positive = [
         "data.batch_tokens", "data.max_length", "data.shapes", "data.pack_length",
         "data.row_multiple", "data.length_multiple", "tokenizer.vocab_size",
         "tokenizer.row_multiple",
         "model.d_model", "model.d_ff", "model.num_heads", "model.encoder_layers",
-        "model.decoder_layers", "model.max_positions", "train.steps",
+        "model.decoder_layers", "model.layers", "model.max_positions", "train.steps",
         "train.accumulation", "optim.warmup_steps", "eval.every", "eval.batch_rows",
         "eval.max_length",
         "checkpoint.every",
@@ -88,21 +103,26 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
         )  # fmt: skip
         if share and not 0 <= value < 1:
             problems.append(f"{key} = {value}: a share, at least 0 and less than 1")
-    if (
-        not problems
-        and model.d_model % model.num_heads
-        and not (model.d_k and model.d_v)
-    ):
-        d, n = model.d_model, model.num_heads
+    if values.get("model.tie") == "all" and not values.get("tokenizer.shared", True):
+        problems.append(
+            "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
+            "set model.tie = 'decoder' or tokenizer.shared = True"
+        )
+    return problems
+
+
+def _impossible_transformer(config: ConfigDict) -> list[str]:
+    model, problems = config.model, []
+    d, n = model.d_model, model.num_heads
+    if min(d, n) > 0 and d % n and not (model.d_k and model.d_v):
         near = min((h for h in range(1, d + 1) if d % h == 0), key=lambda h: abs(h - n))
         problems.append(
             f"model.d_model {d} does not divide over model.num_heads {n}: "
             f"use {near} heads, or set model.d_k and model.d_v"
         )
-    if values.get("model.tie") == "all" and not values.get("tokenizer.shared", True):
+    if n % max(config.mesh.tensor, 1):
         problems.append(
-            "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
-            "set model.tie = 'decoder' or tokenizer.shared = True"
+            f"model.num_heads {n} does not divide over mesh.tensor {config.mesh.tensor}"
         )
     if model.positions.startswith("sinusoid") and model.d_model % 2:
         problems.append(
@@ -116,6 +136,30 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
             "the table, or lower the other"
         )
     return problems
+
+
+def _impossible_recurrent(config: ConfigDict) -> list[str]:
+    model, problems = config.model, []
+    if model.bidirectional and model.d_model % 2:
+        problems.append(
+            f"model.d_model {model.d_model} is odd, and each direction has half of it: "
+            f"use {model.d_model + 1}, or model.bidirectional = False"
+        )
+    if config.data.batching == "packed":
+        problems.append(
+            "data.batching = 'packed': a recurrent model would take its state from one "
+            "sentence of a row into the next; use buckets"
+        )
+    for axis in ("tensor", "sequence"):
+        if config.mesh[axis] > 1:
+            problems.append(
+                f"mesh.{axis} {config.mesh[axis]}: a recurrent model would wait for "
+                "the other devices at every position; use mesh.data or mesh.fsdp"
+            )
+    return problems
+
+
+MODELS = {"transformer": _impossible_transformer, "recurrent": _impossible_recurrent}
 
 
 def _impossible_text(config: ConfigDict) -> list[str]:
@@ -192,11 +236,6 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
         problems.append(
             f"data.length_multiple {data.length_multiple} does not divide over "
             f"mesh.sequence {mesh.sequence}: set it to {mesh.sequence}"
-        )
-    if config.model.num_heads % max(mesh.tensor, 1):
-        problems.append(
-            f"model.num_heads {config.model.num_heads} does not divide over "
-            f"mesh.tensor {mesh.tensor}"
         )
     return problems
 

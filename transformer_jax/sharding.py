@@ -28,8 +28,10 @@ RULES = (
     (r"embedding$", PartitionSpec(("tensor", "fsdp"), None)),
     (r"projection/kernel$", PartitionSpec("fsdp", "tensor")),
     (r"positions/table$", PartitionSpec(None, "fsdp")),
-    (r"(query|key|value|inner)/kernel$", PartitionSpec("fsdp", "tensor")),
-    (r"(query|key|value|inner)/bias$", PartitionSpec("tensor")),
+    (r"(query|key|value|inner|input)/kernel$", PartitionSpec("fsdp", "tensor")),
+    (r"(query|key|value|inner|input)/bias$", PartitionSpec("tensor")),
+    (r"recurrent$", PartitionSpec("fsdp", None)),  # used again at every position
+    (r"attention/score$", PartitionSpec()),
     (r"(out|outer)/kernel$", PartitionSpec("tensor", "fsdp")),
     (r"(out|outer)/bias$", PartitionSpec()),
     (r"norm/(scale|bias)$", PartitionSpec()),

@@ -18,9 +18,9 @@ BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
 
 
 @functools.cache
-def parameters(**model):
-    """Shape of every parameter of the paper's base model with changes, by path."""
-    config = configs.base()
+def parameters(kind="transformer", **model):
+    """Shape of every parameter of a base model with changes, by path."""
+    config = configs.base(model=kind)
     with config.unlocked():
         config.model.update(model)
     module = translation.build(config, VOCAB, VOCAB)
@@ -58,7 +58,10 @@ def test_the_models_of_table_3_have_exactly_this_many_parameters(count, model):
     assert sum(math.prod(p.shape) for p in parameters(**model).values()) == count
 
 
-MODELS = ({}, BIG, {"tie": "none"}, {"positions": "learned"}, {"norm": "pre"})
+MODELS = (
+    {}, BIG, {"tie": "none"}, {"positions": "learned"}, {"norm": "pre"},
+    {"kind": "recurrent"}, {"kind": "recurrent", "cell": "gru", "attention": "dot"},
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)

@@ -44,6 +44,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import metrics
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.models.recurrent import RecurrentConfig
 from transformer_jax.models.transformer import TransformerConfig
 
 
@@ -106,19 +107,22 @@ class Base:
 
 def sizes(
     config: ConfigDict, target_vocab: int = 0, source_vocab: int = 0
-) -> TransformerConfig:
+) -> TransformerConfig | RecurrentConfig:
     """The config's sizes of a model, with vocabularies whose rows are padded."""
-    known = {field.name for field in dataclasses.fields(TransformerConfig)}
-    values = {k: v for k, v in config.model.items() if k in known}
-    head = config.model.d_model // config.model.num_heads
-    values |= {"d_k": config.model.d_k or head, "d_v": config.model.d_v or head}
+    kind = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
+    kind = kind[config.model.name]
+    values = {"encoder_layers": 0, "decoder_layers": 0, **config.model}
+    if kind is TransformerConfig:
+        head = values["d_model"] // values["num_heads"]
+        values |= {"d_k": values["d_k"] or head, "d_v": values["d_v"] or head}
+    known = {field.name for field in dataclasses.fields(kind)}
     multiple = config.tokenizer.row_multiple if "tokenizer" in config else 1
-    return TransformerConfig(
+    return kind(
         vocab_size=target_vocab,
         vocab_rows=-(-target_vocab // multiple) * multiple,
         source_vocab_size=source_vocab,
         source_vocab_rows=-(-source_vocab // multiple) * multiple,
-        **{"encoder_layers": 0, "decoder_layers": 0, **values},
+        **{name: value for name, value in values.items() if name in known},
     )
 
 

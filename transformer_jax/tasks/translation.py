@@ -30,11 +30,13 @@ from transformer_jax.decoding.engine import Asked, Engine, bucket, longest_posit
 from transformer_jax.decoding.reading import Reader
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
+from transformer_jax.models.recurrent import Recurrent
 from transformer_jax.models.transformer import Seq2Seq
 from transformer_jax.tasks import Base, Refused, sizes
 
 # What closes a quotation may follow; in Chinese and Japanese no space does.
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
+NO_ATTENTION = "model.attention is 'none' in this run: no word attends to another"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Reading:
     source: Sequence[int]
     target: Sequence[int]
     log_probs: np.ndarray  # of each target piece
-    attention: np.ndarray  # [target, source], the mean over the last layer's heads
+    attention: np.ndarray  # [target, source], the last layer's mean; or [target, 0]
 
 
 class Task(Base):
@@ -61,6 +63,7 @@ class Task(Base):
 
     METRICS = ("bleu", "chrf")
     CHOICES = {"data.source": (PHRASEBOOK.name, *FORMS)}
+    MODELS = ("transformer", "recurrent")
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
@@ -155,7 +158,7 @@ class Task(Base):
     def _table_rows(self) -> int:
         """The rows of a learned table of positions; 0: there is none to outgrow."""
         model = self.config.model
-        return model.max_positions if model.positions == "learned" else 0
+        return model.max_positions if model.get("positions") == "learned" else 0
 
     def collate(self, columns: dict[str, Ragged], batch: Batch) -> dict[str, Any]:
         arrays = {}
@@ -305,6 +308,8 @@ class Task(Base):
         sides = (self.source_tokenizer, reading.source), (
             self.target_tokenizer, reading.target
         )  # fmt: skip
+        if not reading.attention.shape[1]:
+            raise UserError(NO_ATTENTION)
         words = [_word_of(tokenizer, ids[:-1]) for tokenizer, ids in sides]
         if not all(map(len, words)):
             return []
@@ -337,7 +342,10 @@ class Task(Base):
         )
 
     def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
-        """Weights [layers, heads, queries, keys] while a target is read."""
+        """Weights [layers, heads, queries, keys] while a target is read.
+
+        Of `encoder`, `decoder` and `cross`, those that the model has.
+        """
         source_ids = jnp.asarray([[*self.source_tokenizer.encode(source), EOS]])
         target_ids = jnp.asarray([[BOS, *self.target_tokenizer.encode(target)]])
         outputs = self.module.apply(
@@ -347,11 +355,14 @@ class Task(Base):
             jnp.ones_like(source_ids),
             jnp.ones_like(target_ids),
         )
-        return {
-            "encoder": np.stack([np.asarray(w[0]) for w in outputs.encoder_attention]),
-            "decoder": np.stack([np.asarray(w[0]) for w in outputs.self_attention]),
-            "cross": np.stack([np.asarray(w[0]) for w in outputs.cross_attention]),
+        found = {
+            "encoder": outputs.encoder_attention,
+            "decoder": outputs.self_attention,
+            "cross": outputs.cross_attention,
         }
+        if not any(found.values()):
+            raise UserError(NO_ATTENTION)
+        return {k: np.stack([w[0] for w in found[k]]) for k in found if found[k]}
 
 
 def _word_of(tokenizer: Tokenizer, ids: Sequence[int]) -> np.ndarray:
@@ -360,9 +371,12 @@ def _word_of(tokenizer: Tokenizer, ids: Sequence[int]) -> np.ndarray:
     return np.maximum(np.asarray(read, int) - 1, 0)
 
 
-def build(config: ConfigDict, source_vocab: int, target_vocab: int) -> Seq2Seq:
+def build(
+    config: ConfigDict, source_vocab: int, target_vocab: int
+) -> Seq2Seq | Recurrent:
     """The config's model for vocabularies of these sizes."""
-    return Seq2Seq(sizes(config, target_vocab, source_vocab))
+    kind = {"transformer": Seq2Seq, "recurrent": Recurrent}[config.model.name]
+    return kind(sizes(config, target_vocab, source_vocab))
 
 
 def shift_right(
