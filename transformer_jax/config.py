@@ -36,8 +36,9 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
 
     kind = tasks.find(task)
     if model not in kind.MODELS:
+        hint = nearest(model, kind.MODELS)
         raise UserError(
-            f"unknown model {model!r} of the task {task!r}.{nearest(model, MODELS)} "
+            f"unknown model {model!r} of the task {task!r}.{hint} "
             f"It has: {', '.join(kind.MODELS)}"
         )
     config = ConfigDict()

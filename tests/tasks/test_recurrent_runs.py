@@ -1,7 +1,5 @@
 """A recurrent run does what any translation run does, or says why it cannot."""
 
-import pathlib
-
 import numpy as np
 import pytest
 
@@ -28,10 +26,8 @@ def plain(tiny_run_of):
 def test_a_run_answers_scores_and_embeds(name, request):
     run = request.getfixturevalue(name)
     assert len(run.predict(LINES, beams=3)) == 2
-    (reply,) = run.replies(LINES[:1], alpha=0.0)
-    if reply.text:
-        (score,) = run.score(LINES[:1], [reply.text])
-        assert np.isfinite(score) and score < 0
+    (score,) = run.score(LINES[:1], ["The cat sleeps."])
+    assert np.isfinite(score) and score < 0
     vectors = run.encode(LINES)
     assert vectors.shape == (2, 16) and np.isfinite(vectors).all()
     np.testing.assert_allclose(run.encode(LINES[:1])[0], vectors[0], atol=1e-5)
@@ -63,5 +59,7 @@ def test_a_bundle_holds_it_and_ctranslate2_does_not(attending, tmp_path):
     again = transformer_jax.load(tmp_path / "bundle")
     assert again.predict(LINES) == attending.predict(LINES)
     pytest.importorskip("ctranslate2")
-    with pytest.raises(UserError, match="only Transformer translators, not a recurr"):
-        ctranslate2.export(attending, pathlib.Path(tmp_path / "other"))
+    with pytest.raises(
+        UserError, match="only Transformer translators, not a recurrent"
+    ):
+        ctranslate2.export(attending, tmp_path / "other")

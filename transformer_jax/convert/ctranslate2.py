@@ -72,7 +72,7 @@ def _refuse_what_it_cannot(run: Any) -> None:
     config = run.config.model
     if run.config.task != "translation" or config.name != "transformer":
         raise UserError(
-            f"only Transformer translators, not a {config.name} of {run.config.task}"
+            f"only Transformer translators, not a {config.name} {run.config.task} run"
         )
     head = config.d_model // config.num_heads
     for key in ("d_k", "d_v"):
