@@ -20,12 +20,13 @@ SOURCE = jnp.array([[4, 9, 6, 11, 3], [5, 8, 3, 0, 0]])
 TARGET = jnp.array([[7, 12, 3], [13, 3, 0]])
 CELLS = tuple(recurrent.CELLS)
 KINDS = [(cell, attention) for cell in CELLS for attention in recurrent.ATTENTIONS]
+SOME_KINDS = [kind for kind in KINDS if kind[0] == "lstm" or kind[1] == "dot"]
 
 
 def config(**changes):
     sizes = dict(
         vocab_size=V, vocab_rows=ROWS, source_vocab_size=17, source_vocab_rows=29,
-        d_model=D, layers=2, tie="none",
+        d_model=D, layers=1, tie="none",
     )  # fmt: skip
     return RecurrentConfig(**{**sizes, **changes})
 
@@ -91,7 +92,7 @@ def test_attention_is_its_formula_position_by_position(kind):
         np.testing.assert_allclose(joined[b, t], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("cell", "attention"), KINDS)
+@pytest.mark.parametrize(("cell", "attention"), SOME_KINDS)
 def test_padding_has_no_influence_however_much_there_is(cell, attention):
     run, real = forward(cell=cell, attention=attention), np.asarray(TARGET != 0)
     source, target, *hidden = pair()
@@ -118,32 +119,34 @@ def test_no_output_sees_its_own_answer_or_a_later_one():
 
 @pytest.mark.parametrize(("cell", "attention"), KINDS)
 def test_steps_of_several_beams_and_unequal_prompts_are_the_whole(cell, attention):
-    changes = {"cell": cell, "attention": attention}
+    changes = {"cell": cell, "attention": attention, "layers": 2}
     model = decoding.bind(Recurrent(config(**changes)), drawn(**changes))
+    extend = jax.jit(model.extend)
     prompt, lengths = jnp.array([[2, 7, 12], [2, 13, 0]]), jnp.array([3, 2])
     question = decoding.Question(prompt, lengths, limits=lengths)
     batch = {"source": SOURCE, "source_segments": segments(SOURCE)}
-    static, state, first = decoding.prefill(model, batch, question, 2, 11)
+    prefill = jax.jit(lambda *given: decoding.prefill(model, *given, 2, 11))
+    static, state, first = prefill(batch, question)
     assert all(leaf.shape[:2] == (B, 2) for leaf in jax.tree.leaves(state))
     assert all(leaf.shape[0] == B for leaf in jax.tree.leaves(static))
 
     tokens, parents = jnp.array([[[5], [6]], [[8], [9]]]), jnp.array([[1, 1], [1, 0]])
     positions = jnp.broadcast_to(lengths[:, None, None], (B, 2, 1))
-    second, state = model.extend(tokens, positions, static, state)
+    second, state = extend(tokens, positions, static, state)
     state, newer = (
         decoding.follow(state, parents),
         jnp.array([[[4], [10]], [[11], [4]]]),
     )
-    third, _ = model.extend(newer, positions + 1, static, state)
+    third, _ = extend(newer, positions + 1, static, state)
 
-    run, never = forward(**changes), [0, 2]  # which no search may choose
+    run, never = forward(**changes), jnp.array([0, 2])  # which no search may choose
     for row, beam in np.ndindex(B, 2):
         written = tokens[row, parents[row, beam], 0], newer[row, beam, 0]
-        read = jnp.stack([*prompt[row, : lengths[row]], *written])[None]
-        source = SOURCE[row : row + 1]
-        whole = run(source, read, segments(source), jnp.ones_like(read)).logits[0]
-        whole = whole.at[:, jnp.array(never)].set(-jnp.inf)[:, :V]
         length = int(lengths[row])
+        read = jnp.stack([*prompt[row, :length], *written, *[0] * (T - length)])[None]
+        source = SOURCE[row : row + 1]
+        whole = run(source, read, segments(source), segments(read)).logits[0]
+        whole = whole.at[:, never].set(-jnp.inf)[:, :V]
         steps = (
             first[row, beam],
             second[row, parents[row, beam], 0],
@@ -153,7 +156,7 @@ def test_steps_of_several_beams_and_unequal_prompts_are_the_whole(cell, attentio
             np.testing.assert_allclose(step[:V], whole[length - 1 + i], atol=2e-5)
 
 
-@pytest.mark.parametrize(("cell", "attention"), KINDS)
+@pytest.mark.parametrize(("cell", "attention"), SOME_KINDS)
 def test_the_loss_asks_something_of_every_parameter(cell, attention):
     changes = {"cell": cell, "attention": attention}
     module = Recurrent(config(**changes))
@@ -169,14 +172,14 @@ def test_the_loss_asks_something_of_every_parameter(cell, attention):
 
 def test_a_fresh_model_neither_forgets_nor_grows():
     module = Recurrent(config(cell="lstm"))
-    params = flat(module.init(jax.random.key(3), *pair())["params"])
+    params = flat(jax.jit(module.init)(jax.random.key(3), *pair())["params"])
     kernels = [p for name, p in params.items() if name.endswith("recurrent")]
-    assert len(kernels) == 6  # two ways in two layers, and two layers
+    assert len(kernels) == 3  # two ways, and the decoder's one
     for kernel in kernels:
         size = len(kernel)
         for gate in jnp.split(kernel, 4, axis=1):
             np.testing.assert_allclose(gate @ gate.T, np.eye(size), atol=1e-5)
-    bias = params["decoder/layer_1/forward/input/bias"]
+    bias = params["decoder/layer_0/forward/input/bias"]
     expected = np.repeat([0.0, 1.0, 0.0, 0.0], D)
     np.testing.assert_array_equal(bias, expected)
 
@@ -209,7 +212,8 @@ def test_each_dropout_rate_alone_changes_training_and_never_evaluation(kind):
 
     def run(train, **rate):
         module, rngs = Recurrent(config(**rate)), {"dropout": jax.random.key(0)}
-        return module.apply({"params": params}, *pair(), train=train, rngs=rngs).logits
+        run = jax.jit(functools.partial(module.apply, train=train))
+        return run({"params": params}, *pair(), rngs=rngs).logits
 
     rate = {f"dropout_{kind}": 0.3}
     np.testing.assert_array_equal(run(False, **rate), run(False))
@@ -219,7 +223,7 @@ def test_each_dropout_rate_alone_changes_training_and_never_evaluation(kind):
 def test_several_devices_give_the_loss_and_gradients_of_one():
     module = Recurrent(config(d_model=16, vocab_rows=24, source_vocab_rows=32))
     inputs = [jnp.tile(array, (4, 1)) for array in pair()]
-    params = module.init(jax.random.key(0), *inputs)["params"]
+    params = jax.jit(module.init)(jax.random.key(0), *inputs)["params"]
 
     def total(params, *inputs):
         logits = module.apply({"params": params}, *inputs).logits[..., :V]
@@ -251,13 +255,10 @@ def searched():
     params = jax.tree.map(lambda a: a * 3, params)  # answers of many lengths
     rng = np.random.default_rng(8)
     asked = [
-        Asked(
-            [*rng.integers(4, vocab, size=n % 5 + 1).tolist(), 3],
-            rng.integers(4, vocab, size=2).tolist() if n == 5 else (),
-        )
-        for n in range(7)
+        Asked([*rng.integers(4, vocab, size=n % 5 + 1).tolist(), 3]) for n in range(7)
     ]
 
+    @functools.cache
     def search(rows, multiple, **options):
         options = Options(beams=3, n_best=2, extra_length=13, **options)
         engine = Engine(module, sharding.local_mesh(), rows, multiple)
@@ -277,11 +278,13 @@ def test_a_beam_finds_the_same_for_a_sentence_alone_and_among_others(searched):
 
 
 def test_coverage_asks_for_all_words_of_the_source(searched):
-    plain, covering = searched(4, 4), searched(4, 4, coverage=0.4)
+    plain, covering = searched(4, 2), searched(4, 4, coverage=0.4)
+    lost = []
     for without, found in zip(plain, covering, strict=True):
         score = {h.tokens: h.score for h in without}
-        # What is left of a word that is not attended to is a loss, never a gain.
-        assert all(h.score < score.get(h.tokens, 1.0) for h in found)
+        lost += [score[h.tokens] - h.score for h in found if h.tokens in score]
+    assert min(lost) > -1e-5  # a word that is not attended to is a loss, never a gain
+    assert max(lost) > 0.1
 
 
 # Configs
