@@ -5,7 +5,6 @@ shown together, so that a config is mended once.
 """
 
 import pathlib
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -50,11 +49,12 @@ def find_problems(config: ConfigDict) -> list[str]:
     if "tokenizer" in config:
         problems += _impossible_text(config)
     if "decode" in config:
-        problems += find_search_problems(config, config.decode)
+        options = decoding.Options(**config.decode)
+        problems += find_search_problems(config, options)
     return problems + task.find_problems(config)
 
 
-def find_search_problems(config: ConfigDict, options: Any) -> list[str]:
+def find_search_problems(config: ConfigDict, options: decoding.Options) -> list[str]:
     """Also asked when one answer is to be searched in another way than the others."""
     problems = decoding.find_problems(options)
     if options.coverage and config.model.get("attention") == "none":
