@@ -4,10 +4,10 @@
     python benchmarks/recurrent.py speed
     python benchmarks/recurrent.py scores RUN RUN …
 
-`reach` draws how much the log-probability of an output word depends on the embedding of
-a source word that was read so many words before; `speed` trains on sentences of given
-lengths, by turns; `scores` translates short and long sentences. RUNs are translation
-runs of any model, such as those of configs/quickstart.py and configs/recurrent.py.
+`reach` draws how much the log-probability of an output token depends on the embedding
+of a source token that was read so many tokens before; `speed` trains on sentences of
+given lengths, by turns; `scores` translates short and long sentences. RUNs are runs of
+translation of any model, such as of configs/quickstart.py and configs/recurrent.py.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from transformer_jax.visualize import figures
 
 FIRST_ID = 4  # of a token that is a piece of text
 SIDES = {"Transformer": "quickstart", "LSTM": "recurrent:lstm_attention"}
-ENOUGH = 30  # pairs of words that a mean is taken of, at least
+ENOUGH = 30  # pairs of tokens that a mean is taken of, at least
 
 
 def main() -> int:
@@ -56,6 +56,7 @@ def parse_arguments() -> argparse.Namespace:
     reach = commands.add_parser("reach", help="a picture of gradients by distance")
     reach.add_argument("--output", default="reach.png")
     reach.add_argument("--sentences", type=int, default=200)
+    reach.add_argument("--fresh", action="store_true", help="as before their training")
     reach.set_defaults(show=draw_reach)
 
     speed = commands.add_parser("speed", help="tokens/s of training by length")
@@ -87,23 +88,25 @@ def draw_reach(args: argparse.Namespace) -> None:
         run = transformer_jax.load(path)
         records = run.task.source(run.config).read(args.split)
         count = min(args.sentences, len(records))
+        if args.fresh:
+            run.params = run.task.init(jax.random.key(run.config.seed))
         curves[pathlib.Path(path).name] = reach(run, [records[i] for i in range(count)])
     figures.reach(curves).savefig(args.output, dpi=150)
-    print("words back  " + "  ".join(curves))
+    print("tokens back  " + "  ".join(curves))
     for back in (1, 2, 5, 10, 20, 30, 40):
         cells = [
             f"{amounts[back - 1] if back <= len(amounts) else np.nan:{len(name)}.2g}"
             for name, amounts in curves.items()
         ]
-        print(f"{back:10}  " + "  ".join(cells))
+        print(f"{back:11}  " + "  ".join(cells))
     print(f"drawn in {args.output}")
 
 
 def reach(run: transformer_jax.run.Run, records: Sequence[dict]) -> list[float]:
     """The mean gradient norm 1, 2, … words back, as far as there are enough pairs.
 
-    Between word s of a source of S words and word t of the output, S - s + t words have
-    been read: that many steps of a recurrence, if it does not attend.
+    Between token s of a source of S tokens and token t of the output S - s + t tokens
+    are read: so many steps of a recurrence that reads one way and does not attend.
     """
     measure, found = gradient_norms(run.task.module), {}
     for record in records:

@@ -20,6 +20,7 @@ SOURCE = jnp.array([[4, 9, 6, 11, 3], [5, 8, 3, 0, 0]])
 TARGET = jnp.array([[7, 12, 3], [13, 3, 0]])
 CELLS = tuple(recurrent.CELLS)
 KINDS = [(cell, attention) for cell in CELLS for attention in recurrent.ATTENTIONS]
+LSTM = {"cell": "lstm", "attention": "additive"}
 SOME_KINDS = [kind for kind in KINDS if kind[0] == "lstm" or kind[1] == "dot"]
 
 
@@ -107,7 +108,7 @@ def test_padding_has_no_influence_however_much_there_is(cell, attention):
 
 
 def test_no_output_sees_its_own_answer_or_a_later_one():
-    run = forward()
+    run = forward(**LSTM)
     before = run(*pair()).logits
     for t in range(T):
         after = run(*pair(target=TARGET.at[0, t].set(14))).logits
@@ -171,33 +172,30 @@ def test_the_loss_asks_something_of_every_parameter(cell, attention):
 
 
 def test_a_fresh_model_neither_forgets_nor_grows():
-    module = Recurrent(config(cell="lstm"))
-    params = flat(jax.jit(module.init)(jax.random.key(3), *pair())["params"])
-    kernels = [p for name, p in params.items() if name.endswith("recurrent")]
-    assert len(kernels) == 3  # two ways, and the decoder's one
-    for kernel in kernels:
-        size = len(kernel)
-        for gate in jnp.split(kernel, 4, axis=1):
-            np.testing.assert_allclose(gate @ gate.T, np.eye(size), atol=1e-5)
-    bias = params["decoder/layer_0/forward/input/bias"]
-    expected = np.repeat([0.0, 1.0, 0.0, 0.0], D)
-    np.testing.assert_array_equal(bias, expected)
+    x, real = jnp.zeros((B, T, D)), jnp.ones((B, T), bool)
+    params = recurrent.Recurrence("lstm", 7).init(jax.random.key(3), x, real)["params"]
+    for gate in jnp.split(params["recurrent"], 4, axis=1):
+        np.testing.assert_allclose(gate @ gate.T, np.eye(7), atol=1e-5)
+    forgetting = np.repeat([0.0, 1.0, 0.0, 0.0], 7)
+    np.testing.assert_array_equal(params["input"]["bias"], forgetting)
 
 
 def test_weights_are_one_head_of_one_layer():
-    (weights,) = forward(attention="dot")(*pair()).cross_attention
+    (weights,) = forward(cell="lstm", attention="dot")(*pair()).cross_attention
     assert weights.shape == (B, 1, T, S)
     np.testing.assert_allclose(weights.sum(-1), np.ones((B, 1, T)), atol=1e-6)
-    assert forward(attention="none")(*pair()).cross_attention == ()
+    without = forward(cell="lstm", attention="none")(*pair())
+    assert without.cross_attention == ()
 
 
 def test_bfloat16_keeps_parameters_states_and_logits_in_float32():
     half = {"dtype": "bfloat16"}
-    module, exact = Recurrent(config(**half)), forward()(*pair()).logits[..., :V]
+    module, exact = Recurrent(config(**half)), forward(**LSTM)(*pair()).logits[..., :V]
     logits = forward(**half)(*pair()).logits[..., :V]
     assert logits.dtype == jnp.float32
     batch = {"source": SOURCE, "source_segments": segments(SOURCE)}
-    static, state = module.apply({"params": drawn(**half)}, batch, 3, method="start")
+    start = functools.partial(module.apply, length=3, method="start")
+    static, state = jax.eval_shape(start, {"params": drawn(**half)}, batch)
     assert {leaf.dtype for leaf in jax.tree.leaves(state)} == {np.dtype("f4")}
     assert static["memory"].dtype == jnp.bfloat16
     assert {leaf.dtype for leaf in flat(drawn(**half)).values()} == {np.dtype("f4")}
@@ -208,22 +206,19 @@ def test_bfloat16_keeps_parameters_states_and_logits_in_float32():
 
 @pytest.mark.parametrize("kind", ["embedding", "residual"])
 def test_each_dropout_rate_alone_changes_training_and_never_evaluation(kind):
-    params = drawn()
-
-    def run(train, **rate):
-        module, rngs = Recurrent(config(**rate)), {"dropout": jax.random.key(0)}
-        run = jax.jit(functools.partial(module.apply, train=train))
-        return run({"params": params}, *pair(), rngs=rngs).logits
-
-    rate = {f"dropout_{kind}": 0.3}
-    np.testing.assert_array_equal(run(False, **rate), run(False))
-    assert np.abs(run(True, **rate) - run(False)).max() > 1e-2
+    module, plain = Recurrent(config(**{f"dropout_{kind}": 0.3})), forward(**LSTM)
+    run = jax.jit(module.apply, static_argnames="train")
+    given = {"params": drawn(**LSTM)}, *pair()
+    expected = plain(*pair()).logits
+    np.testing.assert_array_equal(run(*given).logits, expected)
+    dropped = run(*given, train=True, rngs={"dropout": jax.random.key(0)}).logits
+    assert np.abs(dropped - expected).max() > 1e-2
 
 
 def test_several_devices_give_the_loss_and_gradients_of_one():
     module = Recurrent(config(d_model=16, vocab_rows=24, source_vocab_rows=32))
     inputs = [jnp.tile(array, (4, 1)) for array in pair()]
-    params = jax.jit(module.init)(jax.random.key(0), *inputs)["params"]
+    params = draw(jax.eval_shape(module.init, jax.random.key(0), *inputs)["params"])
 
     def total(params, *inputs):
         logits = module.apply({"params": params}, *inputs).logits[..., :V]
@@ -251,8 +246,7 @@ def searched():
     sizes = dict.fromkeys(("vocab_size", "source_vocab_size"), vocab)
     rows = dict.fromkeys(("vocab_rows", "source_vocab_rows"), vocab)
     module = Recurrent(config(**sizes, **rows, cell="gru", tie="all"))
-    params = module.init(jax.random.key(5), *pair())["params"]
-    params = jax.tree.map(lambda a: a * 3, params)  # answers of many lengths
+    params = draw(jax.eval_shape(module.init, jax.random.key(0), *pair())["params"])
     rng = np.random.default_rng(8)
     asked = [
         Asked([*rng.integers(4, vocab, size=n % 5 + 1).tolist(), 3]) for n in range(7)

@@ -158,7 +158,7 @@ def test_the_package_is_imported_without_matplotlib():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_reach_is_a_line_a_model_from_one_word_back_on_a_logarithmic_scale():
+def test_reach_is_a_line_a_model_from_one_token_back_on_a_logarithmic_scale():
     curves = {"near": [0.5, 0.05, 0.005], "far": [0.5, 0.4]}
     (axes,) = draw(figures.reach(curves)).axes
     assert [line.get_label() for line in axes.lines] == ["near", "far"]

@@ -149,9 +149,9 @@ def attention(
 
 
 def reach(curves: dict[str, Sequence[float]]) -> "Figure":
-    """How much of a gradient arrives 1, 2, … words back, a line for each model.
+    """How much of a gradient arrives 1, 2, … tokens back, a line for each model.
 
-    On a logarithmic scale a share that is lost with every word is a straight line.
+    On a logarithmic scale a share that is lost with every token is a straight line.
     """
     figure = _make_figure(8.0, 4.5)
     axes = figure.subplots()
@@ -159,8 +159,8 @@ def reach(curves: dict[str, Sequence[float]]) -> "Figure":
         color = LINES[i % len(LINES)]
         axes.plot(range(1, len(amounts) + 1), amounts, color=color, label=name)
     axes.set(
-        title="Gradient that reaches a word of the source",
-        xlabel="words read since then, by encoder and decoder",
+        title="Gradient that reaches a token of the source",
+        xlabel="tokens read since then, by encoder and decoder",
         ylabel="mean norm of ∂ log p / ∂ embedding",
         yscale="log",
     )
