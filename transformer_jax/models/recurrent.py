@@ -223,11 +223,18 @@ class Attention(nn.Module):
         return jnp.tanh(self.out(jnp.concatenate([seen, x], axis=-1))), weights
 
 
-@jax.checkpoint
 def _additive(query, keys, score):
-    """v · tanh(q_t + k_s). Its [B, T, S, D] is made again for gradients, not kept."""
-    both = jnp.tanh(query[:, :, None] + keys[:, None])
-    return (score * both).sum(axis=-1, dtype=jnp.float32)
+    """v · tanh(q_t + k_s), for one t after the other: all at once leave every cache.
+
+    Of each t, [B, S, D] numbers are made again for the gradient, and not kept.
+    """
+
+    @jax.checkpoint
+    def at_position(query):
+        both = jnp.tanh(query[:, None] + keys)
+        return jnp.matmul(both, score, preferred_element_type=jnp.float32)
+
+    return jax.lax.map(at_position, query.swapaxes(0, 1)).swapaxes(0, 1)
 
 
 @flax.struct.dataclass
