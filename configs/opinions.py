@@ -26,7 +26,7 @@ def get_config(variant="label"):
         config.data.answers = "numbers"
         config.checkpoint.best = "r"
 
-    config.data.train_size = 40_000
+    config.data.train_size = 60_000
     config.data.validation_size = 500
     config.data.test_size = 1000
     config.data.batch_tokens = 2048
@@ -39,10 +39,12 @@ def get_config(variant="label"):
     config.model.d_model = 128
     config.model.d_ff = 256
     config.model.num_heads = 4
+    config.model.norm = "pre"  # post-norm stays at 80 %
 
-    config.train.steps = 3000
+    config.train.steps = 2500
+    config.optim.schedule = "linear"
+    config.optim.constant = 0.0015
     config.optim.warmup_steps = 200
-    config.optim.constant = 0.5
-    config.eval.every = 300
+    config.eval.every = 500
     config.checkpoint.every = 100
     return config

@@ -58,9 +58,11 @@ def _treebank(config):
     config.model.d_model = 128
     config.model.d_ff = 512
     config.model.num_heads = 4
+    config.model.norm = "pre"  # post-norm needs twice the steps and more
     config.model.dropout_embedding = 0.0
     config.model.dropout_residual = 0.0
     config.train.steps = 3000
+    config.optim.constant = 0.7
     config.optim.warmup_steps = 250
     config.decode.beams = 1
     config.decode.extra_length = 80

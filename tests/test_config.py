@@ -41,8 +41,9 @@ VARIANTS = {
     "smalltalk": [""],
     "images": ["", ":digits", ":mnist"],
     "parsing": ["", ":treebank", ":wsj", ":semi_supervised"],
-    "recurrent": ["", ":rnn", ":rnn_attention", ":lstm", ":lstm_attention", ":gru",
-                  ":gru_attention", ":multi30k"],
+    "recurrent": ["", ":rnn", ":gru", ":lstm", ":rnn_attention", ":gru_attention",
+                  ":lstm_attention", ":multi30k"],
+    "table3": ["", ":base", ":a_1", ":d_smoothing_2", ":big"],
 }  # fmt: skip
 
 
@@ -235,8 +236,9 @@ def test_overrides_are_taken_out_of_a_command_line_in_both_forms():
 
 
 def test_only_declared_keys_may_differ_when_a_run_is_continued():
-    old = {"model.d_ff": 1, "mesh.data": 1, "log.every": 1, "train.steps": 5}
-    new = {"model.d_ff": 2, "mesh.data": 8, "log.every": 2, "train.steps": 9}
+    old = dict(config.items(config.base()))
+    old |= {"model.d_ff": 1, "mesh.data": 1, "log.every": 1, "train.steps": 5}
+    new = old | {"model.d_ff": 2, "mesh.data": 8, "log.every": 2, "train.steps": 9}
     assert config.differences(old, new) == ["model.d_ff: 1 in the run, now 2"]
     known = {k for k, _ in config.items(config.base())}
     for key in config.MAY_CHANGE_ON_RESUME:

@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 def load(path, weights=""):
     """Opens a run directory: `load("runs/quickstart").predict(["…"])`.
 
-    `weights` is average, best or last; by default what the run's config says.
+    `weights` is average, best, last or ema; by default what the run's config says.
     """
     from transformer_jax import run  # importing jax takes a second: only when used
 

@@ -33,6 +33,7 @@ class TrainState:
     params: Any
     opt_state: Any
     key: Any
+    ema: Any = None  # a running mean of the parameters, if one is kept
 
 
 class Damaged(Exception):
@@ -84,6 +85,8 @@ class Checkpoints:
         """Begins to save; a score that is not finite never ranks."""
         rest = {"step": state.step, "opt_state": state.opt_state, "key": state.key}
         items = {"params": state.params, "rest": rest}
+        if state.ema is not None:
+            items["ema"] = state.ema
         self._save(step, items, score)
 
     def save_params(self, step: int, params: Any) -> None:
@@ -123,11 +126,15 @@ class Checkpoints:
     def restore(self, step: int, like: TrainState) -> TrainState:
         """The state at a step, placed as `like` (abstract arrays with shardings)."""
         rest = {"step": like.step, "opt_state": like.opt_state, "key": like.key}
-        items = self._restore(step, {"params": like.params, "rest": rest})
-        return TrainState(params=items["params"], **items["rest"])
+        wanted = {"params": like.params, "rest": rest}
+        if like.ema is not None:
+            wanted["ema"] = like.ema
+        found = self._restore(step, wanted)
+        return TrainState(**found.pop("rest"), **found)
 
-    def restore_params(self, step: int, like: Any) -> Any:
-        return self._restore(step, {"params": like})["params"]
+    def restore_params(self, step: int, like: Any, name: str = "params") -> Any:
+        """The parameters, or (`ema`) their running mean."""
+        return self._restore(step, {name: like})[name]
 
     def _restore(self, step: int, items: dict[str, Any]) -> dict[str, Any]:
         folder = self.folder / str(step)

@@ -8,7 +8,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from transformer_jax import decoding, tasks
+from transformer_jax import cli, decoding, optim, tasks
 from transformer_jax.config import base, items
 from transformer_jax.data import tokenizer
 from transformer_jax.errors import nearest
@@ -18,15 +18,17 @@ CHOICES = {
     "data.batching": ("buckets", "packed"),
     "tokenizer.kind": tokenizer.KINDS,
     "model.norm": layers.NORMS,
-    "model.activation": tuple(layers.ACTIVATIONS),
+    "model.norm_kind": layers.NORM_KINDS,
+    "model.activation": (*layers.ACTIVATIONS, *layers.GATES),
     "model.positions": positions.POSITIONS,
+    "model.rotary_scaling": positions.SCALINGS,
     "model.tie": embeddings.TIES,
     "model.cell": tuple(recurrent.CELLS),
     "model.attention": recurrent.ATTENTIONS,
     "model.dtype": ("float32", "bfloat16"),
-    "optim.name": ("adam",),
-    "optim.schedule": ("noam", "constant"),
-    "eval.weights": ("average", "best", "last"),
+    "optim.name": tuple(optim.OPTIMIZERS),
+    "optim.schedule": tuple(optim.SCHEDULES),
+    "eval.weights": cli.WEIGHTS,
     "mesh.platform": ("any", "cpu", "gpu", "tpu"),
 }
 
@@ -88,7 +90,9 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
         "data.row_multiple", "data.length_multiple", "tokenizer.vocab_size",
         "tokenizer.row_multiple",
         "model.d_model", "model.d_ff", "model.num_heads", "model.encoder_layers",
-        "model.decoder_layers", "model.layers", "model.max_positions", "train.steps",
+        "model.decoder_layers", "model.layers", "model.max_positions",
+        "model.relative_distance",
+        "model.rotary_base", "model.rotary_factor", "train.steps",
         "train.accumulation", "optim.warmup_steps", "eval.every", "eval.batch_rows",
         "eval.max_length",
         "checkpoint.every",
@@ -99,7 +103,7 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
                  if values.get(k, 1) < 1]  # fmt: skip
     for key, value in values.items():
         share = ".dropout_" in key or key in (
-            "train.label_smoothing", "tokenizer.sampling"
+            "train.label_smoothing", "tokenizer.sampling", "optim.ema",
         )  # fmt: skip
         if share and not 0 <= value < 1:
             problems.append(f"{key} = {value}: a share, at least 0 and less than 1")
@@ -124,6 +128,7 @@ def _impossible_transformer(config: ConfigDict) -> list[str]:
         problems.append(
             f"model.num_heads {n} does not divide over mesh.tensor {config.mesh.tensor}"
         )
+    problems += _impossible_heads(model)
     if model.positions.startswith("sinusoid") and model.d_model % 2:
         problems.append(
             f"model.d_model {model.d_model} is odd, sinusoids come in pairs: "
@@ -134,6 +139,29 @@ def _impossible_transformer(config: ConfigDict) -> list[str]:
         problems.append(
             f"model.max_positions {model.max_positions} < {longest} ({LONGEST}): raise "
             "the table, or lower the other"
+        )
+    return problems
+
+
+def _impossible_heads(model: ConfigDict) -> list[str]:
+    """Of queries that share keys, and of queries that are turned."""
+    problems = []
+    kv_heads = model.kv_heads or model.num_heads
+    if kv_heads < 1 or model.num_heads % kv_heads:
+        problems.append(
+            f"model.num_heads {model.num_heads} does not divide over model.kv_heads "
+            f"{model.kv_heads}: so many queries share the keys of one"
+        )
+    size = model.d_k or model.d_model // max(model.num_heads, 1)
+    if model.positions == "rotary" and size % 2:
+        problems.append(
+            f"rotary positions turn pairs, but a head has {size} numbers: set "
+            f"model.d_k to {size + 1}"
+        )
+    if model.rotary_factor != 1.0 and model.rotary_scaling == "none":
+        problems.append(
+            f"model.rotary_factor = {model.rotary_factor} has no effect without "
+            "model.rotary_scaling: linear or ntk"
         )
     return problems
 
@@ -193,12 +221,8 @@ def _impossible_text(config: ConfigDict) -> list[str]:
 
 
 def _impossible_plans(config: ConfigDict) -> list[str]:
-    data, train, mesh, problems = config.data, config.train, config.mesh, []
-    if config.optim.schedule == "noam" and config.optim.warmup_steps > train.steps:
-        problems.append(
-            f"optim.warmup_steps {config.optim.warmup_steps} is beyond train.steps "
-            f"{train.steps}: the learning rate would never reach its peak"
-        )
+    data, mesh, problems = config.data, config.mesh, []
+    problems += _impossible_optimizers(config)
     if config.eval.every % config.checkpoint.every:
         problems.append(
             f"eval.every {config.eval.every} is no multiple of checkpoint.every "
@@ -236,6 +260,30 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
         problems.append(
             f"data.length_multiple {data.length_multiple} does not divide over "
             f"mesh.sequence {mesh.sequence}: set it to {mesh.sequence}"
+        )
+    return problems
+
+
+def _impossible_optimizers(config: ConfigDict) -> list[str]:
+    settings, steps, problems = config.optim, config.train.steps, []
+    if settings.schedule != "constant" and settings.warmup_steps > steps:
+        problems.append(
+            f"optim.warmup_steps {settings.warmup_steps} is beyond train.steps "
+            f"{steps}: the learning rate would never reach its peak"
+        )
+    if not 0 < settings.decay_share <= 1:
+        problems.append(
+            f"optim.decay_share = {settings.decay_share}: a share of all updates, more "
+            "than 0 and at most 1"
+        )
+    if settings.weight_decay and settings.name == "adam":
+        problems.append(
+            f"optim.weight_decay = {settings.weight_decay} is not part of adam: set "
+            "optim.name = 'adamw', or the decay to 0.0"
+        )
+    if config.eval.weights == "ema" and not settings.ema:
+        problems.append(
+            "eval.weights = 'ema' needs a running mean: set optim.ema, such as 0.999"
         )
     return problems
 

@@ -13,6 +13,7 @@ from transformer_jax.errors import UserError, nearest
 
 USER_MISTAKE = 2
 PREEMPTED = 75
+WEIGHTS = ("average", "best", "last", "ema")  # of a run: which of them answer
 
 
 def run(main: Callable[[dict[str, str]], int | None]) -> None:
@@ -73,6 +74,16 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         hint = nearest(value, choices)
         raise UserError(f"--{name}={value}: choose {' | '.join(choices)}.{hint}")
+
+
+def define_weights() -> None:
+    choices = " | ".join(WEIGHTS)
+    flags.DEFINE_string("weights", "", f"{choices} (default: the run's).")
+
+
+def check_weights(asked: str) -> None:
+    if asked:
+        check_choice("weights", asked, WEIGHTS)
 
 
 def refuse_overrides(overrides: dict[str, str]) -> None:

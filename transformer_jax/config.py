@@ -20,7 +20,7 @@ from transformer_jax.errors import UserError, nearest
 # What may differ when a run is continued: none of it changes what is learned from
 # which example. Everything else is compared with the run directory's config.json.
 MAY_CHANGE_ON_RESUME = (
-    "train.steps",  # none of the schedules depends on the last step
+    "train.steps",  # unless the schedule ends there: see `differences`
     "train.patience",
     "data.folder",  # the data are compared by what they hold, not by where they are
     "mesh",
@@ -83,14 +83,18 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     train.patience = 0  # evaluations without a better one before stopping; 0: never
 
     config.optim = optim = ConfigDict()
-    optim.name = "adam"  # adam
-    optim.schedule = "noam"  # noam: c · d_model^-½ · min(s^-½, s · warmup^-1.5) (5.3)
-    optim.constant = 1.0  # c of the schedule
+    optim.name = "adam"  # adam | adamw | adafactor | lion | muon
+    optim.schedule = "noam"  # noam (5.3) | constant | rsqrt | linear | cosine | wsd
+    optim.constant = 1.0  # noam: a factor; of others: the highest learning rate
     optim.warmup_steps = 4000  # updates
+    optim.decay_steps = 0  # linear, cosine: updates until the end; 0: train.steps
+    optim.decay_share = 0.1  # wsd: share of all updates in which it falls at last
     optim.beta1 = 0.9  # decay of the mean gradient
     optim.beta2 = 0.98  # decay of the mean squared gradient
     optim.epsilon = 1e-9  # added to its root
+    optim.weight_decay = 0.0  # of matrices, times the learning rate; not adam
     optim.clip_norm = 0.0  # largest gradient norm, others are scaled down; 0: off
+    optim.ema = 0.0  # decay of a running mean of the parameters; 0: none
 
     config.eval = evaluation = ConfigDict()
     evaluation.every = 5000  # updates between evaluations of the validation split
@@ -98,7 +102,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     evaluation.answers = 0  # validation examples answered and scored; 0: all
     evaluation.samples = 3  # answers shown in the log
     evaluation.splits = ("test",)  # scored when training is done
-    evaluation.weights = "average"  # used for answers: average | best | last
+    evaluation.weights = "average"  # used for answers: average | best | last | ema
     evaluation.batch_rows = 128  # sentences decoded together
 
     config.decode = decode = ConfigDict()
@@ -168,11 +172,19 @@ def _transformer(model: ConfigDict) -> None:
     model.num_heads = 8  # attentions side by side in a layer
     model.d_k = 0  # size of a head's queries and keys; 0: d_model / num_heads
     model.d_v = 0  # size of a head's values; 0: d_model / num_heads
+    model.kv_heads = 0  # heads of keys and values, shared by queries; 0: num_heads
+    model.qk_norm = False  # norm queries and keys before their product
     model.norm = "post"  # post (the paper) | pre
+    model.norm_kind = "layer"  # layer | rms (no mean taken out, no bias)
     model.norm_epsilon = 1e-6  # added to the variance
-    model.activation = "relu"  # relu | gelu
-    model.positions = "sinusoid"  # sinusoid | sinusoid_concat | learned | none
+    model.activation = "relu"  # relu | gelu | silu | relu2 | glu | re-, ge- or swiglu
+    model.positions = "sinusoid"  # or learned | rotary | relative | alibi | none | …
     model.max_positions = 512  # rows of a learned table
+    model.rotary_base = 10_000.0  # the slowest wave has 2π times so many positions
+    model.rotary_scaling = "none"  # to read longer texts: none | linear | ntk
+    model.rotary_factor = 1.0  # how many times as long as trained
+    model.relative_buckets = 32  # of distances, each with a number for each head
+    model.relative_distance = 128  # from here on distances share a bucket
     model.tie = "all"  # source, target and output share a table: all | decoder | none
     model.dropout_embedding = 0.1  # on embedding + position (5.4)
     model.dropout_residual = 0.1  # on each sublayer's output (5.4)
@@ -240,9 +252,16 @@ def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Lines about the keys that differ and may not, when a run is continued."""
+    from transformer_jax import optim  # which needs jax
+
     lines = []
+    may_change = set(MAY_CHANGE_ON_RESUME)
+    if new["optim.schedule"] in optim.ENDING and not new["optim.decay_steps"]:
+        may_change.remove("train.steps")
+    # A key that is younger than the run: it had what is the default.
+    old = dict(items(base(new["task"], new["model.name"]))) | old
     for key in sorted({*old, *new}):
-        free = any(key == k or key.startswith(k + ".") for k in MAY_CHANGE_ON_RESUME)
+        free = any(key == k or key.startswith(k + ".") for k in may_change)
         if not free and old.get(key) != new.get(key):
             lines.append(f"{key}: {old.get(key)!r} in the run, now {new.get(key)!r}")
     return lines

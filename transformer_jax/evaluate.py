@@ -134,7 +134,7 @@ def define_flags() -> None:
     flags.DEFINE_string("split", "", "A split of the run's own data, such as test.")
     flags.DEFINE_string("source", "", "A file to answer, one line an example.")
     flags.DEFINE_string("reference", "", "The right answers, line by line.")
-    flags.DEFINE_string("weights", "", "average | best | last (default: the run's).")
+    cli.define_weights()
     flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
     flags.DEFINE_string("answers", "", "A file to write the answers to.")
     flags.DEFINE_string("compare", "", "Another run: is this one better, or by chance?")
@@ -150,8 +150,7 @@ def main(overrides: dict[str, str]) -> None:
         cli.fail("--source and --reference go together: one line of each an example")
     if bool(args.source) == bool(args.split):
         cli.fail("say what to score: --split=test, or --source=F --reference=F")
-    if args.weights:
-        cli.check_choice("weights", args.weights, ("average", "best", "last"))
+    cli.check_weights(args.weights)
     runs.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
     other = runs.load(args.compare) if args.compare else None

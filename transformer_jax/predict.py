@@ -30,7 +30,7 @@ def define_flags() -> None:
     flags.DEFINE_string("workdir", "", "The run directory.")
     flags.DEFINE_string("input", "", "A file to answer, line by line; default: stdin.")
     flags.DEFINE_string("output", "", "A file for the answers; default: stdout.")
-    flags.DEFINE_string("weights", "", "average | best | last (default: the run's).")
+    cli.define_weights()
     flags.DEFINE_string("format", "text", "text | jsonl (scores, all of n_best).")
     flags.DEFINE_integer(
         "max_input", 0, "Pieces a line may have (default: as trained)."
@@ -68,8 +68,7 @@ def main(overrides: dict[str, str]) -> int:
     cli.require("workdir", args.workdir, "the run directory to predict with")
     cli.check_choice("format", args.format, ("text", "jsonl"))
     cli.check_choice("on_long", args.on_long, ON_LONG)
-    if args.weights:
-        cli.check_choice("weights", args.weights, ("average", "best", "last"))
+    cli.check_weights(args.weights)
     if args.max_input < 0:
         raise UserError(f"--max_input={args.max_input}: must be at least 1")
     if (args.n_best or 1) > 1 and args.format == "text":

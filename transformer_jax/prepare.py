@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax import metrics, tasks
+from transformer_jax import metrics, sharding, tasks
 from transformer_jax.data import cache
 from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Buckets, Plan
@@ -44,6 +44,23 @@ class Prepared:
     train: Split
     held_out: dict[str, Split]
     ledger: dict[str, Any]
+
+
+def prepare_together(
+    config: ConfigDict, folder: Folder, writer: metrics.Writer
+) -> Prepared:
+    """Process 0 learns and encodes; the others are told when its work can be found."""
+    if not writer.active and not sharding.told_by_first(False):
+        raise UserError("process 0 could not prepare the data: its message says why")
+    done = False
+    try:
+        prepared = prepare(config, folder, writer.say, writer.progress)
+        folder.adopt_data(prepared.ledger, write=writer.active)
+        done = True
+    finally:
+        if writer.active:
+            sharding.told_by_first(done)
+    return prepared
 
 
 def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> Prepared:

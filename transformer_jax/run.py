@@ -192,7 +192,7 @@ class Run:
 def load(path: str | os.PathLike, weights: str = "") -> Run:
     """Opens a run directory, or a bundle made of one.
 
-    `weights` (average, best, last) overrides what the run's config asks for.
+    `weights` (average, best, last, ema) overrides what the run's config asks for.
     """
     folder = Folder(path)
     about = bundle.check(folder.path) if bundle.is_bundle(folder.path) else None
@@ -230,6 +230,8 @@ def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
             raise UserError(
                 f"{folder.path} has no checkpoint yet: its training has not saved one"
             )
+        if weights == "ema":
+            return checkpoints.restore_params(steps[-1], like, "ema"), steps[-1], "ema"
         step = checkpoints.best_step() if weights == "best" else steps[-1]
         words = "best" if weights == "best" else "last"
         step = steps[-1] if step is None else step

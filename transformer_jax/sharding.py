@@ -28,8 +28,9 @@ RULES = (
     (r"embedding$", PartitionSpec(("tensor", "fsdp"), None)),
     (r"projection/kernel$", PartitionSpec("fsdp", "tensor")),
     (r"positions/table$", PartitionSpec(None, "fsdp")),
-    (r"(query|key|value|inner|input)/kernel$", PartitionSpec("fsdp", "tensor")),
-    (r"(query|key|value|inner|input)/bias$", PartitionSpec("tensor")),
+    (r"position_bias/table$", PartitionSpec(None, "tensor")),  # a column for each head
+    (r"(query|key|value|inner|gate|input)/kernel$", PartitionSpec("fsdp", "tensor")),
+    (r"(query|key|value|inner|gate|input)/bias$", PartitionSpec("tensor")),
     (r"recurrent$", PartitionSpec("fsdp", None)),  # used again at every position
     (r"attention/score$", PartitionSpec()),
     (r"(out|outer)/kernel$", PartitionSpec("tensor", "fsdp")),
@@ -37,6 +38,7 @@ RULES = (
     (r"norm/(scale|bias)$", PartitionSpec()),
     (r"head/(kernel|bias)$", PartitionSpec()),  # as many columns as there are labels
     (r"patches/(kernel|bias)$|class_token$", PartitionSpec()),  # as few rows as pixels
+    (r"ns_coeffs$", PartitionSpec()),  # Muon's: three numbers
 )
 
 
@@ -126,7 +128,8 @@ def spec_of(name: str, leaf: Any) -> PartitionSpec:
         return PartitionSpec()
     for pattern, spec in RULES:
         if re.search(pattern, name):
-            return spec
+            # Adafactor keeps one number a row or column of a matrix: too few to split.
+            return spec if len(spec) <= leaf.ndim else PartitionSpec()
     raise ValueError(
         f"no sharding rule matches the parameter {name!r} of shape {leaf.shape}: "
         "add a line to RULES in transformer_jax/sharding.py"

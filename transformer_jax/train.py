@@ -37,7 +37,7 @@ from transformer_jax.data import batches
 from transformer_jax.data import store as stores
 from transformer_jax.errors import UserError
 from transformer_jax.preemption import Preemption
-from transformer_jax.prepare import Prepared, make_plan, prepare
+from transformer_jax.prepare import make_plan, prepare_together
 from transformer_jax.programs import Programs
 
 IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
@@ -99,23 +99,6 @@ def train(
     return 0
 
 
-def prepare_together(
-    config: ConfigDict, folder: runs.Folder, writer: metrics.Writer
-) -> Prepared:
-    """Process 0 learns and encodes; the others are told when its work can be found."""
-    if not writer.active and not sharding.told_by_first(False):
-        raise UserError("process 0 could not prepare the data: its message says why")
-    done = False
-    try:
-        prepared = prepare(config, folder, writer.say, writer.progress)
-        folder.adopt_data(prepared.ledger, write=writer.active)
-        done = True
-    finally:
-        if writer.active:
-            sharding.told_by_first(done)
-    return prepared
-
-
 class Trainer:
     """A run in progress: the state, and everything that acts on it."""
 
@@ -144,6 +127,7 @@ class Trainer:
                 loss=self.task.loss,
                 optimizer=self.optimizer,
                 micro_batches=config.train.accumulation,
+                ema_decay=config.optim.ema,
             ),
             donate_argnums=0,
             out_shardings=(self.places, sharding.replicated(mesh)),
@@ -158,7 +142,9 @@ class Trainer:
     def _init(self, key: jax.Array) -> TrainState:
         params_key, root_key = jax.random.split(key)
         params = self.task.init(params_key)
-        return TrainState(jnp.int32(0), params, self.optimizer.init(params), root_key)
+        ema = params if self.config.optim.ema else None
+        opt_state = self.optimizer.init(params)
+        return TrainState(jnp.int32(0), params, opt_state, root_key, ema)
 
     def fit(self, preemption: Preemption) -> bool:
         """Trains to the last step, or to an early stop; False if preempted."""
@@ -294,9 +280,11 @@ class Trainer:
         if step % config.eval.every and step != config.train.steps:
             return None
         began = time.monotonic()
-        values = self.validation.teacher_forced(self.state.params)
+        state = self.state
+        params = state.ema if config.eval.weights == "ema" else state.params
+        values = self.validation.teacher_forced(params)
         scores, lines = self.validation.free_running(
-            self.state.params,
+            params,
             runs.decode_options(config),
             config.eval.answers,
             self.writer.progress,
@@ -340,7 +328,13 @@ class Trainer:
 
 
 def train_step(
-    state: TrainState, batch: dict, *, loss, optimizer, micro_batches: int
+    state: TrainState,
+    batch: dict,
+    *,
+    loss,
+    optimizer,
+    micro_batches: int,
+    ema_decay: float = 0.0,
 ) -> tuple[TrainState, dict[str, Any]]:
     """One update from one planned batch, in `micro_batches` parts."""
     key = jax.random.fold_in(state.key, state.step)
@@ -349,7 +343,11 @@ def train_step(
     grads = jax.tree.map(lambda g: g / weight, grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    state = TrainState(state.step + 1, params, opt_state, state.key)
+    ema = state.ema
+    if ema is not None:  # of what is there so far, as long as that is little
+        decay = jnp.minimum(ema_decay, (1 + state.step) / (10 + state.step))
+        ema = optax.incremental_update(params, ema, 1 - decay)
+    state = TrainState(state.step + 1, params, opt_state, state.key, ema)
     return state, {"sums": sums, "grad_norm": optax.tree.norm(grads)}
 
 
@@ -367,6 +365,7 @@ def finish(trainer: Trainer) -> dict[str, Any]:
     params, step, words = runs.read_params(folder, trainer.task, trainer.mesh, weights)
     result = {"step": steps[-1], "stopped_early": steps[-1] < config.train.steps}
     result |= {"weights": words, "averaged_steps": used, "scores": {}}
+    result["parameters"] = sum(math.prod(x.shape) for x in jax.tree.leaves(params))
     options = runs.decode_options(config)
     held_out = trainer.prepared.held_out
     for split in [s for s in config.eval.splits if s in held_out]:

@@ -1,5 +1,7 @@
 """The engine: batches that shrink and grow change no answer; large vocabularies."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,3 +93,13 @@ def test_the_largest_are_those_of_top_k_and_equals_come_in_their_order(vocab):
         expected = jax.lax.top_k(jnp.asarray(scores), count)
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_a_search_that_is_left_halfway_leaves_no_thread_behind(model):
+    before = threading.active_count()
+    engine = Engine(model[0], sharding.local_mesh(), 1, 1)
+    found = engine.search(model[1], ask(), KINDS["greedy"])
+    next(found)
+    assert threading.active_count() > before
+    found.close()
+    assert threading.active_count() == before

@@ -12,7 +12,6 @@ from transformer_jax import sharding
 from transformer_jax.errors import UserError
 from transformer_jax.models.transformer import TransformerConfig
 from transformer_jax.models.vision import (
-    POSITIONS,
     VisionConfig,
     ViT,
     resample,
@@ -25,6 +24,7 @@ B, D, F, N, K, H, LAYERS = 2, 14, 11, 2, 3, 5, 2
 HEIGHT, WIDTH, CHANNELS, PATCH, CLASSES = 6, 15, 2, 3, 13
 ROWS, COLUMNS = HEIGHT // PATCH, WIDTH // PATCH
 LENGTH = 1 + ROWS * COLUMNS
+ADDED = ("learned", "sinusoid", "sinusoid_2d")  # to what a patch is
 
 
 def look(**changes):
@@ -95,7 +95,7 @@ def run(module):
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", ADDED)
 def test_parameters_have_their_names_and_are_as_many_as_the_formula(norm, positions):
     found = flat(shapes(build(look(positions=positions), norm=norm)))
     attention = 2 * (D * N * K + N * K) + (D * N * H + N * H) + (N * H * D + D)
@@ -160,7 +160,7 @@ def test_every_pixel_tells_and_only_about_its_own_image():
     assert (gradient[1] != 0).all() and (gradient[0] == 0).all()
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", ADDED)
 def test_the_gradient_reaches_every_parameter(positions):
     for name, gradient in run(build(look(positions=positions)))[2].items():
         if name.endswith("key/bias"):
@@ -204,14 +204,14 @@ def exchange(positions, table=None):
 
 
 def test_only_positions_tell_where_a_patch_is():
-    for positions in POSITIONS:
+    for positions in ADDED:
         assert exchange(positions) > 1e-2, positions
     assert exchange("learned", jnp.zeros((LENGTH, D))) < 1e-5
 
 
 def test_each_kind_of_positions_is_another():
     made = {}
-    for positions in POSITIONS:
+    for positions in ADDED:
         module = build(look(positions=positions))
         params, images = draw(module)
         params = {**params, "patches": jax.tree.map(jnp.zeros_like, params["patches"])}
@@ -257,7 +257,7 @@ def test_a_resampled_table_keeps_the_class_token_and_the_means_of_a_plane(grid):
     np.testing.assert_allclose(jnp.diff(patches[..., 0], axis=1), 0, atol=1e-5)
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", ADDED)
 def test_a_model_is_resized_to_larger_images(positions):
     small, large = look(positions=positions), look(positions=positions, height=12)
     params, _ = draw(build(small))

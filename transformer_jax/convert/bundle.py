@@ -115,7 +115,7 @@ def _hash(path: pathlib.Path) -> str:
 def define_flags() -> None:
     flags.DEFINE_string("workdir", "", "The run directory.")
     flags.DEFINE_string("output", "", "The folder to make.")
-    flags.DEFINE_string("weights", "", "average | best | last (default: the run's).")
+    cli.define_weights()
 
 
 def main(overrides: dict[str, str]) -> None:
@@ -128,6 +128,7 @@ def main(overrides: dict[str, str]) -> None:
     folder = pathlib.Path(args.output)
     if folder.exists():
         raise UserError(f"--output={folder} exists: name a new folder")
+    cli.check_weights(args.weights)
     run = runs.load(args.workdir, args.weights)
     export(run, folder)
     size = sum(p.stat().st_size for p in folder.rglob("*")) / 1e6

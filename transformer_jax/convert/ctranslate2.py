@@ -167,7 +167,7 @@ def _names(tokenizer: Any) -> list[str]:
 def define_flags() -> None:
     flags.DEFINE_string("workdir", "", "The run directory.")
     flags.DEFINE_string("output", "", "The folder to make.")
-    flags.DEFINE_string("weights", "", "average | best | last (default: the run's).")
+    cli.define_weights()
 
 
 def main(overrides: dict[str, str]) -> None:
@@ -179,6 +179,7 @@ def main(overrides: dict[str, str]) -> None:
     cli.require("output", args.output, "the folder to make")
     if pathlib.Path(args.output).exists():
         raise UserError(f"--output={args.output} exists: name a new folder")
+    cli.check_weights(args.weights)
     run = runs.load(args.workdir, args.weights)
     export(run, pathlib.Path(args.output))
     print(f"exported   {run.weights} parameters of step {run.step} to {args.output}")

@@ -94,6 +94,7 @@ class Engine:
         waiting = collections.deque(self._batches(asked, options))
         threads = min(IN_FLIGHT, len(waiting))
         results: queue.SimpleQueue = queue.SimpleQueue()
+        abandoned = threading.Event()
 
         def work():
             try:
@@ -105,12 +106,15 @@ class Engine:
                             break
                         for found in self._search(params, asked, options, *batch):
                             results.put(found)
+                            if abandoned.is_set():
+                                return
                 results.put(None)
             except Exception as error:  # raised again where it is waited for
                 results.put(error)
 
-        for _ in range(threads):
-            threading.Thread(target=work, daemon=True).start()
+        workers = [threading.Thread(target=work) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
         try:
             while threads:
                 found = results.get()
@@ -120,8 +124,11 @@ class Engine:
                     threads -= 1
                 else:
                     yield found
-        finally:  # also when nobody asks for more
+        finally:  # also when nobody asks for more: a thread must not outlive Python
             waiting.clear()
+            abandoned.set()
+            for worker in workers:
+                worker.join()
 
     def _search(self, params, asked, options, rows, shape, members):
         inputs = _collate([asked[i] for i in members], rows, shape, options)
@@ -215,8 +222,12 @@ def longest_position(asked: Asked, options: Options) -> int:
 
 
 def bucket(length: int) -> int:
-    """The padded length of a source, a power of 2: each shape is compiled, so few."""
-    return max(16, 1 << (length - 1).bit_length())
+    """The padded length of a source: a power of 2, or halfway between two.
+
+    Each is compiled, so they are few; a sentence's own length decides, not its company.
+    """
+    whole = 1 << max(length - 1, 1).bit_length()
+    return max(12, whole * 3 // 4 if length <= whole * 3 // 4 else whole)
 
 
 def _kind(options: Options) -> Any:

@@ -4,8 +4,9 @@
 
 Axis letters, used by every signature and einsum of the package:
 `B` batch · `T` target or query length · `S` source or key length · `D` d_model ·
-`F` feed-forward · `N` heads · `K`, `H` sizes of one head's keys and values (they may
-differ: Table 3, rows B) · `V` vocabulary · `R` rows of a decoder, B × beams.
+`F` feed-forward · `N` heads · `G` heads of keys and values (fewer, if queries share
+them) · `K`, `H` sizes of one head's keys and values (they may differ: Table 3, rows B)
+· `V` vocabulary · `R` rows of a decoder, B × beams.
 The trap: an all-masked row must stay finite, so masked scores are finite too.
 """
 
@@ -18,7 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.layers import Dropout, dense, rms_norm
+from transformer_jax.models.positions import Place, rotate
 
 MASKED = -1e30  # a score: exp(MASKED - max) is exactly 0 in float32, yet never NaN
 
@@ -65,8 +67,8 @@ def look_ahead_mask(
 
 def attend(
     query: Float[Array, "B T N K"],
-    key: Float[Array, "B S N K"],
-    value: Float[Array, "B S N H"],
+    key: Float[Array, "B S G K"],
+    value: Float[Array, "B S G H"],
     mask: Mask | Bool[Array, "#B #N #T S"] | None = None,
     bias: Float[Array, "#B #N #T S"] | None = None,
     dropout: Any = None,
@@ -83,17 +85,21 @@ def attend(
 
 def attend_by_head(
     query: Float[Array, "B N T K"],
-    key: Float[Array, "B N K S"],
-    value: Float[Array, "B N S H"],
+    key: Float[Array, "B G K S"],
+    value: Float[Array, "B G S H"],
     mask: Mask | Bool[Array, "#B #N #T S"] | None = None,
     bias: Float[Array, "#B #N #T S"] | None = None,
     dropout: Any = None,
 ) -> tuple[Float[Array, "B N T H"], Float[Array, "B N T S"]]:
-    """`attend`, laid out as a cache holds it: two products, and nothing is moved."""
-    query = query / math.sqrt(query.shape[-1])
+    """`attend`, laid out as a cache holds it: two products, and nothing is moved.
+
+    Queries n·N/G … (n+1)·N/G - 1 share the keys and values of head n.
+    """
+    rows, heads, length, size = query.shape
+    grouped = query.reshape(rows, key.shape[1], -1, size) / math.sqrt(size)
     scores = jnp.einsum(
-        "bntk,bnks->bnts", query, key, preferred_element_type=jnp.float32
-    )
+        "bgtk,bgks->bgts", grouped, key, preferred_element_type=jnp.float32
+    ).reshape(rows, heads, length, -1)
     if bias is not None:
         scores = jnp.maximum(scores + bias, MASKED)
     if mask is not None:
@@ -101,15 +107,17 @@ def attend_by_head(
         scores = jnp.where(allowed, scores, MASKED)
     weights = jax.nn.softmax(scores)
     dropped = weights if dropout is None else dropout(weights)
-    return jnp.einsum("bnts,bnsh->bnth", dropped.astype(value.dtype), value), weights
+    dropped = dropped.reshape(rows, key.shape[1], -1, key.shape[-1])
+    attended = jnp.einsum("bgts,bgsh->bgth", dropped.astype(value.dtype), value)
+    return attended.reshape(rows, heads, length, -1), weights
 
 
 @flax.struct.dataclass
 class KeysValues:
     """Projected keys and values of one layer, of whatever is attended to."""
 
-    key: Any  # Float [B, N, K, S]
-    value: Any  # Float [B, N, S, H]
+    key: Any  # Float [B, G, K, S]
+    value: Any  # Float [B, G, S, H]
 
 
 @flax.struct.dataclass
@@ -131,7 +139,7 @@ class Cache:
 
     @classmethod
     def empty(cls, layers: int, rows: int, beams: int, slots: int, sizes, dtype):
-        """`sizes` are (heads, size of a head's keys, of its values)."""
+        """`sizes` are (heads of keys, size of a head's keys, of its values)."""
         heads, d_k, d_v = sizes
         width = slots * beams
         one = KeysValues(
@@ -235,6 +243,11 @@ class Cache:
             layers=layers, filled=self.filled + length, attended=attended
         )
 
+    def places(self, positions: Int[Array, "R T"]) -> tuple[Array, Array]:
+        """Where queries and keys stand, [B, Q] and [B, S], as `mask` has them."""
+        rows, beams, _ = self.writer.shape
+        return positions.reshape(rows, -1), jnp.repeat(self.positions, beams, axis=1)
+
     def mask(self, positions: Int[Array, "B beams T"]) -> Bool[Array, "B 1 Q S"]:
         """A query sees what its hypothesis has read at its position or before it."""
         rows, beams, length = positions.shape
@@ -246,7 +259,7 @@ class Cache:
         return allowed.reshape(rows, 1, beams * length, slots * beams)
 
     def write(self, layer: KeysValues, new: KeysValues) -> KeysValues:
-        """A layer with the keys and values [B × beams, N, …] of this step.
+        """A layer with the keys and values [B × beams, G, …] of this step.
 
         Whoever attends reads the same array: of any other form XLA would make a copy.
         """
@@ -254,10 +267,10 @@ class Cache:
         place = self.filled * beams
 
         key = new.key.reshape(rows, beams, *new.key.shape[1:])
-        key = key.transpose(0, 2, 3, 4, 1)  # [B, N, K, T, beams]
+        key = key.transpose(0, 2, 3, 4, 1)  # [B, G, K, T, beams]
         key = key.reshape(*key.shape[:3], -1).astype(layer.key.dtype)
         value = new.value.reshape(rows, beams, *new.value.shape[1:])
-        value = value.transpose(0, 2, 3, 1, 4)  # [B, N, T, beams, H]
+        value = value.transpose(0, 2, 3, 1, 4)  # [B, G, T, beams, H]
         value = value.reshape(*layer.value.shape[:2], -1, value.shape[-1])
         write = jax.lax.dynamic_update_slice
         return KeysValues(
@@ -278,47 +291,64 @@ class MultiHeadAttention(nn.Module):
 
     Keys and values are made by `keys_values` and passed in: from the queries' own
     sequence (self-attention), from the encoder (cross-attention), or from a cache.
+    With fewer heads of keys and values, several of the queries share one (grouped, or
+    with one alone multi-query attention): a smaller cache to read at each step.
     """
 
     d_model: int
     num_heads: int
     d_k: int
     d_v: int
+    kv_heads: int = 0  # heads of keys and values; 0: num_heads
+    qk_norm: bool = False  # queries and keys are normed: scores cannot run away
     dropout: float = 0.0
     dtype: Any = jnp.float32
 
     def setup(self):
+        kv_heads = self.kv_heads or self.num_heads
         self.query = dense(self.num_heads * self.d_k, self.dtype)
-        self.key = dense(self.num_heads * self.d_k, self.dtype)
-        self.value = dense(self.num_heads * self.d_v, self.dtype)
+        self.key = dense(kv_heads * self.d_k, self.dtype)
+        self.value = dense(kv_heads * self.d_v, self.dtype)
         self.out = dense(self.d_model, self.dtype)
         self.drop = Dropout(self.dropout)
+        if self.qk_norm:
+            self.query_norm = rms_norm(1e-6, self.dtype)
+            self.key_norm = rms_norm(1e-6, self.dtype)
 
-    def keys_values(self, x: Float[Array, "B S D"]) -> KeysValues:
-        return KeysValues(
-            _split_heads(self.key(x), self.num_heads).swapaxes(2, 3),
-            _split_heads(self.value(x), self.num_heads),
-        )
+    def keys_values(self, x: Float[Array, "B S D"], turn: Any = None) -> KeysValues:
+        kv_heads = self.kv_heads or self.num_heads
+        key = _split_heads(self.key(x), kv_heads)
+        if self.qk_norm:
+            key = self.key_norm(key)
+        if turn is not None:
+            key = rotate(key, turn)
+        value = _split_heads(self.value(x), kv_heads)
+        return KeysValues(key.transpose(0, 2, 3, 1), value.swapaxes(1, 2))
 
     def __call__(
         self,
         x: Float[Array, "R T D"],
         keys_values: KeysValues,
         mask: Mask | Bool[Array, "#B #N #Q S"] | None = None,
-        bias: Float[Array, "#B #N #Q S"] | None = None,
+        place: Place | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "R T D"], Float[Array, "R N T S"]]:
         rows, length, _ = x.shape
+        query = _split_heads(self.query(x), self.num_heads)
+        if self.qk_norm:
+            query = self.query_norm(query)
+        if place is not None and place.turn is not None:
+            query = rotate(query, place.turn)
         # Several beams share one source: fold them into the query axis, so that the
         # source's keys and values are read once and never copied.
         sources = keys_values.value.shape[0]
-        query = self.query(x).reshape(sources, -1, self.num_heads * self.d_k)
+        query = query.reshape(sources, -1, *query.shape[2:])
         attended, weights = attend_by_head(
-            _split_heads(query, self.num_heads),
+            query.swapaxes(1, 2),
             keys_values.key,
             keys_values.value,
             mask,
-            bias,
+            place and place.bias,
             lambda w: self.drop(w, train),
         )
         attended = attended.swapaxes(1, 2).reshape(rows, length, -1)
@@ -329,5 +359,5 @@ class MultiHeadAttention(nn.Module):
         return self.out(attended), weights
 
 
-def _split_heads(x: Float[Array, "B T NK"], heads: int) -> Float[Array, "B N T K"]:
-    return x.reshape(*x.shape[:-1], heads, -1).swapaxes(1, 2)
+def _split_heads(x: Float[Array, "B T NK"], heads: int) -> Float[Array, "B T N K"]:
+    return x.reshape(*x.shape[:-1], heads, -1)

@@ -18,7 +18,8 @@ from transformer_jax.models.attention import Mask
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.layers import Dropout, dense
 from transformer_jax.models.positions import PositionEncoding
-from transformer_jax.models.transformer import Outputs, Stack, TransformerConfig
+from transformer_jax.models.stack import Stack, TransformerConfig
+from transformer_jax.models.transformer import Outputs
 
 
 class Classifier(nn.Module):
@@ -58,5 +59,6 @@ class Classifier(nn.Module):
         places = jnp.arange(tokens.shape[1])[None]
         x = self.embedding(tokens) + self.positions(places, tokens.shape[1])
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
-        x, _, weights, _ = self.encoder(x, Mask(segments, segments), train=train)
+        mask = Mask(segments, segments)
+        x, _, weights, _ = self.encoder(x, places, mask, train=train)
         return x, weights

@@ -19,8 +19,20 @@ from jaxtyping import Array, Float
 
 from transformer_jax import sharding
 
-ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu}
+ACTIVATIONS = {
+    "relu": nn.relu,
+    "gelu": nn.gelu,
+    "silu": nn.silu,
+    "relu2": lambda x: jnp.square(nn.relu(x)),  # So et al. 2021
+}
+GATES = {  # of gated linear units, by what the gate goes through (Shazeer 2020)
+    "glu": nn.sigmoid,
+    "reglu": nn.relu,
+    "geglu": nn.gelu,
+    "swiglu": nn.silu,
+}
 NORMS = ("post", "pre")
+NORM_KINDS = ("layer", "rms")
 
 
 def dense(features: int, dtype: Any, use_bias: bool = True) -> nn.Dense:
@@ -54,6 +66,11 @@ def dot_rows(
 def layer_norm(epsilon: float, dtype: Any, name: str | None = None) -> nn.LayerNorm:
     # The fast variance E[x²] - E[x]² cancels badly in float32 for a large mean.
     return nn.LayerNorm(epsilon, dtype=dtype, use_fast_variance=False, name=name)
+
+
+def rms_norm(epsilon: float, dtype: Any) -> nn.RMSNorm:
+    """x / √(mean x² + ε) · scale: no mean taken out, no bias (Zhang, Sennrich 2019)."""
+    return nn.RMSNorm(epsilon, dtype=dtype)
 
 
 class Dropout(nn.Module):
@@ -93,7 +110,11 @@ def _mix(x: Array) -> Array:
 
 
 class FeedForward(nn.Module):
-    """max(0, x W₁ + b₁) W₂ + b₂, the same at every position (section 3.3)."""
+    """max(0, x W₁ + b₁) W₂ + b₂, the same at every position (section 3.3).
+
+    A gated unit has a third matrix: (gate(x W₀ + b₀) · (x W₁ + b₁)) W₂ + b₂. With two
+    thirds of `d_ff` it has as many parameters as a plain one.
+    """
 
     d_model: int
     d_ff: int
@@ -107,7 +128,11 @@ class FeedForward(nn.Module):
     ) -> Float[Array, "B T D"]:
         inner = dense(self.d_ff, self.dtype).copy(name="inner")
         outer = dense(self.d_model, self.dtype).copy(name="outer")
-        hidden = ACTIVATIONS[self.activation](inner(x))
+        if self.activation in GATES:
+            gate = dense(self.d_ff, self.dtype).copy(name="gate")
+            hidden = GATES[self.activation](gate(x)) * inner(x)
+        else:
+            hidden = ACTIVATIONS[self.activation](inner(x))
         return outer(Dropout(self.dropout)(hidden, train))
 
 

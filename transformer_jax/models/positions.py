@@ -1,29 +1,58 @@
-"""How a model knows where a token stands: encodings added to the embeddings.
+"""How a model knows where a token stands: told to embeddings, to queries, or to scores.
 
     PE(p, 2i) = sin(p / 10000^(2i/D))    PE(p, 2i+1) = cos(p / 10000^(2i/D))   (3.5)
 
 `sinusoid` interleaves sines and cosines as the paper's formula does; the authors' own
 code put all sines first (`sinusoid_concat`). The two are permutations of each other:
-equal in power, but weights trained with one are useless with the other.
+equal in power, but weights trained with one are useless with the other. `rotary` turns
+queries and keys, `relative` (T5) and `alibi` change the scores: all three tell a
+self-attention how far apart two tokens are, and cross-attention nothing.
 """
 
+import math
+from typing import Any
+
 import flax.linen as nn
+import flax.struct
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-POSITIONS = ("sinusoid", "sinusoid_concat", "learned", "none")
+from transformer_jax.errors import UserError
+
+POSITIONS = (
+    "sinusoid", "sinusoid_concat", "learned", "rotary", "relative", "alibi", "none"
+)  # fmt: skip
+SCALINGS = ("none", "linear", "ntk")
 
 
 def sinusoid(
     positions: Int[Array, "B T"], d_model: int, interleave: bool = True
 ) -> Float[Array, "B T D"]:
     """The paper's encoding at any position, however far."""
-    rates = 10_000.0 ** (-jnp.arange(0, d_model, 2, dtype=jnp.float32) / d_model)
-    angles = positions[..., None].astype(jnp.float32) * rates
-    waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+    waves = jnp.stack(_waves(positions, d_model)[::-1], axis=-1)
     if not interleave:
         waves = waves.swapaxes(-1, -2)
     return waves.reshape(*positions.shape, -1)[..., :d_model]
+
+
+def _waves(positions, size: int, base: float = 10_000.0) -> tuple[Array, Array]:
+    """cos and sin of a position's angles, from the fastest to the slowest."""
+    rates = base ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    angles = positions[..., None].astype(jnp.float32) * rates
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def sinusoid_2d(grid: tuple[int, int], d_model: int) -> Float[Array, "1 T D"]:
+    """Half of the width tells a patch's row, half its column; 0 for the class token."""
+    if d_model % 2:
+        raise UserError(
+            f"sinusoid_2d halves d_model = {d_model}: use {d_model - 1} or "
+            f"{d_model + 1}, or other positions"
+        )
+    axes = [axis.reshape(1, -1) for axis in jnp.indices(grid)]
+    waves = [sinusoid(axis, d_model // 2) for axis in axes]
+    return jnp.pad(jnp.concatenate(waves, axis=-1), ((0, 0), (1, 0), (0, 0)))
 
 
 class PositionEncoding(nn.Module):
@@ -38,10 +67,10 @@ class PositionEncoding(nn.Module):
         self, positions: Int[Array, "B T"], length: int
     ) -> Float[Array, "B T D"] | float:
         """`length` bounds the positions: it is checked against a learned table."""
-        if self.kind == "none":
-            return 0.0
-        if self.kind != "learned":
+        if self.kind.startswith("sinusoid"):
             return sinusoid(positions, self.d_model, self.kind == "sinusoid")
+        if self.kind != "learned":
+            return 0.0
         if length > self.max_positions:
             # An index past the table would be clamped in silence.
             raise ValueError(
@@ -55,3 +84,102 @@ class PositionEncoding(nn.Module):
             (self.max_positions, self.d_model),
         )
         return jnp.take(table, positions, axis=0)
+
+
+@flax.struct.dataclass
+class Place:
+    """Where queries and keys stand, as a self-attention feels it; made once a stack."""
+
+    turn: Any = None  # (cos, sin), each Float [#R, T, K / 2]
+    bias: Any = None  # Float [#B, #N, T, S], added to the scores
+
+
+def rotation(
+    positions: Int[Array, "R T"],
+    size: int,
+    base: float = 10_000.0,
+    scaling: str = "none",
+    factor: float = 1.0,
+) -> tuple[Float[Array, "R T half"], Float[Array, "R T half"]]:
+    """What `rotate` turns heads of `size` numbers by (Su et al. 2021).
+
+    A model trained on short texts reads texts `factor` times as long by `linear`
+    scaling (all angles grow more slowly) or `ntk` (the slow ones do, the fast ones,
+    which tell neighbours apart, hardly).
+    """
+    if scaling == "linear":
+        return _waves(positions / factor, size, base)
+    if scaling == "ntk":
+        base = base * factor ** (size / max(size - 2, 1))
+    return _waves(positions, size, base)
+
+
+def rotate(x: Float[Array, "R T N K"], turn: Any) -> Float[Array, "R T N K"]:
+    """Number i of a head's first half and of its second are turned as one point.
+
+    The product of a query and a key then depends on the distance of their positions.
+    """
+    cos, sin = (wave[..., None, :] for wave in turn)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = first * cos - second * sin, second * cos + first * sin
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+class PositionBias(nn.Module):
+    """What is added to the scores of a stack's self-attentions, by distance.
+
+    `relative`: a learned number for each head and bucket of distances (Raffel et al.
+    2020); `alibi`: the distance itself, by a slope for each head (Press et al. 2022).
+    """
+
+    kind: str
+    num_heads: int
+    causal: bool
+    buckets: int = 32
+    furthest: int = 128
+
+    @nn.compact
+    def __call__(
+        self, queries: Int[Array, "B T"], keys: Int[Array, "B S"]
+    ) -> Float[Array, "B N T S"]:
+        distance = keys[:, None, :] - queries[:, :, None]
+        if self.kind == "alibi":
+            slopes = jnp.asarray(alibi_slopes(self.num_heads), jnp.float32)
+            return -slopes[:, None, None] * jnp.abs(distance)[:, None]
+        table = self.param(
+            "table",
+            nn.initializers.normal(0.02),
+            (self.buckets, self.num_heads),
+        )
+        bucket = relative_buckets(distance, self.buckets, self.furthest, self.causal)
+        return jnp.moveaxis(jnp.take(table, bucket, axis=0), -1, 1)
+
+
+def relative_buckets(
+    distance: Int[Array, "B T S"], buckets: int, furthest: int, causal: bool
+) -> Int[Array, "B T S"]:
+    """The bucket of key - query: near distances have their own, far ones share.
+
+    Half of them are exact, the others grow logarithmically up to `furthest`. Unless
+    causal, one half of all is for keys behind the query.
+    """
+    behind = 0
+    if causal:
+        distance = jnp.maximum(-distance, 0)
+    else:
+        buckets //= 2
+        behind = buckets * (distance > 0)
+        distance = jnp.abs(distance)
+    exact = buckets // 2
+    share = jnp.log(jnp.maximum(distance, exact) / exact) / math.log(furthest / exact)
+    far = exact + (share * (buckets - exact)).astype(jnp.int32)
+    near = jnp.where(distance < exact, distance, jnp.minimum(far, buckets - 1))
+    return (behind + near).astype(jnp.int32)
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """A geometric series down to 2^-8; between powers of 2, every other of the next."""
+    whole = 1 << (heads.bit_length() - 1)
+    slopes = 2.0 ** (-8 * np.arange(1, whole + 1) / whole)
+    between = 2.0 ** (-8 * np.arange(1, 2 * whole, 2) / (2 * whole))
+    return np.concatenate([slopes, between[: heads - whole]])

@@ -1,4 +1,4 @@
-"""Encoder and decoder stacks, and the models made of them (paper, section 3).
+"""Models made of encoder and decoder stacks (paper, section 3).
 
 `Seq2Seq` is the paper's Transformer, `LanguageModel` its decoder alone. Both offer the
 two pure functions that every search in `decoding/` drives: `start` and `extend`.
@@ -6,62 +6,24 @@ The trap: cross-attention takes its queries from the decoder and its keys and va
 from the encoder; source and target need not be of one length.
 """
 
-import dataclasses
-import functools
 from typing import Any
 
 import flax.linen as nn
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
 from transformer_jax.models.attention import (
     Cache,
-    KeysValues,
     Mask,
-    MultiHeadAttention,
     look_ahead_mask,
     padding_mask,
 )
 from transformer_jax.models.embeddings import Tables, TokenEmbedding, project
-from transformer_jax.models.layers import (
-    Dropout,
-    FeedForward,
-    dense,
-    layer_norm,
-    residual,
-)
+from transformer_jax.models.layers import Dropout, dense
 from transformer_jax.models.positions import PositionEncoding
-
-
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig:
-    """Every size of a model. `config.model` has the meaning and unit of each key."""
-
-    vocab_size: int
-    vocab_rows: int
-    source_vocab_size: int
-    source_vocab_rows: int
-    encoder_layers: int
-    decoder_layers: int
-    d_model: int
-    d_ff: int
-    num_heads: int
-    d_k: int
-    d_v: int
-    norm: str = "post"
-    norm_epsilon: float = 1e-6
-    activation: str = "relu"
-    positions: str = "sinusoid"
-    max_positions: int = 512
-    tie: str = "all"
-    dropout_embedding: float = 0.0
-    dropout_residual: float = 0.0
-    dropout_attention: float = 0.0
-    dropout_feed_forward: float = 0.0
-    dtype: str = "float32"
-    remat: bool = False
+from transformer_jax.models.stack import Stack, TransformerConfig
 
 
 @flax.struct.dataclass
@@ -72,103 +34,6 @@ class Outputs:
     self_attention: tuple[Any, ...] = ()
     cross_attention: tuple[Any, ...] = ()
     encoder_attention: tuple[Any, ...] = ()
-
-
-class Layer(nn.Module):
-    """One layer of a stack: self-attention, cross-attention if asked, feed-forward."""
-
-    config: TransformerConfig
-    cross: bool
-
-    def setup(self):
-        c = self.config
-        self.self_attention = _attention(c)
-        self.self_attention_norm = _norm(c)
-        if self.cross:
-            self.cross_attention = _attention(c)
-            self.cross_attention_norm = _norm(c)
-        self.feed_forward = FeedForward(
-            c.d_model, c.d_ff, c.activation, c.dropout_feed_forward, c.dtype
-        )
-        self.feed_forward_norm = _norm(c)
-        self.drop = Dropout(c.dropout_residual)
-
-    def source(self, memory: Float[Array, "B S D"]) -> KeysValues:
-        """The cross-attention's keys and values: made once for a source."""
-        return self.cross_attention.keys_values(memory)
-
-    def __call__(self, x, mask, source, source_mask, write, train):
-        order = self.config.norm
-
-        def drop(y):
-            return self.drop(y, train)
-
-        def see_itself(y):
-            own = self.self_attention.keys_values(y)
-            if write is not None:
-                own = write(own)
-            y, weights = self.self_attention(y, own, mask, train=train)
-            return y, (own, weights)
-
-        def see_source(y):
-            return self.cross_attention(y, source, source_mask, train=train)
-
-        def think(y):
-            return self.feed_forward(y, train), None
-
-        x, (cached, weights) = residual(
-            x, see_itself, self.self_attention_norm, drop, order
-        )
-        cross_weights = None
-        if self.cross:
-            x, cross_weights = residual(
-                x, see_source, self.cross_attention_norm, drop, order
-            )
-        x, _ = residual(x, think, self.feed_forward_norm, drop, order)
-        return sharding.constrain(x), cached, weights, cross_weights
-
-
-class Stack(nn.Module):
-    """Layers one after another: an encoder, or a decoder with or without a source."""
-
-    config: TransformerConfig
-    layers: int
-    cross: bool = False
-
-    def setup(self):
-        kind = nn.remat(Layer, static_argnums=(6,)) if self.config.remat else Layer
-        self.layer = [kind(self.config, self.cross) for _ in range(self.layers)]
-        if self.config.norm == "pre":
-            self.norm = _norm(self.config)
-
-    def source(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
-        return tuple(layer.source(memory) for layer in self.layer)
-
-    def __call__(
-        self,
-        x: Float[Array, "R T D"],
-        mask: Mask | Bool[Array, "..."],
-        source: tuple[KeysValues, ...] | None = None,
-        source_mask: Mask | None = None,
-        cache: Cache | None = None,
-        train: bool = False,
-    ) -> tuple[Float[Array, "R T D"], tuple, tuple, tuple]:
-        """The last layer's output, then by layer: keys and values, own and cross
-        weights. With a cache, the keys and values are all that it holds."""
-        by_layer = []
-        for i, layer in enumerate(self.layer):
-            x, *rest = layer(
-                x,
-                mask,
-                source[i] if source else None,
-                source_mask,
-                cache and functools.partial(cache.write, cache.layers[i]),
-                train,
-            )
-            by_layer.append(rest)
-        if self.config.norm == "pre":
-            x = self.norm(x)
-        return x, *zip(*by_layer, strict=True)
 
 
 class Seq2Seq(Tables):
@@ -185,7 +50,7 @@ class Seq2Seq(Tables):
         else:
             self.positions = _positions(c)
         self.encoder = Stack(c, c.encoder_layers)
-        self.decoder = Stack(c, c.decoder_layers, cross=True)
+        self.decoder = Stack(c, c.decoder_layers, causal=True, cross=True)
         self.drop = Dropout(c.dropout_embedding)
 
     def __call__(
@@ -205,6 +70,7 @@ class Seq2Seq(Tables):
         positions = _count(target) if target_positions is None else target_positions
         x, _, self_weights, cross_weights = self.decoder(
             self._embed_target(target, positions, target.shape[1], train),
+            positions,
             look_ahead_mask(positions, target_segments),
             self.decoder.source(memory),
             Mask(source_segments, target_segments),
@@ -225,7 +91,8 @@ class Seq2Seq(Tables):
         place = self.source_positions if c.positions == "learned" else self.positions
         x = self.embed_source(source) + place(positions, source.shape[1])
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
-        x, _, weights, _ = self.encoder(x, Mask(segments, segments), train=train)
+        mask = Mask(segments, segments)
+        x, _, weights, _ = self.encoder(x, positions, mask, train=train)
         return x, weights
 
     def start(self, batch: dict, length: int) -> tuple[dict, Cache]:
@@ -269,7 +136,7 @@ class LanguageModel(nn.Module):
         if c.tie == "none":
             self.projection = dense(c.vocab_rows, c.dtype, use_bias=False)
         self.positions = _positions(c)
-        self.decoder = Stack(c, c.decoder_layers)
+        self.decoder = Stack(c, c.decoder_layers, causal=True)
         self.drop = Dropout(c.dropout_embedding)
 
     def __call__(
@@ -282,6 +149,7 @@ class LanguageModel(nn.Module):
         positions = _count(tokens) if positions is None else positions
         x, _, weights, _ = self.decoder(
             self._embed(tokens, positions, tokens.shape[1], train),
+            positions,
             look_ahead_mask(positions, segments),
             train=train,
         )
@@ -311,16 +179,6 @@ class LanguageModel(nn.Module):
         return sharding.constrain(self.drop(x.astype(self.config.dtype), train))
 
 
-def _attention(c: TransformerConfig) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        c.d_model, c.num_heads, c.d_k, c.d_v, c.dropout_attention, c.dtype
-    )
-
-
-def _norm(c: TransformerConfig) -> nn.LayerNorm:
-    return layer_norm(c.norm_epsilon, c.dtype)
-
-
 def _positions(c: TransformerConfig) -> PositionEncoding:
     return PositionEncoding(c.positions, c.d_model, c.max_positions)
 
@@ -330,7 +188,7 @@ def _count(tokens: Int[Array, "B T"]) -> Int[Array, "1 T"]:
 
 
 def _empty_cache(c: TransformerConfig, rows: int, slots: int) -> Cache:
-    sizes = (c.num_heads, c.d_k, c.d_v)
+    sizes = (c.kv_heads or c.num_heads, c.d_k, c.d_v)
     return Cache.empty(c.decoder_layers, rows, 1, slots, sizes, c.dtype)
 
 
@@ -340,7 +198,7 @@ def _extend(model, embed, tokens, positions, source, cache):
     flat = tokens.reshape(-1, length), positions.reshape(-1, length)
     cache = cache.read(positions)
     x, layers, _, cross = model.decoder(
-        embed(*flat, 1, False), cache.mask(positions), *source, cache=cache
+        embed(*flat, 1, False), flat[1], cache.mask(positions), *source, cache=cache
     )
     logits = model.logits(x).reshape(rows, beams, length, -1)
     return logits, cache.done(layers, cross[-1], positions)

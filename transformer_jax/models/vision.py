@@ -18,12 +18,14 @@ from jaxtyping import Array, Float
 
 from transformer_jax import sharding
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.models import positions
 from transformer_jax.models.attention import padding_mask
 from transformer_jax.models.layers import Dropout, dense
-from transformer_jax.models.positions import PositionEncoding, sinusoid
-from transformer_jax.models.transformer import Outputs, Stack, TransformerConfig
+from transformer_jax.models.positions import PositionEncoding, sinusoid_2d
+from transformer_jax.models.stack import Stack, TransformerConfig
+from transformer_jax.models.transformer import Outputs
 
-POSITIONS = ("learned", "sinusoid", "sinusoid_2d")
+POSITIONS = (*positions.POSITIONS, "sinusoid_2d")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,8 @@ class ViT(nn.Module):
     ) -> Outputs:
         x = self.embed(images, train)
         everything = padding_mask(jnp.ones((1, x.shape[1]), jnp.int32))
-        x, _, weights, _ = self.encoder(x, everything, train=train)
+        order = jnp.arange(x.shape[1])[None]
+        x, _, weights, _ = self.encoder(x, order, everything, train=train)
         return Outputs(self.head(x[:, 0]), encoder_attention=weights)
 
     def embed(
@@ -107,7 +110,7 @@ class ViT(nn.Module):
         x = jnp.concatenate([token.astype(x.dtype), x], axis=1) + self._places()
         return sharding.constrain(self.drop(x.astype(c.dtype), train))
 
-    def _places(self) -> Float[Array, "1 T D"]:
+    def _places(self) -> Float[Array, "1 T D"] | float:
         if self.vision.positions == "sinusoid_2d":
             return sinusoid_2d(self.vision.grid, self.config.d_model)
         return self.positions(jnp.arange(self.vision.length)[None], self.vision.length)
@@ -121,18 +124,6 @@ def split_patches(
     rows, columns = height // patch, width // patch
     x = images.reshape(batch, rows, patch, columns, patch, channels)
     return x.swapaxes(2, 3).reshape(batch, rows * columns, patch * patch * channels)
-
-
-def sinusoid_2d(grid: tuple[int, int], d_model: int) -> Float[Array, "1 T D"]:
-    """Half of the width tells a patch's row, half its column; 0 for the class token."""
-    if d_model % 2:
-        raise UserError(
-            f"sinusoid_2d halves d_model = {d_model}: use {d_model - 1} or "
-            f"{d_model + 1}, or other positions"
-        )
-    axes = [axis.reshape(1, -1) for axis in jnp.indices(grid)]
-    waves = [sinusoid(axis, d_model // 2) for axis in axes]
-    return jnp.pad(jnp.concatenate(waves, axis=-1), ((0, 0), (1, 0), (0, 0)))
 
 
 def resize(params: Any, old: VisionConfig, new: VisionConfig) -> Any:

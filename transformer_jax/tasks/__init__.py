@@ -45,7 +45,7 @@ from ml_collections import ConfigDict
 from transformer_jax import metrics
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.models.recurrent import RecurrentConfig
-from transformer_jax.models.transformer import TransformerConfig
+from transformer_jax.models.stack import TransformerConfig
 
 
 class Refused(UserError):

@@ -1,0 +1,222 @@
+"""Schedules at the steps that matter, what each optimizer does, the running mean."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from transformer_jax import config as configs
+from transformer_jax import losses, optim, sharding, train
+from transformer_jax import run as runs
+from transformer_jax.checkpoint import Checkpoints, TrainState
+from transformer_jax.errors import UserError
+
+
+def settings(**changes):
+    config = configs.base()
+    with config.unlocked():
+        config.optim.update(changes)
+        config.train.steps = 1000
+    return config
+
+
+def rates(**changes):
+    """The learning rate of update s, from 1."""
+    schedule = optim.make_schedule(settings(**changes))
+    return lambda step: float(schedule(step - 1))
+
+
+def test_noam_is_the_papers_formula():
+    rate = rates(schedule="noam", warmup_steps=40, constant=2.0)
+    for step in (1, 7, 39, 40, 41, 900):
+        expected = 2.0 * 512**-0.5 * min(step**-0.5, step * 40**-1.5)
+        assert rate(step) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["rsqrt", "linear", "cosine", "wsd"])
+def test_all_others_rise_in_a_line_to_their_constant(schedule):
+    rate = rates(schedule=schedule, warmup_steps=50, constant=0.3)
+    assert rate(1) == pytest.approx(0.3 / 50, rel=1e-2)
+    assert rate(25) == pytest.approx(0.15, rel=1e-2)
+    assert rate(50) == pytest.approx(0.3, rel=1e-3)
+
+
+def test_each_schedule_falls_as_its_name_says():
+    common = {"warmup_steps": 100, "constant": 1.0}
+    rsqrt = rates(schedule="rsqrt", **common)
+    assert rsqrt(400) == pytest.approx(0.5)
+    linear = rates(schedule="linear", **common)
+    assert linear(550) == pytest.approx(0.5, abs=2e-3)
+    cosine = rates(schedule="cosine", **common)
+    assert cosine(550) == pytest.approx(0.5, abs=2e-3)
+    assert cosine(325) == pytest.approx((1 + np.sqrt(0.5)) / 2, abs=2e-3)
+    stable = rates(schedule="wsd", decay_share=0.2, **common)
+    assert stable(799) == 1.0
+    assert stable(900) == pytest.approx(0.5, abs=6e-3)
+    for ending in (linear, cosine, stable):
+        assert 0 < ending(1000) < 0.01  # the last update still learns
+    assert rates(schedule="constant", **common)(1) == 1.0
+
+
+def test_decay_steps_end_a_schedule_elsewhere():
+    rate = rates(schedule="linear", warmup_steps=100, constant=1.0, decay_steps=300)
+    assert rate(200) == pytest.approx(0.5, abs=5e-3)
+    assert rate(301) == rate(900) == 0.0
+
+
+def like(config, **changed):
+    flat = dict(configs.items(config))
+    return flat | {k.replace("__", "."): v for k, v in changed.items()}
+
+
+def test_a_schedule_that_knows_the_end_does_not_let_it_move():
+    for schedule, may in (("noam", True), ("wsd", False), ("cosine", False)):
+        run = like(settings(schedule=schedule))
+        lines = configs.differences(run, {**run, "train.steps": 2000})
+        assert bool(lines) != may
+    fixed = like(settings(schedule="cosine", decay_steps=500))
+    assert not configs.differences(fixed, {**fixed, "train.steps": 2000})
+
+
+def test_a_run_that_is_older_than_a_key_has_its_default():
+    new = like(settings())
+    old = {k: v for k, v in new.items() if k != "model.kv_heads"}
+    assert not configs.differences(old, new)
+    assert configs.differences(old, {**new, "model.kv_heads": 2})
+
+
+PARAMS = {
+    "embedding": jnp.ones((3, 2)),
+    "layer": {
+        "kernel": jnp.array([[1.0, -2.0], [3.0, 4.0], [0.5, 0.1]]),
+        "bias": jnp.array([1.0, 2.0]),
+    },
+}
+
+
+def one_update(gradients=PARAMS, **changes):
+    changes = {"schedule": "constant", "constant": 0.1} | changes
+    optimizer = optim.make_optimizer(settings(**changes))
+    state = optimizer.init(PARAMS)
+    updates, state = optimizer.update(gradients, state, PARAMS)
+    return updates, state
+
+
+@pytest.mark.parametrize("name", optim.OPTIMIZERS)
+def test_every_optimizer_goes_down_a_slope(name):
+    config = settings(name=name, schedule="constant", constant=0.1, beta2=0.99)
+    optimizer, target = optim.make_optimizer(config), jax.tree.map(jnp.sin, PARAMS)
+
+    def loss(params):
+        return sum(((a - b) ** 2).sum() for a, b in zip(
+            jax.tree.leaves(params), jax.tree.leaves(target), strict=True))  # fmt: skip
+
+    @jax.jit
+    def step(params, state):
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    params, state = PARAMS, optimizer.init(PARAMS)
+    for _ in range(300):
+        params, state = step(params, state)
+    assert loss(params) < 0.05 * loss(PARAMS)
+
+
+@pytest.mark.parametrize("name", optim.OPTIMIZERS)
+def test_the_state_of_every_optimizer_has_a_place_on_a_mesh(name):
+    params = {
+        "encoder": {"inner": {"kernel": jnp.ones((256, 384)), "bias": jnp.ones(384)}}
+    }
+    params["embedding"] = jnp.ones((3, 2))
+    state = optim.make_optimizer(settings(name=name)).init(params)
+    sharding.shardings(state, sharding.local_mesh())
+
+
+def test_lion_moves_everything_by_the_same():
+    updates, _ = one_update(name="lion")
+    for update, gradient in zip(
+        jax.tree.leaves(updates), jax.tree.leaves(PARAMS), strict=True
+    ):
+        np.testing.assert_allclose(update, -0.1 * np.sign(gradient), rtol=1e-5)
+
+
+def test_muon_makes_hidden_matrices_orthogonal_and_leaves_tables_to_adam():
+    updates, _ = one_update(name="muon", beta1=0.9)
+    found = np.asarray(updates["layer"]["kernel"]) / -0.1
+    values = np.linalg.svd(found / (0.2 * np.sqrt(3)), compute_uv=False)
+    assert (values > 0.6).all() and (values < 1.3).all()  # five rounds come near to 1
+    adam = optax.scale_by_adam(0.9, 0.98, 1e-9, nesterov=True)
+    adam, _ = adam.update(PARAMS, adam.init(PARAMS))
+    for name in ("embedding", "layer"):
+        one, other = (u[name] if name == "embedding" else u[name]["bias"]
+                      for u in (updates, adam))  # fmt: skip
+        np.testing.assert_allclose(one, -0.1 * other, rtol=1e-4)
+
+
+def test_adafactor_keeps_a_number_a_row_and_a_column():
+    params = {"kernel": jnp.ones((256, 384))}
+    state = optim.make_optimizer(settings(name="adafactor")).init(params)
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 1000
+
+
+def test_weight_decay_is_of_matrices_alone_and_times_the_learning_rate():
+    nothing = jax.tree.map(jnp.zeros_like, PARAMS)
+    updates, _ = one_update(nothing, name="adamw", weight_decay=0.5)
+    kernel = PARAMS["layer"]["kernel"]
+    np.testing.assert_allclose(updates["layer"]["kernel"], -0.05 * kernel, rtol=1e-5)
+    assert not np.any(updates["layer"]["bias"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"optim.weight_decay": "0.1"}, "optim.name = 'adamw'"),
+        ({"optim.name": "lyon"}, "Did you mean 'lion'"),
+        ({"optim.schedule": "cosin"}, "Did you mean 'cosine'"),
+        ({"eval.weights": "ema"}, "set optim.ema"),
+        ({"optim.ema": "1.0"}, "a share"),
+        ({"optim.decay_share": "0.0"}, "optim.decay_share"),
+        ({"model.kv_heads": "3"}, "does not divide over model.kv_heads 3"),
+        ({"model.positions": "rotary", "model.d_k": "7"}, "set model.d_k to 8"),
+        ({"model.rotary_factor": "2.0"}, "model.rotary_scaling"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_runs(overrides, words):
+    with pytest.raises(UserError, match=words):
+        configs.load("quickstart", overrides)
+
+
+def test_the_running_mean_follows_its_formula():
+    def loss(params, batch, key):
+        value = (params["w"] * batch["x"]).sum()
+        return losses.Sums(value, value, value, jnp.float32(1))
+
+    optimizer = optax.sgd(0.1)
+    params = {"w": jnp.array([1.0, -2.0])}
+    state = TrainState(
+        jnp.int32(0), params, optimizer.init(params), jax.random.key(0), params
+    )
+    mean = np.asarray(params["w"])
+    for step in range(4):
+        state, _ = train.train_step(
+            state, {"x": jnp.array([3.0, 5.0])}, loss=loss, optimizer=optimizer,
+            micro_batches=1, ema_decay=0.2,
+        )  # fmt: skip
+        decay = min(0.2, (1 + step) / (10 + step))
+        mean = decay * mean + (1 - decay) * np.asarray(state.params["w"])
+        np.testing.assert_allclose(state.ema["w"], mean, rtol=1e-6)
+
+
+def test_a_run_answers_with_its_running_mean_if_told_to(tiny_run_of):
+    changes = {"optim.ema": "0.5", "eval.weights": "ema"}
+    folder = tiny_run_of("quickstart", **changes)
+    run = runs.load(folder)
+    assert run.weights == "ema" and run.step == 12
+    last = runs.load(folder, "last")
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), run.params,
+                         last.params)  # fmt: skip
+    assert 0 < max(jax.tree.leaves(moved)) < 0.1
+    saved = Checkpoints(runs.Folder(folder).checkpoints)
+    again = saved.restore_params(12, last.params, "ema")
+    jax.tree.map(np.testing.assert_array_equal, again, run.params)

@@ -1,0 +1,195 @@
+"""The stack of layers that every model is made of (paper, section 3.1).
+
+    encoder layer   self-attention → feed-forward
+    decoder layer   masked self-attention → cross-attention → feed-forward
+
+Each sublayer is wrapped by `residual`. What a layer is made of (norms, activations,
+shared heads, positions) is a field of `TransformerConfig`, and no layer's business.
+The trap: a pre-norm stack ends with a norm of its own, a post-norm stack must not.
+"""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax import sharding
+from transformer_jax.models.attention import (
+    Cache,
+    KeysValues,
+    Mask,
+    MultiHeadAttention,
+)
+from transformer_jax.models.layers import (
+    Dropout,
+    FeedForward,
+    layer_norm,
+    residual,
+    rms_norm,
+)
+from transformer_jax.models.positions import Place, PositionBias, rotation
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """Every size of a model. `config.model` has the meaning and unit of each key."""
+
+    vocab_size: int
+    vocab_rows: int
+    source_vocab_size: int
+    source_vocab_rows: int
+    encoder_layers: int
+    decoder_layers: int
+    d_model: int
+    d_ff: int
+    num_heads: int
+    d_k: int
+    d_v: int
+    kv_heads: int = 0
+    qk_norm: bool = False
+    norm: str = "post"
+    norm_kind: str = "layer"
+    norm_epsilon: float = 1e-6
+    activation: str = "relu"
+    positions: str = "sinusoid"
+    max_positions: int = 512
+    rotary_base: float = 10_000.0
+    rotary_scaling: str = "none"
+    rotary_factor: float = 1.0
+    relative_buckets: int = 32
+    relative_distance: int = 128
+    tie: str = "all"
+    dropout_embedding: float = 0.0
+    dropout_residual: float = 0.0
+    dropout_attention: float = 0.0
+    dropout_feed_forward: float = 0.0
+    dtype: str = "float32"
+    remat: bool = False
+
+
+class Layer(nn.Module):
+    """One layer of a stack: self-attention, cross-attention if asked, feed-forward."""
+
+    config: TransformerConfig
+    cross: bool
+
+    def setup(self):
+        c = self.config
+        self.self_attention = _attention(c)
+        self.self_attention_norm = _norm(c)
+        if self.cross:
+            self.cross_attention = _attention(c)
+            self.cross_attention_norm = _norm(c)
+        self.feed_forward = FeedForward(
+            c.d_model, c.d_ff, c.activation, c.dropout_feed_forward, c.dtype
+        )
+        self.feed_forward_norm = _norm(c)
+        self.drop = Dropout(c.dropout_residual)
+
+    def source(self, memory: Float[Array, "B S D"]) -> KeysValues:
+        """The cross-attention's keys and values: made once for a source."""
+        return self.cross_attention.keys_values(memory)
+
+    def __call__(self, x, place, mask, source, source_mask, write, train):
+        order = self.config.norm
+
+        def drop(y):
+            return self.drop(y, train)
+
+        def see_itself(y):
+            own = self.self_attention.keys_values(y, place.turn)
+            if write is not None:
+                own = write(own)
+            y, weights = self.self_attention(y, own, mask, place, train)
+            return y, (own, weights)
+
+        def see_source(y):
+            return self.cross_attention(y, source, source_mask, train=train)
+
+        def think(y):
+            return self.feed_forward(y, train), None
+
+        x, (cached, weights) = residual(
+            x, see_itself, self.self_attention_norm, drop, order
+        )
+        cross_weights = None
+        if self.cross:
+            x, cross_weights = residual(
+                x, see_source, self.cross_attention_norm, drop, order
+            )
+        x, _ = residual(x, think, self.feed_forward_norm, drop, order)
+        return sharding.constrain(x), cached, weights, cross_weights
+
+
+class Stack(nn.Module):
+    """Layers one after another: an encoder, or a decoder with or without a source."""
+
+    config: TransformerConfig
+    layers: int
+    causal: bool = False
+    cross: bool = False
+
+    def setup(self):
+        c = self.config
+        kind = nn.remat(Layer, static_argnums=(7,)) if c.remat else Layer
+        self.layer = [kind(c, self.cross) for _ in range(self.layers)]
+        if c.norm == "pre":
+            self.norm = _norm(c)
+        if c.positions in ("relative", "alibi"):
+            sizes = c.relative_buckets, c.relative_distance
+            self.position_bias = PositionBias(
+                c.positions, c.num_heads, self.causal, *sizes
+            )
+
+    def source(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
+        return tuple(layer.source(memory) for layer in self.layer)
+
+    def __call__(
+        self,
+        x: Float[Array, "R T D"],
+        positions: Int[Array, "#R T"],
+        mask: Mask | Bool[Array, "..."],
+        source: tuple[KeysValues, ...] | None = None,
+        source_mask: Mask | None = None,
+        cache: Cache | None = None,
+        train: bool = False,
+    ) -> tuple[Float[Array, "R T D"], tuple, tuple, tuple]:
+        """The last layer's output, then by layer: keys and values, own and cross
+        weights. With a cache, the keys and values are all that it holds."""
+        place, by_layer = self._place(positions, cache), []
+        for i, layer in enumerate(self.layer):
+            x, *rest = layer(
+                x,
+                place,
+                mask,
+                source[i] if source else None,
+                source_mask,
+                cache and functools.partial(cache.write, cache.layers[i]),
+                train,
+            )
+            by_layer.append(rest)
+        if self.config.norm == "pre":
+            x = self.norm(x)
+        return x, *zip(*by_layer, strict=True)
+
+    def _place(self, positions: Int[Array, "#R T"], cache: Cache | None) -> Place:
+        """What tells each self-attention of the stack where its tokens stand."""
+        c, kind = self.config, self.config.positions
+        if kind == "rotary":
+            scaling = c.rotary_scaling, c.rotary_factor
+            return Place(turn=rotation(positions, c.d_k, c.rotary_base, *scaling))
+        if kind not in ("relative", "alibi"):
+            return Place()
+        places = (positions, positions) if cache is None else cache.places(positions)
+        return Place(bias=self.position_bias(*places))
+
+
+def _attention(c: TransformerConfig) -> MultiHeadAttention:
+    sizes = c.d_model, c.num_heads, c.d_k, c.d_v, c.kv_heads
+    return MultiHeadAttention(*sizes, c.qk_norm, c.dropout_attention, c.dtype)
+
+
+def _norm(c: TransformerConfig) -> nn.Module:
+    kind = {"layer": layer_norm, "rms": rms_norm}[c.norm_kind]
+    return kind(c.norm_epsilon, c.dtype)
