@@ -12,7 +12,7 @@ from transformer_jax import cli, decoding, optim, tasks
 from transformer_jax.config import base, items
 from transformer_jax.data import tokenizer, vectors
 from transformer_jax.errors import nearest
-from transformer_jax.models import layers, positions, transformer
+from transformer_jax.models import embeddings, layers, positions, recurrent
 
 CHOICES = {
     "data.batching": ("buckets", "packed"),
@@ -22,7 +22,9 @@ CHOICES = {
     "model.activation": (*layers.ACTIVATIONS, *layers.GATES),
     "model.positions": positions.POSITIONS,
     "model.rotary_scaling": positions.SCALINGS,
-    "model.tie": transformer.TIES,
+    "model.tie": embeddings.TIES,
+    "model.cell": tuple(recurrent.CELLS),
+    "model.attention": recurrent.ATTENTIONS,
     "model.dtype": ("float32", "bfloat16"),
     "optim.name": tuple(optim.OPTIMIZERS),
     "optim.schedule": tuple(optim.SCHEDULES),
@@ -44,12 +46,25 @@ def find_problems(config: ConfigDict) -> list[str]:
             hint = nearest(value, choices)
             problems.append(f"{key} = {value!r}: choose {' | '.join(choices)}.{hint}")
     problems += _impossible_sizes(config)
+    problems += MODELS[config.model.name](config)
     problems += _impossible_plans(config)
     if "tokenizer" in config:
         problems += _impossible_text(config)
     if "decode" in config:
-        problems += decoding.find_problems(decoding.Options(**config.decode))
+        options = decoding.Options(**config.decode)
+        problems += find_search_problems(config, options)
     return problems + task.find_problems(config)
+
+
+def find_search_problems(config: ConfigDict, options: decoding.Options) -> list[str]:
+    """Also asked when one answer is to be searched in another way than the others."""
+    problems = decoding.find_problems(options)
+    if options.coverage and config.model.get("attention") == "none":
+        problems.append(
+            f"decode.coverage = {options.coverage}: a model without attention attends "
+            "to no word of the source; use 0.0"
+        )
+    return problems
 
 
 def _wrong_types(config: ConfigDict) -> list[str]:
@@ -69,13 +84,14 @@ def _wrong_types(config: ConfigDict) -> list[str]:
 
 
 def _impossible_sizes(config: ConfigDict) -> list[str]:
-    model, problems = config.model, []
+    problems = []
     positive = [
         "data.batch_tokens", "data.max_length", "data.shapes", "data.pack_length",
         "data.row_multiple", "data.length_multiple", "tokenizer.vocab_size",
         "tokenizer.row_multiple",
         "model.d_model", "model.d_ff", "model.num_heads", "model.encoder_layers",
-        "model.decoder_layers", "model.max_positions", "model.relative_distance",
+        "model.decoder_layers", "model.layers", "model.max_positions",
+        "model.relative_distance",
         "model.rotary_base", "model.rotary_factor", "train.steps",
         "train.accumulation", "optim.warmup_steps", "eval.every", "eval.batch_rows",
         "eval.max_length",
@@ -91,22 +107,27 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
         )  # fmt: skip
         if share and not 0 <= value < 1:
             problems.append(f"{key} = {value}: a share, at least 0 and less than 1")
-    if (
-        not problems
-        and model.d_model % model.num_heads
-        and not (model.d_k and model.d_v)
-    ):
-        d, n = model.d_model, model.num_heads
-        problems.append(
-            f"model.d_model {d} does not divide over model.num_heads {n}: "
-            f"use {_divisor_near(d, n)} heads, or set model.d_k and model.d_v"
-        )
-    problems += _impossible_heads(model)
     if values.get("model.tie") == "all" and not values.get("tokenizer.shared", True):
         problems.append(
             "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
             "set model.tie = 'decoder' or tokenizer.shared = True"
         )
+    return problems
+
+
+def _impossible_transformer(config: ConfigDict) -> list[str]:
+    model, problems = config.model, []
+    d, n = model.d_model, model.num_heads
+    if min(d, n) > 0 and d % n and not (model.d_k and model.d_v):
+        problems.append(
+            f"model.d_model {d} does not divide over model.num_heads {n}: "
+            f"use {_divisor_near(d, n)} heads, or set model.d_k and model.d_v"
+        )
+    if n % max(config.mesh.tensor, 1):
+        problems.append(
+            f"model.num_heads {n} does not divide over mesh.tensor {config.mesh.tensor}"
+        )
+    problems += _impossible_heads(model)
     if model.positions.startswith("sinusoid") and model.d_model % 2:
         problems.append(
             f"model.d_model {model.d_model} is odd, sinusoids come in pairs: "
@@ -142,6 +163,30 @@ def _impossible_heads(model: ConfigDict) -> list[str]:
             "model.rotary_scaling: linear or ntk"
         )
     return problems
+
+
+def _impossible_recurrent(config: ConfigDict) -> list[str]:
+    model, problems = config.model, []
+    if model.bidirectional and model.d_model % 2:
+        problems.append(
+            f"model.d_model {model.d_model} is odd, and each direction has half of it: "
+            f"use {model.d_model + 1}, or model.bidirectional = False"
+        )
+    if config.data.batching == "packed":
+        problems.append(
+            "data.batching = 'packed': a recurrent model would take its state from one "
+            "sentence of a row into the next; use buckets"
+        )
+    for axis in ("tensor", "sequence"):
+        if config.mesh[axis] > 1:
+            problems.append(
+                f"mesh.{axis} {config.mesh[axis]}: a recurrent model would wait for "
+                "the other devices at every position; use mesh.data or mesh.fsdp"
+            )
+    return problems
+
+
+MODELS = {"transformer": _impossible_transformer, "recurrent": _impossible_recurrent}
 
 
 def _impossible_text(config: ConfigDict) -> list[str]:
@@ -245,11 +290,6 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
         problems.append(
             f"data.length_multiple {data.length_multiple} does not divide over "
             f"mesh.sequence {mesh.sequence}: set it to {mesh.sequence}"
-        )
-    if config.model.num_heads % max(mesh.tensor, 1):
-        problems.append(
-            f"model.num_heads {config.model.num_heads} does not divide over "
-            f"mesh.tensor {mesh.tensor}"
         )
     return problems
 

@@ -36,8 +36,9 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
 
     kind = tasks.find(task)
     if model not in kind.MODELS:
+        hint = nearest(model, kind.MODELS)
         raise UserError(
-            f"unknown model {model!r} of the task {task!r}.{nearest(model, MODELS)} "
+            f"unknown model {model!r} of the task {task!r}.{hint} "
             f"It has: {', '.join(kind.MODELS)}"
         )
     config = ConfigDict()
@@ -208,7 +209,21 @@ def _transformer(model: ConfigDict) -> None:
     model.remat = False  # recompute each layer in the backward pass, to save memory
 
 
-MODELS = {"transformer": _transformer}
+def _recurrent(model: ConfigDict) -> None:
+    """What the Transformer took the place of; see models/recurrent.py."""
+    model.name = "recurrent"  # recurrent
+    model.cell = "lstm"  # rnn (tanh) | lstm | gru
+    model.layers = 2  # of the encoder, and as many of the decoder
+    model.d_model = 512  # width of the embeddings and of a layer's output
+    model.bidirectional = True  # the encoder reads both ways, with half the width each
+    model.attention = "additive"  # none | additive (Bahdanau) | dot (Luong, / √d_model)
+    model.tie = "all"  # source, target and output share a table: all | decoder | none
+    model.dropout_embedding = 0.1  # on the embeddings
+    model.dropout_residual = 0.1  # on each layer's output, on its way to the next
+    model.dtype = "float32"  # of the computation: float32 | bfloat16; weights: float32
+
+
+MODELS = {"transformer": _transformer, "recurrent": _recurrent}
 
 
 def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:

@@ -24,7 +24,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import transformer_jax
-from transformer_jax import answering, decoding, sharding, tasks
+from transformer_jax import answering, checks, sharding, tasks
 from transformer_jax import config as configs
 from transformer_jax.checkpoint import Checkpoints, Damaged
 from transformer_jax.convert import bundle
@@ -254,7 +254,7 @@ def decode_options(config: ConfigDict, **changes: Any) -> Options:
     if "decode" not in config:
         return Options()
     options = dataclasses.replace(Options(**config.decode), **changes)
-    if problems := decoding.find_problems(options):
+    if problems := checks.find_search_problems(config, options):
         raise UserError(*problems)
     return options
 

@@ -29,8 +29,10 @@ RULES = (
     (r"projection/kernel$", PartitionSpec("fsdp", "tensor")),
     (r"positions/table$", PartitionSpec(None, "fsdp")),
     (r"position_bias/table$", PartitionSpec(None, "tensor")),  # a column for each head
-    (r"(query|key|value|inner|gate)/kernel$", PartitionSpec("fsdp", "tensor")),
-    (r"(query|key|value|inner|gate)/bias$", PartitionSpec("tensor")),
+    (r"(query|key|value|inner|gate|input)/kernel$", PartitionSpec("fsdp", "tensor")),
+    (r"(query|key|value|inner|gate|input)/bias$", PartitionSpec("tensor")),
+    (r"recurrent$", PartitionSpec("fsdp", None)),  # used again at every position
+    (r"attention/score$", PartitionSpec()),
     (r"(out|outer)/kernel$", PartitionSpec("tensor", "fsdp")),
     (r"(out|outer)/bias$", PartitionSpec()),
     (r"norm/(scale|bias)$", PartitionSpec()),

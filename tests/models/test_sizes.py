@@ -19,9 +19,9 @@ BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
 
 
 @functools.cache
-def parameters(**model):
-    """Shape of every parameter of the paper's base model with changes, by path."""
-    config = configs.base()
+def parameters(kind="transformer", **model):
+    """Shape of every parameter of a base model with changes, by path."""
+    config = configs.base(model=kind)
     with config.unlocked():
         config.model.update(model)
     module = translation.build(config, VOCAB, VOCAB)
@@ -77,6 +77,8 @@ MODELS = (
     {"positions": "learned"},
     {"positions": "relative", "activation": "swiglu"},
     {"norm": "pre", "norm_kind": "rms", "qk_norm": True, "kv_heads": 2, "d_k": 64},
+    {"kind": "recurrent"},
+    {"kind": "recurrent", "cell": "gru", "attention": "dot"},
 )
 
 

@@ -156,3 +156,13 @@ def test_the_package_is_imported_without_matplotlib():
         "import transformer_jax.visualize.figures"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_reach_is_a_line_a_model_from_one_token_back_on_a_logarithmic_scale():
+    curves = {"near": [0.5, 0.05, 0.005], "far": [0.5, 0.4]}
+    (axes,) = draw(figures.reach(curves)).axes
+    assert [line.get_label() for line in axes.lines] == ["near", "far"]
+    for line, amounts in zip(axes.lines, curves.values(), strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), 1 + np.arange(len(amounts)))
+        np.testing.assert_array_equal(line.get_ydata(), amounts)
+    assert axes.get_yscale() == "log"

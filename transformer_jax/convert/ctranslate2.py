@@ -71,7 +71,9 @@ def export(run: Any, folder: pathlib.Path) -> None:
 def _refuse_what_it_cannot(run: Any) -> None:
     config = run.config.model
     if run.config.task != "translation" or config.name != "transformer":
-        raise UserError(f"only Transformer translators, not a {run.config.task} run")
+        raise UserError(
+            f"only Transformer translators, not a {config.name} {run.config.task} run"
+        )
     head = config.d_model // config.num_heads
     for key in ("d_k", "d_v"):
         if config[key] not in (0, head):

@@ -63,7 +63,8 @@ class Reader:
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """(number, log-probability of each target token, attention [target, source])
 
-        in whatever order. Attention is the mean over the heads of the last layer.
+        in whatever order. Attention is the mean over the heads of the last layer; a
+        model without any has that of [target, 0].
         """
         sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
         sides = {"source": sources, "target": targets}
@@ -99,6 +100,8 @@ class Reader:
         logits = outputs.logits.at[..., jnp.array([PAD, BOS])].set(NEVER)
         log_probs = jax.nn.log_softmax(logits)
         chosen = jnp.take_along_axis(log_probs, target[..., None], axis=-1)[..., 0]
+        if not outputs.cross_attention:
+            return chosen, jnp.zeros((*target.shape, 0))
         return chosen, outputs.cross_attention[-1].mean(axis=1)
 
     def _encode_sources(self, params, batch):

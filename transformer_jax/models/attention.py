@@ -222,8 +222,7 @@ class Cache:
 
     def uncovered(self) -> Float[Array, "B beams"]:
         """Σ log min(attention, 1) over the source: 0 if every word had its share."""
-        shares = jnp.log(jnp.clip(self.attended, 1e-9, 1.0))
-        return jnp.where(self.source_segments[:, None] != 0, shares, 0.0).sum(-1)
+        return uncovered_share(self.attended, self.source_segments[:, None] != 0)
 
     def read(self, positions: Int[Array, "B beams T"]) -> "Cache":
         """Before a step: its tokens stand at these positions (-1: padding)."""
@@ -278,6 +277,13 @@ class Cache:
             write(layer.key, key, (0, 0, 0, place)),
             write(layer.value, value.astype(layer.value.dtype), (0, 0, place, 0)),
         )
+
+
+def uncovered_share(
+    attended: Float[Array, "B beams S"], real: Bool[Array, "B #beams S"]
+) -> Float[Array, "B beams"]:
+    shares = jnp.log(jnp.clip(attended, 1e-9, 1.0))
+    return jnp.where(real, shares, 0.0).sum(-1)
 
 
 class MultiHeadAttention(nn.Module):

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.attention import MASKED
-from transformer_jax.models.layers import dot_rows
+from transformer_jax.models.layers import dense, dot_rows
+
+TIES = ("all", "decoder", "none")
 
 
 class TokenEmbedding(nn.Module):
@@ -41,6 +43,48 @@ class TokenEmbedding(nn.Module):
         table = self.embedding.astype(self.dtype)
         scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
         return mask_padding_rows(scores, self.vocab_size)
+
+
+class Tables(nn.Module):
+    """What every model of a source and a target has: embeddings and an output layer.
+
+    `config.tie` says how many of the three are one table.
+    """
+
+    config: Any
+
+    def setup(self):
+        c = self.config
+        target = c.vocab_size, c.vocab_rows
+        if c.tie == "all":
+            self.embedding = TokenEmbedding(*target, c.d_model, c.dtype)
+        else:
+            source = c.source_vocab_size, c.source_vocab_rows
+            self.source_embedding = TokenEmbedding(*source, c.d_model, c.dtype)
+            self.target_embedding = TokenEmbedding(*target, c.d_model, c.dtype)
+        if c.tie == "none":
+            self.projection = dense(c.vocab_rows, c.dtype, use_bias=False)
+
+    def embed_source(self, tokens: Int[Array, "R T"]) -> Float[Array, "R T D"]:
+        tied = self.config.tie == "all"
+        return (self.embedding if tied else self.source_embedding)(tokens)
+
+    def embed_target(self, tokens: Int[Array, "R T"]) -> Float[Array, "R T D"]:
+        tied = self.config.tie == "all"
+        return (self.embedding if tied else self.target_embedding)(tokens)
+
+    def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
+        tie = self.config.tie
+        if tie == "none":
+            return project(self.projection, x, self.config.vocab_size)
+        return (self.embedding if tie == "all" else self.target_embedding).logits(x)
+
+
+def project(
+    projection: nn.Dense, x: Float[Array, "R T D"], vocab_size: int
+) -> Float[Array, "R T V"]:
+    """The logits of an output layer that is no table of embeddings."""
+    return mask_padding_rows(projection(x).astype(jnp.float32), vocab_size)
 
 
 def mask_padding_rows(

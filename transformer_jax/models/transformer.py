@@ -20,12 +20,10 @@ from transformer_jax.models.attention import (
     look_ahead_mask,
     padding_mask,
 )
-from transformer_jax.models.embeddings import TokenEmbedding, mask_padding_rows
+from transformer_jax.models.embeddings import Tables, TokenEmbedding, project
 from transformer_jax.models.layers import Dropout, dense
 from transformer_jax.models.positions import PositionEncoding
 from transformer_jax.models.stack import Stack, TransformerConfig
-
-TIES = ("all", "decoder", "none")
 
 
 @flax.struct.dataclass
@@ -38,22 +36,14 @@ class Outputs:
     encoder_attention: tuple[Any, ...] = ()
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(Tables):
     """The encoder-decoder Transformer of the paper."""
 
     config: TransformerConfig
 
     def setup(self):
+        super().setup()
         c = self.config
-        if c.tie == "all":
-            self.embedding = _embedding(c)
-        else:
-            self.source_embedding = TokenEmbedding(
-                c.source_vocab_size, c.source_vocab_rows, c.d_model, c.dtype
-            )
-            self.target_embedding = _embedding(c)
-        if c.tie == "none":
-            self.projection = dense(c.vocab_rows, c.dtype, use_bias=False)
         if c.positions == "learned":
             self.source_positions = _positions(c)
             self.target_positions = _positions(c)
@@ -98,19 +88,12 @@ class Seq2Seq(nn.Module):
         """The encoder's output, and its attention weights by layer."""
         c = self.config
         positions = _count(source) if positions is None else positions
-        embed = self.embedding if c.tie == "all" else self.source_embedding
         place = self.source_positions if c.positions == "learned" else self.positions
-        x = embed(source) + place(positions, source.shape[1])
+        x = self.embed_source(source) + place(positions, source.shape[1])
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         mask = Mask(segments, segments)
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
         return x, weights
-
-    def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
-        tie = self.config.tie
-        if tie == "none":
-            return _project(self.projection, x, self.config)
-        return (self.embedding if tie == "all" else self.target_embedding).logits(x)
 
     def start(self, batch: dict, length: int) -> tuple[dict, Cache]:
         """Encodes a batch: what stays for all steps, and an empty cache to grow."""
@@ -137,9 +120,8 @@ class Seq2Seq(nn.Module):
 
     def _embed_target(self, tokens, positions, length, train):
         c = self.config
-        embed = self.embedding if c.tie == "all" else self.target_embedding
         place = self.target_positions if c.positions == "learned" else self.positions
-        x = embed(tokens) + place(positions, length)
+        x = self.embed_target(tokens) + place(positions, length)
         return sharding.constrain(self.drop(x.astype(c.dtype), train))
 
 
@@ -150,7 +132,7 @@ class LanguageModel(nn.Module):
 
     def setup(self):
         c = self.config
-        self.embedding = _embedding(c)
+        self.embedding = TokenEmbedding(c.vocab_size, c.vocab_rows, c.d_model, c.dtype)
         if c.tie == "none":
             self.projection = dense(c.vocab_rows, c.dtype, use_bias=False)
         self.positions = _positions(c)
@@ -175,7 +157,7 @@ class LanguageModel(nn.Module):
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
         if self.config.tie == "none":
-            return _project(self.projection, x, self.config)
+            return project(self.projection, x, self.config.vocab_size)
         return self.embedding.logits(x)
 
     def start(self, batch: dict, length: int) -> tuple[dict, Cache]:
@@ -195,10 +177,6 @@ class LanguageModel(nn.Module):
     def _embed(self, tokens, positions, length, train):
         x = self.embedding(tokens) + self.positions(positions, length)
         return sharding.constrain(self.drop(x.astype(self.config.dtype), train))
-
-
-def _embedding(c: TransformerConfig) -> TokenEmbedding:
-    return TokenEmbedding(c.vocab_size, c.vocab_rows, c.d_model, c.dtype)
 
 
 def _positions(c: TransformerConfig) -> PositionEncoding:
@@ -224,7 +202,3 @@ def _extend(model, embed, tokens, positions, source, cache):
     )
     logits = model.logits(x).reshape(rows, beams, length, -1)
     return logits, cache.done(layers, cross[-1], positions)
-
-
-def _project(projection, x, c: TransformerConfig):
-    return mask_padding_rows(projection(x).astype(jnp.float32), c.vocab_size)

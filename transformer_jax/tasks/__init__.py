@@ -39,7 +39,7 @@ import dataclasses
 import importlib
 import pathlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -50,7 +50,10 @@ from ml_collections import ConfigDict
 from transformer_jax import metrics
 from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding import Options
+from transformer_jax.decoding.engine import Asked, Engine
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.models.recurrent import RecurrentConfig
 from transformer_jax.models.stack import TransformerConfig
 
 TEXT_FILE = "text.model"  # in the tokenizer's folder
@@ -58,6 +61,16 @@ TEXT_FILE = "text.model"  # in the tokenizer's folder
 
 class Refused(UserError):
     """A line that cannot be answered, and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What was written, behind what it begins with; `score` is of what was added:
+    its log-probability, length-penalised."""
+
+    text: str
+    score: float
+    others: tuple["Answer", ...] = ()
 
 
 class Base:
@@ -69,6 +82,7 @@ class Base:
     UNIT = "tokens"  # what the weights of a loss count
 
     config: ConfigDict
+    module: Any
     tokenizers: dict[str, Any] = {}
     vocabularies: dict[str, Any] = {}
     filter_fingerprint = ""
@@ -82,6 +96,27 @@ class Base:
 
     def means(self, sums: Any, records: Any = None) -> dict[str, float]:
         return metrics.means(sums)
+
+    def write(
+        self,
+        params: Any,
+        asked: Sequence[Asked],
+        mesh: Any,
+        options: Options,
+        tokenizer: Tokenizer,
+    ) -> Iterator[tuple[int, Answer]]:
+        """(number, answer) of what is asked of a model that writes, as it is found."""
+        engines = self.__dict__.setdefault("_engines", {})
+        if mesh not in engines:
+            rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
+            engines[mesh] = Engine(self.module, mesh, rows, multiple)
+        for number, hypotheses in engines[mesh].search(params, asked, options):
+            begun = asked[number].prefix
+            best, *others = (
+                Answer(tokenizer.decode([*begun, *h.tokens]), h.score)
+                for h in hypotheses
+            )
+            yield number, dataclasses.replace(best, others=tuple(others))
 
     def split(self, line: str, max_length: int) -> list[str]:
         return [line]
@@ -117,7 +152,6 @@ class Base:
 class Text(Base):
     """What tasks share that read one text a record, with one vocabulary."""
 
-    module: Any
     tokenizer: Tokenizer
 
     @classmethod
@@ -158,19 +192,22 @@ class Text(Base):
 
 def sizes(
     config: ConfigDict, target_vocab: int = 0, source_vocab: int = 0
-) -> TransformerConfig:
+) -> TransformerConfig | RecurrentConfig:
     """The config's sizes of a model, with vocabularies whose rows are padded."""
-    known = {field.name for field in dataclasses.fields(TransformerConfig)}
-    values = {k: v for k, v in config.model.items() if k in known}
-    head = config.model.d_model // config.model.num_heads
-    values |= {"d_k": config.model.d_k or head, "d_v": config.model.d_v or head}
+    kind = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
+    kind = kind[config.model.name]
+    values = {"encoder_layers": 0, "decoder_layers": 0, **config.model}
+    if kind is TransformerConfig:
+        head = values["d_model"] // values["num_heads"]
+        values |= {"d_k": values["d_k"] or head, "d_v": values["d_v"] or head}
+    known = {field.name for field in dataclasses.fields(kind)}
     multiple = config.tokenizer.row_multiple if "tokenizer" in config else 1
-    return TransformerConfig(
+    return kind(
         vocab_size=target_vocab,
         vocab_rows=-(-target_vocab // multiple) * multiple,
         source_vocab_size=source_vocab,
         source_vocab_rows=-(-source_vocab // multiple) * multiple,
-        **{"encoder_layers": 0, "decoder_layers": 0, **values},
+        **{name: value for name, value in values.items() if name in known},
     )
 
 

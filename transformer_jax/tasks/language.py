@@ -7,7 +7,6 @@ predicted from nothing. Bits per character count all that a window costs, over i
 characters, so that vocabularies compare.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -27,22 +26,13 @@ from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.windows import Windows
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import Asked, Engine
+from transformer_jax.decoding.engine import Asked
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.transformer import LanguageModel
-from transformer_jax.tasks import Refused, Text, sizes
+from transformer_jax.tasks import Answer, Refused, Text, sizes
 from transformer_jax.tasks.translation import segments, shift_right
 
 PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """What was given and how it goes on; `score` is the latter's log-probability."""
-
-    text: str
-    score: float
-    others: tuple["Answer", ...] = ()
 
 
 class Stream(Source):
@@ -110,7 +100,6 @@ class Task(Text):
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         self.config, self.tokenizer = config, tokenizer
         self.module = build(config, tokenizer.vocab_size)
-        self._engines: dict[Any, Engine] = {}
 
     # Windows → batches
 
@@ -194,15 +183,7 @@ class Task(Text):
     def answers(
         self, params: Any, items: Sequence[Asked], mesh: Any, options: Options
     ) -> Iterator[tuple[int, Answer]]:
-        if mesh not in self._engines:
-            rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
-            self._engines[mesh] = Engine(self.module, mesh, rows, multiple)
-        for number, hypotheses in self._engines[mesh].search(params, items, options):
-            best, *others = (self._answer(items[number].prefix, h) for h in hypotheses)
-            yield number, dataclasses.replace(best, others=tuple(others))
-
-    def _answer(self, given: Sequence[int], found: Any) -> Answer:
-        return Answer(self.tokenizer.decode([*given, *found.tokens]), found.score)
+        yield from self.write(params, items, mesh, options, self.tokenizer)
 
     def details(self, answer: Answer) -> dict[str, Any]:
         entry: dict[str, Any] = {"score": answer.score, "text": answer.text}

@@ -26,24 +26,17 @@ from transformer_jax.data.sources import FIELDS, FORMS, PHRASEBOOK, Source
 from transformer_jax.data.store import Column, Ragged, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import Asked, Engine, bucket, longest_position
+from transformer_jax.decoding.engine import Asked, bucket, longest_position
 from transformer_jax.decoding.reading import Reader
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
+from transformer_jax.models.recurrent import Recurrent
 from transformer_jax.models.transformer import Seq2Seq
-from transformer_jax.tasks import Base, Refused, sizes
+from transformer_jax.tasks import Answer, Base, Refused, sizes
 
 # What closes a quotation may follow; in Chinese and Japanese no space does.
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """A translation; `score` is its length-penalised log-probability."""
-
-    text: str
-    score: float
-    others: tuple["Answer", ...] = ()
+NO_ATTENTION = "model.attention is 'none' in this run: no word attends to another"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +46,7 @@ class Reading:
     source: Sequence[int]
     target: Sequence[int]
     log_probs: np.ndarray  # of each target piece
-    attention: np.ndarray  # [target, source], the mean over the last layer's heads
+    attention: np.ndarray  # [target, source], the last layer's mean; or [target, 0]
 
 
 class Task(Base):
@@ -61,6 +54,7 @@ class Task(Base):
 
     METRICS = ("bleu", "chrf")
     CHOICES = {"data.source": (PHRASEBOOK.name, *FORMS)}
+    MODELS = ("transformer", "recurrent")
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
@@ -80,7 +74,6 @@ class Task(Base):
         self.config = config
         self.source_tokenizer, self.target_tokenizer = self._both = source, target
         self.module = build(config, source.vocab_size, target.vocab_size)
-        self._engines: dict[Any, Engine] = {}
         self._readers: dict[Any, Reader] = {}
 
     @classmethod
@@ -165,7 +158,7 @@ class Task(Base):
     def _table_rows(self) -> int:
         """The rows of a learned table of positions; 0: there is none to outgrow."""
         model = self.config.model
-        return model.max_positions if model.positions == "learned" else 0
+        return model.max_positions if model.get("positions") == "learned" else 0
 
     def collate(self, columns: dict[str, Ragged], batch: Batch) -> dict[str, Any]:
         arrays = {}
@@ -258,19 +251,11 @@ class Task(Base):
         self, params: Any, items: Sequence[Asked], mesh: Any, options: Options
     ) -> Iterator[tuple[int, Answer]]:
         """(number of an item, its answer) as they are found; blank for a blank one."""
-        if mesh not in self._engines:
-            rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
-            self._engines[mesh] = Engine(self.module, mesh, rows, multiple)
         yield from ((i, Answer("", 0.0)) for i, a in enumerate(items) if not a.source)
         places = [i for i, asked in enumerate(items) if asked.source]
-        found = self._engines[mesh].search(params, [items[i] for i in places], options)
-        for number, hypotheses in found:
-            begun = items[places[number]].prefix
-            best, *others = (
-                Answer(self.target_tokenizer.decode([*begun, *h.tokens]), h.score)
-                for h in hypotheses
-            )
-            yield places[number], dataclasses.replace(best, others=tuple(others))
+        asked = [items[i] for i in places]
+        written = self.write(params, asked, mesh, options, self.target_tokenizer)
+        yield from ((places[number], answer) for number, answer in written)
 
     def details(self, answer: Answer) -> dict[str, Any]:
         """What --format=jsonl says beside the text."""
@@ -315,6 +300,8 @@ class Task(Base):
         sides = (self.source_tokenizer, reading.source), (
             self.target_tokenizer, reading.target
         )  # fmt: skip
+        if not reading.attention.shape[1]:
+            raise UserError(NO_ATTENTION)
         words = [_word_of(tokenizer, ids[:-1]) for tokenizer, ids in sides]
         if not all(map(len, words)):
             return []
@@ -347,7 +334,10 @@ class Task(Base):
         )
 
     def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
-        """Weights [layers, heads, queries, keys] while a target is read."""
+        """Weights [layers, heads, queries, keys] while a target is read.
+
+        Of `encoder`, `decoder` and `cross`, those that the model has.
+        """
         source_ids = jnp.asarray([[*self.source_tokenizer.encode(source), EOS]])
         target_ids = jnp.asarray([[BOS, *self.target_tokenizer.encode(target)]])
         outputs = self.module.apply(
@@ -357,11 +347,14 @@ class Task(Base):
             jnp.ones_like(source_ids),
             jnp.ones_like(target_ids),
         )
-        return {
-            "encoder": np.stack([np.asarray(w[0]) for w in outputs.encoder_attention]),
-            "decoder": np.stack([np.asarray(w[0]) for w in outputs.self_attention]),
-            "cross": np.stack([np.asarray(w[0]) for w in outputs.cross_attention]),
+        found = {
+            "encoder": outputs.encoder_attention,
+            "decoder": outputs.self_attention,
+            "cross": outputs.cross_attention,
         }
+        if not any(found.values()):
+            raise UserError(NO_ATTENTION)
+        return {k: np.stack([w[0] for w in found[k]]) for k in found if found[k]}
 
 
 def _word_of(tokenizer: Tokenizer, ids: Sequence[int]) -> np.ndarray:
@@ -370,9 +363,12 @@ def _word_of(tokenizer: Tokenizer, ids: Sequence[int]) -> np.ndarray:
     return np.maximum(np.asarray(read, int) - 1, 0)
 
 
-def build(config: ConfigDict, source_vocab: int, target_vocab: int) -> Seq2Seq:
+def build(
+    config: ConfigDict, source_vocab: int, target_vocab: int
+) -> Seq2Seq | Recurrent:
     """The config's model for vocabularies of these sizes."""
-    return Seq2Seq(sizes(config, target_vocab, source_vocab))
+    kind = {"transformer": Seq2Seq, "recurrent": Recurrent}[config.model.name]
+    return kind(sizes(config, target_vocab, source_vocab))
 
 
 def shift_right(

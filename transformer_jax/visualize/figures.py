@@ -148,6 +148,27 @@ def attention(
     return figure
 
 
+def reach(curves: dict[str, Sequence[float]]) -> "Figure":
+    """How much of a gradient arrives 1, 2, … tokens back, a line for each model.
+
+    On a logarithmic scale a share that is lost with every token is a straight line.
+    """
+    figure = _make_figure(8.0, 4.5)
+    axes = figure.subplots()
+    for i, (name, amounts) in enumerate(curves.items()):
+        color = LINES[i % len(LINES)]
+        axes.plot(range(1, len(amounts) + 1), amounts, color=color, label=name)
+    axes.set(
+        title="Gradient that reaches a token of the source",
+        xlabel="tokens read since then, by encoder and decoder",
+        ylabel="mean norm of ∂ log p / ∂ embedding",
+        yscale="log",
+    )
+    axes.grid(color="0.9")
+    axes.legend(frameon=False)
+    return figure
+
+
 def _make_figure(width: float, height: float) -> "Figure":
     from matplotlib.figure import Figure  # costs a second, and only pictures need it
 

@@ -1,0 +1,247 @@
+"""Recurrent models beside the Transformer: what reaches far, how fast, how good.
+
+    python benchmarks/recurrent.py reach RUN RUN … --output reach.png
+    python benchmarks/recurrent.py speed
+    python benchmarks/recurrent.py scores RUN RUN …
+
+`reach` draws how much the log-probability of an output token depends on the embedding
+of a source token that was read so many tokens before; `speed` trains on sentences of
+given lengths, by turns; `scores` translates short and long sentences. RUNs are runs of
+translation of any model, such as of configs/quickstart.py and configs/recurrent.py.
+"""
+
+import argparse
+import functools
+import pathlib
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable, Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import transformer_jax
+from transformer_jax import config as configs
+from transformer_jax import optim
+from transformer_jax import run as runs
+from transformer_jax.checkpoint import TrainState
+from transformer_jax.decoding.engine import bucket
+from transformer_jax.ids import EOS
+from transformer_jax.tasks.translation import Task, segments, shift_right
+from transformer_jax.train import train_step
+from transformer_jax.visualize import figures
+
+FIRST_ID = 4  # of a token that is a piece of text
+SIDES = {"Transformer": "quickstart", "LSTM": "recurrent:lstm_attention"}
+ENOUGH = 30  # pairs of tokens that a mean is taken of, at least
+
+
+def main() -> int:
+    args = parse_arguments()
+    runs.use_compile_cache()
+    args.show(args)
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="reach | speed | scores")
+
+    reach = commands.add_parser("reach", help="a picture of gradients by distance")
+    reach.add_argument("--output", default="reach.png")
+    reach.add_argument("--sentences", type=int, default=200)
+    reach.add_argument("--fresh", action="store_true", help="as before their training")
+    reach.set_defaults(show=draw_reach)
+
+    speed = commands.add_parser("speed", help="tokens/s of training by length")
+    speed.add_argument("--lengths", type=numbers, default=(8, 16, 32, 64, 128, 256))
+    speed.add_argument("--tokens", type=int, default=2048, help="target tokens a batch")
+    speed.add_argument("--steps", type=int, default=5, help="updates of a turn")
+    speed.add_argument("--rounds", type=int, default=5, help="turns of each model")
+    speed.set_defaults(show=print_speed)
+
+    scores = commands.add_parser("scores", help="BLEU of short and of long sentences")
+    scores.add_argument("--words", type=int, default=15, help="a short one has at most")
+    scores.set_defaults(show=print_scores)
+    for command in (reach, scores):
+        command.add_argument("runs", nargs="+", metavar="RUN")
+        command.add_argument("--split", default="test", help="of a run's own data")
+    return parser.parse_args()
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(","))
+
+
+# What reaches far
+
+
+def draw_reach(args: argparse.Namespace) -> None:
+    curves = {}
+    for path in args.runs:
+        run = transformer_jax.load(path)
+        records = run.task.source(run.config).read(args.split)
+        count = min(args.sentences, len(records))
+        if args.fresh:
+            run.params = run.task.init(jax.random.key(run.config.seed))
+        curves[pathlib.Path(path).name] = reach(run, [records[i] for i in range(count)])
+    figures.reach(curves).savefig(args.output, dpi=150)
+    print("tokens back  " + "  ".join(curves))
+    for back in (1, 2, 5, 10, 20, 30, 40):
+        cells = [
+            f"{amounts[back - 1] if back <= len(amounts) else np.nan:{len(name)}.2g}"
+            for name, amounts in curves.items()
+        ]
+        print(f"{back:11}  " + "  ".join(cells))
+    print(f"drawn in {args.output}")
+
+
+def reach(run: transformer_jax.run.Run, records: Sequence[dict]) -> list[float]:
+    """The mean gradient norm 1, 2, … words back, as far as there are enough pairs.
+
+    Between token s of a source of S tokens and token t of the output S - s + t tokens
+    are read: so many steps of a recurrence that reads one way and does not attend.
+    """
+    measure, found = gradient_norms(run.task.module), {}
+    for record in records:
+        source = [*run.task.source_tokenizer.encode(record["source"]), EOS]
+        target = [*run.task.target_tokenizer.encode(record["target"]), EOS]
+        norms = measure(run.params, *(pad(tokens) for tokens in (source, target)))
+        for t, by_source in enumerate(np.asarray(norms)[: len(target), : len(source)]):
+            for s, norm in enumerate(by_source):
+                found.setdefault(len(source) - s + t, []).append(norm)
+    enough = [found[n] for n in sorted(found) if len(found[n]) >= ENOUGH]
+    return [float(np.mean(norms)) for norms in enough]
+
+
+def gradient_norms(module: nn.Module) -> Callable:
+    """params, source, target → |∂ log p(target_t) / ∂ embedding of source_s| [T, S]."""
+
+    def log_probs(nudge, params, source, target):
+        def embed(method, args, kwargs, context):
+            found = method(*args, **kwargs)
+            return found + nudge if context.method_name == "embed_source" else found
+
+        with nn.intercept_methods(embed):
+            logits = module.apply(
+                {"params": params},
+                source,
+                shift_right(target),
+                segments(source),
+                segments(target),
+            ).logits
+        chosen = jnp.take_along_axis(
+            jax.nn.log_softmax(logits), target[..., None], axis=-1
+        )
+        return chosen[0, :, 0]
+
+    def norms(params, source, target):
+        nudge = jnp.zeros((source.shape[1], module.config.d_model))
+        jacobian = jax.jacrev(log_probs)(nudge, params, source, target)
+        return jnp.linalg.norm(jacobian, axis=-1)
+
+    return jax.jit(norms)
+
+
+def pad(tokens: Sequence[int]) -> jax.Array:
+    row = np.zeros((1, bucket(len(tokens))), np.int32)
+    row[0, : len(tokens)] = tokens
+    return jnp.asarray(row)
+
+
+# How fast
+
+
+def print_speed(args: argparse.Namespace) -> None:
+    sides = {name: Side(spec) for name, spec in SIDES.items()}
+    print(", ".join(f"{n}: {side.size:,} parameters" for n, side in sides.items()))
+    print(f"| length | {', tokens/s | '.join(sides)}, tokens/s | ratio |")
+    print(f"|{'---|' * (len(sides) + 2)}")
+    for length in args.lengths:
+        batch = make_batch(max(args.tokens // length, 1), length)
+        speeds = {name: [] for name in sides}
+        for side in sides.values():
+            side.seconds(batch, steps=2)  # compiles it
+        for number in range(args.rounds):
+            # Whoever goes first changes too, so that a drift favours neither.
+            for name in [*sides][:: -1 if number % 2 else 1]:
+                seconds = sides[name].seconds(batch, args.steps)
+                speeds[name].append(args.steps * batch["target"].size / seconds)
+        ratios = [
+            first / second for first, second in zip(*speeds.values(), strict=True)
+        ]
+        middle = " | ".join(f"{statistics.median(s):,.0f}" for s in speeds.values())
+        print(
+            f"| {length} | {middle} | {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f}) |",
+            flush=True,
+        )
+
+
+class Side:
+    """A model in training, without anything around it."""
+
+    def __init__(self, spec: str):
+        config = configs.load(spec)
+        tokenizer = types.SimpleNamespace(vocab_size=config.tokenizer.vocab_size)
+        task = Task(config, tokenizer, tokenizer)
+        optimizer = optim.make_optimizer(config)
+        self.update = jax.jit(
+            functools.partial(
+                train_step, loss=task.loss, optimizer=optimizer, micro_batches=1
+            ),
+            donate_argnums=0,
+        )
+        params = jax.jit(task.init)(jax.random.key(0))
+        self.size = sum(leaf.size for leaf in jax.tree.leaves(params))
+        self.state = TrainState(
+            jnp.int32(0), params, optimizer.init(params), jax.random.key(0)
+        )
+
+    def seconds(self, batch: dict, steps: int) -> float:
+        began = time.monotonic()
+        for _ in range(steps):
+            self.state, _ = self.update(self.state, batch)
+            jax.block_until_ready(self.state)
+        return time.monotonic() - began
+
+
+def make_batch(rows: int, length: int) -> dict[str, jax.Array]:
+    """Random sentences of one length, without padding."""
+    random, most = np.random.default_rng(length), 2000
+    return {
+        side: jnp.asarray(random.integers(FIRST_ID, most, (rows, length)), jnp.int32)
+        for side in ("source", "target")
+    }
+
+
+# How good
+
+
+def print_scores(args: argparse.Namespace) -> None:
+    print(f"| run | BLEU up to {args.words} words | BLEU above |\n|---|---|---|")
+    for path in args.runs:
+        run = transformer_jax.load(path)
+        groups = {False: [], True: []}
+        for record in run.task.source(run.config).read(args.split):
+            groups[len(record["source"].split()) > args.words].append(record)
+        cells = [f"{bleu(run, group)} ({len(group)})" for group in groups.values()]
+        print(f"| {pathlib.Path(path).name} | {' | '.join(cells)} |", flush=True)
+
+
+def bleu(run: transformer_jax.run.Run, records: Sequence[dict]) -> str:
+    if not records:
+        return "none"
+    answers = run.predict([record["source"] for record in records])
+    scores = run.task.score(answers, [record["target"] for record in records])
+    return f"{scores['bleu']:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""A recurrent run does what any translation run does, or says why it cannot."""
+
+import numpy as np
+import pytest
+
+import transformer_jax
+from transformer_jax.convert import bundle, ctranslate2
+from transformer_jax.errors import UserError
+
+LINES = ["O gato dorme.", "A menina lê."]
+SMALL = {"model.layers": "1", "optim.warmup_steps": "5"}
+
+
+@pytest.fixture(scope="module")
+def attending(tiny_run_of):
+    spec = "recurrent:lstm_attention"
+    return transformer_jax.load(tiny_run_of(spec, **SMALL))
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_run_of):
+    return transformer_jax.load(tiny_run_of("recurrent:gru", **SMALL))
+
+
+@pytest.mark.parametrize("name", ["attending", "plain"])
+def test_a_run_answers_scores_and_embeds(name, request):
+    run = request.getfixturevalue(name)
+    assert len(run.predict(LINES, beams=3)) == 2
+    (score,) = run.score(LINES[:1], ["The cat sleeps."])
+    assert np.isfinite(score) and score < 0
+    vectors = run.encode(LINES)
+    assert vectors.shape == (2, 16) and np.isfinite(vectors).all()
+    np.testing.assert_allclose(run.encode(LINES[:1])[0], vectors[0], atol=1e-5)
+
+
+def test_attention_aligns_words_and_can_be_looked_at(attending):
+    ((first, *_),) = attending.align(LINES[:1], ["The cat sleeps."])
+    assert first[1] == 0
+    found = attending.attention(*LINES)
+    assert set(found) == {"cross"}
+    source, target = attending.task.pieces(*LINES)
+    assert found["cross"].shape == (1, 1, len(target), len(source))
+    attending.predict(LINES, coverage=0.2, beams=2)
+
+
+def test_without_attention_what_needs_it_is_refused(plain):
+    for ask in (
+        lambda: plain.align(LINES[:1], ["The cat sleeps."]),
+        lambda: plain.attention(*LINES),
+    ):
+        with pytest.raises(UserError, match="model.attention is 'none'"):
+            ask()
+    with pytest.raises(UserError, match="coverage = 0.2: a model without attention"):
+        plain.predict(LINES, coverage=0.2)
+
+
+def test_a_bundle_holds_it_and_ctranslate2_does_not(attending, tmp_path):
+    bundle.export(attending, tmp_path / "bundle")
+    again = transformer_jax.load(tmp_path / "bundle")
+    assert again.predict(LINES) == attending.predict(LINES)
+    pytest.importorskip("ctranslate2")
+    with pytest.raises(
+        UserError, match="only Transformer translators, not a recurrent"
+    ):
+        ctranslate2.export(attending, tmp_path / "other")
