@@ -62,7 +62,8 @@ def _treebank(config):
     config.model.dropout_embedding = 0.0
     config.model.dropout_residual = 0.0
     config.train.steps = 3000
-    config.optim.constant = 0.7
+    config.optim.schedule = "linear"
+    config.optim.constant = 0.003
     config.optim.warmup_steps = 250
     config.decode.beams = 1
     config.decode.extra_length = 80
