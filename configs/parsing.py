@@ -61,7 +61,7 @@ def _treebank(config):
     config.model.norm = "pre"  # post-norm needs twice the steps and more
     config.model.dropout_embedding = 0.0
     config.model.dropout_residual = 0.0
-    config.train.steps = 3000
+    config.train.steps = 2200
     config.optim.schedule = "linear"
     config.optim.constant = 0.003
     config.optim.warmup_steps = 250

@@ -156,6 +156,11 @@ def main(overrides: dict[str, str]) -> None:
     other = runs.load(args.compare) if args.compare else None
     if other is not None and os.path.samefile(args.compare, args.workdir):
         cli.fail(f"--compare={args.compare} is the run itself: name another one")
+    if args.source and not run.task.PAIRS:
+        cli.fail(
+            f"--source and --reference are two texts, line by line, but the task "
+            f"{run.config.task} is of other examples: use --split"
+        )
     if args.source:
         records, name = parallel_text(args.source, args.reference), args.source
     else:

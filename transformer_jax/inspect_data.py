@@ -15,7 +15,7 @@ import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, metrics
+from transformer_jax import cli, metrics, tasks
 from transformer_jax import config as configs
 from transformer_jax.data import findings
 from transformer_jax.data import store as stores
@@ -41,6 +41,11 @@ def main(overrides: dict[str, str]) -> int:
     if args.picture and pathlib.Path(args.picture).suffix not in (".png", ".svg"):
         raise UserError(f"--picture={args.picture}: name a .png or .svg file")
     config = configs.load(args.config, overrides)
+    if not tasks.find(config.task).PAIRS:
+        raise UserError(
+            f"inspect_data reads pairs of texts, but the task {config.task} is of other "
+            "examples: training itself says what is wrong with them"
+        )
     bar = metrics.Bar(cli.is_terminal())
 
     def say(line: str) -> None:

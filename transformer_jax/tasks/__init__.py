@@ -79,6 +79,7 @@ class Base:
     CHOICES: dict[str, tuple[str, ...]] = {}  # of keys of its own
     METRICS: tuple[str, ...] = ()  # its scores of which more is better
     MODELS: tuple[str, ...] = ("transformer",)
+    PAIRS = False  # whether an example is two texts, source and target
     UNIT = "tokens"  # what the weights of a loss count
 
     config: ConfigDict

@@ -53,6 +53,7 @@ class Task(Base):
     """Parallel text, one or two vocabularies, an encoder-decoder model."""
 
     METRICS = ("bleu", "chrf")
+    PAIRS = True
     CHOICES = {"data.source": (PHRASEBOOK.name, *FORMS)}
     MODELS = ("transformer", "recurrent")
 
