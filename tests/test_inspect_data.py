@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
+from transformer_jax import config as configs
+from transformer_jax import inspect_data
 from transformer_jax.data.phrasebook import generate
+from transformer_jax.errors import UserError
 
 PAIRS = generate("train", 607)
 
@@ -79,3 +82,9 @@ def test_bad_options_are_refused_at_once(corpus):
     assert done.returncode == 2 and "name a .png or .svg file" in done.stderr
     done = inspect()
     assert done.returncode == 2 and "--config is missing" in done.stderr
+
+
+def test_a_task_without_pairs_is_refused_in_words():
+    for config in ("opinions", "language", "images"):
+        with pytest.raises(UserError, match="inspect_data reads pairs of texts"):
+            inspect_data.refuse_other_tasks(configs.load(config))

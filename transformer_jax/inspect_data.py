@@ -41,11 +41,7 @@ def main(overrides: dict[str, str]) -> int:
     if args.picture and pathlib.Path(args.picture).suffix not in (".png", ".svg"):
         raise UserError(f"--picture={args.picture}: name a .png or .svg file")
     config = configs.load(args.config, overrides)
-    if not tasks.find(config.task).PAIRS:
-        raise UserError(
-            f"inspect_data reads pairs of texts, but the task {config.task} is of other "
-            "examples: training itself says what is wrong with them"
-        )
+    refuse_other_tasks(config)
     bar = metrics.Bar(cli.is_terminal())
 
     def say(line: str) -> None:
@@ -71,6 +67,14 @@ def main(overrides: dict[str, str]) -> int:
     else:
         print("result     nothing serious was found")
     return 1 if serious else 0
+
+
+def refuse_other_tasks(config: ConfigDict) -> None:
+    if not tasks.find(config.task).PAIRS:
+        raise UserError(
+            f"inspect_data reads pairs of texts, and {config.task} has none: training "
+            "itself says what is wrong with its examples"
+        )
 
 
 def _inspect_text(prepared: Prepared) -> dict[str, list[findings.Finding]]:
