@@ -5,9 +5,10 @@
     python -m transformer_jax.train --config configs/language.py:shakespeare \\
         --config.data.folder=PATH --workdir runs/shakespeare
 
-Variants: phrasebook (generated sentences, the default) and shakespeare (of
-tiny_shakespeare; PATH holds train.txt.gz and validation.txt.gz). A window is read
-alone: its first character is predicted from nothing.
+Variants: phrasebook (generated sentences, the default), shakespeare (tiny_shakespeare;
+PATH holds train.txt.gz and validation.txt.gz) and wikitext2 (words; PATH holds
+train.txt.gz and valid.txt.gz). A window is read alone: its first character, or word, is
+predicted from nothing.
 Not yet measured.
 """
 
@@ -17,9 +18,10 @@ from transformer_jax.errors import UserError
 
 def get_config(variant="phrasebook"):
     config = base(task="language", model="transformer")
-    if variant not in ("phrasebook", "shakespeare"):
+    if variant not in ("phrasebook", "shakespeare", "wikitext2"):
         raise UserError(
-            f"language.py has no variant {variant!r}: phrasebook or shakespeare"
+            f"language.py has no variant {variant!r}: phrasebook, shakespeare or "
+            "wikitext2"
         )
     config.tokenizer.kind = "char"
     config.tokenizer.byte_fallback = False
@@ -55,4 +57,24 @@ def get_config(variant="phrasebook"):
         config.optim.warmup_steps = 300
         config.eval.every = 1000
         config.decode.max_length = 190
+
+    if variant == "wikitext2":
+        config.data.source = "text"
+        config.data.train_text = "train.txt.gz"
+        config.data.validation_text = "valid.txt.gz"
+        config.data.window = 600  # characters: about 110 words
+        config.data.batch_tokens = 5000
+        config.data.stride = 200
+        config.data.shapes = 3
+        config.tokenizer.kind = "word"
+        config.tokenizer.vocab_size = 33_280
+        config.model.d_model = 256
+        config.model.d_ff = 1024
+        config.model.dropout_embedding = 0.3
+        config.model.dropout_residual = 0.3
+        config.eval.splits = ("validation",)
+        config.train.steps = 8000
+        config.optim.warmup_steps = 500
+        config.eval.every = 1000
+        config.decode.max_length = 60
     return config

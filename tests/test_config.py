@@ -21,7 +21,7 @@ def test_every_shipped_config_loads_and_says_what_it_is():
     here = {
         f"data.{split}_{side}": __file__
         for split in ("train", "validation", "test")
-        for side in ("source", "target")
+        for side in ("source", "target", "files")
     }
     for name, path in config.shipped().items():
         known = dict(config.items(config._run_file(name)))
@@ -36,12 +36,14 @@ VARIANTS = {
     "multi30k": ["", ":en_de", ":de_en", ":en_fr"],
     "iwslt14": ["", ":de_en", ":en_de"],
     "ted": [""],
+    "sst2": [""],
+    "dailydialog": [""],
     "opinions": ["", ":label", ":score", ":pretrained"],
     "masked": ["", ":phrasebook", ":wikitext2", ":opinions"],
-    "language": ["", ":phrasebook", ":shakespeare"],
+    "language": ["", ":phrasebook", ":shakespeare", ":wikitext2"],
     "smalltalk": [""],
     "images": ["", ":digits", ":mnist"],
-    "parsing": ["", ":treebank", ":wsj", ":semi_supervised"],
+    "parsing": ["", ":treebank", ":ptb_sample", ":wsj", ":semi_supervised"],
     "recurrent": ["", ":rnn", ":gru", ":lstm", ":rnn_attention", ":gru_attention",
                   ":lstm_attention", ":multi30k"],
     "table3": ["", ":base", ":a_1", ":d_smoothing_2", ":big"],

@@ -5,6 +5,7 @@ records has a `fingerprint` of all that determines them, `notes` on what is odd 
 its files, and says `where` a record stands, for messages. None is ever skipped.
 """
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -127,6 +128,60 @@ class Table(Sequence[Record]):
                 raise UserError(f"{self.where(index)} has no key {column!r}.{hint}")
             found = found[key]
         return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a task reads a line of a file of its own kind, such as a bracketed tree."""
+
+    read: Callable[[str], list[Record]]  # a line's records: a dialogue has several
+    key: str = ""  # what else decides them
+    once: bool = False  # train on no line that came before or is held out
+
+
+class Parsed(Sequence[Record]):
+    """A file of lines that a task reads in its own way, held in memory."""
+
+    def __init__(
+        self,
+        path: str,
+        form: str,
+        reading: Reading,
+        held_out: Sequence[str] | None = None,
+    ):
+        """`held_out` are the files of which no line is read again; None: all is."""
+        self.lines = Lines(path)
+        content = [form, reading.key, self.lines.fingerprint]
+        once, others = held_out is not None, [Lines(other) for other in held_out or ()]
+        content += [once, *(other.fingerprint for other in others)]
+        self.fingerprint = _fingerprint(content)
+        known = {line for other in others for line in other}
+        self._records: list[Record] = []
+        self._numbers: list[int] = []
+        left_out = 0
+        for number, line in enumerate(self.lines):
+            if once and line in known:
+                left_out += 1
+                continue
+            if once:
+                known.add(line)
+            try:
+                found = reading.read(line)
+            except UserError as error:
+                raise UserError(f"{self.lines.where(number)}: {error}") from None
+            self._records += found
+            self._numbers += [number] * len(found)
+        note = f"{path}: {left_out:,} lines came before or are held out: not read again"
+        self.notes = (*self.lines.notes, *([note] if left_out else []))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Record:
+        return self._records[index]
+
+    def where(self, index: int) -> str:
+        return self.lines.where(self._numbers[index])
 
 
 class Joined(Sequence[Record]):

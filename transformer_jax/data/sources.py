@@ -14,7 +14,14 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.data import phrasebook, text
-from transformer_jax.data.records import Generated, Joined, Parallel, Table
+from transformer_jax.data.records import (
+    Generated,
+    Joined,
+    Parallel,
+    Parsed,
+    Reading,
+    Table,
+)
 from transformer_jax.errors import UserError
 
 FORMS = ("text", "tsv", "jsonl", "tfds")
@@ -43,7 +50,8 @@ class Embedded:
 class Source:
     """What a config's `data` section names: its splits, read when asked for.
 
-    Records have the given fields; `embedded` is what a task can generate itself.
+    Records have the given fields; `embedded` is what a task can generate itself,
+    `readings` are the forms of file that it alone knows.
     """
 
     def __init__(
@@ -51,9 +59,11 @@ class Source:
         data: ConfigDict,
         fields: tuple[str, ...] = FIELDS,
         embedded: Embedded | None = None,
+        readings: dict[str, Reading] | None = None,
     ):
         self.data, self.fields = data, fields
         self.embedded = embedded or PHRASEBOOK
+        self.readings = readings or {}
 
     @functools.cached_property
     def splits(self) -> tuple[str, ...]:
@@ -89,7 +99,7 @@ class Source:
 
     def find_problems(self) -> list[str]:
         """What is missing on disk, said before anything is read."""
-        if self.data.source not in FORMS:
+        if self.data.source not in (*FORMS, *self.readings):
             return []
         problems = []
         for split in SPLITS:
@@ -97,7 +107,8 @@ class Source:
                 continue
             for key in self._keys(split):
                 if not self.data[key]:
-                    problems.append(f"data.{key} is empty: {_MEANING[self._form]}")
+                    meaning = _MEANING.get(self._form, _MEANING["tsv"])
+                    problems.append(f"data.{key} is empty: {meaning}")
                 elif self._form != "tfds":
                     problems += _missing(f"data.{key}", self.data)
         if self._form in ("jsonl", "tfds") or self._form == "tsv":
@@ -156,6 +167,17 @@ class Source:
                 ]
                 for entry in zip(*sides, strict=True)
             ]
+        if self._form in self.readings:
+            reading = self.readings[self._form]
+            once = reading.once and split == "train"
+            held_out = self._held_out() if once else None
+            return [
+                [
+                    Parsed(path, self._form, reading, held_out)
+                    for path in _files(entry, data.folder)
+                ]
+                for entry in _entries(data[f"{split}_files"])
+            ]
         columns = self._columns()
         if self._form == "tfds":
             from transformer_jax.data import tfds  # importing it costs half a second
@@ -167,6 +189,12 @@ class Source:
             [Table(path, self._form, columns) for path in _files(entry, data.folder)]
             for entry in _entries(data[f"{split}_files"])
         ]
+
+    def _held_out(self) -> list[str]:
+        """The files that a model is judged by."""
+        data = self.data
+        entries = _entries(data.validation_files) + _entries(data.test_files)
+        return [path for entry in entries for path in _files(entry, data.folder)]
 
 
 _MEANING = {

@@ -21,6 +21,7 @@ from transformer_jax import losses, metrics
 from transformer_jax.config import add_text
 from transformer_jax.data import opinions
 from transformer_jax.data.batches import Batch, lay_out
+from transformer_jax.data.records import Reading
 from transformer_jax.data.sources import FORMS, Embedded, Source
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
@@ -58,7 +59,7 @@ class Task(Text):
 
     METRICS = ("accuracy", "f1", "r")
     CHOICES = {
-        "data.source": ("opinions", *FORMS),
+        "data.source": ("opinions", "labelled", *FORMS),
         "data.answers": KINDS,
         "data.batching": ("buckets",),
         "model.tie": ("none",),
@@ -100,7 +101,8 @@ class Task(Text):
             return [{"text": r["text"], "label": r[asked]} for r in found]
 
         kind = ("opinions", opinions.VERSION, opinions.SPLITS, generate, (asked,))
-        return Source(config.data, FIELDS, Embedded(*kind))
+        readings = {"labelled": Reading(_read_labelled)}
+        return Source(config.data, FIELDS, Embedded(*kind), readings)
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer, scale: Scale):
         self.config, self.tokenizer, self.scale = config, tokenizer, scale
@@ -341,3 +343,11 @@ def _number(text: str) -> float:
             "names"
         )
     return value
+
+
+def _read_labelled(line: str) -> list[dict[str, str]]:
+    """A label, a space, the text."""
+    label, _, text = line.strip().partition(" ")
+    if not text:
+        raise UserError(f"{line!r} is not a label, a space and a text")
+    return [{"text": text.strip(), "label": label}]

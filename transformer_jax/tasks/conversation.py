@@ -4,6 +4,7 @@ The encoder reads the last `data.turns` turns, oldest first, with a mark between
 what was said before that is forgotten. Everything else is translation.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,16 +13,20 @@ from ml_collections import ConfigDict
 from transformer_jax import scores
 from transformer_jax.config import add_text
 from transformer_jax.data import smalltalk
+from transformer_jax.data.records import Reading
 from transformer_jax.data.smalltalk import FIXED, SEPARATOR
 from transformer_jax.data.sources import FIELDS, FORMS, Embedded, Source
+from transformer_jax.errors import UserError
 from transformer_jax.tasks import translation
+
+END_OF_TURN = "__eou__"
 
 
 class Task(translation.Task):
     """Contexts and replies; `source` is a context, `target` its reply."""
 
     METRICS = ("bleu", "exact", "distinct_2")
-    CHOICES = {"data.source": ("smalltalk", *FORMS)}
+    CHOICES = {"data.source": ("smalltalk", "dialogues", *FORMS)}
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
@@ -49,7 +54,10 @@ class Task(translation.Task):
             return [{"source": context, "target": reply} for context, reply in pairs]
 
         about = ("smalltalk", smalltalk.VERSION, smalltalk.SPLITS, generate)
-        return Source(config.data, embedded=Embedded(*about, (str(turns),)))
+        embedded = Embedded(*about, (str(turns),))
+        read = functools.partial(_read_dialogue, turns)
+        readings = {"dialogues": Reading(read, str(turns), once=True)}
+        return Source(config.data, embedded=embedded, readings=readings)
 
     def context(self, turns: Sequence[str]) -> tuple[str, int]:
         """What is read of a dialogue so far, and how many turns are forgotten."""
@@ -73,3 +81,17 @@ class Task(translation.Task):
 
     def panel(self, answers: Sequence[str], references: Sequence[str]) -> list:
         return []  # readings of BLEU that published translations compare by
+
+
+def _read_dialogue(turns: int, line: str) -> list[dict[str, str]]:
+    """A dialogue, its turns divided by __eou__: all but the first are replies."""
+    said = [turn.strip() for turn in line.split(END_OF_TURN) if turn.strip()]
+    if len(said) < 2:
+        raise UserError(
+            f"a dialogue has at least two turns, divided by {END_OF_TURN}, "
+            f"not {len(said)}"
+        )
+    return [
+        {"source": SEPARATOR.join(said[max(0, i - turns) : i]), "target": said[i]}
+        for i in range(1, len(said))
+    ]

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.config import add_text
 from transformer_jax.data import treebank, trees
+from transformer_jax.data.records import Reading
 from transformer_jax.data.sources import FIELDS, FORMS, Embedded, Source
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import Asked
@@ -30,7 +31,7 @@ class Task(translation.Task):
     """Sentences, words apart, and linearised trees; two vocabularies."""
 
     METRICS = ("f1", "exact", "well_formed")
-    CHOICES = {"data.source": ("treebank", *FORMS)}
+    CHOICES = {"data.source": ("treebank", "trees", *FORMS)}
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
@@ -42,7 +43,8 @@ class Task(translation.Task):
     @classmethod
     def source(cls, config: ConfigDict) -> Source:
         about = ("treebank", treebank.VERSION, treebank.SPLITS, treebank.generate)
-        return Source(config.data, embedded=Embedded(*about))
+        readings = {"trees": Reading(_read_tree)}
+        return Source(config.data, embedded=Embedded(*about), readings=readings)
 
     def reference(self, record: dict[str, str]) -> str:
         return _bracketed(record["target"], record["source"])[0]
@@ -80,6 +82,16 @@ class Task(translation.Task):
 
     def panel(self, answers: Sequence[str], references: Sequence[str]) -> list:
         return []  # there is one way to count brackets
+
+
+def _read_tree(line: str) -> list[dict[str, str]]:
+    """A bracketed tree a line, as the Penn Treebank's; one of traces has no words."""
+    found = [trees.clean(tree) for tree in trees.read(line)]
+    return [
+        {"source": " ".join(trees.words(tree)), "target": trees.linearise(tree)}
+        for tree in found
+        if tree is not None
+    ]
 
 
 def _restore(answer: translation.Answer, sentence: str) -> Answer:

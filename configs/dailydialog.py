@@ -1,0 +1,41 @@
+"""DailyDialog: replies of everyday English, learned from 11,118 dialogues.
+
+    python -m transformer_jax.train --config configs/dailydialog.py \\
+        --config.data.folder=PATH --workdir runs/dailydialog
+    python -m transformer_jax.predict --workdir runs/dailydialog --sample --top_p=0.9
+
+PATH holds train.txt.gz and validation.txt.gz, a dialogue a line, each turn ended by
+__eou__. Dialogues that come twice, or stand in the validation text too, are read once.
+Here: not yet measured.
+"""
+
+from transformer_jax.config import base
+
+
+def get_config():
+    config = base(task="conversation", model="transformer")
+    config.data.source = "dialogues"
+    config.data.train_files = "train.txt.gz"
+    config.data.validation_files = "validation.txt.gz"
+    config.data.turns = 3
+    config.data.batch_tokens = 4096
+    config.data.max_length = 160
+    config.tokenizer.vocab_size = 8000
+
+    config.model.encoder_layers = 3
+    config.model.decoder_layers = 3
+    config.model.d_model = 256
+    config.model.d_ff = 1024
+    config.model.num_heads = 4
+    config.model.norm = "pre"
+    config.model.dropout_embedding = 0.2
+    config.model.dropout_residual = 0.2
+
+    config.train.steps = 6000
+    config.optim.warmup_steps = 500
+    config.optim.constant = 0.7
+    config.eval.every = 1000
+    config.eval.answers = 200
+    config.eval.splits = ("validation",)
+    config.checkpoint.every = 250
+    return config
