@@ -56,7 +56,10 @@ def test_the_exported_model_translates_the_same(run, translator, beams):
     ("key", "value", "problem"),
     [
         ("d_k", 3, "heads of d_model / num_heads = 8"),
-        ("positions", "none", "positions"),
+        ("positions", "rotary", "not exported"),
+        ("norm_kind", "rms", "not exported"),
+        ("activation", "swiglu", "not exported"),
+        ("kv_heads", 1, "shared keys"),
     ],
 )
 def test_what_it_cannot_do_is_refused(run, tmp_path, key, value, problem):

@@ -40,11 +40,7 @@ def model():
 def ask():
     rng = np.random.default_rng(8)
     return [
-        Asked(
-            [*rng.integers(4, VOCAB, size=n % 11 + 1).tolist(), 3],
-            rng.integers(4, VOCAB, size=2).tolist() if n == 5 else (),
-            seed=n,
-        )
+        Asked([*rng.integers(4, VOCAB, size=n % 11 + 1).tolist(), 3], (), seed=n)
         for n in range(13)
     ]
 

@@ -26,6 +26,12 @@ from transformer_jax.ids import BOS, PAD
 
 POSITIONS = 2048  # of a sinusoid: CTranslate2 takes a table
 NEVER = -1e9  # the bias of what must not be chosen
+EXPORTED = {  # of the variants of a model
+    "positions": ("sinusoid", "sinusoid_concat", "learned"),
+    "activation": ("relu", "gelu"),
+    "norm_kind": ("layer",),
+    "qk_norm": (False,),
+}
 
 
 def export(run: Any, folder: pathlib.Path) -> None:
@@ -81,8 +87,16 @@ def _refuse_what_it_cannot(run: Any) -> None:
                 f"model.{key} {config[key]}: CTranslate2 wants heads of "
                 f"d_model / num_heads = {head}"
             )
-    if config.positions == "none":
-        raise UserError("model.positions 'none': CTranslate2 wants positions")
+    for key, can in EXPORTED.items():
+        if config[key] not in can:
+            raise UserError(
+                f"model.{key} = {config[key]!r} is not exported to CTranslate2, only "
+                f"{' or '.join(map(repr, can))}"
+            )
+    if config.kv_heads not in (0, config.num_heads):
+        raise UserError(
+            f"model.kv_heads = {config.kv_heads}: shared keys are not exported"
+        )
 
 
 def _specs() -> Any:
