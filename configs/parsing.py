@@ -91,7 +91,7 @@ def _treebank(config):
     config.model.positions = "rotary"  # brackets pair by distance: learned sooner
     config.model.dropout_embedding = 0.0
     config.model.dropout_residual = 0.0
-    config.train.steps = 2200
+    config.train.steps = 1800
     config.optim.schedule = "linear"
     config.optim.constant = 0.003
     config.optim.warmup_steps = 250
