@@ -9,7 +9,8 @@ Variants: phrasebook (generated sentences, the default), shakespeare (tiny_shake
 PATH holds train.txt.gz and validation.txt.gz) and wikitext2 (words; PATH holds
 train.txt.gz and valid.txt.gz). A window is read alone: its first character, or word, is
 predicted from nothing.
-Not yet measured.
+Measured on 2 CPU cores: phrasebook 1.408 bits per character, 4 minutes. The others: not
+yet measured.
 """
 
 from transformer_jax.config import base
