@@ -40,6 +40,7 @@ def tiny():
             "model.dropout_attention": "0.1",
             "train.steps": "12",
             "optim.warmup_steps": "5",
+            "optim.ema": "0.5",
             "eval.every": "6",
             "eval.answers": "2",
             "eval.samples": "1",

@@ -53,7 +53,7 @@ def test_every_flag_that_a_document_gives_to_a_module_exists(path, known_flags):
 
 
 def test_every_file_that_the_map_names_exists():
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text().split("## The map")[1].split("\n## ")[0]
     rows = [line for line in text.split("\n") if line.startswith("| `")]
     assert len(rows) > 8
     for row in rows:

@@ -9,7 +9,7 @@ import pytest
 from transformer_jax import config as configs
 from transformer_jax import losses, optim, sharding, train
 from transformer_jax import run as runs
-from transformer_jax.checkpoint import Checkpoints, TrainState
+from transformer_jax.checkpoint import TrainState
 from transformer_jax.errors import UserError
 
 
@@ -208,15 +208,11 @@ def test_the_running_mean_follows_its_formula():
         np.testing.assert_allclose(state.ema["w"], mean, rtol=1e-6)
 
 
-def test_a_run_answers_with_its_running_mean_if_told_to(tiny_run_of):
-    changes = {"optim.ema": "0.5", "eval.weights": "ema"}
-    folder = tiny_run_of("quickstart", **changes)
-    run = runs.load(folder)
-    assert run.weights == "ema" and run.step == 12
-    last = runs.load(folder, "last")
-    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), run.params,
-                         last.params)  # fmt: skip
+def test_a_run_answers_with_its_running_mean_if_told_to(tiny_run):
+    mean, last = runs.load(tiny_run, "ema"), runs.load(tiny_run, "last")
+    assert mean.weights == "ema" and mean.step == 12
+    moved = jax.tree.map(
+        lambda a, b: float(jnp.abs(a - b).max()), mean.params, last.params
+    )
     assert 0 < max(jax.tree.leaves(moved)) < 0.1
-    saved = Checkpoints(runs.Folder(folder).checkpoints)
-    again = saved.restore_params(12, last.params, "ema")
-    jax.tree.map(np.testing.assert_array_equal, again, run.params)
+    assert len(mean.predict(["O gato dorme."])) == 1

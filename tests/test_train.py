@@ -54,7 +54,7 @@ def make_abstract(trained, mesh):
 
     def init(key):
         params = trained.task.init(key)
-        return checkpoint.TrainState(0, params, optimizer.init(params), key)
+        return checkpoint.TrainState(0, params, optimizer.init(params), key, params)
 
     shapes = jax.eval_shape(init, jax.random.key(0))
     places = sharding.shardings(shapes, mesh)
@@ -252,9 +252,12 @@ def test_training_stops_early_when_nothing_gets_better(tiny, tmp_path, one_devic
     assert train.train(config.load("quickstart", still), tmp_path) == 0
 
 
-@pytest.mark.parametrize(
-    "mesh", [(8, 1, 1, 1), (2, 2, 2, 1), (1, 4, 2, 1), (2, 1, 2, 2)], ids=str
-)
+SLOW_MESHES = [
+    pytest.param(mesh, marks=pytest.mark.slow) for mesh in ((8, 1, 1, 1), (1, 4, 2, 1))
+]
+
+
+@pytest.mark.parametrize("mesh", [(2, 2, 2, 1), (2, 1, 2, 2), *SLOW_MESHES], ids=str)
 def test_any_mesh_gives_the_loss_curve_of_one_device(mesh, curve, tiny, tmp_path):
     sizes = dict(zip(sharding.AXES, mesh, strict=True))
     losses, params = curve(sharding.make_mesh(sizes), tmp_path)
