@@ -12,7 +12,7 @@ figures; killed, the same command goes on. The rows at full size, on WMT14 data 
     python launch/table3.py --full --workdir runs/full --config.data.folder=PATH
 
 As in the paper, scores are of the development set, of the last parameters (no average).
-Measured: see ROWS for the paper's; the rows at full size here: not yet measured.
+The paper's figures stand in ROWS; the rows at full size here: not yet measured.
 """
 
 from transformer_jax.config import base
