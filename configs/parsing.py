@@ -10,7 +10,8 @@ and wsj and semi_supervised, the paper's 4-layer model and its decoding (beam 21
 300 pieces more than the input) for train.trees, dev.trees and test.trees.
 Published for section 23 (the paper, table 4): F1 91.3 and 92.7.
 Measured on 2 CPU cores: treebank F1 99.05 on the test, 97.4 % exact, 98.2 % well-formed
-before repair, about 6 minutes. The others: not yet measured.
+before repair (about 7 minutes by its speed; it was interrupted). The others: not yet
+measured.
 """
 
 from transformer_jax.config import base

@@ -130,7 +130,13 @@ def test_the_state_of_every_optimizer_has_a_place_on_a_mesh(name):
     }
     params["embedding"] = jnp.ones((3, 2))
     state = optim.make_optimizer(settings(name=name)).init(params)
-    sharding.shardings(state, sharding.local_mesh())
+    placed = sharding.shardings(state, sharding.local_mesh())
+    specs = [tuple(place.spec) for place in jax.tree.leaves(placed)]
+    leaves = jax.tree.leaves(state)
+    for leaf, spec in zip(leaves, specs, strict=True):
+        assert len(spec) in (0, leaf.ndim)
+    if name != "adafactor":  # whose numbers are too few to split
+        assert ("fsdp", "tensor") in specs
 
 
 def test_lion_moves_everything_by_the_same():

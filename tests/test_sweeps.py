@@ -35,7 +35,7 @@ def commands(systems, monkeypatch):
 
 def test_every_system_is_a_config(systems):
     for spec in systems.SYSTEMS:
-        configs.load(spec)
+        assert configs.load(spec).is_locked, spec
 
 
 def test_runs_go_one_after_the_other_until_one_stops(systems, commands, tmp_path):

@@ -84,7 +84,10 @@ def test_gradients_reach_every_parameter(variant):
 
 
 def test_every_parameter_has_a_place_on_a_mesh(variant):
-    sharding.shardings(variant[1], sharding.local_mesh())
+    placed = sharding.shardings(variant[1], sharding.local_mesh())
+    specs = [one.spec for one in jax.tree.leaves(placed)]
+    for leaf, spec in zip(jax.tree.leaves(variant[1]), specs, strict=True):
+        assert len(spec) in (0, leaf.ndim)
 
 
 def test_a_prompt_and_single_steps_give_what_one_forward_gives(variant):
