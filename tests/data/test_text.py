@@ -123,7 +123,7 @@ def test_patterns_name_files_in_order_from_a_folder(write, tmp_path):
 def test_patterns_pair_by_what_the_star_stands_for(write, tmp_path):
     for name in ("news-10.de", "news-9.de", "news-9.english", "news-10.english"):
         write(name, b"x\n")
-    pairs = text.pair_files("news-*.de", "news-*.english", str(tmp_path))
+    pairs = text.match_files(["news-*.de", "news-*.english"], str(tmp_path))
     ends = [[p.rpartition("/")[2] for p in pair] for pair in pairs]
     assert ends == [["news-10.de", "news-10.english"], ["news-9.de", "news-9.english"]]
 
@@ -132,7 +132,7 @@ def test_a_file_of_a_pattern_without_its_other_side_is_named(write, tmp_path):
     for name in ("1.de", "2.de", "1.en"):
         write(name, b"x\n")
     with pytest.raises(UserError, match=r"2 files and \*.en 1: .*2.de has no other"):
-        text.pair_files("*.de", "*.en", str(tmp_path))
+        text.match_files(["*.de", "*.en"], str(tmp_path))
 
 
 def test_the_index_of_a_file_does_not_hold_its_text(write, tmp_path):

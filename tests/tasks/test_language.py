@@ -11,6 +11,7 @@ from transformer_jax import config
 from transformer_jax.data.records import Generated
 from transformer_jax.data.windows import Windows
 from transformer_jax.errors import UserError
+from transformer_jax.tasks.language import Task
 
 LINES = ["To be, or not", "", "to be: that is", "the question.", "Whether"]
 
@@ -34,6 +35,17 @@ def test_windows_that_follow_each_other_are_the_text(size, whole_words):
     assert max(map(len, found)) <= size
     if not whole_words:
         assert {len(text) for text in found[:-1]} <= {size}
+
+
+def test_text_of_several_files_is_read_from_its_folder(tmp_path):
+    for name, text in (("1.txt", "to be\nor"), ("2.txt", "not")):
+        (tmp_path / name).write_text(text + "\n")
+    (tmp_path / "held.txt").write_text("to be\n")
+    given = {"data.source": "text", "data.folder": str(tmp_path), "data.window": "32"}
+    given |= {"data.train_text": "?.txt", "data.validation_text": "held.txt"}
+    given |= {"data.test_text": "held.txt", "decode.max_length": "20"}
+    [window] = Task.source(config.load("language", given)).read("train")
+    assert window["text"] == "to be\nor\nnot\n"
 
 
 def test_a_window_of_whole_words_ends_before_a_space():

@@ -163,7 +163,7 @@ class Source:
             return [
                 [
                     Parallel(dict(zip(self.fields, pair, strict=True)))
-                    for pair in text.pair_files(*entry, data.folder)
+                    for pair in text.match_files(entry, data.folder)
                 ]
                 for entry in zip(*sides, strict=True)
             ]

@@ -78,23 +78,26 @@ def find_files(entry: str, folder: str = "") -> list[str]:
     return sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
 
 
-def pair_files(source: str, target: str, folder: str = "") -> list[tuple[str, str]]:
-    """Files of both sides; those of two patterns are paired by what * stands for."""
-    sources, targets = find_files(source, folder), find_files(target, folder)
-    for entry, found in ((source, sources), (target, targets)):
-        if not found:
+def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...]]:
+    """Files that belong together, one of each entry.
+
+    Those of patterns are matched by what * stands for.
+    """
+    found = {entry: find_files(entry, folder) for entry in entries}
+    for entry, paths in found.items():
+        if not paths:
             raise UserError(f"there is no file {os.path.join(folder, entry)}")
-    if not glob.has_magic(source) and not glob.has_magic(target):
-        return [(sources[0], targets[0])]
-    left = {_wild(source, folder, path): path for path in sources}
-    right = {_wild(target, folder, path): path for path in targets}
-    if odd := sorted({*left} ^ {*right}):
-        lonely = left.get(odd[0]) or right.get(odd[0])
-        raise UserError(
-            f"{source} names {len(sources)} files and {target} {len(targets)}: "
-            f"{lonely} has no other side"
-        )
-    return [(left[part], right[part]) for part in sorted(left)]
+    if not any(map(glob.has_magic, entries)):
+        return [tuple(found[entry][0] for entry in entries)]
+    by_part = [{_wild(e, folder, path): path for path in found[e]} for e in entries]
+    for entry, side in zip(entries, by_part, strict=True):
+        if odd := sorted({*by_part[0]} ^ {*side}):
+            lonely = by_part[0].get(odd[0]) or side[odd[0]]
+            raise UserError(
+                f"{entries[0]} names {len(by_part[0])} files and {entry} {len(side)}: "
+                f"{lonely} has no other side"
+            )
+    return [tuple(side[part] for side in by_part) for part in sorted(by_part[0])]
 
 
 def _wild(entry: str, folder: str, path: str) -> tuple[str, ...]:
