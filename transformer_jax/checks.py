@@ -152,7 +152,7 @@ def _impossible_heads(model: ConfigDict) -> list[str]:
             f"{model.kv_heads}: so many queries share the keys of one"
         )
     size = model.d_k or model.d_model // max(model.num_heads, 1)
-    if model.positions == "rotary" and size % 2:
+    if model.positions.endswith("rotary") and size % 2:
         problems.append(
             f"rotary positions turn pairs, but a head has {size} numbers: set "
             f"model.d_k to {size + 1}"
@@ -206,6 +206,11 @@ def _impossible_text(config: ConfigDict) -> list[str]:
         problems.append(
             f"tokenizer.file = {settings.file!r} needs tokenizer.kind = 'file', not "
             f"{settings.kind!r}"
+        )
+    if settings.lowercase and settings.kind in ("file", "byte"):
+        problems.append(
+            f"tokenizer.lowercase is learned with the pieces, and tokenizer.kind "
+            f"{settings.kind!r} learns none: leave it False"
         )
     for path in filter(None, (p.strip() for p in settings.file.split(","))):
         if not pathlib.Path(path).is_file():

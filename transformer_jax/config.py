@@ -67,6 +67,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     tokenizer.vocab_size = 8000  # pieces of a vocabulary, at most
     tokenizer.shared = True  # one vocabulary for source and target
     tokenizer.file = ""  # file: a SentencePiece model; not shared: two, with a comma
+    tokenizer.lowercase = False  # read, and so write, lower case only
     tokenizer.lines = 300_000  # examples to learn from, drawn at random; 0: all
     tokenizer.byte_fallback = True  # unknown characters as bytes; False: as <unk>
     tokenizer.user_symbols = ()  # strings that are one piece wherever they stand
@@ -193,7 +194,7 @@ def _transformer(model: ConfigDict) -> None:
     model.norm_kind = "layer"  # layer | rms (no mean taken out, no bias)
     model.norm_epsilon = 1e-6  # added to the variance
     model.activation = "relu"  # relu | gelu | silu | relu2 | glu | re-, ge- or swiglu
-    model.positions = "sinusoid"  # or learned | rotary | relative | alibi | none | …
+    model.positions = "sinusoid"  # learned | rotary | relative | alibi | none | …
     model.max_positions = 512  # rows of a learned table
     model.rotary_base = 10_000.0  # the slowest wave has 2π times so many positions
     model.rotary_scaling = "none"  # to read longer texts: none | linear | ntk

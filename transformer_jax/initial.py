@@ -53,6 +53,7 @@ class Origin:
         lent = config.copy_and_resolve_references()
         with lent.unlocked():
             lent.tokenizer.kind, lent.tokenizer.file = "file", ",".join(files)
+            lent.tokenizer.lowercase = False  # their rule is in the files
         return lent
 
     def check(self, task: Any) -> None:

@@ -75,13 +75,19 @@ class Comparison:
     signature: str
 
 
-def headline(answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Corpus BLEU and chrF against raw references, one a sentence."""
+def headline(
+    answers: Sequence[str], references: Sequence[str], lowercase: bool = False
+) -> dict[str, Any]:
+    """Corpus BLEU and chrF against raw references, one a sentence.
+
+    `lowercase` is for systems that write no capitals; their signatures say case:lc.
+    """
     import sacrebleu  # costs half a second, and only scoring needs it
 
     _check("answers", answers, references)
     scores = {}
-    for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
+    bleu, chrf = sacrebleu.BLEU(lowercase), sacrebleu.CHRF(lowercase=lowercase)
+    for name, metric in (("bleu", bleu), ("chrf", chrf)):
         value, signature = _corpus(metric, answers, references)
         scores |= {name: value, f"{name}_signature": signature}
     return scores

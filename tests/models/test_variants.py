@@ -34,6 +34,7 @@ VARIANTS = [  # sinusoids are those of the other tests
     {"positions": "rotary", "rotary_scaling": "ntk", "rotary_factor": 3.0},
     {"positions": "relative", "kv_heads": 3, "activation": "relu2"},
     {"positions": "alibi", "kv_heads": 1},
+    {"positions": "sinusoid+rotary"},
     {"positions": "none"},
     MODERN,
 ]

@@ -3,15 +3,19 @@
 Ids: pad 0, unk 1, start 2, end 3; a given model is renumbered so. SentencePiece
 rewrites text by default (it normalises Unicode and squeezes spaces); what is learned
 here changes nothing: whatever is encoded comes back, characters it has never seen as
-bytes. The exception is `word`, of which unknown words come back as unknown.
+bytes. The exceptions are `word`, of which unknown words come back as unknown, and
+`lowercase`: that rule is part of the model, so whoever has the file follows it.
 """
 
+import contextlib
 import functools
 import hashlib
 import io
 import pathlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +64,11 @@ class Tokenizer:
     @property
     def fingerprint(self) -> str:
         return hashlib.sha256(self.model).hexdigest()
+
+    @property
+    def lowercase(self) -> bool:
+        """Whether what it reads, and so all that it can write, is in lower case."""
+        return self._processor.normalize("A").endswith("a")
 
     def encode(self, text: str) -> list[int]:
         if SPACE not in text or UNK in self._space_bytes:
@@ -130,6 +139,8 @@ class Tokenizer:
 class Bytes(Tokenizer):
     """The bytes of a text's UTF-8 form: nothing to learn, nothing unknown."""
 
+    lowercase = False
+
     def __init__(self):
         self.model = BYTES
 
@@ -175,6 +186,7 @@ def make(
     about = [
         sentencepiece.__version__, records.fingerprint, fields, symbols,
         settings.kind, settings.vocab_size, settings.lines, settings.byte_fallback,
+        settings.lowercase,
     ]  # fmt: skip
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
     learn = functools.partial(_learn, settings, records, fields, symbols, say)
@@ -200,6 +212,7 @@ def _learn(settings, records, fields, symbols, say, place: pathlib.Path) -> None
         settings.vocab_size,
         settings.byte_fallback,
         [*settings.user_symbols, *symbols],
+        settings.lowercase,
     )
     trained.save(place / "model")
 
@@ -210,31 +223,34 @@ def train(
     vocab_size: int,
     byte_fallback: bool = True,
     symbols: Sequence[str] = (),
+    lowercase: bool = False,
 ) -> Tokenizer:
     """Learns at most `vocab_size` pieces; fewer if the texts have no more."""
     model = io.BytesIO()
+    options = {
+        # Words that are unknown are to be <unk>, not a string of bytes.
+        "byte_fallback": byte_fallback and kind != "word",
+        "character_coverage": 0.9999 if kind == "unigram" and byte_fallback else 1.0,
+        "remove_extra_whitespaces": False,
+        "hard_vocab_limit": False,
+        "max_sentence_length": 8 * LONGEST,
+        "num_threads": TRAINER_THREADS,
+        "minloglevel": 2,
+    }
+    ids = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            # A line beyond the trainer's limit would be left out, and said on stderr.
-            sentence_iterator=(text[:LONGEST] for text in texts),
-            model_writer=model,
-            model_type=kind,
-            vocab_size=vocab_size,
-            hard_vocab_limit=False,
-            # Words that are unknown are to be <unk>, not a string of bytes.
-            byte_fallback=byte_fallback and kind != "word",
-            character_coverage=0.9999 if kind == "unigram" and byte_fallback else 1.0,
-            user_defined_symbols=list(symbols),
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            max_sentence_length=8 * LONGEST,
-            num_threads=TRAINER_THREADS,
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
-            minloglevel=2,
-        )
+        with _rules(lowercase) as rules:
+            sentencepiece.SentencePieceTrainer.train(
+                # A line beyond the trainer's limit would be left out with no error.
+                sentence_iterator=(text[:LONGEST] for text in texts),
+                model_writer=model,
+                model_type=kind,
+                vocab_size=vocab_size,
+                user_defined_symbols=list(symbols),
+                **rules,
+                **options,
+                **ids,
+            )
     except (RuntimeError, OSError) as error:
         reason = str(error).strip().split("\n")[-1]
         raise UserError(
@@ -242,6 +258,21 @@ def train(
             f"from this text: {reason}"
         ) from None
     return Tokenizer(model.getvalue())
+
+
+@contextlib.contextmanager
+def _rules(lowercase: bool) -> Iterator[dict[str, str]]:
+    """How the trainer is told what to rewrite: nothing, or capitals and no more."""
+    if not lowercase:
+        yield {"normalization_rule_name": "identity"}
+        return
+    pairs = ((chr(i), chr(i).lower()) for i in range(sys.maxunicode + 1))
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
+        for sides in (pair for pair in pairs if pair[0] != pair[1]):
+            numbers = (" ".join(f"{ord(c):X}" for c in side) for side in sides)
+            print(*numbers, sep="\t", file=file)
+        file.flush()
+        yield {"normalization_rule_tsv": file.name}
 
 
 def for_sides(

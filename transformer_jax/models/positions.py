@@ -6,7 +6,8 @@
 code put all sines first (`sinusoid_concat`). The two are permutations of each other:
 equal in power, but weights trained with one are useless with the other. `rotary` turns
 queries and keys, `relative` (T5) and `alibi` change the scores: all three tell a
-self-attention how far apart two tokens are, and cross-attention nothing.
+self-attention how far apart two tokens are, and cross-attention nothing, unless the
+embeddings are told too: `sinusoid+rotary`.
 """
 
 import math
@@ -21,7 +22,8 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.errors import UserError
 
 POSITIONS = (
-    "sinusoid", "sinusoid_concat", "learned", "rotary", "relative", "alibi", "none"
+    "sinusoid", "sinusoid_concat", "learned", "rotary", "relative", "alibi", "none",
+    "sinusoid+rotary",
 )  # fmt: skip
 SCALINGS = ("none", "linear", "ntk")
 
@@ -68,7 +70,8 @@ class PositionEncoding(nn.Module):
     ) -> Float[Array, "B T D"] | float:
         """`length` bounds the positions: it is checked against a learned table."""
         if self.kind.startswith("sinusoid"):
-            return sinusoid(positions, self.d_model, self.kind == "sinusoid")
+            interleave = self.kind != "sinusoid_concat"
+            return sinusoid(positions, self.d_model, interleave)
         if self.kind != "learned":
             return 0.0
         if length > self.max_positions:

@@ -176,7 +176,7 @@ class Stack(nn.Module):
     def _place(self, positions: Int[Array, "#R T"], cache: Cache | None) -> Place:
         """What tells each self-attention of the stack where its tokens stand."""
         c, kind = self.config, self.config.positions
-        if kind == "rotary":
+        if kind.endswith("rotary"):
             scaling = c.rotary_scaling, c.rotary_factor
             return Place(turn=rotation(positions, c.d_k, c.rotary_base, *scaling))
         if kind not in ("relative", "alibi"):

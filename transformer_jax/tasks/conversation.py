@@ -66,9 +66,12 @@ class Task(translation.Task):
 
     def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
         """BLEU, which share is exactly right, and how varied they are."""
+        lowercase = self.target_tokenizer.lowercase
+        if lowercase:
+            references = [reference.lower() for reference in references]
         right = sum(a == r for a, r in zip(answers, references, strict=True))
         return {
-            **scores.headline(answers, references),
+            **scores.headline(answers, references, lowercase),
             "exact": 100 * right / max(len(references), 1),
             "distinct_2": 100 * scores.distinct(answers, 2),
         }

@@ -268,7 +268,7 @@ class Task(Base):
         return entry
 
     def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
-        return scores.headline(answers, references)
+        return scores.headline(answers, references, self.target_tokenizer.lowercase)
 
     def summary(self, scores: dict[str, Any]) -> str:
         return (
