@@ -33,7 +33,7 @@ def test_every_shipped_config_loads_and_says_what_it_is():
 VARIANTS = {
     "quickstart": [""],
     "wmt14": ["", ":en_de_base", ":en_de_big", ":en_fr_base", ":en_fr_big"],
-    "multi30k": ["", ":en_de", ":de_en", ":en_fr"],
+    "multi30k": ["", ":en_de", ":en_de_lower", ":de_en", ":en_fr", ":both"],
     "iwslt14": ["", ":de_en", ":en_de"],
     "ted": [""],
     "sst2": [""],
@@ -214,6 +214,10 @@ def test_a_missing_config_file_names_the_nearest_shipped_one():
         ({"mesh.data": "0"}, ("at least 1",)),
         ({"train.steps": "0"}, ("train.steps", "at least 1")),
         ({"model.norm": "pst"}, ("post",)),
+        (
+            {"tokenizer.kind": "byte", "tokenizer.lowercase": "true"},
+            ("tokenizer.lowercase", "'byte'", "leave it False"),
+        ),
     ],
 )
 def test_what_cannot_work_is_said_with_its_numbers_and_the_way_out(overrides, says):

@@ -253,6 +253,14 @@ def test_moses_tokens_follow_the_language(language, answer, reference, says):
     assert says in row.signature
 
 
+def test_systems_without_capitals_are_scored_in_lower_case(references):
+    lowered = [line.lower() for line in references]
+    assert scores.headline(lowered, references)["bleu"] < 99
+    found = scores.headline(lowered, references, lowercase=True)
+    assert found["bleu"] == pytest.approx(100) and found["chrf"] == pytest.approx(100)
+    assert "case:lc" in found["bleu_signature"] and "case:lc" in found["chrf_signature"]
+
+
 def test_only_the_headline_warns_of_text_that_looks_tokenised(caplog):
     tokenised = ["der Igel ruft die alte Eule ."] * 101
     with caplog.at_level(logging.WARNING, logger="sacrebleu"):

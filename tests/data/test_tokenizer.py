@@ -106,6 +106,23 @@ def test_symbols_are_one_piece_wherever_they_stand():
     assert tagged.decode(tagged.encode("<2pt> O gato@@")) == "<2pt> O gato@@"
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "char"])
+def test_lower_case_is_all_that_is_lost(kind):
+    """The rule is in the model's file: whoever loads it need not be told."""
+    texts = [text.replace("Maria", "ÉCOLE ﬁ ß Straße") for text in TEXTS]
+    kept = tokenizer.train(texts, kind, 420)
+    lowered = tokenizer.train(texts, kind, 420, symbols=["<DE>"], lowercase=True)
+    assert lowered.lowercase and not kept.lowercase and not tokenizer.Bytes().lowercase
+    text = "O gato NÚMERO 3 dorme na casa da ÉCOLE ﬁ ß Straße."
+    assert lowered.encode(text) == lowered.encode(text.lower())
+    assert lowered.encode_all([text]) == [lowered.encode(text)]
+    if kind != "word":
+        assert lowered.decode(lowered.encode(text)) == text.lower()
+    assert "<DE>" in "".join(lowered.pieces(lowered.encode("<DE> O gato")))
+    if kind in ("unigram", "bpe"):
+        assert lowered.decode(lowered.sample(text, 0.3, 5)) == text.lower()
+
+
 def test_a_sample_spells_the_same_text_in_other_pieces(sampled):
     text = TEXTS[7]
     found = [sampled.sample(text, 0.3, seed) for seed in range(29)]

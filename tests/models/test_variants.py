@@ -7,6 +7,7 @@ hand, shared heads as copies.
 import functools
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -147,6 +148,32 @@ def test_only_distances_count(kind):
         {"params": params}, TARGET, segments(TARGET), jnp.argsort(order)[None]
     )
     assert np.abs(moved.logits[0] - read(0)[0]).max() > 1e-3
+
+
+def test_sinusoids_with_rotary_are_both():
+    """The same parameters: what the two do apart, they do together."""
+    found = {}
+    for kind in ("none", "sinusoid", "rotary", "sinusoid+rotary"):
+        module = LanguageModel(config(positions=kind))
+        params = drawn(module, TARGET, segments(TARGET))
+        found[kind] = module.apply({"params": params}, TARGET, segments(TARGET)).logits
+    kinds = list(found.values())
+    for i, one in enumerate(kinds):
+        for other in kinds[:i]:
+            assert np.abs(one - other).max() > 1e-3
+    # By hand: turned heads, and sinusoids added to what is read.
+    module = LanguageModel(config(positions="rotary"))
+    waves = place.sinusoid(jnp.arange(T)[None], D)
+    params = drawn(module, TARGET, segments(TARGET))
+
+    def told(next_method, args, kwargs, context):
+        out = next_method(*args, **kwargs)
+        read = (context.module.name, context.method_name) == ("embedding", "__call__")
+        return out + waves if read else out
+
+    with nn.intercept_methods(told):
+        by_hand = module.apply({"params": params}, TARGET, segments(TARGET)).logits
+    np.testing.assert_allclose(found["sinusoid+rotary"], by_hand, atol=1e-5)
 
 
 def test_rotary_turns_points_of_the_plane():
