@@ -9,6 +9,7 @@ be named instead; what is set by --config is set for all.
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -27,6 +28,9 @@ SYSTEMS = (
     "recurrent",
     "recurrent:lstm",
 )
+# A training step on a CPU takes hundreds of megabytes anew: in pages of 2 MB that is
+# done in no time, in pages of 4 kB it is a fifth of the step.
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 def main() -> int:
@@ -54,7 +58,7 @@ def train_in_turn(
         command = [sys.executable, "-m", "transformer_jax.train", "--config", config]
         command += ["--workdir", str(folder / name), *overrides]
         done, began = (folder / name / "result.json").exists(), time.monotonic()
-        code = subprocess.run(command).returncode
+        code = subprocess.run(command, env=HUGE_PAGES | os.environ).returncode
         if not done:
             note_time(folder / f"{name}.seconds", time.monotonic() - began)
         if code:
