@@ -261,6 +261,22 @@ def test_systems_without_capitals_are_scored_in_lower_case(references):
     assert "case:lc" in found["bleu_signature"] and "case:lc" in found["chrf_signature"]
 
 
+def test_sources_with_several_references_are_scored_once_against_all():
+    questions = ["Er rennt.", "Er rennt.", "Wer ist da?", "Er rennt."]
+    references = ["He runs .", "He is running now .", "Who is there ?", "He runs ."]
+    answers = ["He is running now .", "He is running now .", "Who is that ?"]
+    answers.append(answers[0])
+    [found] = scores.of_several(questions, answers, references)
+    expected = sacrebleu.BLEU().corpus_score(
+        ["He is running now .", "Who is that ?"],
+        [["He runs .", "Who is there ?"], ["He is running now .", None]],
+    )
+    assert found.value == pytest.approx(expected.score)
+    assert found.value > scores.headline(answers, references)["bleu"]
+    assert "2 with 3, 2 at most" in found.name and "nrefs:var" in found.signature
+    assert scores.of_several(questions[1:3], answers[1:3], references[1:3]) == []
+
+
 def test_only_the_headline_warns_of_text_that_looks_tokenised(caplog):
     tokenised = ["der Igel ruft die alte Eule ."] * 101
     with caplog.at_level(logging.WARNING, logger="sacrebleu"):

@@ -177,7 +177,7 @@ def main(overrides: dict[str, str]) -> None:
     seconds = time.monotonic() - began
     bar.clear()
     references = [run.task.reference(record) for record in records]
-    panel = run.task.panel(lines, references)
+    panel = run.task.panel(lines, records)
     scores = {**scores, **evaluator.teacher_forced(run.params)}
     for score in panel:
         scores |= {score.key: score.value, f"{score.key}_signature": score.signature}

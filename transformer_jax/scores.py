@@ -43,6 +43,10 @@ READINGS = {
         "test2016 (punctuation normalised too)",
     ),
     "chrf": ("chrF", "sacreBLEU's chrF2 figures; the paper gives none"),
+    "bleu_several": (
+        "BLEU, each different source once, against all its references",
+        "cased sacreBLEU figures of as many references",
+    ),
 }
 SIGNIFICANT = 0.05
 
@@ -205,6 +209,29 @@ def verdict(comparison: Comparison) -> str:
         f"{comparison.system} is {side} by {abs(difference):.2f} {comparison.metric} "
         f"{p}"
     )
+
+
+def of_several(
+    questions: Sequence[str], answers: Sequence[str], references: Sequence[str]
+) -> list[Score]:
+    """BLEU of sources that come more than once, each time with another reference."""
+    from sacrebleu import BLEU
+
+    by_question: dict[str, dict[str, None]] = {}
+    for question, reference in zip(questions, references, strict=True):
+        by_question.setdefault(question, {})[reference] = None
+    most = max(map(len, by_question.values()))
+    if most == 1:
+        return []
+    answered = dict(zip(questions, answers, strict=True))
+    rows = [[*found, *[None] * (most - len(found))] for found in by_question.values()]
+    metric = BLEU(force=True)
+    streams = list(zip(*rows, strict=True))
+    value = metric.corpus_score(list(answered.values()), streams).score
+    count = sum(len(found) for found in by_question.values())
+    name, comparable = READINGS["bleu_several"]
+    name = f"{name} ({len(rows):,} with {count:,}, {most} at most)"
+    return [Score("bleu_several", name, value, str(metric.get_signature()), comparable)]
 
 
 def _moses(language: str) -> tuple[Any, str]:

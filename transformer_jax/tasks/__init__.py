@@ -32,7 +32,7 @@ text or images. A task is a file of this folder with a class `Task` of `Base`:
     judge(replies, references) → scores      the same, if more than the text counts
     context(turns) → line, forgotten         what is read of a session so far
     summary(scores) → words                  those scores in a log line
-    panel(answers, references) → [Score]     all readings of them, to be published
+    panel(answers, records) → [Score]        all readings of them, to be published
 """
 
 import dataclasses
@@ -141,7 +141,7 @@ class Base:
     def context(self, turns: Sequence[str]) -> tuple[str, int]:
         return turns[-1], 0
 
-    def panel(self, answers: Any, references: Any) -> list:
+    def panel(self, answers: Any, records: Any) -> list:
         return []
 
     def __getattr__(self, name: str) -> Any:

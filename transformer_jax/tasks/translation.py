@@ -276,9 +276,12 @@ class Task(Base):
             f"({scores['bleu_signature']})"
         )
 
-    def panel(self, answers: Sequence[str], references: Sequence[str]) -> list:
+    def panel(self, answers: Sequence[str], records: Any) -> list:
+        questions = [self.question(record) for record in records]
+        references = [self.reference(record) for record in records]
         language = self.config.data.target_language
-        return scores.panel(list(answers), list(references), language)
+        found = scores.panel(list(answers), references, language)
+        return found + scores.of_several(questions, answers, references)
 
     # Looking inside
 
