@@ -83,8 +83,7 @@ def _treebank(config):
     config.data.batch_tokens = 4096
     config.data.max_length = 96
     config.data.shapes = 4
-    # What belongs to what is seen in the sentence, which is a third as long as its tree:
-    # layers of the encoder are cheap.
+    # A sentence is a third as long as its tree: layers that read it are cheap.
     config.model.encoder_layers = 4
     config.model.decoder_layers = 2
     config.model.d_model = 128
