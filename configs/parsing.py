@@ -9,9 +9,8 @@ train.trees.gz and dev.trees.gz of --config.data.folder: a tenth of the Penn Tre
 and wsj and semi_supervised, the paper's 4-layer model and its decoding (beam 21, α 0.3,
 300 pieces more than the input) for train.trees, dev.trees and test.trees.
 Published for section 23 (the paper, table 4): F1 91.3 and 92.7.
-Measured on 2 CPU cores: treebank F1 99.05 on the test, 97.4 % exact, 98.2 % well-formed
-before repair (about 7 minutes by its speed; it was interrupted). The others: not yet
-measured.
+Measured on one core of a CPU: treebank F1 99.86 on the test, 99.2 % exact, 99.8 %
+well-formed before repair, 10 minutes. The others: not yet measured.
 """
 
 from transformer_jax.config import base
@@ -83,8 +82,7 @@ def _treebank(config):
     config.data.batch_tokens = 4096
     config.data.max_length = 96
     config.data.shapes = 4
-    # A sentence is a third as long as its tree: layers that read it are cheap.
-    config.model.encoder_layers = 4
+    config.model.encoder_layers = 2
     config.model.decoder_layers = 2
     config.model.d_model = 128
     config.model.d_ff = 512
@@ -93,7 +91,7 @@ def _treebank(config):
     config.model.positions = "sinusoid+rotary"  # brackets pair by distance
     config.model.dropout_embedding = 0.0
     config.model.dropout_residual = 0.0
-    config.train.steps = 1800
+    config.train.steps = 2000
     config.train.label_smoothing = 0.0  # there is one right tree
     config.optim.schedule = "linear"
     config.optim.constant = 0.003
