@@ -31,9 +31,10 @@ def get_config():
     config.model.dropout_embedding = 0.2
     config.model.dropout_residual = 0.2
 
-    config.train.steps = 6000
-    config.optim.warmup_steps = 500
-    config.optim.constant = 0.7
+    config.train.steps = 3000
+    config.optim.schedule = "linear"
+    config.optim.constant = 0.0015
+    config.optim.warmup_steps = 300
     config.eval.every = 1000
     config.eval.answers = 200
     config.eval.splits = ("validation",)

@@ -81,8 +81,10 @@ def get_config(variant="phrasebook"):
         config.model.dropout_embedding = 0.3
         config.model.dropout_residual = 0.3
         config.eval.splits = ("validation",)
-        config.train.steps = 8000
-        config.optim.warmup_steps = 500
+        config.train.steps = 3000
+        config.optim.schedule = "linear"
+        config.optim.constant = 0.0015
+        config.optim.warmup_steps = 300
         config.eval.every = 1000
         config.decode.max_length = 60
     return config

@@ -43,7 +43,7 @@ def get_config(variant="en_de"):
             files = [f"{name}.{language}.gz" for language in languages]
             config.data[f"{split}_{side}"] = ",".join(files)
         if len(pairs) > 1:
-            tags = [f"<{target}>" for _, target in pairs]
+            tags = [f"<2{target}>" for _, target in pairs]
             config.data[f"{split}_tags"] = ",".join(tags)
     if len(pairs) == 1:
         config.data.target_language = pairs[0][1]

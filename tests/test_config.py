@@ -36,6 +36,7 @@ VARIANTS = {
     "multi30k": ["", ":en_de", ":en_de_lower", ":de_en", ":en_fr", ":both"],
     "iwslt14": ["", ":de_en", ":en_de"],
     "ted": [""],
+    "tatoeba": ["", ":de_en", ":en_de"],
     "sst2": [""],
     "dailydialog": [""],
     "opinions": ["", ":label", ":score", ":pretrained"],
