@@ -134,7 +134,7 @@ class Shell:
         bar.clear()
         seconds = time.monotonic() - began
         print(
-            f"{count} lines in {metrics.duration(seconds)} "
+            f"{count} line{'s' * (count != 1)} in {metrics.duration(seconds)} "
             f"({count / max(seconds, 1e-3):.1f} a second)"
             + (f", {self.refused} refused" if self.refused else ""),
             file=sys.stderr,
