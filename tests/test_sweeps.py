@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -25,7 +26,8 @@ def commands(systems, monkeypatch):
     """What would have been started; a run named `stops` is preempted."""
     started = []
 
-    def run(command):
+    def run(command, env):
+        assert env["PATH"] == os.environ["PATH"]
         started.append(command)
         return types.SimpleNamespace(returncode=75 * command[-1].endswith("stops"))
 
