@@ -13,7 +13,9 @@ import pathlib
 import subprocess
 import sys
 
-WAYS = ("sinusoid", "learned", "rotary", "relative", "alibi", "none")
+WAYS = (
+    "sinusoid", "learned", "rotary", "relative", "alibi", "sinusoid+rotary", "none"
+)  # fmt: skip
 
 
 def main() -> int:
@@ -36,7 +38,7 @@ def main() -> int:
             return code
     print(f"BLEU by pieces of the source; learned from at most {args.longest}")
     for name in WAYS:
-        print(f"{name:9} {by_length(folder / name, args)}", flush=True)
+        print(f"{name:15} {by_length(folder / name, args)}", flush=True)
     return 0
 
 
