@@ -28,8 +28,8 @@ SYSTEMS = (
     "recurrent",
     "recurrent:lstm",
 )
-# A training step on a CPU takes hundreds of megabytes anew: in pages of 2 MB that is
-# done in no time, in pages of 4 kB it is a fifth of the step.
+# A training step on a CPU takes hundreds of megabytes anew, and the system clears them
+# page by page: in large pages that is soon done.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 

@@ -4,7 +4,6 @@ Compiling takes seconds a shape. The largest comes first, so that what does not 
 memory fails at once; the others are compiled by threads while training has begun.
 """
 
-import ctypes
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -15,24 +14,6 @@ import jax
 
 from transformer_jax.data.batches import Shape
 
-# mallopt's parameters and what they are set to: see `keep_memory`.
-M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD = -8, -4, -1
-KEPT = {M_ARENA_MAX: 1, M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1}
-
-
-def keep_memory() -> bool:
-    """Tells malloc to keep what is freed; False where it cannot be told (no glibc).
-
-    A step on a CPU asks for hundreds of megabytes and frees them. By default they go
-    back to the system each time, and each of their pages is zeroed again when it is
-    first written to: a fifth of a small model's training time.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return False
-    return all(mallopt(name, value) == 1 for name, value in KEPT.items())
-
 
 class Programs:
     """`get(shape)` is the compiled step of a shape; it waits if it must."""
@@ -40,8 +21,6 @@ class Programs:
     def __init__(self, step: Any, state: Any, shapes: Sequence[Shape], mesh: Any):
         """`step(state, batch)` is a jitted function, `state` an abstract one."""
         self.step, self.state, self.shapes, self.mesh = step, state, shapes, mesh
-        if jax.default_backend() == "cpu":
-            keep_memory()
         # Several processes must compile in one order: they agree on choices by it.
         alone = jax.process_count() == 1
         self._threads = ThreadPoolExecutor(os.cpu_count() if alone else 1, "compile")
