@@ -179,8 +179,9 @@ def main(overrides: dict[str, str]) -> None:
     references = [run.task.reference(record) for record in records]
     panel = run.task.panel(lines, records)
     scores = {**scores, **evaluator.teacher_forced(run.params)}
-    for score in panel:
-        scores |= {score.key: score.value, f"{score.key}_signature": score.signature}
+    for score in panel:  # not over the headline, which may ignore case
+        found = {score.key: score.value, f"{score.key}_signature": score.signature}
+        scores = found | scores
     scores.update(
         examples=len(records),
         step=run.step,

@@ -90,8 +90,9 @@ def headline(
 
     _check("answers", answers, references)
     scores = {}
-    bleu, chrf = sacrebleu.BLEU(lowercase), sacrebleu.CHRF(lowercase=lowercase)
-    for name, metric in (("bleu", bleu), ("chrf", chrf)):
+    kinds = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF}
+    for name, kind in kinds.items():
+        metric = kind(lowercase=lowercase)
         value, signature = _corpus(metric, answers, references)
         scores |= {name: value, f"{name}_signature": signature}
     return scores

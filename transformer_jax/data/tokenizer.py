@@ -241,7 +241,7 @@ def train(
     try:
         with _rules(lowercase) as rules:
             sentencepiece.SentencePieceTrainer.train(
-                # A line beyond the trainer's limit would be left out with no error.
+                # A longer line would be left out, and said on stderr only.
                 sentence_iterator=(text[:LONGEST] for text in texts),
                 model_writer=model,
                 model_type=kind,
