@@ -189,6 +189,15 @@ def test_evaluate_prints_every_reading_of_the_scores(tiny_run, scored):
         assert "nrefs:1" in entry[f"{key}_signature"]
 
 
+def test_a_run_without_capitals_is_scored_so_and_says_so(tiny_run_of, scored):
+    run = tiny_run_of("quickstart", **{"tokenizer.lowercase": "true"})
+    first = scored(run).stdout.split("\n")[0]
+    assert first.startswith("BLEU = ") and "case:lc" in first
+    entry = json.loads((run / "scores.json").read_text())["test"]
+    assert "case:lc" in entry["bleu_signature"] and "case:lc" in entry["chrf_signature"]
+    assert "case:mixed" in entry["bleu_intl_signature"]
+
+
 def test_two_runs_are_compared_by_paired_bootstrap(tiny_run, scored, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tiny_run, other)
