@@ -13,8 +13,9 @@ os.environ["XLA_FLAGS"] += (
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 # With fewer cores than devices, collectives can deadlock for want of threads.
 os.environ.setdefault("PJRT_NPROC", "16")
-_CACHE = tempfile.TemporaryDirectory(prefix="transformer_jax_tests_")
-os.environ["TRANSFORMER_JAX_CACHE"] = _CACHE.name
+if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share what they compile
+    _CACHE = tempfile.TemporaryDirectory(prefix="transformer_jax_tests_")
+    os.environ["TRANSFORMER_JAX_CACHE"] = _CACHE.name
 
 import pytest  # noqa: E402  (after the environment is set)
 
@@ -30,7 +31,7 @@ def tiny():
             "data.test_size": "11",
             "data.batch_tokens": "528",
             "data.max_length": "64",
-            "data.shapes": "2",
+            "data.shapes": "1",
             "tokenizer.vocab_size": "420",
             "model.encoder_layers": "1",
             "model.decoder_layers": "1",
@@ -45,7 +46,7 @@ def tiny():
             "eval.answers": "2",
             "eval.samples": "1",
             "eval.batch_rows": "16",
-            "eval.splits": "test",
+            "eval.splits": "",
             "decode.extra_length": "2",
             "decode.beams": "1",
             "checkpoint.every": "3",
@@ -86,8 +87,8 @@ def tiny_run_of(tiny, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_run(tiny_run_of):
-    """A run directory of translation. Tests must not change it."""
-    return tiny_run_of("quickstart")
+    """A run directory of translation, scored. Tests must not change it."""
+    return tiny_run_of("quickstart", **{"data.shapes": "2", "eval.splits": "test"})
 
 
 def _see_one_device(monkeypatch):

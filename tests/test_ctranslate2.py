@@ -16,7 +16,7 @@ except ImportError:
     assert not os.environ.get("REQUIRE_PEERS"), "ctranslate2 is to be installed here"
     pytest.skip("CTranslate2 is not installed", allow_module_level=True)
 
-LINES = [pair.source for pair in generate("test", 97)]
+LINES = [pair.source for pair in generate("test", 53)]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def translator(run, tmp_path_factory):
     return ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
 
 
-@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_the_exported_model_translates_the_same(run, translator, beams):
     tokenizer = run.task.source_tokenizer
     pieces = [tokenizer.pieces(tokenizer.encode(line)) for line in LINES]

@@ -190,7 +190,9 @@ def test_evaluate_prints_every_reading_of_the_scores(tiny_run, scored):
 
 
 def test_a_run_without_capitals_is_scored_so_and_says_so(tiny_run_of, scored):
-    run = tiny_run_of("quickstart", **{"tokenizer.lowercase": "true"})
+    run = tiny_run_of(
+        "quickstart", **{"tokenizer.lowercase": "true", "train.steps": "6"}
+    )
     first = scored(run).stdout.split("\n")[0]
     assert first.startswith("BLEU = ") and "case:lc" in first
     entry = json.loads((run / "scores.json").read_text())["test"]

@@ -31,6 +31,7 @@ def sampled(tiny, batching):
             tokenizer__sampling=0.1,
             data__batching=batching,
             data__pack_length=66,
+            eval__every=12,
         ),
     )
 

@@ -16,6 +16,8 @@ from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.errors import UserError
 from transformer_jax.preemption import Preemption
 
+SCORED = dict(data__shapes=2, eval__splits="test")  # as `tiny_run` is
+
 
 def digest(tree) -> str:
     sha = hashlib.sha256()
@@ -99,7 +101,7 @@ def test_step_k_means_k_updates_in_metrics_and_checkpoints(tiny_run):
 def test_preempted_and_continued_ends_in_the_same_bits(
     whole, tiny, tmp_path, monkeypatch, one_device
 ):
-    loaded = config.load("quickstart", tiny())
+    loaded = config.load("quickstart", tiny(**SCORED))
     folder = tmp_path / "run"
     stops = iter([4, 11])  # 11 is in the second epoch; neither is a regular one
     stop = next(stops)
@@ -117,7 +119,7 @@ def test_preempted_and_continued_ends_in_the_same_bits(
 def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
     whole, tiny, tmp_path, monkeypatch, one_device, capsys
 ):
-    loaded = config.load("quickstart", tiny())
+    loaded = config.load("quickstart", tiny(**SCORED))
     folder = tmp_path / "run"
     add = metrics.Window.add
 
@@ -140,7 +142,7 @@ def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     whole, tiny, tmp_path, monkeypatch, one_device, capsys
 ):
-    loaded = config.load("quickstart", tiny())
+    loaded = config.load("quickstart", tiny(**SCORED))
     folder = tmp_path / "run"
     monkeypatch.setattr(Preemption, "requested", lambda self, step: step == 7)
     assert train.train(loaded, folder) == cli.PREEMPTED
@@ -158,7 +160,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
 def test_a_run_whose_checkpoints_are_all_damaged_says_so(
     tiny, tmp_path, monkeypatch, one_device
 ):
-    loaded = config.load("quickstart", tiny())
+    loaded = config.load("quickstart", tiny(**SCORED))
     monkeypatch.setattr(Preemption, "requested", lambda self, step: step == 4)
     assert train.train(loaded, tmp_path) == cli.PREEMPTED
     for place in ("preempted/4", "checkpoints/3"):
@@ -178,7 +180,7 @@ def flip_a_bit(folder):
 
 def test_a_finished_run_prints_its_result_again(tiny, tiny_run, capsys, one_device):
     before = (tiny_run / "metrics.jsonl").read_text()
-    assert train.train(config.load("quickstart", tiny()), tiny_run) == 0
+    assert train.train(config.load("quickstart", tiny(**SCORED)), tiny_run) == 0
     out = capsys.readouterr().out
     assert "was already done" in out and "BLEU = " in out
     assert (tiny_run / "metrics.jsonl").read_text() == before
@@ -191,7 +193,7 @@ def test_a_run_killed_while_it_scored_does_not_score_twice(
     shutil.copytree(tiny_run, folder)
     before = (folder / "metrics.jsonl").read_text().count("\n")
     (folder / "result.json").unlink()
-    assert train.train(config.load("quickstart", tiny()), folder) == 0
+    assert train.train(config.load("quickstart", tiny(**SCORED)), folder) == 0
     assert (folder / "metrics.jsonl").read_text().count("\n") == before
 
 
@@ -216,7 +218,7 @@ def test_a_workdir_of_another_config_is_refused_with_the_differences(
     tiny, tiny_run, one_device
 ):
     with pytest.raises(UserError, match=r"model.d_ff: 24 in the run, now 32"):
-        train.train(config.load("quickstart", tiny(model__d_ff=32)), tiny_run)
+        train.train(config.load("quickstart", tiny(model__d_ff=32, **SCORED)), tiny_run)
 
 
 def test_what_may_change_changes_on_resume(tiny, tmp_path, one_device):

@@ -20,7 +20,9 @@ TEXTS = ["the soup was good .", "the film was never boring .", "the soup was bad
 def run(tiny_run_of):
     """A run of a few steps, of labels and of numbers."""
     return {
-        kind: transformer_jax.load(tiny_run_of(f"opinions:{kind}"))
+        kind: transformer_jax.load(
+            tiny_run_of(f"opinions:{kind}", **{"eval.splits": "test"})
+        )
         for kind in ("label", "score")
     }
 

@@ -12,13 +12,13 @@ from transformer_jax.errors import UserError
 
 @pytest.fixture(scope="module")
 def run(tiny_run_of):
-    return transformer_jax.load(tiny_run_of("smalltalk"))
+    return transformer_jax.load(tiny_run_of("smalltalk", **{"eval.splits": "test"}))
 
 
 def test_examples_are_contexts_of_so_many_turns_and_their_replies():
-    most = {}
+    most, few = {}, {"data.train_size": "300", "data.test_size": "60"}
     for turns in (1, 3):
-        loaded = config.load("smalltalk", {"data.turns": str(turns)})
+        loaded = config.load("smalltalk", {"data.turns": str(turns), **few})
         from transformer_jax import tasks
 
         records = tasks.find("conversation").source(loaded).read("test")

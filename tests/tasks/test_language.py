@@ -23,7 +23,7 @@ def windows(size, stride=0, whole_words=True):
 
 @pytest.fixture(scope="module")
 def run(tiny_run_of):
-    small = {"data.window": "32", "decode.max_length": "20"}
+    small = {"data.window": "32", "decode.max_length": "20", "eval.splits": "test"}
     return transformer_jax.load(tiny_run_of("language", **small))
 
 

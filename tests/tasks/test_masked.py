@@ -21,7 +21,9 @@ hide = jax.jit(masked.hide, static_argnums=(2, 3))
 
 @pytest.fixture(scope="module")
 def run(tiny_run_of):
-    return transformer_jax.load(tiny_run_of("masked", **SMALL))
+    return transformer_jax.load(
+        tiny_run_of("masked", **SMALL, **{"eval.splits": "test"})
+    )
 
 
 def random_tokens(rows=5, length=43):

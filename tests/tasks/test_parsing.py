@@ -13,7 +13,7 @@ from transformer_jax.tasks.translation import Answer
 
 @pytest.fixture(scope="module")
 def run(tiny_run_of):
-    return transformer_jax.load(tiny_run_of("parsing"))
+    return transformer_jax.load(tiny_run_of("parsing", **{"eval.splits": "test"}))
 
 
 def test_every_answer_is_a_tree_over_the_words_of_its_line(run):
