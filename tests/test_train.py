@@ -80,6 +80,9 @@ def test_a_run_ends_with_all_that_is_needed_to_use_it(tiny_run):
     }  # fmt: skip
     result = json.loads((tiny_run / "result.json").read_text())
     assert result["step"] == 12 and result["averaged_steps"] == [9, 12]
+    versions = json.loads((tiny_run / "versions.json").read_text())
+    assert versions["jax"] == jax.__version__ and " × " in versions["host"]
+    assert versions["devices"] == f"{jax.device_count()} × cpu"
     assert "bleu_signature" in result["scores"]["test"]
 
 
@@ -184,6 +187,24 @@ def test_a_finished_run_prints_its_result_again(tiny, tiny_run, capsys, one_devi
     out = capsys.readouterr().out
     assert "was already done" in out and "BLEU = " in out
     assert (tiny_run / "metrics.jsonl").read_text() == before
+
+
+def test_a_finished_run_keeps_what_it_ran_with(tiny, tiny_run, tmp_path, one_device):
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run, folder)
+    (folder / "versions.json").write_text('{"jax": "as it was"}\n')
+    loaded = config.load("quickstart", tiny(**SCORED))
+    assert train.train(loaded, folder) == 0
+    assert "as it was" in (folder / "versions.json").read_text()
+
+
+def test_the_time_of_a_run_is_that_of_all_its_parts(tiny_run):
+    result = json.loads((tiny_run / "result.json").read_text())
+    entries = metrics.read_entries(tiny_run / "metrics.jsonl")
+    assert sum(e["kind"] == "train" for e in entries) == 12
+    parts = [e["seconds"] for e in entries if e["kind"] in ("train", "validation")]
+    assert sum(parts) > 0
+    assert result["seconds"] == pytest.approx(sum(parts), abs=0.1)
 
 
 def test_a_run_killed_while_it_scored_does_not_score_twice(

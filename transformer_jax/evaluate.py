@@ -248,7 +248,9 @@ def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> 
     """The last lines of a training run."""
     state = "was already done" if already else "done"
     early = ", stopped early" if result["stopped_early"] else ""
-    print(f"{state}: {folder.path}, step {result['step']}{early}")
+    # A result of an older version tells no time.
+    took = f", trained {metrics.duration(result['seconds'])}" * ("seconds" in result)
+    print(f"{state}: {folder.path}, step {result['step']}{early}{took}")
     for split, scores in result["scores"].items():
         print(
             f"{split}: {scores['summary']}  {metrics.in_words(scores)}  "

@@ -82,6 +82,7 @@ class Window:
         step_seconds = seconds / self.steps
         values = {
             **self.task.means(self.sums),
+            "seconds": round(seconds, 3),
             "learning_rate": float(self.schedule(self.last_step - 1)),
             "grad_norm": float(np.mean(self.norms)),
             f"{self.task.UNIT}_per_second": self.tokens / seconds,
@@ -189,6 +190,16 @@ def read_entries(path: pathlib.Path) -> list[dict[str, Any]]:
             except ValueError:
                 continue
     return entries
+
+
+def training_seconds(path: pathlib.Path) -> float:
+    """What updates and validations took, all parts of a run that was stopped together.
+
+    Compiling, saving, and the steps after the last entry of a part are not counted.
+    """
+    entries = read_entries(path)
+    parts = [e for e in entries if e["kind"] in ("train", "validation")]
+    return round(sum(part.get("seconds", 0.0) for part in parts), 1)
 
 
 def duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import platform
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -260,8 +261,15 @@ def decode_options(config: ConfigDict, **changes: Any) -> Options:
 
 
 def versions() -> dict[str, str]:
-    """What a run ran with."""
+    """What a run ran with, and on what."""
     found = {"transformer_jax": transformer_jax.__version__}
+    if commit := _commit():
+        found["commit"] = commit
+    device = jax.devices()[0]
+    found["devices"] = f"{jax.device_count()} × {device.device_kind}"
+    seen = getattr(os, "sched_getaffinity", None)  # Linux: what a process may use
+    cores = len(seen(0)) if seen else os.cpu_count()
+    found["host"] = f"{cores} × {_cpu_model()}"
     found["python"] = platform.python_version()
     for name in PACKAGES:
         found[name] = metadata.version(name)
@@ -277,14 +285,38 @@ def use_compile_cache() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def _commit() -> str | None:
+    """The checkout's commit, with "-dirty" where files differ; none if installed."""
+    checkout = pathlib.Path(transformer_jax.__file__).parents[1]
+    if not (checkout / ".git").exists():
+        return None
+    asked = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu_model() -> str:
+    for line in _cpu_lines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 def _cpu_name() -> str:
     """Programs compiled for one CPU may not run on another that shares the disk."""
+    lines = "".join(sorted(set(_cpu_lines()))) or platform.machine()
+    return hashlib.sha256(lines.encode()).hexdigest()[:12]
+
+
+def _cpu_lines() -> list[str]:
     try:
-        text = pathlib.Path("/proc/cpuinfo").read_text()
-        lines = [x for x in text.split("\n") if x.startswith(("model name", "flags"))]
-        return hashlib.sha256("".join(sorted(set(lines))).encode()).hexdigest()[:12]
+        lines = pathlib.Path("/proc/cpuinfo").read_text().split("\n")
     except OSError:
-        return platform.machine()
+        return []
+    return [x for x in lines if x.startswith(("model name", "flags"))]
 
 
 def _flat(tree: dict, prefix: str = "") -> dict[str, Any]:

@@ -9,7 +9,6 @@ continues to the same bits. Exit codes: 0 done, 2 the user's mistake, 75 preempt
 
 import collections
 import functools
-import math
 import os
 import time
 from typing import Any
@@ -72,12 +71,13 @@ def train(
     if row_problems:
         raise UserError(*row_problems)
     primary = jax.process_index() == 0
-    # Every process compares: if process 0 alone refused, the others would wait for it.
-    folder.adopt(config, accept_changes, write=primary)
     result = folder.read("result.json")
-    if result is not None and (
+    done = result is not None and (
         result["stopped_early"] or result["step"] >= config.train.steps
-    ):
+    )
+    # Every process compares: if process 0 alone refused, the others would wait for it.
+    folder.adopt(config, accept_changes, write=primary and not done)
+    if done:
         if primary:
             evaluate.print_result(result, folder, already=True)
         return 0
@@ -221,7 +221,7 @@ class Trainer:
     def _describe(self) -> None:
         """The header: what a careful person wants to know before an hour is spent."""
         plan, mesh = self.plan, self.mesh
-        size = sum(math.prod(x.shape) for x in jax.tree.leaves(self.abstract.params))
+        size = sum(x.size for x in jax.tree.leaves(self.abstract.params))
         axes = " × ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
         device = mesh.devices.flat[0].device_kind
         left_out = stores.summary(self.store.ledger)
@@ -369,7 +369,8 @@ def finish(trainer: Trainer) -> dict[str, Any]:
     params, step, words = runs.read_params(folder, trainer.task, trainer.mesh, weights)
     result = {"step": steps[-1], "stopped_early": steps[-1] < config.train.steps}
     result |= {"weights": words, "averaged_steps": used, "scores": {}}
-    result["parameters"] = sum(math.prod(x.shape) for x in jax.tree.leaves(params))
+    result["seconds"] = metrics.training_seconds(writer.path)
+    result["parameters"] = sum(x.size for x in jax.tree.leaves(params))
     options = runs.decode_options(config)
     held_out = trainer.prepared.held_out
     for split in [s for s in config.eval.splits if s in held_out]:
