@@ -51,21 +51,21 @@ def call(tiny_run, stdin: bytes, *flags):
     )
 
 
-def test_a_thousand_strange_lines_come_out_as_a_thousand_in_order(run, sentences):
+def test_hundreds_of_strange_lines_come_out_as_many_in_order(run, sentences):
     order = random.Random(7)
     strange = ["", " ", "\t", "🎉🎉", "\x00\x07", "\x1b[31m", "a\u2028b", "\x85", "▁",
                "<s></s>", "x" * 50, "\ufeffO gato"]  # fmt: skip
-    lines = [order.choice(strange + sentences).encode() for _ in range(998)]
-    lines.insert(500, b"O gato \xff dorme.")
-    lines.insert(700, b"palavra " * 5000)
+    lines = [order.choice(strange + sentences).encode() for _ in range(298)]
+    lines.insert(150, b"O gato \xff dorme.")
+    lines.insert(200, b"palavra " * 5000)
     source, sink = io.BytesIO(b"\n".join(lines) + b"\n"), io.BytesIO()
     tool = shell(run)
     assert tool.answer_all(io.BufferedReader(source), sink) == 1
     assert tool.refused == 1
     answers = sink.getvalue().decode().split("\n")
-    assert len(answers) == 1001 and answers[-1] == ""
-    assert answers[700] == ""
-    for i in (0, 123, 456, 789, 997):  # each line's answer is its own
+    assert len(answers) == 301 and answers[-1] == ""
+    assert answers[200] == ""
+    for i in (0, 123, 156, 289, 297):  # each line's answer is its own
         text = lines[i].decode("utf-8", "replace")
         assert answers[i] == run.predict([text])[0]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -110,15 +111,15 @@ def test_packed_and_padded_examples_have_the_same_losses(tiny, tmp_path):
 
 
 @pytest.mark.usefixtures("one_device")
-def test_a_run_with_sampling_continues_to_the_same_bits(sampled, tmp_path):
+def test_a_run_with_sampling_continues_to_the_same_bits(sampled, tmp_path, capsys):
     whole, halves = tmp_path / "a", tmp_path / "b"
     assert train.train(sampled, whole) == 0
-    with sampled.unlocked():
-        sampled.train.steps = 6
-    train.train(sampled, halves)
-    with sampled.unlocked():
-        sampled.train.steps = 12
+    shutil.copytree(whole, halves)  # as it was after 6 steps
+    (halves / "result.json").unlink()
+    for step in (9, 12):
+        shutil.rmtree(halves / "checkpoints" / str(step))
     assert train.train(sampled, halves) == 0
+    assert "resumed    from step 6" in capsys.readouterr().out
     logged = [metrics.read_entries(f / "metrics.jsonl") for f in (whole, halves)]
     losses = [
         [
