@@ -7,8 +7,8 @@ PATH holds train.txt.gz and dev.txt.gz with a line such as `1 a charming film`: 
 sentences and 872. A bag of words (logistic regression) gets 78.3 % of dev; models that
 were pretrained on much more text get 90 to 97 %. With vectors of known words add
 --config.model.word_vectors=FILE and set model.d_model to their size.
-Measured on one CPU core: 78.33 % of dev, by the parameters that did best on dev (one
-training; 2 minutes).
+Measured (commit f0fcefc): 78.33 % of dev, by the parameters that did best on dev, one
+training, 38 seconds of it updates and validation, on one CPU core.
 """
 
 from transformer_jax.config import base
