@@ -281,7 +281,7 @@ def use_compile_cache() -> None:
     machine = f"jaxlib-{metadata.version('jaxlib')}-py{sys.version_info[1]}"
     folder = cache.folder() / "compiled" / machine / _cpu_name()
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
