@@ -112,7 +112,9 @@ def test_packed_and_padded_examples_have_the_same_losses(tiny, tmp_path):
 
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
-    "batching", [pytest.param("buckets", marks=pytest.mark.slow), "packed"], indirect=True
+    "batching",
+    [pytest.param("buckets", marks=pytest.mark.slow), "packed"],
+    indirect=True,
 )
 def test_a_run_with_sampling_continues_to_the_same_bits(sampled, tmp_path, capsys):
     whole, halves = tmp_path / "a", tmp_path / "b"
