@@ -1,13 +1,15 @@
 """Label-smoothed cross-entropy against its definition, in NumPy and float64."""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.losses import Sums, cross_entropy
+from transformer_jax import losses
+from transformer_jax.losses import Sums, cross_entropy, cross_entropy_of
 
 B, T, V, ROWS = 2, 5, 7, 11
 
@@ -116,3 +118,77 @@ def test_sums_of_unequal_parts_add_up_to_the_whole(batch):
     assert isinstance(together, Sums)
     whole = cross_entropy(*batch, 0.1, V)
     np.testing.assert_allclose(as_array(together), as_array(whole), rtol=1e-6)
+
+
+ROWS_OF, LENGTH, WIDTH = 6, 5, 4
+
+
+@pytest.fixture
+def head():
+    """What a model ends with: hidden states, a table with an offset, what is asked."""
+    rng = np.random.default_rng(1)
+    hidden, table, offset = (
+        jnp.asarray(rng.normal(size=size), jnp.float32)
+        for size in ((ROWS_OF, LENGTH, WIDTH), (ROWS, WIDTH), (ROWS,))
+    )
+    targets = jnp.asarray(rng.integers(0, V, (ROWS_OF, LENGTH)), jnp.int32)
+    weights = jnp.asarray(rng.integers(0, 2, (ROWS_OF, LENGTH)), jnp.float32)
+    return {"hidden": hidden, "table": table, "offset": offset}, targets, weights
+
+
+def in_parts(count, params, targets, weights, factor=1.0):
+    """The loss times a factor, and all sums, with the logits made in so many parts."""
+
+    def logits_of(hidden):
+        return hidden @ params["table"].T.astype(hidden.dtype) + params["offset"]
+
+    assert losses._count_parts(*targets.shape, V) == count
+    sums = cross_entropy_of(params["hidden"], logits_of, targets, weights, 0.1, V)
+    return sums.loss * factor, sums
+
+
+@pytest.mark.parametrize(("at_once", "parts"), [(105, 2), (70, 3), (69, 6), (1, 6)])
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+def test_logits_made_in_parts_change_no_sum_and_no_gradient(
+    head, at_once, parts, factor, monkeypatch
+):
+    def found(count):
+        whole = jax.value_and_grad(
+            lambda *asked: in_parts(count, *asked, factor), has_aux=True
+        )
+        return jax.jit(whole)(*head)
+
+    (loss, sums), slopes = found(1)
+    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": at_once})
+    (same_loss, same_sums), same_slopes = found(parts)
+    np.testing.assert_allclose(same_loss, loss, rtol=1e-6)
+    np.testing.assert_allclose(as_array(same_sums), as_array(sums), rtol=1e-6)
+    np.testing.assert_allclose(
+        as_array(jax.jit(lambda *asked: in_parts(parts, *asked))(*head)[1]),
+        as_array(sums),
+        rtol=1e-6,
+    )
+    for name, slope in slopes.items():
+        np.testing.assert_allclose(same_slopes[name], slope, rtol=1e-5, atol=1e-6)
+
+
+def test_no_more_logits_are_made_at_once_than_are_good(head, monkeypatch):
+    def most(count):
+        grad = jax.grad(lambda params: in_parts(count, params, *head[1:])[0])
+        arrays = re.findall(
+            rf"f32\[([0-9,]+),{ROWS}\]", str(jax.make_jaxpr(grad)(head[0]))
+        )
+        return max(math.prod(map(int, size.split(","))) for size in arrays)
+
+    assert most(1) == ROWS_OF * LENGTH
+    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": 70})
+    assert most(3) == 2 * LENGTH
+
+
+def test_a_gradient_in_parts_has_the_type_of_what_it_is_of(head, monkeypatch):
+    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": 70})
+    params = head[0] | {"hidden": head[0]["hidden"].astype(jnp.bfloat16)}
+    slopes = jax.grad(lambda params: in_parts(3, params, *head[1:])[0])(params)
+    assert {n: s.dtype for n, s in slopes.items()} == {
+        "hidden": jnp.bfloat16, "table": jnp.float32, "offset": jnp.float32
+    }  # fmt: skip

@@ -282,11 +282,14 @@ SLOW_MESHES = [
 
 
 @pytest.mark.parametrize("mesh", [(1, 2, 2, 2), *SLOW_MESHES], ids=str)
-def test_any_mesh_gives_the_loss_curve_of_one_device(mesh, curve, tiny, tmp_path):
-    sizes = dict(zip(sharding.AXES, mesh, strict=True))
-    losses, params = curve(sharding.make_mesh(sizes), tmp_path)
+def test_any_mesh_gives_the_loss_curve_of_one_device(
+    mesh, curve, tmp_path, monkeypatch
+):
     alone, _ = curve(sharding.local_mesh(), tmp_path)
-    np.testing.assert_allclose(losses, alone, rtol=0, atol=1e-4)
+    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": 1000})  # made in parts
+    sizes = dict(zip(sharding.AXES, mesh, strict=True))
+    together, params = curve(sharding.make_mesh(sizes), tmp_path)
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-4)
     if mesh[1] > 1:  # parameters are really split, not copied
         kernel = params["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"]
         assert kernel.addressable_shards[0].data.size < kernel.size
@@ -297,7 +300,7 @@ def curve(tiny):
     """Losses of 20 steps with dropout on a mesh."""
     done = {}
 
-    def losses(mesh, folder):
+    def run(mesh, folder):
         if mesh not in done:
             overrides = tiny(data__length_multiple=2)
             trainer = make_trainer(overrides, folder / str(len(done)), mesh)
@@ -312,10 +315,11 @@ def curve(tiny):
             done[mesh] = found, trainer.state.params
         return done[mesh]
 
-    return losses
+    return run
 
 
-def test_micro_batches_add_up_to_the_batch(tiny, tmp_path, one_device):
+def test_micro_batches_add_up_to_the_batch(tiny, tmp_path, one_device, monkeypatch):
+    """As they are, and with the logits of each made in parts."""
     trainer = make_trainer(tiny(), tmp_path, sharding.local_mesh())
     params = trainer.init(jax.random.key(0)).params
     batch, *_ = trainer._make_batch(0)
@@ -325,16 +329,26 @@ def test_micro_batches_add_up_to_the_batch(tiny, tmp_path, one_device):
     def loss(params, part, key):
         return trainer.task.loss(params, part, None)
 
-    one, four = (
-        jax.jit(lambda p, b, n=n: losses.accumulate(loss, p, b, jax.random.key(1), n))(
-            params, batch
-        )
-        for n in (1, 4)
-    )
-    assert one[1].weight == four[1].weight == counts.sum()
+    def compiled(micro_batches):
+        def accumulate(params, batch):
+            return losses.accumulate(
+                loss, params, batch, jax.random.key(1), micro_batches
+            )
+
+        return jax.jit(accumulate).lower(params, batch).compile()
+
+    whole = compiled(1)
+    one, four = whole(params, batch), compiled(4)(params, batch)
+    rows, length = batch["target"].shape
+    logits = f"f32[{rows * length},{len(params['embedding']['embedding'])}]"
+    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": 3000})
+    assert logits in whole.as_text() and logits not in compiled(1).as_text()
+    sixteen = compiled(4)(params, batch)
+    assert one[1].weight == four[1].weight == sixteen[1].weight == counts.sum()
     largest = max(np.abs(g).max() for g in jax.tree.leaves(one[0]))
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(four), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6 * largest)
+    for others in four, sixteen:
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(others), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6 * largest)
 
 
 def test_sigterm_asks_for_a_stop_and_is_given_back(one_device):

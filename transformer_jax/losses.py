@@ -4,8 +4,12 @@
 
 A mean of means is wrong as soon as two micro-batches or devices hold unequal numbers
 of tokens. The smoothed loss cannot reach 0; `Sums.loss` has that constant taken out.
+
+A logit for each word of the vocabulary and each position is the largest array of a step
+by far: `cross_entropy_of` has them for a few rows at a time.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +17,15 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
+
+from transformer_jax import sharding
+
+# How many a device holds at a time. A CPU is the faster if they stay in its caches;
+# elsewhere it is a question of memory: 2²⁸ of float32 are a GiB.
+LOGITS_AT_ONCE = {"cpu": 2**22}
+LOGITS_AT_ONCE_ELSEWHERE = 2**28
 
 
 @flax.struct.dataclass
@@ -55,6 +67,82 @@ def cross_entropy(
     )
 
 
+def cross_entropy_of(
+    hidden: Float[Array, "B T D"],
+    logits_of: Callable,
+    targets: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+    smoothing: float,
+    vocab_size: int,
+) -> Sums:
+    """`cross_entropy(logits_of(hidden), …)`, of no more logits at once than are good.
+
+    Only the loss has a gradient; the other sums are for the log.
+    """
+    parts = _count_parts(*targets.shape, vocab_size)
+    if parts == 1:
+        logits = logits_of(hidden)
+        return cross_entropy(logits, targets, weights, smoothing, vocab_size)
+    split = [split_rows(x, parts) for x in (hidden, targets, weights)]
+    logits_of, tables = jax.closure_convert(logits_of, split[0][0])
+
+    def sums(tables, hidden, targets, weights):
+        logits = logits_of(hidden, *tables)
+        return cross_entropy(logits, targets, weights, smoothing, vocab_size)
+
+    return _sum_parts(sums, tables, *split)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sum_parts(sums, tables, hidden, targets, weights):
+    def add(total, part):
+        return total + sums(tables, *part), None
+
+    return jax.lax.scan(add, Sums(*jnp.zeros(4)), (hidden, targets, weights))[0]
+
+
+def _sum_parts_forward(sums, tables, hidden, targets, weights):
+    """Takes a part's gradient while its logits are there, not kept or made again."""
+
+    def loss(tables, hidden, *rest):
+        found = sums(tables, hidden, *rest)
+        return found.loss, found
+
+    def add(total, part):
+        (own, by_part), found = jax.grad(loss, (0, 1), has_aux=True)(tables, *part)
+        return jax.tree.map(jnp.add, total, (own, found)), by_part
+
+    zero = jax.tree.map(jnp.zeros_like, tables), Sums(*jnp.zeros(4))
+    (own, total), by_part = jax.lax.scan(add, zero, (hidden, targets, weights))
+    return total, (own, by_part, targets, weights)
+
+
+def _sum_parts_backward(sums, kept, outer):
+    own, by_part, targets, weights = kept
+    own, by_part = jax.tree.map(
+        lambda x: (x * outer.loss).astype(x.dtype), (own, by_part)
+    )
+    nothing = np.zeros(targets.shape, jax.dtypes.float0)
+    return own, by_part, nothing, jnp.zeros_like(weights)
+
+
+_sum_parts.defvjp(_sum_parts_forward, _sum_parts_backward)
+
+
+def _count_parts(rows: int, length: int, vocab_size: int) -> int:
+    """The fewest equal parts of the rows of each device that keep to LOGITS_AT_ONCE."""
+    shards, devices = sharding.row_shards()
+    limit = LOGITS_AT_ONCE.get(jax.default_backend(), LOGITS_AT_ONCE_ELSEWHERE)
+    own = max(rows // shards, 1)
+    wanted = min(rows * length * vocab_size / (limit * devices), own)
+    return next(n for n in range(1, own + 1) if own % n == 0 and n >= wanted)
+
+
+def split_rows(x: Array, parts: int) -> Array:
+    """Part i takes every n-th row: each device keeps its own rows, none is moved."""
+    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+
 def accumulate(
     loss: Callable, params: Any, batch: dict, key: Array, micro_batches: int
 ) -> tuple[Any, Sums]:
@@ -67,10 +155,7 @@ def accumulate(
     grad = jax.grad(part_of, has_aux=True)
     if micro_batches == 1:
         return grad(params, batch, key)
-    # Part i takes every n-th row: each device keeps its own rows, none is moved.
-    parts = jax.tree.map(
-        lambda x: x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1), batch
-    )
+    parts = jax.tree.map(lambda x: split_rows(x, micro_batches), batch)
 
     def add(total, i_part):
         i, part = i_part

@@ -148,6 +148,14 @@ def constrain(x: Any) -> Any:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS, "sequence", None))
 
 
+def row_shards() -> tuple[int, int]:
+    """Over how many devices rows are split, and how many devices there are."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return 1, 1
+    return math.prod(mesh.shape[axis] for axis in ROWS), mesh.size
+
+
 def splits_positions() -> bool:
     """Whether the positions of a sentence are on several devices."""
     mesh = jax.sharding.get_abstract_mesh()

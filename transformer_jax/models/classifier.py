@@ -88,4 +88,7 @@ class MaskedLM(Encoder):
         x, weights = self.encode(tokens, segments, train=train)
         if places is not None:
             x = jnp.take_along_axis(x, places[..., None], axis=1)
-        return Outputs(self.embedding.logits(x), encoder_attention=weights)
+        return Outputs(self.logits(x), encoder_attention=weights, hidden=x)
+
+    def logits(self, x: Float[Array, "B K D"]) -> Float[Array, "B K V"]:
+        return self.embedding.logits(x)

@@ -296,7 +296,7 @@ class Recurrent(Tables):
         x, _ = self.decoder(x, target_segments != 0, states, train)
         x, weights = self._look(x, self._static(memory, source_segments))
         by_head = () if weights is None else (weights[:, None],)
-        return Outputs(self.logits(x), cross_attention=by_head)
+        return Outputs(self.logits(x), cross_attention=by_head, hidden=x)
 
     def encode(
         self,

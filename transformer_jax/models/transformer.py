@@ -34,6 +34,7 @@ class Outputs:
     self_attention: tuple[Any, ...] = ()
     cross_attention: tuple[Any, ...] = ()
     encoder_attention: tuple[Any, ...] = ()
+    hidden: Any = None  # what the logits are of: model.logits(hidden)
 
 
 class Seq2Seq(Tables):
@@ -76,7 +77,7 @@ class Seq2Seq(Tables):
             Mask(source_segments, target_segments),
             train=train,
         )
-        return Outputs(self.logits(x), self_weights, cross_weights, encoder_weights)
+        return Outputs(self.logits(x), self_weights, cross_weights, encoder_weights, x)
 
     def encode(
         self,
@@ -153,7 +154,7 @@ class LanguageModel(nn.Module):
             look_ahead_mask(positions, segments),
             train=train,
         )
-        return Outputs(self.logits(x), weights)
+        return Outputs(self.logits(x), weights, hidden=x)
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
         if self.config.tie == "none":

@@ -8,6 +8,7 @@ has no masks in it. A classifier can begin with what is learnt here (`train.init
 """
 
 import dataclasses
+import functools
 import itertools
 import random
 from collections.abc import Iterator, Sequence
@@ -148,9 +149,14 @@ class Task(Text):
             train=key is not None,
             rngs=None if key is None else {"dropout": key},
         )
-        truth = jnp.take_along_axis(tokens, places, axis=1)
-        smoothing = self.config.train.label_smoothing
-        return losses.cross_entropy(outputs.logits, truth, weights, smoothing, vocab)
+        return losses.cross_entropy_of(
+            outputs.hidden,
+            functools.partial(self.module.apply, {"params": params}, method="logits"),
+            jnp.take_along_axis(tokens, places, axis=1),
+            weights,
+            self.config.train.label_smoothing,
+            vocab,
+        )
 
     # Lines → answers
 

@@ -190,8 +190,9 @@ class Task(Base):
             train=key is not None,
             rngs=None if key is None else {"dropout": key},
         )
-        return losses.cross_entropy(
-            outputs.logits,
+        return losses.cross_entropy_of(
+            outputs.hidden,
+            functools.partial(self.module.apply, {"params": params}, method="logits"),
             target,
             (target != PAD).astype(jnp.float32),
             self.config.train.label_smoothing,
