@@ -9,7 +9,7 @@ os.environ["XLA_FLAGS"] += (
     " --xla_cpu_collective_call_terminate_timeout_seconds=120"
     # Tests compile much and compute little.
     " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_parallel_codegen_split_count=1"
+    " --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
 )
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 # With fewer cores than devices, collectives can deadlock for want of threads.
