@@ -14,7 +14,7 @@ figures; killed, the same command goes on. The rows at full size, on WMT14 data 
 As in the paper, scores are of the development set, of the last parameters (no average).
 The paper's figures stand in ROWS; the rows at full size here: not yet measured.
 
-Measured on one CPU core (commit f0fcefc; 2 hours for all, beside other work):
+Measured on one CPU core (commit 1d4835a; 2 hours for all, beside other work):
 perplexity and BLEU of 500 generated sentences after 800 updates (big: 2,400), one
 training each.
 
