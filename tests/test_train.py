@@ -198,6 +198,17 @@ def test_a_finished_run_keeps_what_it_ran_with(tiny, tiny_run, tmp_path, one_dev
     assert "as it was" in (folder / "versions.json").read_text()
 
 
+def test_a_run_notes_all_that_its_parts_ran_with(tmp_path, monkeypatch):
+    folder, loaded = runs.Folder(tmp_path), config.load("quickstart")
+    for commit in ("first", "first", "second", "third", "third"):
+        monkeypatch.setattr(runs, "versions", lambda: {"commit": commit})  # noqa: B023
+        folder.adopt(loaded, accept_changes=False)
+    assert folder.read("versions.json") == {
+        "commit": "third",
+        "earlier": [{"commit": "first"}, {"commit": "second"}],
+    }
+
+
 def test_the_time_of_a_run_is_that_of_all_its_parts(tiny_run):
     result = json.loads((tiny_run / "result.json").read_text())
     entries = metrics.read_entries(tiny_run / "metrics.jsonl")

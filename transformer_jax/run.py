@@ -88,7 +88,15 @@ class Folder:
         if not write:
             return
         self.write("config.json", new)
-        self.write("versions.json", versions())
+        self.write("versions.json", self._versions())
+
+    def _versions(self) -> dict[str, Any]:
+        """What this start runs with, and whatever else earlier ones ran with."""
+        now, before = versions(), self.read("versions.json") or {}
+        earlier = before.pop("earlier", [])
+        if before and before != now:
+            earlier.append(before)
+        return {**now, "earlier": earlier} if earlier else now
 
     def adopt_data(self, ledger: dict[str, Any], write: bool = True) -> None:
         """Notes what the run's data are, or sees that they are still the same."""
