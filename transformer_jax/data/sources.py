@@ -111,7 +111,7 @@ class Source:
                     problems.append(f"data.{key} is empty: {meaning}")
                 elif self._form != "tfds":
                     problems += _missing(f"data.{key}", self.data)
-        if self._form in ("jsonl", "tfds") or self._form == "tsv":
+        if self._form in ("tsv", "jsonl", "tfds"):
             problems += self._bad_columns()
         if self._form == "tfds" and not self.data.tfds_name:
             problems.append(f"data.tfds_name is empty: {_MEANING['tfds']}")
