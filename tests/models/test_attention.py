@@ -145,6 +145,18 @@ def heads():
     return module, run, params["params"], x, memory
 
 
+def test_queries_keys_and_values_begin_as_one_matrix_of_all_three(heads):
+    _, run, *_ = heads
+    size = 64
+    module = MultiHeadAttention(size, 4, size // 4, size // 4)
+    x = normal(1, T, size)
+    begun = module.init(jax.random.key(1), x, x, method=run)["params"]
+    # Glorot: uniform, up to the root of 6 over the sum of a matrix's two sizes.
+    for name, both in {"query": 4, "key": 4, "value": 4, "out": 2}.items():
+        largest = float(jnp.abs(begun[name]["kernel"]).max())
+        assert largest == pytest.approx((6 / (both * size)) ** 0.5, rel=0.01)
+
+
 def test_one_projection_split_over_heads_is_a_projection_per_head(heads):
     module, run, params, x, memory = heads
     mask = jnp.asarray(ALLOWED)

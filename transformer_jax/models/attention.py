@@ -24,6 +24,11 @@ from transformer_jax.models.positions import Place, rotate
 
 MASKED = -1e30  # a score: exp(MASKED - max) is exactly 0 in float32, yet never NaN
 
+# Queries, keys and values begin as one matrix of all three would, as in PyTorch. With
+# Glorot's variance for each, a post-norm encoder may come to give every position the
+# same vector: the decoder then translates a bag of words.
+QKV_SPREAD = 0.5
+
 
 @flax.struct.dataclass
 class Mask:
@@ -306,9 +311,10 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self):
         kv_heads = self.kv_heads or self.num_heads
-        self.query = dense(self.num_heads * self.d_k, self.dtype)
-        self.key = dense(kv_heads * self.d_k, self.dtype)
-        self.value = dense(kv_heads * self.d_v, self.dtype)
+        begin = dict(dtype=self.dtype, spread=QKV_SPREAD)
+        self.query = dense(self.num_heads * self.d_k, **begin)
+        self.key = dense(kv_heads * self.d_k, **begin)
+        self.value = dense(kv_heads * self.d_v, **begin)
         self.out = dense(self.d_model, self.dtype)
         self.drop = Dropout(self.dropout)
         if self.qk_norm:

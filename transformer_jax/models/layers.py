@@ -35,13 +35,18 @@ NORMS = ("post", "pre")
 NORM_KINDS = ("layer", "rms")
 
 
-def dense(features: int, dtype: Any, use_bias: bool = True) -> nn.Dense:
-    """A linear map with float32 parameters, computed in `dtype`."""
+def dense(
+    features: int, dtype: Any, use_bias: bool = True, spread: float = 1.0
+) -> nn.Dense:
+    """A linear map with float32 parameters, computed in `dtype`.
+
+    Its weights begin uniform, with `spread` times Glorot's variance (2010).
+    """
     return nn.Dense(
         features,
         use_bias=use_bias,
         dtype=dtype,
-        kernel_init=nn.initializers.xavier_uniform(),
+        kernel_init=nn.initializers.variance_scaling(spread, "fan_avg", "uniform"),
         dot_general=dot_rows,
     )
 
