@@ -198,6 +198,12 @@ def test_a_finished_run_keeps_what_it_ran_with(tiny, tiny_run, tmp_path, one_dev
     assert "as it was" in (folder / "versions.json").read_text()
 
 
+def test_what_a_summary_says_is_not_said_again():
+    values = {"loss": 0.5, "accuracy": 0.75, "f1": 0.5}
+    assert metrics.in_words(values) == "loss 0.5000  accuracy 75.00%"
+    assert metrics.in_words(values, "accuracy = 75.00%  F1 = 50.00%") == "loss 0.5000"
+
+
 def test_a_run_notes_all_that_its_parts_ran_with(tmp_path, monkeypatch):
     folder, loaded = runs.Folder(tmp_path), config.load("quickstart")
     for commit in ("first", "first", "second", "third", "third"):

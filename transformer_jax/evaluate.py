@@ -232,8 +232,10 @@ def print_comparison(systems: dict[str, list[str]], references: list[str]) -> No
 
 def print_scores(task: Any, scores: dict[str, Any]) -> None:
     """The scores of the field, then the rest in words."""
-    print(task.summary(scores))
-    print(f"given the truth so far: {metrics.in_words(scores)}")
+    summary = task.summary(scores)
+    print(summary)
+    given = "given the truth so far: " * ("decode" in task.config)
+    print(f"{given}{metrics.in_words(scores, summary)}")
     search = ""
     if "decode" in task.config:
         search = f"beam {scores['beams']}, alpha {scores['alpha']}, "
@@ -252,8 +254,9 @@ def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> 
     took = f", trained {metrics.duration(result['seconds'])}" * ("seconds" in result)
     print(f"{state}: {folder.path}, step {result['step']}{early}{took}")
     for split, scores in result["scores"].items():
+        summary = scores["summary"]
         print(
-            f"{split}: {scores['summary']}  {metrics.in_words(scores)}  "
+            f"{split}: {summary}  {metrics.in_words(scores, summary)}  "
             f"({scores['examples']} examples, {result['weights']} parameters)"
         )
     print(

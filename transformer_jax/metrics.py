@@ -30,10 +30,13 @@ def means(sums: Sums) -> dict[str, float]:
 WRITTEN = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".2%"}
 
 
-def in_words(values: dict[str, Any]) -> str:
-    """'loss 1.2345  perplexity 3.437  accuracy 71.02%': those that there are."""
-    found = (f"{k} {values[k]:{form}}" for k, form in WRITTEN.items() if k in values)
-    return "  ".join(found)
+def in_words(values: dict[str, Any], summary: str = "") -> str:
+    """'loss 1.2345  perplexity 3.437  accuracy 71.02%': those that there are.
+
+    What a summary beside them says already is not said again.
+    """
+    names = [k for k in WRITTEN if k in values and f"{k} = " not in summary]
+    return "  ".join(f"{k} {values[k]:{WRITTEN[k]}}" for k in names)
 
 
 class Window:

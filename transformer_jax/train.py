@@ -295,10 +295,9 @@ class Trainer:
         )
         values = {**values, **scores, "seconds": round(time.monotonic() - began, 2)}
         self.writer.record(step, "validation", values)
-        self.writer.say(
-            f"validation step {step}  {metrics.in_words(values)}  "
-            f"{self.task.summary(values)}  ({metrics.duration(values['seconds'])})"
-        )
+        summary, took = self.task.summary(values), metrics.duration(values["seconds"])
+        words = metrics.in_words(values, summary)
+        self.writer.say(f"validation step {step}  {words}  {summary}  ({took})")
         for i in range(min(config.eval.samples, len(lines))):
             record = self.validation.records[i]
             self.writer.say(f"  source     {self.task.question(record)}")
