@@ -67,7 +67,7 @@ def get_config(variant="en_de"):
     config.model.d_model = 128
     config.model.d_ff = 256
     config.model.num_heads = 4
-    config.model.norm = "pre"  # learns faster: 2.7 nats at step 800, post-norm 2.9
+    config.model.norm = "pre"  # learns faster: loss 2.77 at step 750, post-norm 3.08
     config.model.dropout_embedding = 0.3
     config.model.dropout_residual = 0.3
 
