@@ -18,9 +18,8 @@ TEST = [
     "build>=1.2",
     "setuptools>=77",
     "nltk>=3.9",
-    "scikit-learn>=1.4",
-    "pillow>=10",
 ]
+IMAGES = ["scikit-learn>=1.4", "pillow>=10"]  # the digits; image files
 NOTEBOOKS = ["matplotlib>=3.8", "jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
 
 setup(
@@ -58,6 +57,7 @@ setup(
         "tensorboard": ["tensorboardX>=2.6"],
         "notebooks": NOTEBOOKS,
         "peers": ["ctranslate2>=4.4", "transformers>=4.45", "torch>=2.4"],
-        "test": [*TEST, *NOTEBOOKS],
+        "images": IMAGES,
+        "test": [*TEST, *IMAGES, *NOTEBOOKS],
     },
 )

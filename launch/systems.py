@@ -8,9 +8,11 @@ be named instead; what is set by --config is set for all.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -42,6 +44,11 @@ def main() -> int:
     args, overrides = parser.parse_known_args()
     folder = pathlib.Path(args.workdir)
     specs = {c.replace(":", "-"): c for c in args.configs or SYSTEMS}
+    if "images" in specs and importlib.util.find_spec("sklearn") is None:
+        parser.error(
+            "the digits of the system images come with scikit-learn: pip install "
+            "-e '.[images]', or name the configs that you want"
+        )
     code = train_in_turn(specs.items(), folder, overrides)
     if code == 0:
         print_table(specs, folder)
@@ -58,12 +65,22 @@ def train_in_turn(
         command = [sys.executable, "-m", "transformer_jax.train", "--config", config]
         command += ["--workdir", str(folder / name), *overrides]
         done, began = (folder / name / "result.json").exists(), time.monotonic()
-        code = subprocess.run(command, env=HUGE_PAGES | os.environ).returncode
+        code = run_to_the_end(command)
         if not done:
             note_time(folder / f"{name}.seconds", time.monotonic() - began)
         if code:
             return code
     return 0
+
+
+def run_to_the_end(command: Sequence[str]) -> int:
+    """Its exit code. Being asked to stop is passed on: it saves first."""
+    with subprocess.Popen(command, env=HUGE_PAGES | os.environ) as training:
+        before = signal.signal(signal.SIGTERM, lambda *_: training.terminate())
+        try:
+            return training.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def note_time(file: pathlib.Path, seconds: float) -> None:
@@ -76,10 +93,11 @@ def note_time(file: pathlib.Path, seconds: float) -> None:
 def print_table(specs: dict[str, str], folder: pathlib.Path) -> None:
     total = 0.0
     for name, config in specs.items():
-        seconds = float((folder / f"{name}.seconds").read_text())
-        scores = json.loads((folder / name / "result.json").read_text())["scores"]
+        result = json.loads((folder / name / "result.json").read_text())
+        noted = folder / f"{name}.seconds"  # none, if it ended when nobody waited
+        seconds = float(noted.read_text()) if noted.exists() else result["seconds"]
         total += seconds
-        for split, found in scores.items():
+        for split, found in result["scores"].items():
             print(f"{config:16} {seconds / 60:5.1f} min  {split}: {found['summary']}")
     print(f"all {len(specs):12} {total / 60:5.1f} min")
 

@@ -46,6 +46,7 @@ import tempfile
 REPOSITORY = ""  # the address to clone, if this notebook was opened on its own
 
 NEEDED = {
+    "jax": "jax>=0.10",
     "flax": "flax>=0.12",
     "optax": "optax>=0.2.6",
     "orbax.checkpoint": "orbax-checkpoint>=0.11.30",
@@ -60,9 +61,10 @@ NEEDED = {
 
 def is_missing(module):
     try:
-        return importlib.util.find_spec(module) is None
+        spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # of a package that the module is inside
         return True
+    return spec is None or spec.origin is None  # a mere folder of that name
 
 
 def pip_install(*arguments):
@@ -72,8 +74,9 @@ def pip_install(*arguments):
 
 
 if is_missing("transformer_jax"):
-    here = pathlib.Path.cwd()
-    checkouts = [p for p in (here, *here.parents) if (p / "transformer_jax").is_dir()]
+    here, package = pathlib.Path.cwd(), pathlib.Path("transformer_jax", "__init__.py")
+    places = (here, *here.parents, here / "transformer_jax")
+    checkouts = [place for place in places if (place / package).is_file()]
     if not checkouts and REPOSITORY:
         subprocess.run(["git", "clone", "-q", REPOSITORY, "checkout"], check=True)
         checkouts = [here / "checkout"]
@@ -83,7 +86,8 @@ if is_missing("transformer_jax"):
 
 missing = [package for module, package in NEEDED.items() if is_missing(module)]
 if missing:
-    kept = [f"{p}=={importlib.metadata.version(p)}" for p in ("jax", "jaxlib", "numpy")]
+    own = [p for p in ("jax", "jaxlib", "numpy") if not is_missing(p)]
+    kept = [f"{p}=={importlib.metadata.version(p)}" for p in own]
     with tempfile.TemporaryDirectory() as folder:
         constraints = pathlib.Path(folder) / "constraints.txt"
         constraints.write_text("\n".join(kept))
@@ -92,6 +96,9 @@ importlib.invalidate_caches()
 
 # %%
 import jax
+
+if tuple(map(int, jax.__version__.split(".")[:2])) < (0, 10):
+    raise RuntimeError(f"JAX {jax.__version__} is too old: pip install -U 'jax>=0.10'")
 
 import transformer_jax
 

@@ -11,12 +11,13 @@ import shutil
 import subprocess
 import sys
 import threading
+import types
 
 import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import predict
+from transformer_jax import evaluate, predict, sharding
 from transformer_jax import run as runs
 from transformer_jax.data import store as stores
 from transformer_jax.data.records import Generated
@@ -146,6 +147,7 @@ def test_the_command_answers_stdin_and_exits_with_1_if_a_line_was_refused(tiny_r
         (["--wrokdir=x"], b"workdir"),
         (["--input=/no/such/file"], b"/no/such/file"),
         (["--config.decode.beams=2"], b"is for training"),
+        (["--on_long=split", "--alignment"], b"without --n_best and --alignment"),
         (["more"], b"unexpected argument 'more'"),
     ],
 )
@@ -153,6 +155,35 @@ def test_a_users_mistake_exits_with_2_and_no_traceback(tiny_run, flags, says):
     done = call(tiny_run, b"", *flags)
     assert done.returncode == 2
     assert says in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_the_file_that_is_read_is_not_written_over(tiny_run, tmp_path):
+    lines, link = tmp_path / "lines", tmp_path / "link"
+    lines.write_text("O gato dorme.\n")
+    link.symlink_to(lines)
+    done = call(tiny_run, b"", f"--input={lines}", f"--output={link}")
+    assert done.returncode == 2 and b"is the file to be read" in done.stderr
+    assert lines.read_text() == "O gato dorme.\n"
+
+
+def test_what_is_refused_is_not_aligned_scored_or_embedded(run, capsys):
+    long, short = "palavra " * 300, "O gato dorme."
+    tool = shell(run)
+    tool.alignment = True
+    refused, answered = tool.answer([long, short])
+    assert refused == "\t" and re.fullmatch(r"[^\t]*\t(\d+-\d+ ?)*", answered)
+    tool.form = "jsonl"
+    pairs = [f"{long}\tNo.", f"{short}\t{long}", f"{short}\tThe cat."]
+    *both, last = map(json.loads, tool.score(pairs))
+    for entry in both:
+        assert "more than the 64 allowed" in entry["error"] and "score" not in entry
+    assert last["score"] == pytest.approx(run.score([short], ["The cat."])[0], rel=1e-5)
+    first, second = map(json.loads, tool.embed([long, short]))
+    assert "allowed" in first["error"] and "vector" not in first
+    np.testing.assert_allclose(second["vector"], run.encode([short])[0], atol=1e-5)
+    assert tool.refused == 4 and "line 2: " in capsys.readouterr().err
+    tool.form = "text"
+    assert list(tool.embed([long]))[0] == ""
 
 
 def test_evaluate_prints_the_score_and_its_signature_first(
@@ -170,7 +201,8 @@ def test_evaluate_prints_the_score_and_its_signature_first(
     assert re.fullmatch(
         r"BLEU = \d+\.\d\d  chrF = \d+\.\d\d  \(nrefs:1\|case:mixed\|\S+\)", first
     )
-    assert second.startswith("given the truth so far: loss ")
+    assert second.startswith("4 examples, ") and "beam 1, alpha 0.6" in second
+    assert "\ngiven the truth so far: loss " in done.stdout
     scores = json.loads((tiny_run / "scores.json").read_text())
     entry = scores[str(tmp_path / "s")]
     assert first.startswith(f"BLEU = {entry['bleu']:.2f} ") and entry["examples"] == 4
@@ -230,6 +262,54 @@ def scored():
         return done
 
     return call
+
+
+def test_answers_are_not_searched_before_their_file_can_be_written(tiny_run, scored):
+    done = scored(tiny_run, "--answers=/no/such/folder/answers", code=2)
+    assert "/no/such/folder/answers: No such file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_only_runs_of_one_task_judged_by_bleu_are_compared(run, tmp_path):
+    def like(task, metrics=()):
+        folder = tmp_path / task
+        folder.mkdir(exist_ok=True)
+        return types.SimpleNamespace(
+            config=types.SimpleNamespace(task=task),
+            folder=types.SimpleNamespace(path=folder),
+            task=types.SimpleNamespace(METRICS=metrics),
+        )
+
+    with pytest.raises(UserError, match="is of the task masked, .* of translation"):
+        evaluate._refuse_incomparable(run, like("masked"))
+    first, second = like("masked", ("filled",)), like("masked", ("filled",))
+    second.folder.path = tmp_path
+    with pytest.raises(UserError, match="masked is judged by filled"):
+        evaluate._refuse_incomparable(first, second)
+
+
+def test_weights_that_there_are_not_are_refused(tiny_run):
+    with pytest.raises(UserError, match="averaged.*Did you mean 'average'"):
+        transformer_jax.load(tiny_run, weights="averaged")
+
+
+def test_a_run_is_put_on_the_mesh_that_is_given(tiny_run):
+    mesh = sharding.local_mesh()
+    assert transformer_jax.load(tiny_run, mesh=mesh).mesh is mesh
+
+
+def test_an_option_that_the_task_does_not_have_is_refused(run):
+    config = copy.deepcopy(run.config)
+    with pytest.raises(UserError, match="no option 'beam'. Did you mean 'beams'"):
+        runs.decode_options(config, beam=2)
+    with config.unlocked():
+        del config.decode.coverage  # as a language model
+    with pytest.raises(UserError, match="task 'translation' has no option 'coverage'"):
+        runs.decode_options(config, coverage=0.1)
+    with config.unlocked():
+        del config.decode  # as a classifier
+    with pytest.raises(UserError, match=r"has no option 'beams'\.$"):
+        runs.decode_options(config, beams=2)
 
 
 def test_a_directory_that_is_no_run_says_how_to_make_one(tmp_path):
@@ -313,6 +393,28 @@ def test_a_long_line_is_split_where_sentences_end_and_joined(run):
     assert fine.text == run.predict(["O gato dorme."])[0]
     (reply,) = run.replies(["palavra " * 300], max_input=40, on_long="split")
     assert "are more than the 40 allowed" in reply.error
+
+
+def test_the_parts_of_a_line_have_its_tag_and_its_prefix_once(run):
+    changed = copy.deepcopy(run.config)
+    changed.data.train_tags = "<2en>, <2de>"
+    tokenizer = run.task.source_tokenizer
+    task = type(run.task)(changed, tokenizer, tokenizer)
+    parts = ["<2de> O gato dorme.", "<2de> Sim."]
+    assert task.split("<2de> O gato dorme. Sim.", 3) == parts
+    assert task.split("<2fr> Sim. Sim.", 3) == ["<2fr> Sim.", "Sim."]  # no tag of it
+    line, how = "O gato dorme. Ana lê.", {"max_input": 10, "on_long": "split"}
+    (reply,) = run.replies([line], prefixes=["The old"], **how)
+    first = run.replies(["O gato dorme."], prefixes=["The old"])[0].text
+    assert reply.text == f"{first} {run.predict(['Ana lê.'])[0]}"
+
+
+def test_lines_are_split_at_the_length_of_training_unless_told(run):
+    line = "A menina lê. " * 40  # more than 64 pieces
+    (reply,) = run.replies([line], on_long="split")
+    assert reply.text == " ".join(run.predict(["A menina lê."] * 40))
+    with pytest.raises(UserError, match="on_long='splt': choose refuse | split"):
+        run.predict([line], on_long="splt")
 
 
 def test_answers_begin_as_they_are_told(run):

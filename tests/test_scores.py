@@ -326,6 +326,14 @@ def test_a_clearly_better_system_is_told(references):
     assert scores.verdict(chrf).endswith("chrF (p = 0.005)")
 
 
+def test_systems_without_capitals_are_compared_without_them(references):
+    lower = [reference.lower() for reference in references]
+    systems = {"a": lower, "b": noisy(lower, 0.3, 1)}
+    bleu, chrf = scores.compare(systems, references, samples=20, lowercase=True)
+    assert bleu.baseline_score == pytest.approx(100) and "case:lc" in bleu.signature
+    assert chrf.baseline_score == pytest.approx(100) and "case:lc" in chrf.signature
+
+
 def test_equal_and_nearly_equal_systems_cannot_be_told_apart(references):
     answers = noisy(references, 0.2, 1)
     systems = {"a": answers, "same": [*answers], "like": noisy(references, 0.2, 3)}

@@ -4,9 +4,11 @@ import importlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
-import types
+import threading
+import time
 
 import pytest
 
@@ -26,12 +28,11 @@ def commands(systems, monkeypatch):
     """What would have been started; a run named `stops` is preempted."""
     started = []
 
-    def run(command, env):
-        assert env["PATH"] == os.environ["PATH"]
+    def run(command):
         started.append(command)
-        return types.SimpleNamespace(returncode=75 * command[-1].endswith("stops"))
+        return 75 * command[-1].endswith("stops")
 
-    monkeypatch.setattr(systems.subprocess, "run", run)
+    monkeypatch.setattr(systems, "run_to_the_end", run)
     return started
 
 
@@ -60,6 +61,38 @@ def test_the_time_of_a_run_adds_up_until_it_is_done(systems, commands, tmp_path)
     noted.write_text("7.0\n")
     systems.train_in_turn([("one", "a.py")], tmp_path, [])
     assert noted.read_text() == "7.0\n"  # a run that was done adds nothing
+
+
+def test_being_asked_to_stop_is_passed_on_to_the_training(systems, tmp_path):
+    ready = tmp_path / "ready"
+    code = f"""
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+pathlib.Path({str(ready)!r}).touch()
+time.sleep(60)
+"""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop():
+        while not ready.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop).start()
+    assert systems.run_to_the_end([sys.executable, "-c", code]) == 75
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_table_of_systems_takes_the_time_that_is_known(systems, tmp_path, capsys):
+    for name, seconds in (("one", 60.0), ("two", 120.0)):
+        (tmp_path / name).mkdir()
+        found = {"seconds": seconds, "scores": {"test": {"summary": f"of {name}"}}}
+        (tmp_path / name / "result.json").write_text(json.dumps(found))
+    (tmp_path / "one.seconds").write_text("90.0\n")
+    systems.print_table({"one": "one", "two": "two"}, tmp_path)
+    lines = capsys.readouterr().out.split("\n")
+    assert "1.5 min  test: of one" in lines[0] and "2.0 min" in lines[1]
+    assert "3.5 min" in lines[2]
 
 
 def test_table_3_prints_what_is_there_beside_the_papers_figures(tmp_path):

@@ -6,11 +6,12 @@
 __version__ = "0.1.0"
 
 
-def load(path, weights=""):
+def load(path, weights="", mesh=None):
     """Opens a run directory: `load("runs/quickstart").predict(["…"])`.
 
-    `weights` is average, best, last or ema; by default what the run's config says.
+    `weights` is average, best, last or ema; by default what the run's config says. Its
+    parameters are put on the mesh, or else on one device.
     """
     from transformer_jax import run  # importing jax takes a second: only when used
 
-    return run.load(path, weights)
+    return run.load(path, weights, mesh)

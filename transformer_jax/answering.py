@@ -1,14 +1,15 @@
 """Lines in, answers out, in order: what `predict`, `load(run)` and `evaluate` share.
 
-A line that is longer than allowed is split where sentences end, and its answers are
-joined again; or it is refused, with the reason. Nothing is cut. An answer is handed
-over as soon as all those before it have been.
+A line that is longer than allowed is split where sentences end (a prefix begins the
+first), and its answers are joined again; or it is refused, with the reason. Nothing is
+cut. An answer is handed over as soon as all those before it have been.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from transformer_jax.errors import UserError
 from transformer_jax.tasks import Refused
 
 ON_LONG = ("refuse", "split")
@@ -41,13 +42,16 @@ def reply(
 
     `prefixes` are what the answers must begin with; `max_length` 0 allows any length.
     """
+    if on_long not in ON_LONG:
+        raise UserError(f"on_long={on_long!r}: choose {' | '.join(ON_LONG)}")
     items, parts, errors = [], [], {}
     for i, line in enumerate(lines):
         prefix = prefixes[i] if prefixes else ""
         try:
             pieces = _split(task, line, max_length, on_long)
             asked = [
-                task.parse(p, max_length, prefix, first + i, options) for p in pieces
+                task.parse(piece, max_length, prefix * (k == 0), first + i, options)
+                for k, piece in enumerate(pieces)
             ]
         except Refused as error:
             errors[i], asked = str(error), []

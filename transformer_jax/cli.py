@@ -6,6 +6,7 @@ mistake is shown in plain words, never with a traceback.
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import IO
 
 from absl import app, flags, logging
 
@@ -84,6 +85,13 @@ def define_weights() -> None:
 def check_weights(asked: str) -> None:
     if asked:
         check_choice("weights", asked, WEIGHTS)
+
+
+def open_file(path: str, mode: str, **how: str) -> IO:
+    try:
+        return open(path, mode, **how)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
 
 
 def refuse_overrides(overrides: dict[str, str]) -> None:

@@ -1,7 +1,7 @@
 """Scores of a run on any test set.
 
     python -m transformer_jax.evaluate --workdir RUN --split test
-    python -m transformer_jax.evaluate --workdir RUN --source F --reference F
+    python -m transformer_jax.evaluate --workdir RUN --source F --reference G
     python -m transformer_jax.evaluate --workdir RUN --split test --compare OTHER_RUN
 
 Teacher-forced accuracy (how often the next token is right when all before it were
@@ -154,8 +154,8 @@ def main(overrides: dict[str, str]) -> None:
     runs.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
     other = runs.load(args.compare) if args.compare else None
-    if other is not None and os.path.samefile(args.compare, args.workdir):
-        cli.fail(f"--compare={args.compare} is the run itself: name another one")
+    if other is not None:
+        _refuse_incomparable(run, other)
     if args.source and not run.task.PAIRS:
         cli.fail(
             f"--source and --reference are two texts, line by line, but the task "
@@ -167,6 +167,7 @@ def main(overrides: dict[str, str]) -> None:
         records, name = run.task.source(run.config).read(args.split), args.split
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
+    sink = cli.open_file(args.answers, "w", encoding="utf-8") if args.answers else None
     bar = metrics.Bar(cli.is_terminal())
     say = functools.partial(print, file=sys.stderr)
     split = open_split(run.task, name, records, say, bar.show)
@@ -190,22 +191,44 @@ def main(overrides: dict[str, str]) -> None:
         alpha=options.alpha,
         seconds=round(seconds, 1),
     )
-    run.folder.add_scores(name, scores)
-    if args.answers:
-        with open(args.answers, "w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in lines)
     print_scores(run.task, scores)
     print_panel(panel)
+    run.folder.add_scores(name, scores)
+    if sink is not None:
+        with sink:
+            sink.writelines(line + "\n" for line in lines)
     if other is not None:
-        theirs = _answer(other, records, bar)
-        print_comparison({args.compare: theirs, args.workdir: lines}, references)
+        theirs = _answer(other, records, changes, bar)
+        systems = {args.compare: theirs, args.workdir: lines}
+        print_comparison(systems, references, _is_lower_case(run, other))
 
 
-def _answer(run: Any, records: Sequence[dict], bar: metrics.Bar) -> list[str]:
-    """What a run answers, with its own way to search."""
+def _refuse_incomparable(run: Any, other: Any) -> None:
+    """A comparison draws sentences by chance, and reads BLEU and chrF of them."""
+    ours, theirs = run.folder.path, other.folder.path
+    if os.path.samefile(theirs, ours):
+        raise UserError(f"--compare={theirs} is the run itself: name another one")
+    if other.config.task != run.config.task:
+        raise UserError(
+            f"--compare: {theirs} is of the task {other.config.task}, {ours} of "
+            f"{run.config.task}"
+        )
+    if "bleu" not in run.task.METRICS:
+        judges = ", ".join(run.task.METRICS) or "its loss"
+        raise UserError(
+            "--compare is for tasks that are judged by BLEU, and the task "
+            f"{run.config.task} is judged by {judges}: train each with several seeds, "
+            "and compare their scores"
+        )
+
+
+def _answer(
+    run: Any, records: Sequence[dict], changes: dict[str, Any], bar: metrics.Bar
+) -> list[str]:
+    """What a run answers, with its own way to search, or changed as the other's."""
     from transformer_jax import run as runs
 
-    options = runs.decode_options(run.config)
+    options = runs.decode_options(run.config, **changes)
     replies = answer_all(run.task, run.params, run.mesh, records, options, bar.show)
     bar.clear()
     return [reply.text for reply in replies]
@@ -218,9 +241,16 @@ def print_panel(panel: Sequence[Score]) -> None:
         print(f"        compare with {score.comparable}")
 
 
-def print_comparison(systems: dict[str, list[str]], references: list[str]) -> None:
+def _is_lower_case(*runs: Any) -> bool:
+    """Whether none of these could write a capital."""
+    return all(run.task.target_tokenizer.lowercase for run in runs)
+
+
+def print_comparison(
+    systems: dict[str, list[str]], references: list[str], lowercase: bool
+) -> None:
     """Whether the difference of two runs is more than chance (paired bootstrap)."""
-    for comparison in compare(systems, references):
+    for comparison in compare(systems, references, lowercase=lowercase):
         print(
             f"\n{comparison.metric}  {comparison.baseline_score:.2f} "
             f"± {comparison.baseline_interval:.2f}  {comparison.baseline}\n"
@@ -231,11 +261,9 @@ def print_comparison(systems: dict[str, list[str]], references: list[str]) -> No
 
 
 def print_scores(task: Any, scores: dict[str, Any]) -> None:
-    """The scores of the field, then the rest in words."""
+    """The scores of the field, how they were computed, then the rest in words."""
     summary = task.summary(scores)
     print(summary)
-    given = "given the truth so far: " * ("decode" in task.config)
-    print(f"{given}{metrics.in_words(scores, summary)}")
     search = ""
     if "decode" in task.config:
         search = f"beam {scores['beams']}, alpha {scores['alpha']}, "
@@ -244,6 +272,8 @@ def print_scores(task: Any, scores: dict[str, Any]) -> None:
         f"{scores['step']}, {search}"
         f"{scores['examples'] / max(scores['seconds'], 0.1):.1f} answers/s"
     )
+    given = "given the truth so far: " * ("decode" in task.config)
+    print(f"{given}{metrics.in_words(scores, summary)}")
 
 
 def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> None:

@@ -1,7 +1,7 @@
 """A line in, a line out, for every task.
 
     echo "O gato dorme." | python -m transformer_jax.predict --workdir RUN
-    python -m transformer_jax.predict --workdir RUN --input F --output F
+    python -m transformer_jax.predict --workdir RUN --input F --output G
 
 As many lines come out as went in, in order. A line ends at a newline only. A line that
 cannot be answered gives an empty line, a message on stderr, and exit code 1.
@@ -10,6 +10,7 @@ cannot be answered gives an empty line, a message on stderr, and exit code 1.
 import dataclasses
 import itertools
 import json
+import os
 import select
 import sys
 import time
@@ -20,8 +21,10 @@ from absl import flags
 
 from transformer_jax import cli, metrics
 from transformer_jax.answering import ON_LONG, Reply, reply
+from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.text import Lines
 from transformer_jax.errors import UserError
+from transformer_jax.tasks import Refused
 
 CHUNK = 2000  # lines read, sorted and answered together
 
@@ -75,7 +78,13 @@ def main(overrides: dict[str, str]) -> int:
         raise UserError(
             "--n_best needs --format=jsonl: a line of text holds one answer"
         )
-    source = _open(args.input, "rb", sys.stdin.buffer)
+    if args.on_long == "split" and ((args.n_best or 1) > 1 or args.alignment):
+        raise UserError(
+            "--on_long=split makes one answer of those to the parts of a line: "
+            "without --n_best and --alignment"
+        )
+    _refuse_same_file(args.input, args.output)
+    source = cli.open_file(args.input, "rb") if args.input else sys.stdin.buffer
     prefixes = Lines(args.prefixes) if args.prefixes else ()
     runs.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
@@ -91,10 +100,11 @@ def main(overrides: dict[str, str]) -> int:
         args.alignment,
     )
     if args.score or args.embed:
+        getattr(run.task, "read" if args.score else "vectors")  # not every task has it
         shell.answer = shell.score if args.score else shell.embed
     if not args.input and sys.stdin.isatty():
         return shell.converse()
-    sink = _open(args.output, "wb", sys.stdout.buffer)
+    sink = cli.open_file(args.output, "wb") if args.output else sys.stdout.buffer
     return shell.answer_all(source, sink)
 
 
@@ -166,19 +176,23 @@ class Shell:
         aligned: Iterator[Any] = itertools.repeat(None)
         if self.alignment:  # of all lines at once
             replies = list(replies)
-            lines = [one.line for one in replies]
-            aligned = iter(self.run.align(lines, [one.text for one in replies]))
+            answered = [one for one in replies if not one.error]
+            read = iter(
+                self.run.align(
+                    [one.line for one in answered], [one.text for one in answered]
+                )
+            )
+            aligned = (() if one.error else next(read) for one in replies)
         for number, (one, pairs) in enumerate(
             zip(replies, aligned, strict=False), start=first
         ):
             if one.error:
-                self.refused += 1
-                print(f"line {number}: {one.error}", file=sys.stderr)
+                self._refuse(number, one.error)
             yield self._show(one, pairs)
 
     def score(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
         """The log-probability of what stands behind the tab of each line."""
-        pairs = []
+        entries = []
         for number, line in enumerate(lines, start=first):
             parts = line.split("\t")
             if len(parts) != 2:
@@ -186,18 +200,44 @@ class Shell:
                     f"line {number} has {len(parts)} columns: --score wants a source, "
                     "a tab and a target"
                 )
-            pairs.append(parts)
-        found = self.run.score(*zip(*pairs, strict=True))
-        for (source, target), value in zip(pairs, found, strict=True):
-            entry = {"input": source, "target": target, "score": value}
-            yield f"{value:.6f}" if self.form == "text" else _json(entry)
+            entries.append({"input": parts[0], "target": parts[1]})
+
+        def read(kept):
+            return self.run.score(*([e[k] for e in kept] for k in ("input", "target")))
+
+        return self._read(entries, first, "score", read, "{:.6f}".format)
 
     def embed(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
         """The sentence vector of each line."""
-        for line, vector in zip(lines, self.run.encode(lines).tolist(), strict=True):
-            text = " ".join(f"{x:.6g}" for x in vector)
-            entry = {"input": line, "vector": vector}
+
+        def read(kept):
+            return self.run.encode([e["input"] for e in kept]).tolist()
+
+        def show(vector):
+            return " ".join(f"{x:.6g}" for x in vector)
+
+        entries = [{"input": line} for line in lines]
+        return self._read(entries, first, "vector", read, show)
+
+    def _read(self, entries, first, name, read, show) -> Iterator[str]:
+        """Each entry with what is read of it, or with why it is too long."""
+        for number, entry in enumerate(entries, start=first):
+            try:
+                for side, text in zip(FIELDS, list(entry.values()), strict=False):
+                    self.run.task.check_length(side, text, self.max_input)
+            except Refused as error:
+                entry["error"] = str(error)
+                self._refuse(number, entry["error"])
+        found = iter(read([entry for entry in entries if "error" not in entry]))
+        for entry in entries:
+            if "error" not in entry:
+                entry[name] = next(found)
+            text = show(entry[name]) if name in entry else ""
             yield text if self.form == "text" else _json(entry)
+
+    def _refuse(self, number: int, why: str) -> None:
+        self.refused += 1
+        print(f"line {number}: {why}", file=sys.stderr)
 
     def _show(self, one: Reply, pairs: Any) -> str:
         pharaoh = " ".join(f"{source}-{target}" for source, target in pairs or ())
@@ -275,13 +315,11 @@ def _has_more(source: BinaryIO) -> bool:
         return True
 
 
-def _open(path: str, mode: str, standard: BinaryIO) -> BinaryIO:
-    if not path:
-        return standard
-    try:
-        return open(path, mode)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+def _refuse_same_file(source: str, sink: str) -> None:
+    """Opening the output empties it, before the input was read."""
+    if os.path.exists(source) and os.path.exists(sink):
+        if os.path.samefile(source, sink):
+            raise UserError(f"--output={sink} is the file to be read: name another")
 
 
 if __name__ == "__main__":

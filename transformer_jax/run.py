@@ -25,7 +25,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import transformer_jax
-from transformer_jax import answering, checks, sharding, tasks
+from transformer_jax import answering, checks, cli, sharding, tasks
 from transformer_jax import config as configs
 from transformer_jax.checkpoint import Checkpoints, Damaged
 from transformer_jax.convert import bundle
@@ -160,7 +160,13 @@ class Run:
         prefixes: Sequence[str] = (),
         **options: Any,
     ) -> list[answering.Reply]:
-        """As `predict`, with scores, other hypotheses, and why a line has no answer."""
+        """As `predict`, with scores, other hypotheses, and why a line has no answer.
+
+        A line of more than `max_input` pieces is refused or split; 0: of any length,
+        or, if lines are to be split, of more than those that it was trained on.
+        """
+        if on_long == "split":
+            max_input = max_input or self.config.data.get("max_length", 0)
         found = answering.reply(
             self.task,
             self.params,
@@ -204,6 +210,9 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
     `weights` (average, best, last, ema) overrides what the run's config asks for. Its
     parameters are put on the mesh, or else on one device.
     """
+    if weights and weights not in cli.WEIGHTS:
+        choices = " | ".join(cli.WEIGHTS)
+        raise UserError(f"{weights=}: choose {choices}.{nearest(weights, cli.WEIGHTS)}")
     folder = Folder(path)
     about = bundle.check(folder.path) if bundle.is_bundle(folder.path) else None
     if about and weights:
@@ -256,11 +265,12 @@ def abstract_params(task: Any, mesh: Any) -> Any:
 
 def decode_options(config: ConfigDict, **changes: Any) -> Options:
     """How a run searches, with changes; a name that is none says which is near."""
-    names = {field.name for field in dataclasses.fields(Options)}
+    names = set(config.get("decode", {}))
     for name in changes:
-        if name not in names or "decode" not in config:
-            raise UserError(f"there is no option {name!r}.{nearest(name, names)}")
-    if "decode" not in config:
+        if name not in names:
+            hint = nearest(name, names)
+            raise UserError(f"the task {config.task!r} has no option {name!r}.{hint}")
+    if not names:
         return Options()
     options = dataclasses.replace(Options(**config.decode), **changes)
     if problems := checks.find_search_problems(config, options):

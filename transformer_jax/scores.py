@@ -165,6 +165,7 @@ def compare(
     references: Sequence[str],
     samples: int = 1000,
     seed: int = 12345,
+    lowercase: bool = False,
 ) -> list[Comparison]:
     """Each system against the first, by paired bootstrap over the sentences."""
     from sacrebleu import BLEU, CHRF
@@ -177,7 +178,10 @@ def compare(
     for name, answers in systems.items():
         _check(f"answers of {name}", answers, references)
     named = [(name, list(answers)) for name, answers in systems.items()]
-    metrics = {"BLEU": BLEU(force=True), "chrF": CHRF()}
+    metrics = {
+        "BLEU": BLEU(lowercase=lowercase, force=True),
+        "chrF": CHRF(lowercase=lowercase),
+    }
     with _sacrebleu_seed(seed):
         test = PairedTest(named, metrics, [list(references)], "bs", samples, n_jobs=1)
         signatures, results = test()

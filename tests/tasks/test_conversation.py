@@ -43,6 +43,12 @@ def test_what_is_read_are_the_last_turns_and_what_is_forgotten_is_counted(run):
     assert run.task.context(turns) == (SEPARATOR.join(turns[2:]), 2)
 
 
+def test_a_context_is_not_answered_in_parts(run):
+    line = "I am fine. And you? " * 9
+    (reply,) = run.replies([line], max_input=12, on_long="split")
+    assert "more than the 12 allowed: raise --max_input" in reply.error
+
+
 def test_a_session_reads_its_own_replies_and_says_what_it_forgot(
     run, monkeypatch, capsys
 ):

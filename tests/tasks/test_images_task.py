@@ -69,9 +69,12 @@ def test_a_line_is_the_path_of_an_image_file(run, tmp_path):
     bright[:6] = 200
     pil.fromarray(bright).save(tmp_path / "above.png")
     pil.fromarray(bright[::-1]).save(tmp_path / "below.png")
-    paths = [str(tmp_path / f"{name}.png") for name in ("above", "below", "nowhere")]
-    above, below, nowhere = run.replies(paths)
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    names = ("above", "broken", "below", "nowhere")
+    paths = [str(tmp_path / f"{name}.png") for name in names]
+    above, broken, below, nowhere = run.replies(paths)
     assert (above.text, below.text) == ("5", "6")
+    assert "cannot be read as an image" in broken.error and not broken.text
     assert "there is no image file" in nowhere.error and not nowhere.text
 
 

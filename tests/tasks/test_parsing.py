@@ -7,6 +7,7 @@ import pytest
 import transformer_jax
 from transformer_jax import answering, config
 from transformer_jax.data import treebank, trees
+from transformer_jax.errors import UserError
 from transformer_jax.tasks import parsing
 from transformer_jax.tasks.translation import Answer
 
@@ -35,6 +36,19 @@ def test_the_reference_is_the_gold_tree_of_the_record():
     assert not problems
     task = parsing.Task.__new__(parsing.Task)
     assert task.reference(record) == str(tree)
+
+
+def test_a_reference_is_never_repaired_but_refused():
+    task = parsing.Task.__new__(parsing.Task)
+    for wrong in ("(S (NP XX )NP XX", "(S (NP (NNS birds)) (VBP sing))"):
+        with pytest.raises(UserError, match=r"no tree of 'birds sing' .*data\.source"):
+            task.reference({"source": "birds sing", "target": wrong})
+
+
+def test_a_sentence_is_parsed_whole_or_not_at_all(run):
+    line = "the old man saw a boat . " * 9
+    (reply,) = run.replies([line], max_input=20, on_long="split")
+    assert "more than the 20 allowed: raise --max_input" in reply.error
 
 
 def test_repairs_are_named_and_counted():

@@ -23,6 +23,11 @@ HOLD_OUT = 5000  # MNIST's last images of train: there is no validation split
 IMAGES, LABELS = 0x0803, 0x0801  # idx: unsigned bytes with three axes, with one
 MODES = {1: "L", 3: "RGB"}
 
+
+class NoImage(UserError):
+    """A file that cannot be read as an image."""
+
+
 Labelled = tuple[np.ndarray, np.ndarray]  # images, labels
 
 
@@ -128,7 +133,7 @@ def read_image(
         with Image.open(path) as image:
             pixels = _to_bytes(image).convert(MODES[channels])
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} cannot be read as an image: {error}") from None
+        raise NoImage(f"{path} cannot be read as an image: {error}") from None
     scaled = pixels.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(scaled).reshape(height, width, channels)
 

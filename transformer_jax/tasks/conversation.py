@@ -26,6 +26,7 @@ class Task(translation.Task):
     """Contexts and replies; `source` is a context, `target` its reply."""
 
     METRICS = ("bleu", "exact", "distinct_2")
+    IN_PARTS = False
     CHOICES = {"data.source": ("smalltalk", "dialogues", *FORMS)}
 
     @classmethod

@@ -238,7 +238,10 @@ class Task(Base):
         about, path = self.about, line.strip()
         if not os.path.isfile(path):
             raise Refused(f"there is no image file {path!r}")
-        found = images.read_image(path, about.height, about.width, about.channels)
+        try:
+            found = images.read_image(path, about.height, about.width, about.channels)
+        except images.NoImage as error:
+            raise Refused(*error.problems) from None
         return images.as_floats(found)
 
     def question(self, record: dict[str, Any]) -> np.ndarray:

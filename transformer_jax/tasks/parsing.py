@@ -17,6 +17,7 @@ from transformer_jax.data.records import Reading
 from transformer_jax.data.sources import FIELDS, FORMS, Embedded, Source
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import Asked
+from transformer_jax.errors import UserError
 from transformer_jax.tasks import translation
 
 
@@ -31,6 +32,7 @@ class Task(translation.Task):
     """Sentences, words apart, and linearised trees; two vocabularies."""
 
     METRICS = ("f1", "exact", "well_formed")
+    IN_PARTS = False
     CHOICES = {"data.source": ("treebank", "trees", *FORMS)}
 
     @classmethod
@@ -47,7 +49,15 @@ class Task(translation.Task):
         return Source(config.data, embedded=Embedded(*about), readings=readings)
 
     def reference(self, record: dict[str, str]) -> str:
-        return _bracketed(record["target"], record["source"])[0]
+        tree, repairs = _bracketed(record["target"], record["source"])
+        if repairs:
+            raise UserError(
+                f"{record['target'][:80]!r} is no tree of {record['source'][:80]!r} "
+                f"({'; '.join(repairs)}): trees are written without their words, as "
+                "'(S (NP XX )NP )S'; bracketed ones with words are read by data.source="
+                "trees"
+            )
+        return tree
 
     def parse(self, line: str, *how: Any, **options: Any) -> Asked:
         return dataclasses.replace(super().parse(line, *how, **options), text=line)

@@ -54,6 +54,7 @@ class Task(Base):
 
     METRICS = ("bleu", "chrf")
     PAIRS = True
+    IN_PARTS = True  # whether the answers of its sentences make up that of a line
     CHOICES = {"data.source": (PHRASEBOOK.name, *FORMS)}
     MODELS = ("transformer", "recurrent")
 
@@ -212,12 +213,7 @@ class Task(Base):
         """A line as the search wants it; its number decides what is drawn by chance."""
         if not line.strip():
             return Asked(())
-        pieces = self.source_tokenizer.encode(line)
-        if max_length and len(pieces) > max_length:
-            raise Refused(
-                f"{len(pieces)} pieces are more than the {max_length} allowed: split "
-                "it into sentences (--on_long=split), or raise --max_input"
-            )
+        pieces = self.check_length("source", line, max_length)
         begun = self.target_tokenizer.encode(prefix) if prefix else []
         asked = Asked((*pieces, EOS), tuple(begun), number)
         options = options or Options(**self.config.decode)
@@ -230,13 +226,28 @@ class Task(Base):
             )
         return asked
 
+    def check_length(self, side: str, text: str, max_length: int) -> list[int]:
+        """The pieces of a text, if they are no more than allowed (0: any number)."""
+        pieces = self.tokenizers[side].encode(text)
+        if max_length and len(pieces) > max_length:
+            parts = "split it into sentences (--on_long=split), or " * self.IN_PARTS
+            raise Refused(
+                f"{len(pieces)} pieces are more than the {max_length} allowed: {parts}"
+                "raise --max_input"
+            )
+        return pieces
+
     def split(self, line: str, max_length: int) -> list[str]:
-        """A line that is too long as its sentences."""
-        if len(self.source_tokenizer.encode(line)) <= max_length:
+        """A line that is too long as its sentences, each behind the line's tag."""
+        pieces = self.source_tokenizer.encode(line)
+        if not self.IN_PARTS or len(pieces) <= max_length:
             return [line]
+        tags = map(str.strip, self.config.data.train_tags.split(","))
+        tag = next((tag for tag in tags if tag and line.startswith(f"{tag} ")), "")
+        line = line.removeprefix(tag)
         ends = [0, *(found.end() for found in SENTENCE_END.finditer(line)), len(line)]
         parts = (line[a:b].strip() for a, b in itertools.pairwise(ends))
-        return [part for part in parts if part]
+        return [f"{tag} {part}".lstrip() for part in parts if part]
 
     def join(self, answers: Sequence[Answer]) -> Answer:
         """The answers of a line's sentences as one."""
