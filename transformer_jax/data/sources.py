@@ -206,7 +206,7 @@ _MEANING = {
 
 
 def parallel_text(source: str, target: str) -> Joined:
-    """Two files, as `evaluate --source F --reference F` gives them."""
+    """Two files, as `evaluate --source F --reference G` gives them."""
     return Joined([Parallel({"source": source, "target": target})])
 
 
