@@ -227,7 +227,9 @@ def test_a_tokenizer_is_learned_once_for_the_same_text(monkeypatch):
 def test_other_symbols_are_another_tokenizer():
     given = records(*TEXTS)
     for symbols in ((), ("<x>",), ("<y>", "<x>")):
-        made = tokenizer.make(settings(user_symbols=symbols), given, ("source",), "", [])
+        made = tokenizer.make(
+            settings(user_symbols=symbols), given, ("source",), "", []
+        )
         found = {p for p in made.pieces(range(made.vocab_size)) if p in ("<x>", "<y>")}
         assert found == set(symbols)
 

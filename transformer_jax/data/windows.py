@@ -1,13 +1,13 @@
 """Running text as windows of so many characters, for language models.
 
 The lines of a split are joined again, newlines kept, and cut: anywhere for models of
-characters, before a space for others (but a word that is longer is cut too). Held-out windows follow each other, so each
-character is predicted once, from those before it in its own window. Flat windows are
-of words only: whatever space is between two of them is one space.
+characters, before a space for others (only a word that is longer is cut). Held-out
+windows follow each other, so each character is predicted once, from those before it in
+its own window. Flat windows are of words only: whatever space is between two of them is
+one space.
 """
 
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
