@@ -8,7 +8,7 @@ import pytest
 
 from transformer_jax import config
 from transformer_jax.data import phrasebook
-from transformer_jax.data.records import Joined, Parallel, whole_numbers
+from transformer_jax.data.records import Joined, Parallel, Table, whole_numbers
 from transformer_jax.data.sources import Source, parallel_text
 from transformer_jax.errors import UserError
 
@@ -171,6 +171,15 @@ def test_json_lines_by_key_also_inside_another(write, source):
         ('{"de": "x", "eng": "y"}', "line 2 has no key 'en'. Did you mean 'eng'?"),
         ('{"de": "x", "en": ', "line 2 is no JSON"),
         ('["x", "y"]', "line 2 has no key 'de'"),
+        (
+            '{"de": null, "en": "y"}',
+            "line 2: the source .'de', data.source_column. is None of type NoneType",
+        ),
+        ('{"de": "x", "en": 3}', "line 2: the target .'en', .* is 3 of type int"),
+        (
+            r'{"de": "ab\ud83d", "en": "y"}',
+            r"line 2: the source .* has '\\ud83d' at character 3, half of",
+        ),
     ],
 )
 def test_faulty_json_is_named_by_its_line(write, source, line, problem):
@@ -178,6 +187,16 @@ def test_faulty_json_is_named_by_its_line(write, source, line, problem):
     keys = {"source_column": "de", "target_column": "en", "train_files": "t.jsonl"}
     with pytest.raises(UserError, match=problem):
         list(source("jsonl", **keys).read("train"))
+
+
+def test_a_label_may_be_a_number_or_true_or_false(write):
+    values = [3, 2.5, True, "good"]
+    lines = [json.dumps({"t": "x", "l": value}) for value in values]
+    table = Table(write("t.jsonl", *lines), "jsonl", {"text": "t", "label": "l"})
+    assert [record["label"] for record in table] == ["3", "2.5", "True", "good"]
+    wrong = write("w.jsonl", '{"t": "x", "l": [1]}')
+    with pytest.raises(UserError, match=r"line 1: the label .* of type list"):
+        Table(wrong, "jsonl", {"text": "t", "label": "l"})[0]
 
 
 def test_what_is_missing_is_found_before_anything_is_read(write, source):

@@ -18,6 +18,7 @@ from transformer_jax.data.text import Lines
 from transformer_jax.errors import UserError, nearest
 
 Record = dict[str, Any]
+SCALARS = (int, float, np.generic)  # what a label may be
 
 
 class Generated(Sequence[Record]):
@@ -117,7 +118,10 @@ class Table(Sequence[Record]):
             content = json.loads(line)
         except ValueError as error:
             raise UserError(f"{self.where(index)} is no JSON: {error}") from None
-        return {f: self._find(index, content, c) for f, c in self.columns.items()}
+        return {
+            f: as_text(self._find(index, content, c), f, c, self.where(index))
+            for f, c in self.columns.items()
+        }
 
     def _find(self, index: int, content: Any, column: str) -> Any:
         found = content
@@ -250,6 +254,25 @@ def whole_numbers(weights: Sequence[float]) -> np.ndarray:
     multiples = range(1, 21)
     close = [m for m in multiples if error(m) < 0.02] or [min(multiples, key=error)]
     return np.rint(weights * close[0]).astype(int)
+
+
+def as_text(value: Any, field: str, column: str, where: str) -> str:
+    """The value of a field of text; a label may be a number too."""
+    if field == "label" and isinstance(value, SCALARS):
+        return str(value)
+    if isinstance(value, str):
+        try:
+            value.encode()
+            return value
+        except UnicodeEncodeError as error:
+            problem = (
+                f"has {value[error.start]!r} at character {error.start + 1}: half of a "
+                "surrogate pair is no text"
+            )
+    else:
+        kind = type(value).__name__
+        problem = f"is {repr(value)[:60]} of type {kind}: it must be text"
+    raise UserError(f"{where}: the {field} ({column!r}, data.{field}_column) {problem}")
 
 
 def _tagged(record: Record, tag: str) -> Record:

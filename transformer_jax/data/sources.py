@@ -184,7 +184,7 @@ class Source:
 
             names = _entries(data.tfds_name)
             part = data[f"{split}_split"]
-            return [[tfds.Split(n, part, data.folder, columns)] for n in names]
+            return [[tfds.Split(n, part, data.folder, columns, True)] for n in names]
         return [
             [Table(path, self._form, columns) for path in _files(entry, data.folder)]
             for entry in _entries(data[f"{split}_files"])
