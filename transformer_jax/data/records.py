@@ -188,6 +188,17 @@ class Parsed(Sequence[Record]):
         return self.lines.where(self._numbers[index])
 
 
+class Tagged(str):
+    """A source behind its tag; `plain` is the source alone."""
+
+    plain: str
+
+    def __new__(cls, plain: str, tag: str) -> "Tagged":
+        made = super().__new__(cls, f"{tag} {plain}")
+        made.plain = plain
+        return made
+
+
 class Joined(Sequence[Record]):
     """Several corpora one after another, each with a weight, and a tag or none.
 
@@ -205,7 +216,11 @@ class Joined(Sequence[Record]):
         self.tags = tuple(tags) or ("",) * len(self.parts)
         self.notes = tuple(n for part in self.parts for n in part.notes)
         self.fingerprint = _fingerprint(
-            [[p.fingerprint for p in self.parts], self.tags]
+            [
+                [p.fingerprint for p in self.parts],
+                self.tags,
+                *["plain"] * any(self.tags),
+            ]
         )
 
     @functools.cached_property
@@ -214,6 +229,10 @@ class Joined(Sequence[Record]):
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    @property
+    def untagged(self) -> "Joined":
+        return Joined(self.parts, self.weights)
 
     def __getitem__(self, index: int) -> Record:
         part, inside = self._locate(index)
@@ -276,7 +295,7 @@ def as_text(value: Any, field: str, column: str, where: str) -> str:
 
 
 def _tagged(record: Record, tag: str) -> Record:
-    return {**record, "source": f"{tag} {record['source']}"} if tag else record
+    return {**record, "source": Tagged(record["source"], tag)} if tag else record
 
 
 def _fingerprint(content: Any) -> str:

@@ -95,7 +95,13 @@ class Source:
             parts += group
             part_weights += [float(weights[i]) if weights else 1.0] * len(group)
             part_tags += [tags[i] if tags else ""] * len(group)
-        return Joined(parts, part_weights, part_tags)
+        joined = Joined(parts, part_weights, part_tags)
+        if self.data.get("train_tags") and not tags:
+            joined.notes += (
+                f"data.train_tags is set, but data.{split}_tags is not: the sources of "
+                f"{split} are read without a tag",
+            )
+        return joined
 
     def find_problems(self) -> list[str]:
         """What is missing on disk, said before anything is read."""
