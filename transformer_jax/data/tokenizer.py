@@ -72,6 +72,10 @@ class Tokenizer:
         """Whether what it reads, and so all that it can write, is in lower case."""
         return self._processor.normalize("A").endswith("a")
 
+    def as_read(self, text: str) -> str:
+        """The text, in lower case if that is all that is read of it."""
+        return "".join(map(str.lower, text)) if self.lowercase else text
+
     def encode(self, text: str) -> list[int]:
         return self._encode(self._processor, text)
 

@@ -31,6 +31,7 @@ class Task(translation.Task):
     """Sentences, words apart, and linearised trees; two vocabularies."""
 
     METRICS = ("f1", "exact", "well_formed")
+    WORDS_APART = True
     CHOICES = {"data.source": ("treebank", "trees", *FORMS)}
 
     @classmethod
