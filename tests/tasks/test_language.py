@@ -8,6 +8,7 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config
+from transformer_jax.data import tokenizer
 from transformer_jax.data.records import Generated
 from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.data.windows import Windows
@@ -74,6 +75,25 @@ def test_training_windows_of_words_begin_at_a_space_and_lose_none(stride, flat):
         assert start <= last <= end <= start + 16
         last = end
     assert last == len(text) and len(found) < len(text) / (stride - 9)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("size", [10, 16])
+def test_the_pieces_of_windows_are_all_of_the_text(kind, size):
+    found = windows(size)
+    learned = tokenizer.train([r["text"] for r in found] * 9, kind, 320)
+    ids = [i for r in found for i in learned.encode_inside(r["text"])]
+    assert "".join(learned.pieces(ids)).replace("▁", " ") == found.text
+
+
+def test_the_words_of_windows_are_all_of_the_text():
+    spaced = " \n ".join([*LINES, ""])  # as in WikiText
+    lines = [{"text": line} for line in spaced.split("\n")]
+    found = Windows(Generated(lambda: lines, "five lines"), 16)
+    learned = tokenizer.train([r["text"] for r in found] * 9, "word", 320)
+    ids = [i for r in found for i in learned.encode_inside(r["text"])]
+    spelled = "".join(learned.pieces(ids)).replace("▁", " ")
+    assert spelled.split() == found.text.split()
 
 
 def test_bits_per_character_count_every_character_of_the_text_once(run):
