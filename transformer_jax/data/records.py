@@ -219,7 +219,7 @@ class Joined(Sequence[Record]):
             [
                 [p.fingerprint for p in self.parts],
                 self.tags,
-                *["plain"] * any(self.tags),
+                *["plain"] * any(self.tags),  # what filters see of a source
             ]
         )
 
