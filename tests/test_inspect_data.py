@@ -11,6 +11,8 @@ from transformer_jax import config as configs
 from transformer_jax import inspect_data
 from transformer_jax.data.phrasebook import generate
 from transformer_jax.errors import UserError
+from transformer_jax.prepare import prepare
+from transformer_jax.run import Folder
 
 PAIRS = generate("train", 607)
 
@@ -82,6 +84,45 @@ def test_bad_options_are_refused_at_once(corpus):
     assert done.returncode == 2 and "name a .png or .svg file" in done.stderr
     done = inspect()
     assert done.returncode == 2 and "--config is missing" in done.stderr
+
+
+@pytest.fixture
+def prepared(tiny, tmp_path):
+    """A function: a config, and what is made of its data."""
+
+    def make(spec, **changes):
+        known = dict(configs.items(configs.load(spec)))
+        small = {k: v for k, v in tiny().items() if k in known} | changes
+        config = configs.load(spec, small)
+        return config, prepare(config, Folder(tmp_path / "run"), lambda line: None)
+
+    return make
+
+
+def test_what_is_read_in_lower_case_comes_back_in_lower_case(prepared, capsys):
+    config, found = prepared("quickstart", **{"tokenizer.lowercase": "true"})
+    assert not inspect_data._check_round_trip(config, found.task, found.train)
+    assert not capsys.readouterr().out
+
+
+def test_a_parser_is_given_words_that_stand_apart(prepared):
+    for found in inspect_data._inspect_text(prepared("parsing")[1]).values():
+        assert not any("as if tokenised" in f.text for f in found)
+
+
+def test_tags_hide_no_fault_from_the_checks(prepared, tmp_path):
+    for side, word in (("source", "um"), ("target", "one")):
+        lines = [f"{word} {i}\n" for i in range(30)]
+        lines[4] = "\n" if side == "source" else lines[4]
+        (tmp_path / side).write_text("".join(lines))
+    keys = {"data.source": "text", "data.folder": str(tmp_path)}
+    for split in ("train", "validation"):
+        keys |= {f"data.{split}_{s}": s for s in ("source", "target")}
+        keys[f"data.{split}_tags"] = "<2en>"
+    _, found = prepared("quickstart", **keys, **{"tokenizer.vocab_size": "300"})
+    texts = [f.text for f in inspect_data._inspect_text(found)["train"]]
+    assert "1 of 30 sources (3.33 %) are empty" in texts
+    assert len(found.train.store) == 29
 
 
 def test_a_task_without_pairs_is_refused_in_words():

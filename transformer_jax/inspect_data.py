@@ -78,9 +78,10 @@ def refuse_other_tasks(config: ConfigDict) -> None:
 
 
 def _inspect_text(prepared: Prepared) -> dict[str, list[findings.Finding]]:
+    apart = prepared.task.WORDS_APART
     splits = [
-        findings.Split(split.name, split.records, split.records.where)
-        for split in (prepared.train, *prepared.held_out.values())
+        findings.Split(s.name, s.records.untagged, s.records.where, apart)
+        for s in (prepared.train, *prepared.held_out.values())
     ]
     for split in splits:
         print(f"read       {split.name}: {len(split.records):,} pairs", flush=True)
@@ -136,8 +137,9 @@ def _check_round_trip(config: ConfigDict, task: Any, split: Split) -> bool:
         record = split.records[int(split.store.column(stores.RECORD)[i])]
         for side, tokenizer in task.tokenizers.items():
             read = tokenizer.decode(split.store.row(side, i))
-            if read != record[side]:
-                changed.append((record[side], read))
+            given = tokenizer.as_read(record[side])
+            if read != given:
+                changed.append((given, read))
     if not changed:
         return False
     inexact = config.tokenizer.kind in ("word", "file")

@@ -173,6 +173,13 @@ def test_spaced_punctuation_is_tokenised_text():
     )
 
 
+def test_where_words_are_to_stand_apart_it_is_no_fault():
+    records = [{"source": "he ran .", "target": "(S (NP XX )NP XX )S"}] * 40
+    for apart in (False, True):
+        split = Split("train", records, lambda i: f"line {i + 1}", apart)
+        assert mean(inspect_split(split), "as if tokenised") != apart
+
+
 def test_lower_cased_text_is_noted():
     lower = inspect([(source, target.lower()) for source, target in pairs()])
     finding = find(lower, "no capital letter")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from transformer_jax import config
-from transformer_jax.data import phrasebook
-from transformer_jax.data.records import Joined, Parallel, whole_numbers
+from transformer_jax.data import filters, phrasebook
+from transformer_jax.data.records import Joined, Parallel, Table, whole_numbers
 from transformer_jax.data.sources import Source, parallel_text
 from transformer_jax.errors import UserError
 
@@ -98,6 +98,32 @@ def test_tags_tell_the_direction_and_weights_belong_to_a_corpus(write, source):
     assert list(records.repeats_of(np.array([0, 3, 1]))) == [2, 5, 2]
 
 
+def test_what_is_judged_without_the_tags_of_training_is_noted(write, source):
+    write("de", "Haus"), write("en", "house")
+    sides = {"source": "de", "target": "en"}
+    keys = {f"{s}_{k}": v for s in ("train", "validation") for k, v in sides.items()}
+    tagged = source("text", **keys, train_tags="<2en>")
+    assert not tagged.read("train").notes
+    [note] = tagged.read("validation").notes
+    assert "data.train_tags is set, but data.validation_tags is not" in note
+    both = source("text", **keys, train_tags="<2en>", validation_tags="<2en>")
+    assert not both.read("validation").notes
+
+
+def test_what_is_tagged_keeps_its_text_alone(write, source):
+    write("a", "", "x"), write("b", "y", "x")
+    keys = {"train_source": "a", "train_target": "b", "train_tags": "<t>"}
+    records = source("text", **keys).read("train")
+    assert texts(records) == [("<t> ", "y"), ("<t> x", "x")]
+    assert texts(records.untagged) == [("", "y"), ("x", "x")]
+    settings = config.base().filter
+    with settings.unlocked():
+        settings.update(identical=True, source_script="greek", max_ratio=0.0)
+    why_not = filters.make(settings, 9)
+    found = [why_not(r, {"source": [0], "target": [0]}) for r in records]
+    assert found == ["with an empty side", "whose target is its source"]
+
+
 def test_corpora_of_one_weight_come_once_each(write, source):
     write("a", "x"), write("b", "y")
     keys = {"train_source": "a, a", "train_target": "b, b"}
@@ -171,6 +197,15 @@ def test_json_lines_by_key_also_inside_another(write, source):
         ('{"de": "x", "eng": "y"}', "line 2 has no key 'en'. Did you mean 'eng'?"),
         ('{"de": "x", "en": ', "line 2 is no JSON"),
         ('["x", "y"]', "line 2 has no key 'de'"),
+        (
+            '{"de": null, "en": "y"}',
+            "line 2: the source .'de', data.source_column. is None of type NoneType",
+        ),
+        ('{"de": "x", "en": 3}', "line 2: the target .'en', .* is 3 of type int"),
+        (
+            r'{"de": "ab\ud83d", "en": "y"}',
+            r"line 2: the source .* has '\\ud83d' at character 3: half of",
+        ),
     ],
 )
 def test_faulty_json_is_named_by_its_line(write, source, line, problem):
@@ -178,6 +213,16 @@ def test_faulty_json_is_named_by_its_line(write, source, line, problem):
     keys = {"source_column": "de", "target_column": "en", "train_files": "t.jsonl"}
     with pytest.raises(UserError, match=problem):
         list(source("jsonl", **keys).read("train"))
+
+
+def test_a_label_may_be_a_number_or_true_or_false(write):
+    values = [3, 2.5, True, "good"]
+    lines = [json.dumps({"t": "x", "l": value}) for value in values]
+    table = Table(write("t.jsonl", *lines), "jsonl", {"text": "t", "label": "l"})
+    assert [record["label"] for record in table] == ["3", "2.5", "True", "good"]
+    wrong = write("w.jsonl", '{"t": "x", "l": [1]}')
+    with pytest.raises(UserError, match=r"line 1: the label .* of type list"):
+        Table(wrong, "jsonl", {"text": "t", "label": "l"})[0]
 
 
 def test_what_is_missing_is_found_before_anything_is_read(write, source):

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets
 
+from transformer_jax import config
 from transformer_jax.data import tfds
+from transformer_jax.data.sources import Source
 from transformer_jax.data.tfds import Split, prepare
 from transformer_jax.errors import UserError
 
@@ -170,6 +172,20 @@ def test_every_kind_of_feature(asked):
     assert record["answers.text"] == ["ä0", "ä1"]
     assert (record["label"], record["question.length"]) == (2, 5)
     np.testing.assert_array_equal(record["grid"], np.full((2, 3), 5, np.uint8))
+
+
+def test_of_a_source_of_text_labels_are_text_and_other_numbers_are_refused(asked):
+    data = config.base("classification").data
+    with data.unlocked():
+        data.update(source="tfds", folder=asked, tfds_name="questions")
+        data.update(text_column="question.text", label_column="label")
+    source = Source(data, ("text", "label"))
+    assert source.read("train")[5] == {"text": "line 5\nnext", "label": "2"}
+    with data.unlocked():
+        data.text_column = "question.length"
+    message = r"record 5: the text .'question.length', .* is 5 of type int"
+    with pytest.raises(UserError, match=message):
+        Source(data, ("text", "label")).read("train")[5]
 
 
 def test_bytes_that_are_no_text_are_named_by_record(asked):

@@ -54,6 +54,43 @@ def test_the_round_trip_changes_nothing(trained, text):
     assert trained.decode(trained.encode(text)) == text
 
 
+RUNNING = [
+    "the cat sat on the mat .",
+    "",
+    '"The cat," said the dog,\n\n"sat."',
+    '"Yes"\n"No"',
+    "\n\n",
+    "a dog  ran",
+] * 50
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char", "byte"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_a_text_that_begins_anywhere_loses_nothing_and_gets_no_space(kind, lowercase):
+    learned = tokenizer.Bytes()
+    if kind != "byte":
+        learned = tokenizer.train(RUNNING, kind, 400, lowercase=lowercase)
+    texts = [
+        *("\nthe cat", "\n\nthe cat", '"The cat', '\n"No"', " the cat", "  the cat"),
+        *("the cat", "at sat", "", " ", "\n", "▁the", " ▁ the▁", "the▁cat", "漢 the"),
+    ]
+    for text in texts:
+        ids = learned.encode_inside(text)
+        # Behind a piece of another text nothing is taken for a sentence's beginning.
+        read = learned.decode([*learned.encode("a"), *ids])
+        assert read == "a" + (text.lower() if learned.lowercase else text)
+        if kind == "char":  # as before: what follows a newline
+            assert ids == learned.encode("\n" + text)[2:]
+
+
+def test_words_inside_of_a_text_are_the_words_that_they_are():
+    learned = tokenizer.train(RUNNING, "word", 400)
+    for text in ("the cat sat", " the cat sat"):
+        ids = learned.encode_inside(text)
+        assert learned.pieces(ids) == ["▁the", "▁cat", "▁sat"]
+    assert learned.pieces(learned.encode_inside("cat")) == ["▁cat"]
+
+
 def test_no_text_becomes_unknown_or_a_control_id(trained):
     ids = trained.encode("<s> </s> 漢 🎉 ▁ \0")
     assert not {PAD, UNK, BOS, EOS} & set(ids)
@@ -165,6 +202,8 @@ def test_a_given_model_with_other_ids_is_renumbered(tmp_path):
     assert given.pieces(ids) == theirs.encode(text, out_type=str)
     assert given.decode([BOS, *ids, EOS, PAD]) == theirs.decode(theirs.encode(text))
     assert not {PAD, UNK, BOS, EOS} & set(ids)
+    assert given.encode_inside(" gato") == given.encode("gato")
+    assert given.encode_inside("gato") != given.encode("gato")
     assert given.encode_all([text, "▁"]) == [ids, given.encode("▁")]
     assert len(given.pieces(range(301))) == len(set(given.pieces(range(301)))) == 301
 
@@ -183,6 +222,16 @@ def test_a_tokenizer_is_learned_once_for_the_same_text(monkeypatch):
     for other in (("target",), ("source", "target")):
         found = tokenizer.make(settings(), records(*TEXTS), other, "", [])
         assert found.model != first.model
+
+
+def test_other_symbols_are_another_tokenizer():
+    given = records(*TEXTS)
+    for symbols in ((), ("<x>",), ("<y>", "<x>")):
+        made = tokenizer.make(
+            settings(user_symbols=symbols), given, ("source",), "", []
+        )
+        found = {p for p in made.pieces(range(made.vocab_size)) if p in ("<x>", "<y>")}
+        assert found == set(symbols)
 
 
 def test_learning_from_some_lines_draws_them_from_the_whole_text():

@@ -45,6 +45,18 @@ def test_a_number_is_in_the_units_of_the_training_split(run):
     assert all(np.isfinite(float(text)) for text in run["score"].predict(TEXTS))
 
 
+@pytest.mark.parametrize(
+    ("mean", "deviation", "text"),
+    [(100_000.0, 10.0, "100003.75"), (0.0, 3000.0, "1125"), (2.5, 0.01, "2.50375")],
+)
+def test_a_number_has_the_digits_that_tell_it_from_others(run, mean, deviation, text):
+    of, scale = run["score"], Scale((), mean, deviation)
+    assert (
+        Task(of.config, of.task.tokenizer, scale)._answer(np.array([0.375])).text
+        == text
+    )
+
+
 @pytest.mark.parametrize("kind", ["label", "score"])
 def test_the_scores_are_in_the_result(run, kind):
     result = run[kind].folder.read("result.json")["scores"]["test"]

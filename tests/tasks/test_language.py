@@ -8,7 +8,9 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config
+from transformer_jax.data import tokenizer
 from transformer_jax.data.records import Generated
+from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.data.windows import Windows
 from transformer_jax.errors import UserError
 from transformer_jax.tasks.language import Task
@@ -60,6 +62,38 @@ def test_training_windows_may_overlap_and_reach_the_end():
         assert window == text[4 * i : 4 * i + 9]
     assert text.endswith(found[-1]) and len(found[-1]) == 9
     assert windows(9, 4).fingerprint != windows(9, 3).fingerprint
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("stride", [10, 13, 16])
+def test_training_windows_of_words_begin_at_a_space_and_lose_none(stride, flat):
+    lines = Generated(lambda: [{"text": line} for line in LINES], "five lines")
+    found = Windows(lines, 16, stride, flat=flat)
+    text, last = found.text, 0
+    for start, end in found._spans:
+        assert start == 0 or text[start] in " \n"
+        assert start <= last <= end <= start + 16
+        last = end
+    assert last == len(text) and len(found) < len(text) / (stride - 9)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("size", [10, 16])
+def test_the_pieces_of_windows_are_all_of_the_text(kind, size):
+    found = windows(size)
+    learned = tokenizer.train([r["text"] for r in found] * 9, kind, 320)
+    ids = [i for r in found for i in learned.encode_inside(r["text"])]
+    assert "".join(learned.pieces(ids)).replace("▁", " ") == found.text
+
+
+def test_the_words_of_windows_are_all_of_the_text():
+    spaced = " \n ".join([*LINES, ""])  # as in WikiText
+    lines = [{"text": line} for line in spaced.split("\n")]
+    found = Windows(Generated(lambda: lines, "five lines"), 16)
+    learned = tokenizer.train([r["text"] for r in found] * 9, "word", 320)
+    ids = [i for r in found for i in learned.encode_inside(r["text"])]
+    spelled = "".join(learned.pieces(ids)).replace("▁", " ")
+    assert spelled.split() == found.text.split()
 
 
 def test_bits_per_character_count_every_character_of_the_text_once(run):
@@ -119,6 +153,15 @@ def test_what_outgrows_the_trained_window_is_refused_with_both_numbers(run):
     assert "30 pieces and 9 that are to follow are more than the 32" in reply.error
     with pytest.raises(UserError, match="goes on for 1 to 24 pieces"):
         config.load("language", {"data.window": "32", "decode.max_length": "25"})
+
+
+def test_what_is_given_of_a_window_fits_however_many_bytes_a_character_has():
+    small = {"data.window": "32", "decode.max_length": "24", "tokenizer.kind": "byte"}
+    task = Task(config.load("language", small), Bytes())
+    for text, given in (("今日は晴れです。" * 4, "今日"), ("abcd" * 8, "abcdabcd")):
+        assert task.question({"text": text}) == given
+        assert given + task.reference({"text": text}) == text
+        assert len(task.parse(given).prefix) <= 8
 
 
 def test_draws_differ_by_line_and_repeat_by_seed(run):

@@ -205,6 +205,15 @@ def test_filled_is_the_share_of_hidden_words_that_came_back(run):
     assert result["summary"].startswith("hidden words filled in right")
 
 
+def test_in_lower_case_a_capital_letter_is_no_mistake(run):
+    texts = ["The cat sleeps ."] * 9
+    lowered = tokenizer.train(texts, "word", 99, symbols=[MASK], lowercase=True)
+    task = masked.Task(run.config, lowered)
+    answer = Answer("", ((Guess(" the", 0.5),),))
+    reply = answering.Reply(f"{MASK} cat", "", answer)
+    assert task.judge([reply], ["The cat"]) == {"filled": 100}
+
+
 def test_flat_windows_are_words_with_single_spaces():
     lines = ["To  be,\tor not", "", " to be:", "that is the question."]
     source = Generated(lambda: [{"text": line} for line in lines], "four lines")

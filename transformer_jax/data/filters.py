@@ -1,7 +1,8 @@
 """Which pairs training leaves out, each for a reason that is counted.
 
 Every filter is off or on by a key of the config's `filter` section; only training
-examples are filtered, never what a model is judged by.
+examples are filtered, never what a model is judged by. A tag before a source is no part
+of its text; but with another tag a pair is no duplicate.
 """
 
 import functools
@@ -12,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
+
+from transformer_jax.data.records import Tagged
 
 FOREIGN = 0.5  # share of letters outside the expected script that is too much
 
@@ -27,7 +30,8 @@ def make(
     seen: set[bytes] = set()
 
     def why_not(record: dict[str, str], columns: dict[str, Any]) -> str | None:
-        source, target = record["source"], record["target"]
+        given, target = record["source"], record["target"]
+        source = given.plain if isinstance(given, Tagged) else given
         sizes = [len(columns[side]) - ends for side in ("source", "target")]
         if settings.empty and not (source.strip() and target.strip()):
             return "with an empty side"
@@ -44,7 +48,7 @@ def make(
                 return f"whose {side} is not in {script} script"
         if settings.duplicates:
             digest = hashlib.blake2b(
-                f"{len(source)} {source}{target}".encode(), digest_size=16
+                f"{len(given)} {given}{target}".encode(), digest_size=16
             ).digest()
             if digest in seen:
                 return "that came before"

@@ -40,6 +40,7 @@ class Split:
     name: str
     records: Sequence[Mapping[str, str]]
     where: Callable[[int], str]
+    apart: bool = False  # words and punctuation stand apart, because the task asks it
 
     @cached_property
     def windows(self) -> list[range]:  # where the sample lies: in all of a small split
@@ -106,6 +107,7 @@ _ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|nbsp|#\d+|#x[0-9a-fA-F]+);")
 _MARK = re.compile(r"@-@|@@(?:\s|$)|▁")
 _APART = re.compile(r"(?<=\w) [.,](?:\s|$)")
 _VAIN = "or sacreBLEU figures are not comparable"
+_SPACED = f"set full stops or commas apart, as if tokenised: detokenise, {_VAIN}"
 # What is said, its sign in a line (cheap tests first: it sees all of them), and above
 # which shares of the lines it is said, and serious.
 CHECKS = (
@@ -120,7 +122,7 @@ CHECKS = (
      lambda t: "&" in t and _ENTITY.search(t), 0, 0.01),
     (f"hold a tokenizer's marks (@-@, @@, ▁): undo them, {_VAIN}",
      lambda t: ("@" in t or "▁" in t) and _MARK.search(t), 0, 0.01),
-    (f"set full stops or commas apart, as if tokenised: detokenise, {_VAIN}",
+    (_SPACED,
      lambda t: (" ." in t or " ," in t) and _APART.search(t), 0.03, 0.3),
     ("have no capital letter: only lower-cased scores compare", str.islower, 0.99, 1),
 )  # fmt: skip
@@ -130,14 +132,15 @@ def _read(split: Split, watch):
     """The one pass: hashes, characters, words [2, pairs], and what CHECKS found."""
     measures = (hash, len, lambda line: line.count(" ") + 1)
     columns = [(array(kind), array(kind)) for kind in "qii"]
-    hits = {(says, side): array("i") for says, *_ in CHECKS for side in SIDES}
+    checks = [check for check in CHECKS if not (split.apart and check[0] == _SPACED)]
+    hits = {(says, side): array("i") for says, *_ in checks for side in SIDES}
     records, start = iter(split.records), 0
     while chunk := list(islice(records, 10_000)):
         texts = [[record[side] for record in chunk] for side in SIDES]
         for side, lines in enumerate(texts):
             for column, measure in zip(columns, measures, strict=True):
                 column[side].extend(map(measure, lines))
-            for says, sign, *_ in CHECKS:
+            for says, sign, *_ in checks:
                 found = [i for i, line in enumerate(lines, start) if sign(line)]
                 hits[says, SIDES[side]].extend(found)
         if watch:
@@ -145,7 +148,7 @@ def _read(split: Split, watch):
                 watch(i, source, target)
         start += len(chunk)
     findings = []
-    for (says, sign, notable, serious), side in product(CHECKS, SIDES):
+    for (says, sign, notable, serious), side in product(checks, SIDES):
         if len(found := hits[says, side]) > notable * start:
             findings += _report(split, found, start, says, serious, side, "", sign)
     return *map(np.asarray, columns), findings

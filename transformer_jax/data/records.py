@@ -18,6 +18,7 @@ from transformer_jax.data.text import Lines
 from transformer_jax.errors import UserError, nearest
 
 Record = dict[str, Any]
+SCALARS = (int, float, np.generic)  # what a label may be
 
 
 class Generated(Sequence[Record]):
@@ -117,7 +118,10 @@ class Table(Sequence[Record]):
             content = json.loads(line)
         except ValueError as error:
             raise UserError(f"{self.where(index)} is no JSON: {error}") from None
-        return {f: self._find(index, content, c) for f, c in self.columns.items()}
+        return {
+            f: as_text(self._find(index, content, c), f, c, self.where(index))
+            for f, c in self.columns.items()
+        }
 
     def _find(self, index: int, content: Any, column: str) -> Any:
         found = content
@@ -184,6 +188,17 @@ class Parsed(Sequence[Record]):
         return self.lines.where(self._numbers[index])
 
 
+class Tagged(str):
+    """A source behind its tag; `plain` is the source alone."""
+
+    plain: str
+
+    def __new__(cls, plain: str, tag: str) -> "Tagged":
+        made = super().__new__(cls, f"{tag} {plain}")
+        made.plain = plain
+        return made
+
+
 class Joined(Sequence[Record]):
     """Several corpora one after another, each with a weight, and a tag or none.
 
@@ -201,7 +216,11 @@ class Joined(Sequence[Record]):
         self.tags = tuple(tags) or ("",) * len(self.parts)
         self.notes = tuple(n for part in self.parts for n in part.notes)
         self.fingerprint = _fingerprint(
-            [[p.fingerprint for p in self.parts], self.tags]
+            [
+                [p.fingerprint for p in self.parts],
+                self.tags,
+                *["plain"] * any(self.tags),  # what filters see of a source
+            ]
         )
 
     @functools.cached_property
@@ -210,6 +229,10 @@ class Joined(Sequence[Record]):
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    @property
+    def untagged(self) -> "Joined":
+        return Joined(self.parts, self.weights)
 
     def __getitem__(self, index: int) -> Record:
         part, inside = self._locate(index)
@@ -252,8 +275,27 @@ def whole_numbers(weights: Sequence[float]) -> np.ndarray:
     return np.rint(weights * close[0]).astype(int)
 
 
+def as_text(value: Any, field: str, column: str, where: str) -> str:
+    """The value of a field of text; a label may be a number too."""
+    if field == "label" and isinstance(value, SCALARS):
+        return str(value)
+    if isinstance(value, str):
+        try:
+            value.encode()
+            return value
+        except UnicodeEncodeError as error:
+            problem = (
+                f"has {value[error.start]!r} at character {error.start + 1}: half of a "
+                "surrogate pair is no text"
+            )
+    else:
+        kind = type(value).__name__
+        problem = f"is {repr(value)[:60]} of type {kind}: it must be text"
+    raise UserError(f"{where}: the {field} ({column!r}, data.{field}_column) {problem}")
+
+
 def _tagged(record: Record, tag: str) -> Record:
-    return {**record, "source": f"{tag} {record['source']}"} if tag else record
+    return {**record, "source": Tagged(record["source"], tag)} if tag else record
 
 
 def _fingerprint(content: Any) -> str:

@@ -95,7 +95,13 @@ class Source:
             parts += group
             part_weights += [float(weights[i]) if weights else 1.0] * len(group)
             part_tags += [tags[i] if tags else ""] * len(group)
-        return Joined(parts, part_weights, part_tags)
+        joined = Joined(parts, part_weights, part_tags)
+        if self.data.get("train_tags") and not tags:
+            joined.notes += (
+                f"data.train_tags is set, but data.{split}_tags is not: the sources of "
+                f"{split} are read without a tag",
+            )
+        return joined
 
     def find_problems(self) -> list[str]:
         """What is missing on disk, said before anything is read."""
@@ -184,7 +190,7 @@ class Source:
 
             names = _entries(data.tfds_name)
             part = data[f"{split}_split"]
-            return [[tfds.Split(n, part, data.folder, columns)] for n in names]
+            return [[tfds.Split(n, part, data.folder, columns, True)] for n in names]
         return [
             [Table(path, self._form, columns) for path in _files(entry, data.folder)]
             for entry in _entries(data[f"{split}_files"])

@@ -23,7 +23,7 @@ import numpy as np
 from absl import flags
 
 from transformer_jax import cli
-from transformer_jax.data.records import Parallel
+from transformer_jax.data.records import Parallel, as_text
 from transformer_jax.errors import UserError, nearest
 
 SPLITS = ("train", "validation", "test")
@@ -41,7 +41,8 @@ class Split(Sequence[dict[str, Any]]):
 
     `name` may also be the folder of a prepared version. `columns` names the feature
     behind each field of a record, "question.text" a nested one; without it, features
-    keep their names. Text is str, all else as TFDS gives it. Record 17 is train[17:18].
+    keep their names. Text is str, all else as TFDS gives it; with `texts`, all must be
+    text, or a label. Record 17 is train[17:18].
     """
 
     notes = ()
@@ -52,12 +53,13 @@ class Split(Sequence[dict[str, Any]]):
         split: str,
         data_dir: str = "",
         columns: dict[str, str] | None = None,
+        texts: bool = False,
     ):
         builder = _open(name, data_dir)
         info = builder.info
         config = f"/{info.config_name}" if info.config_name else ""
         self.name = f"{info.name}{config}:{info.version}"
-        self.split = split
+        self.split, self.texts = split, texts
         known = dict(sorted(_features(info.features)))  # TFDS shuffles them
         self.columns = dict(columns or zip(known, known, strict=True))
         for field, feature in self.columns.items():
@@ -124,6 +126,9 @@ class Split(Sequence[dict[str, Any]]):
                 raise UserError(
                     f"{self.where(row)}: the {field} is no UTF-8 text: {error}"
                 ) from None
+            if self.texts:
+                column, where = self.columns[field], self.where(row)
+                record[field] = as_text(record[field], field, column, where)
         return record
 
 

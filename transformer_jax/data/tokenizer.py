@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from transformer_jax.data import cache
 from transformer_jax.data.segmentation import Segmenter
@@ -34,6 +35,7 @@ TRAINER_THREADS = 8
 LONGEST = 20_000  # characters of a line that is learned from
 BYTES = b"transformer_jax bytes 1\n"  # the saved form of a byte-level tokenizer
 SPECIAL = 4  # ids of our own, before the pieces
+WORD = 3  # SentencePiece's number of models whose pieces are words
 
 
 class Tokenizer:
@@ -70,13 +72,29 @@ class Tokenizer:
         """Whether what it reads, and so all that it can write, is in lower case."""
         return self._processor.normalize("A").endswith("a")
 
+    def as_read(self, text: str) -> str:
+        """The text, in lower case if that is all that is read of it."""
+        return "".join(map(str.lower, text)) if self.lowercase else text
+
     def encode(self, text: str) -> list[int]:
+        return self._encode(self._processor, text)
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Pieces of a text that does not begin a sentence: no space is put before it.
+
+        Only whole words have a space each: such a vocabulary has no other piece.
+        """
+        if text[:1] == " " and text[1:2] not in ("", SPACE) and self._puts_space:
+            return self.encode(text[1:])  # a given model may drop a space at the start
+        return self._encode(self._inside, text)
+
+    def _encode(self, processor: Any, text: str) -> list[int]:
         if SPACE not in text or UNK in self._space_bytes:
-            return self._renumber(self._processor.encode(text))
+            return self._renumber(processor.encode(text))
         # The dummy space goes before the text only, not before each part of it.
-        parts = text.split(SPACE)
-        ids = self.encode(parts[0])
-        for part in parts[1:]:
+        first, *rest = text.split(SPACE)
+        ids = self._encode(processor, first)
+        for part in rest:
             ids += self._space_bytes + self.encode_inside(part)
         return ids
 
@@ -117,10 +135,21 @@ class Tokenizer:
     def _renumber(self, ids: list[int]) -> list[int]:
         return [self._ours[i] for i in ids] if self._renumbered else ids
 
-    def encode_inside(self, text: str) -> list[int]:
-        """Pieces of a text that does not begin a sentence."""
-        anchor = self.encode("\n")
-        return self.encode("\n" + text)[len(anchor) :]
+    @functools.cached_property
+    def _puts_space(self) -> bool:
+        """Whether the model reads a text as if a space stood before it."""
+        return self._processor.normalize("a").startswith(SPACE)
+
+    @functools.cached_property
+    def _inside(self) -> Any:
+        """The model without that space; a model of words keeps it."""
+        proto = sentencepiece_model_pb2.ModelProto.FromString(self.model)
+        if proto.trainer_spec.model_type == WORD:
+            return self._processor
+        proto.normalizer_spec.add_dummy_prefix = False
+        return sentencepiece.SentencePieceProcessor(
+            model_proto=proto.SerializeToString()
+        )
 
     def save(self, path: pathlib.Path) -> None:
         temporary = path.with_suffix(".tmp")
@@ -150,6 +179,9 @@ class Bytes(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         return [SPECIAL + byte for byte in text.encode("utf-8", "surrogatepass")]
+
+    def encode_inside(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
@@ -184,9 +216,9 @@ def make(
     if settings.kind == "file":
         return Tokenizer.load(pathlib.Path(given))
     about = [
-        sentencepiece.__version__, records.fingerprint, fields, symbols,
-        settings.kind, settings.vocab_size, settings.lines, settings.byte_fallback,
-        settings.lowercase,
+        sentencepiece.__version__, records.fingerprint, fields,
+        [*settings.user_symbols, *symbols], settings.kind, settings.vocab_size,
+        settings.lines, settings.byte_fallback, settings.lowercase,
     ]  # fmt: skip
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
     learn = functools.partial(_learn, settings, records, fields, symbols, say)

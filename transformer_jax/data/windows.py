@@ -1,13 +1,13 @@
 """Running text as windows of so many characters, for language models.
 
 The lines of a split are joined again, newlines kept, and cut: anywhere for models of
-characters, before a space for others. Held-out windows follow each other, so each
-character is predicted once, from those before it in its own window. Flat windows are
-of words only: whatever space is between two of them is one space.
+characters, before a space for others (only a word that is longer is cut). Held-out
+windows follow each other, so each character is predicted once, from those before it in
+its own window. Flat windows are of words only: whatever space is between two of them is
+one space.
 """
 
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,11 +28,15 @@ class Windows(Sequence[Record]):
         whole_words: bool = True,
         flat: bool = False,
     ):
-        """Windows begin `stride` characters apart; 0: where the one before ends."""
+        """Windows begin `stride` characters apart; 0: where the one before ends.
+
+        Those of whole words begin at the last space that is no further.
+        """
         self.lines, self.size, self.stride = lines, size, stride
         self.whole_words, self.flat, self.notes = whole_words, flat, lines.notes
         self.fingerprint = f"{lines.fingerprint}-{size}-{stride}-{whole_words}"
         self.fingerprint += "-flat" * flat
+        self.fingerprint += "-begun" * bool(stride and whole_words)
 
     @functools.cached_property
     def text(self) -> str:
@@ -42,18 +46,20 @@ class Windows(Sequence[Record]):
 
     @functools.cached_property
     def _spans(self) -> list[tuple[int, int]]:
-        ends = [0]
-        while ends[-1] < len(self.text):
-            ends.append(self._cut(ends[-1]))
-        if not self.stride:
-            return list(itertools.pairwise(ends))
-        last = max(len(self.text) - self.size, 0)
-        starts = [*range(0, last, self.stride), last]
-        return [(start, self._cut(start)) for start in starts]
+        if self.stride and not self.whole_words:
+            last = max(len(self.text) - self.size, 0)
+            starts = [*range(0, last, self.stride), last]
+            return [(start, self._cut(start, self.size)) for start in starts]
+        spans, start, end = [], 0, 0
+        while max(start, end) < len(self.text):
+            end = self._cut(start, self.size)
+            spans.append((start, end))
+            start = self._cut(start, self.stride or self.size)
+        return spans
 
-    def _cut(self, start: int) -> int:
-        """Where a window ends that begins here."""
-        end = start + self.size
+    def _cut(self, start: int, length: int) -> int:
+        """The end of so many characters from here, or of the words within them."""
+        end = start + length
         if end >= len(self.text) or not self.whole_words:
             return min(end, len(self.text))
         space = max(self.text.rfind(mark, start + 1, end + 1) for mark in " \n")

@@ -80,6 +80,7 @@ class Base:
     METRICS: tuple[str, ...] = ()  # its scores of which more is better
     MODELS: tuple[str, ...] = ("transformer",)
     PAIRS = False  # whether an example is two texts, source and target
+    WORDS_APART = False  # whether punctuation stands apart from words, as in treebanks
     UNIT = "tokens"  # what the weights of a loss count
 
     config: ConfigDict

@@ -34,6 +34,7 @@ from transformer_jax.tasks import TEXT_FILE, Refused, Text, sizes
 
 FIELDS = ("text", "label")
 KINDS = ("labels", "numbers")
+DIGITS = 4  # of a number: so many from the first of the deviation on
 LABELS_FILE = "answers.json"  # in the tokenizer's folder
 
 
@@ -253,7 +254,9 @@ class Task(Text):
     def _answer(self, output: Float[np.ndarray, "outputs"]) -> Answer:
         if not self._places:
             number = float(output[0]) * self.scale.deviation + self.scale.mean
-            return Answer(f"{number:.4g}")
+            # Of a number far from 0, as a year is, the last digits say the most.
+            beyond = _magnitude(number) - _magnitude(self.scale.deviation)
+            return Answer(f"{number:.{DIGITS + max(beyond, 0)}g}")
         return likeliest(output, self.scale.labels)
 
     def details(self, answer: Answer) -> dict[str, Any]:
@@ -330,6 +333,11 @@ def _measure(kind: str, records: Any) -> Scale:
             "to learn"
         )
     return Scale((), float(numbers.mean()), float(numbers.std()))
+
+
+def _magnitude(number: float) -> int:
+    """The power of ten of its first digit."""
+    return math.floor(math.log10(abs(number))) if number else 0
 
 
 def _number(text: str) -> float:

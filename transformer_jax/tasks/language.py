@@ -32,6 +32,7 @@ from transformer_jax.models.transformer import LanguageModel
 from transformer_jax.tasks import Answer, Refused, Text, sizes
 from transformer_jax.tasks.translation import segments, shift_right
 
+CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
 PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
 
 
@@ -42,7 +43,7 @@ class Stream(Source):
         self, config: ConfigDict, embedded: Embedded | None = None, flat: bool = False
     ):
         super().__init__(config.data, ("text",), embedded or PHRASES)
-        self.whole_words = config.tokenizer.kind not in ("char", "byte")
+        self.whole_words = config.tokenizer.kind not in CHARACTERS
         self.flat = flat
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
@@ -100,6 +101,11 @@ class Task(Text):
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         self.config, self.tokenizer = config, tokenizer
         self.module = build(config, tokenizer.vocab_size)
+
+    @property
+    def fingerprint(self) -> str:
+        whole_words = self.config.tokenizer.kind not in CHARACTERS
+        return super().fingerprint + "-inside" * whole_words
 
     # Windows → batches
 
@@ -179,7 +185,12 @@ class Task(Text):
         return text[self._given(text) :]
 
     def _given(self, text: str) -> int:
-        return max(int(len(text) * PROMPT), 1)
+        """How many characters are given: so few that their pieces leave room."""
+        given = max(int(len(text) * PROMPT), 1)
+        room = self.config.data.window - self.config.decode.max_length
+        while len(self.tokenizer.encode_inside(text[:given])) > room:
+            given -= 1  # a character may be several bytes
+        return given
 
     def answers(
         self, params: Any, items: Sequence[Asked], mesh: Any, options: Options

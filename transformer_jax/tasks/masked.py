@@ -262,7 +262,7 @@ class Task(Text):
                 if masks := shown.count(MASK):
                     hidden += 1
                     found = "".join(itertools.islice(best, masks))
-                    right += found.strip() == word
+                    right += found.strip() == self.tokenizer.as_read(word)
         return {"filled": 100 * right / max(hidden, 1)}
 
     def summary(self, scores: dict[str, Any]) -> str:

@@ -33,6 +33,7 @@ class Task(translation.Task):
 
     METRICS = ("f1", "exact", "well_formed")
     IN_PARTS = False
+    WORDS_APART = True
     CHOICES = {"data.source": ("treebank", "trees", *FORMS)}
 
     @classmethod

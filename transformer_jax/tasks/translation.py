@@ -321,8 +321,7 @@ class Task(Base):
         words = [_word_of(tokenizer, ids[:-1]) for tokenizer, ids in sides]
         if not all(map(len, words)):
             return []
-        shape = words[1].max() + 1, words[0].max() + 1
-        attended = np.zeros(shape)
+        attended = np.zeros((words[1].max() + 1, words[0].max() + 1))
         rows, columns = np.meshgrid(words[1], words[0], indexing="ij")
         np.add.at(attended, (rows, columns), reading.attention[:-1, :-1])
         return [(int(s), t) for t, s in enumerate(attended.argmax(axis=1))]
