@@ -15,6 +15,7 @@ import pytest
 FOLDER = pathlib.Path(__file__).parent.parent / "launch"
 SCRIPTS = sorted(FOLDER.glob("*.sh"))
 WHOLE = {
+    ".lock",
     "config.json",
     "versions.json",
     "ledger.json",

@@ -266,6 +266,33 @@ def test_a_filter_that_leaves_nothing_is_refused_with_its_reasons(tmp_path, tiny
         prepared_in(loaded, tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", ["tset", "train"])
+def test_a_split_that_no_data_have_is_refused(tmp_path, tiny, name):
+    loaded = corpus(tmp_path, tiny, (LINES, LINES), eval__splits=name)
+    problem = f"{name!r}, .*: choose from validation, test, test_combinations."
+    hint = " Did you mean 'test'?" if name == "tset" else ""
+    with pytest.raises(UserError, match=problem) as error:
+        prepared_in(loaded, tmp_path / "run")
+    assert str(error.value).endswith(f"test_combinations.{hint}")
+
+
+@pytest.mark.parametrize(
+    ("splits", "missing"),
+    [("test", []), ("test,validation", ["test"]), ("validation", [])],
+)
+def test_a_split_without_data_is_said_unless_it_is_the_default(
+    tmp_path, tiny, splits, missing
+):
+    said = []
+    loaded = corpus(tmp_path, tiny, (LINES, LINES), eval__splits=splits)
+    prepared_in(loaded, tmp_path / "run", said)
+    notes = [line for line in said if "eval.splits" in line]
+    assert notes == [
+        f"note       these data have no {name!r} of eval.splits to score"
+        for name in missing
+    ]
+
+
 def test_the_ledger_of_a_run_counts_all_splits(tiny_run):
     ledger = json.loads((tiny_run / "ledger.json").read_text())
     assert {name: entry["examples"] for name, entry in ledger.items()} == {

@@ -208,7 +208,7 @@ def test_a_run_notes_all_that_its_parts_ran_with(tmp_path, monkeypatch):
     folder, loaded = runs.Folder(tmp_path), config.load("quickstart")
     for commit in ("first", "first", "second", "third", "third"):
         monkeypatch.setattr(runs, "versions", lambda: {"commit": commit})  # noqa: B023
-        folder.adopt(loaded, accept_changes=False)
+        folder.note_start(loaded)
     assert folder.read("versions.json") == {
         "commit": "third",
         "earlier": [{"commit": "first"}, {"commit": "second"}],
@@ -267,6 +267,33 @@ def test_what_may_change_changes_on_resume(tiny, tmp_path, one_device):
     assert json.loads((tmp_path / "result.json").read_text())["step"] == 9
 
 
+def test_what_the_checkpoints_cannot_follow_changes_nothing(
+    tiny, tiny_run, tmp_path, one_device
+):
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run, folder)
+    before = (folder / "config.json").read_text()
+    wider = config.load("quickstart", tiny(**SCORED, model__d_ff=32, train__steps=15))
+    with pytest.raises(
+        UserError, match=r"12 does not fit .* params/.*24.* there, but .*32"
+    ):
+        train.train(wider, folder, accept_changes=True)
+    assert (folder / "config.json").read_text() == before
+    again = config.load("quickstart", tiny(**SCORED))
+    assert train.train(again, folder) == 0
+    assert runs.load(folder).step == 12
+
+
+def test_a_running_mean_may_begin_when_a_run_is_continued(tiny, tmp_path, one_device):
+    first = tiny(train__steps=6, optim__ema=0.0)
+    assert train.train(config.load("quickstart", first), tmp_path) == 0
+    longer = config.load("quickstart", tiny(train__steps=7))
+    assert train.train(longer, tmp_path, accept_changes=True) == 0
+    assert runs.Folder(tmp_path).read("config.json")["optim"]["ema"] == 0.5
+    mean, last = (digest(runs.load(tmp_path, w).params) for w in ("ema", "last"))
+    assert mean != last
+
+
 def test_a_number_that_is_not_finite_stops_the_run_and_is_never_saved(
     tiny, tmp_path, one_device
 ):
@@ -282,7 +309,9 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_never_saved(
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
 
 
-def test_training_stops_early_when_nothing_gets_better(tiny, tmp_path, one_device):
+def test_training_stops_early_when_nothing_gets_better_and_may_go_on(
+    tiny, tmp_path, one_device, capsys
+):
     still = tiny(
         optim__constant=1e-12, train__patience=2, eval__every=3, checkpoint__best="bleu"
     )
@@ -290,6 +319,12 @@ def test_training_stops_early_when_nothing_gets_better(tiny, tmp_path, one_devic
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["stopped_early"] and result["step"] == 9
     assert train.train(config.load("quickstart", still), tmp_path) == 0
+    assert "was already done" in capsys.readouterr().out
+    patient = {**still, "train.patience": "3"}
+    assert train.train(config.load("quickstart", patient), tmp_path) == 0
+    assert "resumed    from step 9" in capsys.readouterr().out
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert not result["stopped_early"] and result["step"] == 12
 
 
 SLOW_MESHES = [

@@ -17,10 +17,12 @@ from typing import Any
 
 import flax.struct
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer_jax.errors import UserError
+from transformer_jax.sharding import path_name
 
 CHECKSUMS = "checksums.json"
 
@@ -41,9 +43,19 @@ class Damaged(Exception):
 
 
 class Checkpoints:
-    """The checkpoints of one folder, by step."""
+    """The checkpoints of one folder, by step.
 
-    def __init__(self, folder: pathlib.Path, keep_last: int = 1, keep_best: int = 0):
+    Only a `writer` saves, deletes old steps and clears what a killed one left half
+    made. To a reader that is a save in progress: it changes nothing.
+    """
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        keep_last: int = 1,
+        keep_best: int = 0,
+        writer: bool = False,
+    ):
         # Its warnings and progress belong to another audience than this run's log.
         logging.getLogger("absl").setLevel(logging.ERROR)
         self.folder = pathlib.Path(folder).absolute()
@@ -60,7 +72,9 @@ class Checkpoints:
             preservation_policy=policies.AnyPreservationPolicy(keep),
             best_fn=_score,
             best_mode="max",
-            cleanup_tmp_directories=True,
+            create=writer,
+            cleanup_tmp_directories=writer,
+            read_only=not writer,
         )
         self._opened: ocp.CheckpointManager | None = None
         self._unsigned: int | None = None
@@ -124,13 +138,19 @@ class Checkpoints:
             self.wait()
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """The state at a step, placed as `like` (abstract arrays with shardings)."""
+        """The state at a step, placed as `like` (abstract arrays with shardings).
+
+        A mean that is asked for since it was saved begins with its parameters.
+        """
         rest = {"step": like.step, "opt_state": like.opt_state, "key": like.key}
         wanted = {"params": like.params, "rest": rest}
-        if like.ema is not None:
+        if like.ema is not None and (self.folder / str(step) / "ema").is_dir():
             wanted["ema"] = like.ema
         found = self._restore(step, wanted)
-        return TrainState(**found.pop("rest"), **found)
+        state = TrainState(**found.pop("rest"), **found)
+        if like.ema is not None and state.ema is None:
+            state = state.replace(ema=jax.tree.map(jnp.copy, state.params))
+        return state
 
     def restore_params(self, step: int, like: Any, name: str = "params") -> Any:
         """The parameters, or (`ema`) their running mean."""
@@ -143,6 +163,11 @@ class Checkpoints:
             raise Damaged(
                 f"{folder}: {', '.join(changed[:3])} changed since it was saved"
             )
+        if difference := self._find_difference(step, items):
+            raise UserError(
+                f"{folder} does not fit this config: {difference}. Continue the run "
+                "with the config it was trained with, or use another --workdir"
+            )
         try:
             found = self._manager.restore(
                 step,
@@ -154,6 +179,21 @@ class Checkpoints:
             line = str(error).strip().split("\n")[0][:200]
             raise Damaged(f"{folder} cannot be restored: {line}") from error
         return {name: found[name] for name in items}
+
+    def _find_difference(self, step: int, items: dict[str, Any]) -> str:
+        """The first array that has another shape than is asked for, in words."""
+        handler = ocp.StandardCheckpointHandler()
+        for item, like in items.items():
+            try:
+                stored = handler.metadata(self._manager.directory / str(step) / item)
+            except Exception:  # damage, which to restore it will tell
+                return ""
+            found, wanted = _shapes(stored.tree), _shapes(like)
+            for name in [*wanted, *found]:
+                there, here = (s.get(name, "nothing") for s in (found, wanted))
+                if there != here:
+                    return f"{item}/{name} is {there} there, but {here} by the config"
+        return ""
 
     def set_aside(self, step: int) -> pathlib.Path:
         """Moves a damaged checkpoint out of the way of the one that replaces it."""
@@ -210,6 +250,21 @@ def average(checkpoints: Checkpoints, steps: Sequence[int], like: Any) -> Any:
 
 def _score(metrics: dict[str, float]) -> float:
     return metrics["score"]
+
+
+def _shapes(tree: Any) -> dict[str, Any]:
+    """The shape of each leaf, and of each node without any, by its path."""
+
+    def shape(leaf):
+        kind = getattr(leaf, "dtype", None)
+        if kind is not None and jax.dtypes.issubdtype(kind, jax.dtypes.prng_key):
+            leaf = jax.eval_shape(jax.random.key_data, leaf)  # as it is stored
+        return getattr(leaf, "shape", "empty")
+
+    leaves = jax.tree_util.tree_leaves_with_path(
+        tree, is_leaf=lambda x: not jax.tree.leaves(x)
+    )
+    return {path_name(path): shape(leaf) for path, leaf in leaves}
 
 
 def _checksums(folder: pathlib.Path) -> dict[str, str]:

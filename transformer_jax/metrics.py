@@ -10,7 +10,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
+from transformer_jax import sharding
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 
@@ -193,6 +195,29 @@ def read_entries(path: pathlib.Path) -> list[dict[str, Any]]:
             except ValueError:
                 continue
     return entries
+
+
+def rank(config: ConfigDict, values: dict[str, Any]) -> float:
+    """A validation score as a number of which more is better."""
+    name = config.checkpoint.best
+    return -values[name] if name == "loss" else values[name]
+
+
+def stopped_early(config: ConfigDict, path: pathlib.Path, step: int) -> bool:
+    """Whether a run's last evaluations, up to a step, brought nothing better."""
+    patience = config.train.patience
+    if not patience:
+        return False
+    entries = read_entries(path)
+    ranks = [
+        rank(config, e)
+        for e in entries
+        if e["kind"] == "validation" and e["step"] <= step
+    ]
+    enough = len(ranks) > patience
+    stop = enough and max(ranks[-patience:]) <= max(ranks[:-patience])
+    # Only process 0 surely sees all of the file, and all must stop after the same step.
+    return sharding.told_by_first(stop)
 
 
 def training_seconds(path: pathlib.Path) -> float:

@@ -19,7 +19,7 @@ from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Buckets, Plan
 from transformer_jax.data.packing import Packed
 from transformer_jax.data.sampling import Sampler
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, nearest
 from transformer_jax.initial import Origin
 from transformer_jax.run import Folder
 
@@ -67,8 +67,8 @@ def prepare_together(
 def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> Prepared:
     """Reads and encodes all splits of a config; `show(done, total)` draws a bar."""
     source = tasks.find(config.task).source(config)
-    wanted = ["validation", *(s for s in config.eval.splits if s in source.splits)]
-    records = {name: source.read(name) for name in ["train", *dict.fromkeys(wanted)]}
+    wanted = ["train", "validation", *_scored_splits(config, source, say)]
+    records = {name: source.read(name) for name in dict.fromkeys(wanted)}
     for note in dict.fromkeys(n for r in records.values() for n in r.notes):
         say(f"note       {note}")
     task = _create_task(config, source, folder, say)
@@ -101,6 +101,21 @@ def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> P
         for name, split in {"train": train, **splits}.items()
     }
     return Prepared(task, train, splits, ledger)
+
+
+def _scored_splits(config: ConfigDict, source: Any, say: Say) -> list[str]:
+    """Those of eval.splits that there are; a name that never is one is refused."""
+    asked = config.eval.splits
+    known = [split for split in source.known_splits if split != "train"]
+    for name in asked:
+        if name not in known:
+            raise UserError(
+                f"eval.splits has {name!r}, and no data of {config.task} have such a "
+                f"split to score: choose from {', '.join(known)}.{nearest(name, known)}"
+            )
+        if name not in source.splits and asked != ("test",):  # which is the default
+            say(f"note       these data have no {name!r} of eval.splits to score")
+    return [name for name in asked if name in source.splits]
 
 
 def _create_task(config: ConfigDict, source: Any, folder: Folder, say: Say) -> Any:

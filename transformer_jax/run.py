@@ -74,20 +74,25 @@ class Folder:
     def adopt(
         self, config: ConfigDict, accept_changes: bool, write: bool = True
     ) -> None:
-        """Makes this the config's run, or continues it if it already is."""
-        new = json.loads(config.to_json())
+        """Makes this the config's run, or sees that it may be continued with it.
+
+        A run keeps the config that it has until `note_start`.
+        """
         old = self.read("config.json")
+        if old is None and write:
+            self.note_start(config)
         if old is not None and not accept_changes:
-            lines = configs.differences(_flat(old), _flat(new))
+            lines = configs.differences(_flat(old), _flat(_plain(config)))
             if lines:
                 raise UserError(
                     f"{self.path} is a run of another config: use another --workdir, "
                     "or continue it as it is now with --accept_changes:",
                     *lines,
                 )
-        if not write:
-            return
-        self.write("config.json", new)
+
+    def note_start(self, config: ConfigDict) -> None:
+        """Notes the config, with which the run goes on, and what it runs with."""
+        self.write("config.json", _plain(config))
         self.write("versions.json", self._versions())
 
     def _versions(self) -> dict[str, Any]:
@@ -335,6 +340,10 @@ def _cpu_lines() -> list[str]:
     except OSError:
         return []
     return [x for x in lines if x.startswith(("model name", "flags"))]
+
+
+def _plain(config: ConfigDict) -> dict[str, Any]:
+    return json.loads(config.to_json())
 
 
 def _flat(tree: dict, prefix: str = "") -> dict[str, Any]:

@@ -25,6 +25,7 @@ from transformer_jax import (
     cli,
     evaluate,
     initial,
+    lock,
     losses,
     metrics,
     optim,
@@ -73,15 +74,23 @@ def train(
     primary = jax.process_index() == 0
     result = folder.read("result.json")
     done = result is not None and (
-        result["stopped_early"] or result["step"] >= config.train.steps
+        result["step"] >= config.train.steps
+        or metrics.stopped_early(config, folder.path / "metrics.jsonl", result["step"])
     )
-    # Every process compares: if process 0 alone refused, the others would wait for it.
-    folder.adopt(config, accept_changes, write=primary and not done)
-    if done:
-        if primary:
-            evaluate.print_result(result, folder, already=True)
-        return 0
+    if not done:
+        with lock.alone(folder.path):
+            return continue_run(config, folder, accept_changes, mesh)
+    folder.adopt(config, accept_changes, write=False)
+    if primary:
+        evaluate.print_result(result, folder, already=True)
+    return 0
 
+
+def continue_run(config, folder, accept_changes, mesh) -> int:
+    """Trains from where the run is, to its end; returns the exit code."""
+    primary = jax.process_index() == 0
+    # Every process compares: if process 0 alone refused, the others would wait for it.
+    folder.adopt(config, accept_changes, write=primary)
     writer = metrics.Writer(folder.path, config.log.tensorboard, primary)
     trainer = None
     try:
@@ -115,8 +124,10 @@ class Trainer:
         self.optimizer = optim.make_optimizer(config)
         self.schedule = optim.make_schedule(config)
         kept = config.checkpoint
-        self.saved = Checkpoints(folder.checkpoints, kept.keep_last, kept.keep_best)
-        self.emergency = Checkpoints(folder.preempted)
+        self.saved = Checkpoints(
+            folder.checkpoints, kept.keep_last, kept.keep_best, writer=True
+        )
+        self.emergency = Checkpoints(folder.preempted, writer=True)
         self.abstract = sharding.abstract(
             jax.eval_shape(self._init, jax.random.key(config.seed)), mesh
         )
@@ -153,8 +164,10 @@ class Trainer:
         self._describe()
         self._rehearse()
         step = self._start_or_resume()
+        if writer.active:
+            self.folder.note_start(config)
         writer.cut_back(step)
-        if self.stopped_early(step):
+        if metrics.stopped_early(config, writer.path, step):
             return True
         window = metrics.Window(self.task, self.schedule, config.train.steps)
         in_flight: collections.deque = collections.deque()
@@ -185,7 +198,7 @@ class Trainer:
                 score = self._evaluate(step)
                 self.saved.save(step, self.state, score)
                 window.restart_clock()
-                if self.stopped_early(step):
+                if metrics.stopped_early(config, writer.path, step):
                     break
             if stop and step < config.train.steps:
                 self._save_emergency(step, already=due)
@@ -303,23 +316,7 @@ class Trainer:
             self.writer.say(f"  source     {self.task.question(record)}")
             self.writer.say(f"  reference  {self.task.reference(record)}")
             self.writer.say(f"  answer     {lines[i]}")
-        return rank(config, values)
-
-    def stopped_early(self, step: int) -> bool:
-        """Whether the last evaluations, up to a step, brought nothing better."""
-        patience = self.config.train.patience
-        if not patience:
-            return False
-        entries = metrics.read_entries(self.writer.path) if self.writer.active else []
-        ranks = [
-            rank(self.config, e)
-            for e in entries
-            if e["kind"] == "validation" and e["step"] <= step
-        ]
-        enough = len(ranks) > patience
-        stop = enough and max(ranks[-patience:]) <= max(ranks[:-patience])
-        # Only process 0 has the file, and all must stop after the same step.
-        return sharding.told_by_first(stop)
+        return metrics.rank(config, values)
 
     def _save_emergency(self, step: int, already: bool) -> None:
         """Counts neither for the average, nor as one of the last, nor as the best."""
@@ -359,7 +356,7 @@ def finish(trainer: Trainer) -> dict[str, Any]:
     config, folder, writer = trainer.config, trainer.folder, trainer.writer
     steps = trainer.saved.steps()
     used = steps[-config.checkpoint.average :]
-    averaged = Checkpoints(folder.averaged)
+    averaged = Checkpoints(folder.averaged, writer=True)
     if averaged.steps()[-1:] != used[-1:]:
         params = checkpoints.average(trainer.saved, used, trainer.abstract.params)
         averaged.save_params(used[-1], params)
@@ -386,12 +383,6 @@ def finish(trainer: Trainer) -> dict[str, Any]:
             folder.add_scores(split, scores)
         folder.write("result.json", result)
     return result
-
-
-def rank(config: ConfigDict, values: dict[str, Any]) -> float:
-    """A validation score as a number of which more is better."""
-    name = config.checkpoint.best
-    return -values[name] if name == "loss" else values[name]
 
 
 if __name__ == "__main__":

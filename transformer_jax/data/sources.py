@@ -71,6 +71,11 @@ class Source:
             return self.embedded.splits
         return tuple(s for s in SPLITS if any(self.data[k] for k in self._keys(s)))
 
+    @property
+    def known_splits(self) -> tuple[str, ...]:
+        """Those that data of this task can have, whatever these have."""
+        return tuple(dict.fromkeys((*SPLITS, *self.embedded.splits)))
+
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def read(self, split: str) -> Joined:
         if split not in self.splits:

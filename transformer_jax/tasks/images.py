@@ -24,6 +24,7 @@ from transformer_jax import losses, metrics, sharding
 from transformer_jax.data import images
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.records import Joined
+from transformer_jax.data.sources import SPLITS
 from transformer_jax.data.store import Column, Store
 from transformer_jax.errors import UserError
 from transformer_jax.models.vision import POSITIONS, VisionConfig, ViT
@@ -45,6 +46,8 @@ class About:
 
 class Pictures:
     """The splits of an image data set."""
+
+    known_splits = SPLITS
 
     def __init__(self, data: ConfigDict):
         self.data = data
