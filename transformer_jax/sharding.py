@@ -205,8 +205,9 @@ def abstract_global(batch: dict[str, np.ndarray], mesh: Mesh, rows: int) -> dict
 
 
 def _batch_sharding(array: np.ndarray, mesh: Mesh) -> NamedSharding:
-    spec = PartitionSpec(ROWS, "sequence") if array.ndim > 1 else PartitionSpec(ROWS)
-    return NamedSharding(mesh, spec)
+    """Rows, and positions where they divide: a prompt may be one start token."""
+    splits = array.ndim > 1 and array.shape[1] % mesh.shape["sequence"] == 0
+    return NamedSharding(mesh, PartitionSpec(ROWS, "sequence" if splits else None))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
