@@ -9,10 +9,10 @@ import pytest
 
 import transformer_jax
 from transformer_jax import (
-    checks,
     config,
     initial,
     metrics,
+    model_checks,
     optim,
     prepare,
     sharding,
@@ -267,7 +267,7 @@ def test_a_table_cannot_begin_with_both_nor_stay_random():
     ):
         with pytest.raises(UserError, match=message):
             config.load("quickstart", changes)
-    assert checks._divisor_near(300, 7) == 6
+    assert model_checks.divisor_near(300, 7) == 6
 
 
 def test_a_frozen_table_stays_and_all_else_moves(tiny, tmp_path):
