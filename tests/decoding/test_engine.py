@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
-from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import Asked, Engine, _Shape
+from transformer_jax.decoding import Options, row_sizes
+from transformer_jax.decoding.engine import Asked, Engine, _Shape, bucket
+from transformer_jax.decoding.reading import Reader
 from transformer_jax.decoding.rules import largest
 from transformer_jax.models.transformer import Seq2Seq, TransformerConfig
 
@@ -103,6 +104,35 @@ def test_a_model_that_recomputes_its_layers_finds_the_same(model):
     asked = ask()[:3]
     recomputed = search((module, model[1]), asked, KINDS["greedy"], rows=4, multiple=4)
     assert_same(recomputed, search(model, asked, KINDS["greedy"], rows=4, multiple=4))
+
+
+def test_what_is_read_alone_needs_no_full_batch(model):
+    read, mesh = [], sharding.local_mesh()
+    few, full = (Reader(model[0], mesh, 8, n, bucket) for n in (2, 8))
+    encode = few._encode
+
+    def count(params, batch):
+        read.append(len(batch["source"]))
+        return encode(params, batch)
+
+    few._encode = count
+    sources = [one.source for one in ask()]
+    for number, rows in ((1, [2]), (3, [4]), (5, [8]), (9, [8, 2])):
+        found = dict(few.vectors(model[1], sources[:number]))
+        assert read == rows
+        read.clear()
+        expected = dict(full.vectors(model[1], sources[:number]))
+        assert found.keys() == expected.keys() == set(range(number))
+        for i, vector in expected.items():
+            np.testing.assert_allclose(found[i], vector, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("most", "multiple", "sizes"),
+    [(128, 8, [128, 64, 32, 16, 8]), (130, 24, [120, 48, 24]), (12, 16, [12])],
+)
+def test_every_size_of_a_batch_divides_by_the_smallest(most, multiple, sizes):
+    assert row_sizes(most, multiple) == sizes
 
 
 @pytest.mark.parametrize("vocab", [640, 8000, 7 * 16, 6])

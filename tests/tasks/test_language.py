@@ -1,6 +1,7 @@
 """Language modelling: windows, bits per character, texts that go on."""
 
 import math
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import transformer_jax
 from transformer_jax import config
 from transformer_jax.data.records import Generated
+from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.data.windows import Windows
 from transformer_jax.errors import UserError
 from transformer_jax.tasks.language import Task
@@ -119,6 +121,20 @@ def test_what_outgrows_the_trained_window_is_refused_with_both_numbers(run):
     assert "30 pieces and 9 that are to follow are more than the 32" in reply.error
     with pytest.raises(UserError, match="goes on for 1 to 24 pieces"):
         config.load("language", {"data.window": "32", "decode.max_length": "25"})
+
+
+def test_a_window_of_more_pieces_than_a_learned_table_has_is_refused():
+    learned = {"model.positions": "learned", "model.max_positions": "32"}
+    small = {"data.window": "32", "decode.max_length": "20"}
+    task = Task(config.load("language", learned | small), Bytes())
+    store = types.SimpleNamespace(lengths=lambda side: np.array([32, 33]))
+    with pytest.raises(UserError, match="33 positions.*model.max_positions 32"):
+        task.lengths(store)
+    assert len(task.parse("é" * 6).prefix) == 12
+    with pytest.raises(UserError, match="14 pieces and 20"):
+        task.parse("é" * 7)
+    with pytest.raises(UserError, match="model.max_positions 32"):
+        task.attention({}, "é" * 16, "")
 
 
 def test_draws_differ_by_line_and_repeat_by_seed(run):
