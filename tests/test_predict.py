@@ -127,11 +127,11 @@ def with_learned_table(run, rows):
 
 def test_a_learned_table_needs_no_row_for_padding(run):
     """Neither that of a search's sources nor that of a validation's batches."""
-    source = run.task.source(run.config)
-    records = source.read("validation")
-    longest = max(len(run.task.parse(r["source"]).source) for r in records)
-    rows = longest + 1  # the answer may have two pieces more than the source
-    assert rows < bucket(longest) and rows % 8 and rows < -(-longest // 8) * 8
+    records = run.task.source(run.config).read("validation")
+    held_out = prepare.open_split(run.task, "validation", records)
+    longest, target = run.task.lengths(held_out.store).max(axis=0).tolist()
+    rows = max(longest + 1, target)  # an answer has at most two pieces more
+    assert rows < bucket(longest) and rows % 8
     task = with_learned_table(run, rows)
     held_out = prepare.open_split(task, "validation", records)
     evaluator = evaluate.Evaluator(task, held_out, run.mesh)
@@ -139,8 +139,9 @@ def test_a_learned_table_needs_no_row_for_padding(run):
     assert np.isfinite(evaluator.teacher_forced(params)["loss"])
     options = runs.decode_options(task.config)
     assert len(evaluator.free_running(params, options)[1]) == len(records)
+    task.config.decode.extra_length = 9
     with pytest.raises(UserError, match="longest answer needs.*decode.extra_length"):
-        prepare.open_split(with_learned_table(run, rows - 1), "validation", records)
+        prepare.open_split(task, "validation", records)
 
 
 def test_chunks_end_at_newlines_only_and_bad_bytes_are_marked():

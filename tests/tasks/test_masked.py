@@ -182,7 +182,7 @@ def test_a_text_of_more_pieces_than_a_learned_table_has_is_refused(run):
     learned = {"model.positions": "learned", "model.max_positions": "39"}
     task = masked.Task(config.load("masked", SMALL | learned), run.task.tokenizer)
     with pytest.raises(UserError, match="model.max_positions 39"):
-        task.parse(f"{'é' * 35} {MASK}")  # two bytes each
+        task.parse(f"{'日' * 30} {MASK}")  # three bytes each
 
 
 def test_a_question_hides_words_of_the_text_alone_the_same_ones_each_time(run):
