@@ -127,6 +127,39 @@ def test_an_override_sets_the_key_with_its_type():
     assert loaded.model.norm == "pre"
 
 
+def test_one_value_in_brackets_is_a_tuple_of_one():
+    given = {"eval.splits": "('test')", "data.train_weights": "(3)"}
+    loaded = config.load("quickstart", given)
+    assert loaded.eval.splits == ("test",) and loaded.data.train_weights == (3,)
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "enough"),
+    [
+        ("quickstart", "decode.max_length", 70),
+        ("opinions", "data.max_length", 64 + 2),
+        ("masked", "data.window", 64 + 2),
+        ("language", "data.window", 64),
+    ],
+)
+def test_a_learned_table_holds_the_longest_example_and_answer(spec, key, enough):
+    given = {"model.positions": "learned", "model.max_positions": str(enough)}
+    given |= {"decode.max_length": "20"} if spec == "language" else {}
+    given[key] = "70" if spec == "quickstart" else "64"
+    config.load(spec, given)
+    given["model.max_positions"] = str(enough - 1)
+    (problem,) = problems_of(spec, **given)
+    assert f"model.max_positions {enough - 1} < {enough}" in problem
+
+
+def test_an_encoder_alone_halves_its_buckets_for_both_directions():
+    relative = {"model.positions": "relative", "model.relative_distance": "9"}
+    config.load("opinions", relative)
+    (problem,) = problems_of("opinions", **relative | {"model.relative_distance": "8"})
+    assert "the 8 distances" in problem
+    problems_of("language", **relative)
+
+
 def test_a_typo_names_the_nearest_key():
     (problem,) = problems_of(model__num_head="4")
     assert "'model.num_heads'" in problem
@@ -208,7 +241,34 @@ def test_a_missing_config_file_names_the_nearest_shipped_one():
         ({"data.batch_tokens": "100"}, ("100", "row_multiple")),
         ({"eval.every": "150"}, ("150", "checkpoint.every")),
         ({"checkpoint.average": "99"}, ("99", "keep_last")),
-        ({"model.positions": "learned", "model.max_positions": "9"}, ("9", "65")),
+        # max_length 64; the longest answer to it may have extra_length 50 more
+        (
+            {"model.positions": "learned", "model.max_positions": "113"},
+            ("113", "114", "65 pieces", "decode.extra_length"),
+        ),
+        ({"model.positions": "relative", "model.relative_buckets": "3"}, ("3", "4")),
+        (
+            {"model.positions": "relative", "model.relative_distance": "16"},
+            ("model.relative_distance 16", "model.relative_buckets 32"),
+        ),
+        (
+            {"optim.schedule": "linear", "optim.decay_steps": "3"},
+            ("optim.decay_steps 3", "optim.warmup_steps", "raise"),
+        ),
+        (
+            {"optim.schedule": "cosine", "optim.warmup_steps": "1400"},
+            ("train.steps 1400", "optim.warmup_steps 1400"),
+        ),
+        ({"optim.decay_steps": "-1"}, ("optim.decay_steps = -1", "at least 0")),
+        ({"optim.clip_norm": "-1"}, ("optim.clip_norm = -1", "at least 0")),
+        (
+            {"mesh.data": "8", "eval.batch_rows": "12"},
+            ("eval.batch_rows 12", "8 devices", "16"),
+        ),
+        ({"checkpoint.every": "0"}, ("checkpoint.every = 0",)),
+        ({"train.accumulation": "0"}, ("train.accumulation = 0",)),
+        ({"task": "language"}, ("language", "transformer", "base(task=…")),
+        ({"model.name": "recurrent"}, ("recurrent", "translation", "base(task=…")),
         ({"model.dropout_residual": "1.0"}, ("1.0", "less than 1")),
         ({"mesh.sequence": "2"}, ("length_multiple", "2")),
         ({"mesh.tensor": "8"}, ("num_heads", "8")),

@@ -9,10 +9,10 @@ import pytest
 
 import transformer_jax
 from transformer_jax import (
-    checks,
     config,
     initial,
     metrics,
+    model_checks,
     optim,
     prepare,
     sharding,
@@ -256,6 +256,8 @@ def test_vectors_of_no_word_or_of_another_size_are_refused(tiny, tmp_path):
     text = str(caught.value)
     assert "vectors of 15 numbers, but model.d_model is 16" in text
     assert "set model.d_model = 15 and model.num_heads = 1" in text
+    with pytest.raises(UserError, match=r"set model.d_model = 15$"):  # without heads
+        config.load("recurrent", {"model.word_vectors": str(path)})
     with pytest.raises(UserError, match="there is no file nowhere"):
         load("masked", tiny, **SMALL, **{"model.word_vectors": "nowhere"})
 
@@ -267,7 +269,7 @@ def test_a_table_cannot_begin_with_both_nor_stay_random():
     ):
         with pytest.raises(UserError, match=message):
             config.load("quickstart", changes)
-    assert checks._divisor_near(300, 7) == 6
+    assert model_checks.divisor_near(300, 7) == 6
 
 
 def test_a_frozen_table_stays_and_all_else_moves(tiny, tmp_path):

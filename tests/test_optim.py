@@ -128,9 +128,11 @@ def test_the_state_of_every_optimizer_has_a_place_on_a_mesh(name):
     params = {
         "encoder": {"inner": {"kernel": jnp.ones((256, 384)), "bias": jnp.ones(384)}}
     }
-    params["embedding"] = jnp.ones((3, 2))
+    params["embedding"] = jnp.ones((4, 2))
     state = optim.make_optimizer(settings(name=name)).init(params)
-    placed = sharding.shardings(state, sharding.local_mesh())
+    mesh = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1})
+    placed = sharding.shardings(state, mesh)
+    jax.block_until_ready(jax.device_put(state, placed))
     specs = [tuple(place.spec) for place in jax.tree.leaves(placed)]
     leaves = jax.tree.leaves(state)
     for leaf, spec in zip(leaves, specs, strict=True):

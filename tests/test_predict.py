@@ -13,15 +13,17 @@ import sys
 import threading
 import types
 
+import jax
 import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import evaluate, predict, sharding
+from transformer_jax import evaluate, predict, prepare, sharding
 from transformer_jax import run as runs
 from transformer_jax.data import store as stores
 from transformer_jax.data.records import Generated
 from transformer_jax.data.sources import Source
+from transformer_jax.decoding.engine import bucket
 from transformer_jax.errors import UserError
 from transformer_jax.tasks import Refused
 from transformer_jax.tasks.translation import Answer
@@ -96,10 +98,7 @@ def test_a_line_that_is_too_long_is_refused_with_both_numbers(run):
 
 
 def test_what_outgrows_a_learned_table_is_refused_before_it_is_clamped(run, tmp_path):
-    changed = copy.deepcopy(run.config)
-    changed.model.positions, changed.model.max_positions = "learned", 20
-    tokenizer = run.task.source_tokenizer
-    task = type(run.task)(changed, tokenizer, tokenizer)
+    task = with_learned_table(run, 20)
     with pytest.raises(Refused, match=r"model.max_positions 20"):
         task.parse("A menina dorme. " * 9)
     records = Generated(lambda: [{"source": "x" * 21, "target": ""}], "")
@@ -108,8 +107,42 @@ def test_what_outgrows_a_learned_table_is_refused_before_it_is_clamped(run, tmp_
         return [{k: [4] * len(v) for k, v in r.items()} for r in records]
 
     store = stores.build(tmp_path, records, task.columns, encode, "a")
-    with pytest.raises(UserError, match="21 pieces.*model.max_positions 20"):
+    with pytest.raises(UserError, match="21 positions.*model.max_positions 20"):
         task.lengths(store)
+    for look in (
+        lambda line: task.read(run.params, [("O gato", line)], run.mesh),
+        lambda line: task.vectors(run.params, [line], run.mesh),
+        lambda line: task.attention(run.params, line, ""),
+    ):
+        with pytest.raises(UserError, match="model.max_positions 20"):
+            look("A menina dorme. " * 9)
+
+
+def with_learned_table(run, rows):
+    """The run's task with learned positions instead of sinusoids."""
+    config = copy.deepcopy(run.config)
+    config.model.positions, config.model.max_positions = "learned", rows
+    tokenizer = run.task.source_tokenizer
+    return type(run.task)(config, tokenizer, tokenizer)
+
+
+def test_a_learned_table_needs_no_row_for_padding(run):
+    """Neither that of a search's sources nor that of a validation's batches."""
+    records = run.task.source(run.config).read("validation")
+    held_out = prepare.open_split(run.task, "validation", records)
+    longest, target = run.task.lengths(held_out.store).max(axis=0).tolist()
+    rows = max(longest + 1, target)  # an answer has at most two pieces more
+    assert rows < bucket(longest) and rows % 8
+    task = with_learned_table(run, rows)
+    held_out = prepare.open_split(task, "validation", records)
+    evaluator = evaluate.Evaluator(task, held_out, run.mesh)
+    params = task.init(jax.random.key(0))
+    assert np.isfinite(evaluator.teacher_forced(params)["loss"])
+    options = runs.decode_options(task.config)
+    assert len(evaluator.free_running(params, options)[1]) == len(records)
+    task.config.decode.extra_length = 9
+    with pytest.raises(UserError, match="longest answer needs.*decode.extra_length"):
+        prepare.open_split(task, "validation", records)
 
 
 def test_chunks_end_at_newlines_only_and_bad_bytes_are_marked():

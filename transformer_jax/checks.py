@@ -12,6 +12,7 @@ from transformer_jax import cli, decoding, optim, tasks
 from transformer_jax.config import base, items
 from transformer_jax.data import tokenizer, vectors
 from transformer_jax.errors import nearest
+from transformer_jax.model_checks import LONGEST, MODELS, divisor_near, longest_example
 from transformer_jax.models import embeddings, layers, positions, recurrent
 
 CHOICES = {
@@ -45,7 +46,9 @@ def find_problems(config: ConfigDict) -> list[str]:
         if value is not None and value not in choices:
             hint = nearest(value, choices)
             problems.append(f"{key} = {value!r}: choose {' | '.join(choices)}.{hint}")
-    problems += _impossible_sizes(config)
+    impossible = _impossible_sizes(config)
+    if impossible:
+        return problems + impossible  # the checks below divide by these sizes
     problems += MODELS[config.model.name](config)
     problems += _impossible_plans(config)
     if "tokenizer" in config:
@@ -70,8 +73,14 @@ def find_search_problems(config: ConfigDict, options: decoding.Options) -> list[
 def _wrong_types(config: ConfigDict) -> list[str]:
     """A bool passes for an int, and an int for a float, unless somebody looks."""
     expected = dict(items(base(config.task, config.model.name)))
-    problems = []
-    for key, value in items(config):
+    problems, values = [], dict(items(config))
+    if others := sorted(expected.keys() ^ values.keys()):
+        return [
+            f"the task {config.task!r} with the model {config.model.name!r} has other "
+            f"keys than this config (such as {others[0]}): begin a config file with "
+            "base(task=…, model=…), or name another one"
+        ]
+    for key, value in values.items():
         want = type(expected[key])
         if type(value) is int and want is float:
             continue
@@ -107,86 +116,15 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
         )  # fmt: skip
         if share and not 0 <= value < 1:
             problems.append(f"{key} = {value}: a share, at least 0 and less than 1")
+    for key in ("optim.decay_steps", "optim.clip_norm"):
+        if values[key] < 0:
+            problems.append(f"{key} = {values[key]}: must be at least 0")
     if values.get("model.tie") == "all" and not values.get("tokenizer.shared", True):
         problems.append(
             "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
             "set model.tie = 'decoder' or tokenizer.shared = True"
         )
     return problems
-
-
-def _impossible_transformer(config: ConfigDict) -> list[str]:
-    model, problems = config.model, []
-    d, n = model.d_model, model.num_heads
-    if min(d, n) > 0 and d % n and not (model.d_k and model.d_v):
-        problems.append(
-            f"model.d_model {d} does not divide over model.num_heads {n}: "
-            f"use {_divisor_near(d, n)} heads, or set model.d_k and model.d_v"
-        )
-    if n % max(config.mesh.tensor, 1):
-        problems.append(
-            f"model.num_heads {n} does not divide over mesh.tensor {config.mesh.tensor}"
-        )
-    problems += _impossible_heads(model)
-    if model.positions.startswith("sinusoid") and model.d_model % 2:
-        problems.append(
-            f"model.d_model {model.d_model} is odd, sinusoids come in pairs: "
-            f"use {model.d_model + 1}"
-        )
-    longest = _longest(config)
-    if model.positions == "learned" and model.get("max_positions", longest) < longest:
-        problems.append(
-            f"model.max_positions {model.max_positions} < {longest} ({LONGEST}): raise "
-            "the table, or lower the other"
-        )
-    return problems
-
-
-def _impossible_heads(model: ConfigDict) -> list[str]:
-    """Of queries that share keys, and of queries that are turned."""
-    problems = []
-    kv_heads = model.kv_heads or model.num_heads
-    if kv_heads < 1 or model.num_heads % kv_heads:
-        problems.append(
-            f"model.num_heads {model.num_heads} does not divide over model.kv_heads "
-            f"{model.kv_heads}: so many queries share the keys of one"
-        )
-    size = model.d_k or model.d_model // max(model.num_heads, 1)
-    if model.positions.endswith("rotary") and size % 2:
-        problems.append(
-            f"rotary positions turn pairs, but a head has {size} numbers: set "
-            f"model.d_k to {size + 1}"
-        )
-    if model.rotary_factor != 1.0 and model.rotary_scaling == "none":
-        problems.append(
-            f"model.rotary_factor = {model.rotary_factor} has no effect without "
-            "model.rotary_scaling: linear or ntk"
-        )
-    return problems
-
-
-def _impossible_recurrent(config: ConfigDict) -> list[str]:
-    model, problems = config.model, []
-    if model.bidirectional and model.d_model % 2:
-        problems.append(
-            f"model.d_model {model.d_model} is odd, and each direction has half of it: "
-            f"use {model.d_model + 1}, or model.bidirectional = False"
-        )
-    if config.data.batching == "packed":
-        problems.append(
-            "data.batching = 'packed': a recurrent model would take its state from one "
-            "sentence of a row into the next; use buckets"
-        )
-    for axis in ("tensor", "sequence"):
-        if config.mesh[axis] > 1:
-            problems.append(
-                f"mesh.{axis} {config.mesh[axis]}: a recurrent model would wait for "
-                "the other devices at every position; use mesh.data or mesh.fsdp"
-            )
-    return problems
-
-
-MODELS = {"transformer": _impossible_transformer, "recurrent": _impossible_recurrent}
 
 
 def _impossible_text(config: ConfigDict) -> list[str]:
@@ -243,16 +181,13 @@ def _impossible_vectors(config: ConfigDict) -> list[str]:
     size = vectors.dimension(path)
     if size == model.d_model:
         return []
-    heads = _divisor_near(size, model.num_heads)
+    heads = ""
+    if "num_heads" in model:
+        heads = f" and model.num_heads = {divisor_near(size, model.num_heads)}"
     return [
         f"{path} has vectors of {size} numbers, but model.d_model is {model.d_model}: "
-        f"set model.d_model = {size} and model.num_heads = {heads}"
+        f"set model.d_model = {size}{heads}"
     ]
-
-
-def _divisor_near(number: int, wanted: int) -> int:
-    divisors = (d for d in range(1, number + 1) if number % d == 0)
-    return min(divisors, key=lambda d: abs(d - wanted))
 
 
 def _impossible_plans(config: ConfigDict) -> list[str]:
@@ -268,7 +203,7 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
             f"checkpoint.average {config.checkpoint.average} needs as many kept: "
             f"raise checkpoint.keep_last {config.checkpoint.keep_last}"
         )
-    longest = _longest(config)
+    longest = longest_example(config)
     packed = data.batching == "packed"
     if packed:
         if data.pack_length < longest:
@@ -306,6 +241,14 @@ def _impossible_optimizers(config: ConfigDict) -> list[str]:
             f"optim.warmup_steps {settings.warmup_steps} is beyond train.steps "
             f"{steps}: the learning rate would never reach its peak"
         )
+    end = settings.decay_steps or steps
+    if settings.schedule in ("linear", "cosine") and end <= settings.warmup_steps:
+        key = "optim.decay_steps" if settings.decay_steps else "train.steps"
+        problems.append(
+            f"{key} {end} is not beyond optim.warmup_steps {settings.warmup_steps}: "
+            f"{settings.schedule} would end before it has risen; raise {key}, or "
+            "lower the warmup"
+        )
     if not 0 < settings.decay_share <= 1:
         problems.append(
             f"optim.decay_share = {settings.decay_share}: a share of all updates, more "
@@ -323,23 +266,19 @@ def _impossible_optimizers(config: ConfigDict) -> list[str]:
     return problems
 
 
-LONGEST = "data.max_length + 1, or a window"
-
-
-def _longest(config: ConfigDict) -> int:
-    """Pieces of an example at most, its end counted; a window has no end."""
-    data = config.data
-    return data.max_length + 1 if "max_length" in data else data.get("window", 1)
-
-
 def find_row_problems(config: ConfigDict, row_devices: int) -> list[str]:
     """Also asked when a mesh axis of -1 has found its size."""
-    rows, micro = config.data.row_multiple, config.train.accumulation
-    if rows % (row_devices * micro) == 0:
-        return []
-    need = row_devices * micro
-    return [
-        f"a batch of data.row_multiple {rows} rows does not divide over {row_devices} "
-        f"devices (mesh data × fsdp) × train.accumulation {micro}: set "
-        f"data.row_multiple to {-(-rows // need) * need}"
-    ]
+    rows, micro, problems = config.data.row_multiple, config.train.accumulation, []
+    need, answered = row_devices * micro, config.eval.batch_rows
+    if rows % need:
+        problems.append(
+            f"a batch of data.row_multiple {rows} rows does not divide over "
+            f"{row_devices} devices (mesh data × fsdp) × train.accumulation {micro}: "
+            f"set data.row_multiple to {-(-rows // need) * need}"
+        )
+    if answered % row_devices:
+        problems.append(
+            f"eval.batch_rows {answered} does not divide over {row_devices} devices "
+            f"(mesh data × fsdp): set it to {-(-answered // row_devices) * row_devices}"
+        )
+    return problems

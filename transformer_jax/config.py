@@ -343,5 +343,6 @@ def _parse(text: str, like: Any) -> Any:
     if isinstance(like, tuple):
         if not text.startswith(("(", "[")):
             return tuple(part.strip() for part in text.split(",") if part.strip())
-        return tuple(ast.literal_eval(text))
+        value = ast.literal_eval(text)
+        return tuple(value) if isinstance(value, tuple | list) else (value,)
     return type(like)(text)

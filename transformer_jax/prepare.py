@@ -163,11 +163,15 @@ def make_plan(config: ConfigDict, task: Any, train: Split) -> Planned:
     real = lengths
     if task.tokenizers and config.tokenizer.sampling:
         sampler = Sampler(
-            task.tokenizers, train.records, config.tokenizer.sampling, config.seed
+            task.tokenizers,
+            train.records,
+            config.tokenizer.sampling,
+            config.seed,
+            config.data.max_length + 1,
         )
         growth = sampler.growth(train.store)
         real = lengths * growth
-        lengths = sampler.room(lengths, growth, config.data.max_length + 1)
+        lengths = sampler.room(lengths, growth)
     data = config.data
     kind, size = Buckets, data.shapes
     if data.batching == "packed":

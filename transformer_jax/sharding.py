@@ -105,11 +105,23 @@ def shardings(tree: Any, mesh: Mesh) -> Any:
     """A sharding for each leaf: by its path's rule; scalars and keys are replicated.
 
     The state's optimizer moments carry their parameter's path as a suffix, so one
-    table serves both. A leaf that no rule matches is an error, not a silent copy.
+    table serves both. A leaf that no rule matches is an error, not a silent copy; so is
+    one that does not divide over the devices.
     """
 
     def place(path, leaf):
-        return NamedSharding(mesh, spec_of(path_name(path), leaf))
+        name = path_name(path)
+        spec = spec_of(name, leaf)
+        for size, axes in zip(leaf.shape, spec, strict=False):
+            axes = (axes,) if isinstance(axes, str) else axes or ()
+            over = [axis for axis in axes if mesh.shape[axis] > 1]
+            if size % math.prod(mesh.shape[axis] for axis in over):
+                sizes = " × ".join(f"mesh.{axis} {mesh.shape[axis]}" for axis in over)
+                raise UserError(
+                    f"{name} of shape {leaf.shape}: {size} does not divide over "
+                    f"{sizes}: change that size of the model, or the mesh"
+                )
+        return NamedSharding(mesh, spec)
 
     return jax.tree_util.tree_map_with_path(place, tree)
 
@@ -124,7 +136,7 @@ def abstract(tree: Any, mesh: Mesh) -> Any:
 
 
 def spec_of(name: str, leaf: Any) -> PartitionSpec:
-    if leaf.ndim == 0:
+    if leaf.size == 1:  # Adafactor has such a one for what it does not keep
         return PartitionSpec()
     for pattern, spec in RULES:
         if re.search(pattern, name):
@@ -205,8 +217,9 @@ def abstract_global(batch: dict[str, np.ndarray], mesh: Mesh, rows: int) -> dict
 
 
 def _batch_sharding(array: np.ndarray, mesh: Mesh) -> NamedSharding:
-    spec = PartitionSpec(ROWS, "sequence") if array.ndim > 1 else PartitionSpec(ROWS)
-    return NamedSharding(mesh, spec)
+    """Rows, and positions where they divide: a prompt may be one start token."""
+    splits = array.ndim > 1 and array.shape[1] % mesh.shape["sequence"] == 0
+    return NamedSharding(mesh, PartitionSpec(ROWS, *["sequence"] * splits))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -31,8 +31,8 @@ def encoded(bpe, tmp_path_factory):
     return store.build(root, RECORDS, columns, encode, "a", keep_odd)
 
 
-def sampler(bpe, strength=0.3, seed=5):
-    return Sampler({"source": bpe, "target": bpe}, RECORDS, strength, seed)
+def sampler(bpe, strength=0.3, seed=5, limit=99):
+    return Sampler({"source": bpe, "target": bpe}, RECORDS, strength, seed, limit)
 
 
 def draw(sampler, encoded, examples, epoch=0, room=99):
@@ -75,14 +75,20 @@ def test_a_sample_that_outgrows_its_room_keeps_what_was_stored_and_is_counted(
     assert rows["source"] == stored
 
 
+def test_no_sample_is_longer_than_its_limit_whatever_the_padding(bpe, encoded):
+    stored = [list(encoded.row("source", i)) for i in range(7)]
+    rows, kept = draw(sampler(bpe, 0.9, limit=3), encoded, range(7), room=99)
+    assert kept == 14 and rows["source"] == stored
+
+
 def test_the_plan_leaves_room_for_most_samples(bpe, encoded):
     stored = np.stack([encoded.lengths(s) for s in ("source", "target")], axis=1)
-    drawn = sampler(bpe, 0.1)
+    drawn = sampler(bpe, 0.1, limit=17)
     growth = drawn.growth(encoded)
     assert (growth > 1.02).all() and (growth < 1.6).all()
-    planned = drawn.room(stored, growth, limit=17)
+    planned = drawn.room(stored, growth)
     assert (planned >= stored).all() and stored.max() < planned.max() <= 17
-    assert (drawn.room(stored, growth, limit=3) == stored).all()
+    assert (sampler(bpe, 0.1, limit=3).room(stored, growth) == stored).all()
     plan = Buckets(planned, 512, 3, 8, 1, seed=0)
     counts = []
     for batch in plan.epoch(0):

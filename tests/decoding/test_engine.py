@@ -1,5 +1,6 @@
 """The engine: batches that shrink and grow change no answer; large vocabularies."""
 
+import dataclasses
 import threading
 
 import jax
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
-from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import Asked, Engine, _Shape
+from transformer_jax.decoding import Options, row_sizes
+from transformer_jax.decoding.engine import Asked, Engine, _Shape, bucket
+from transformer_jax.decoding.reading import Reader
 from transformer_jax.decoding.rules import largest
 from transformer_jax.models.transformer import Seq2Seq, TransformerConfig
 
@@ -45,8 +47,8 @@ def ask():
     ]
 
 
-def search(model, asked, options, rows, multiple):
-    engine = Engine(model[0], sharding.local_mesh(), rows, multiple)
+def search(model, asked, options, rows, multiple, mesh=None):
+    engine = Engine(model[0], mesh or sharding.local_mesh(), rows, multiple)
     found = dict(engine.search(model[1], asked, options))
     assert sorted(found) == list(range(len(asked)))
     return [found[i] for i in range(len(asked))]
@@ -82,6 +84,55 @@ def test_a_search_that_outgrows_its_room_goes_on_as_if_it_had_had_it(
     assert max(len(found[0].tokens) for found in roomy) > 3
     monkeypatch.setattr(_Shape, "room", 3)
     assert_same(roomy, search(model, asked, KINDS[kind], rows=8, multiple=8))
+
+
+@pytest.mark.parametrize("sequence", [2, 8])  # a source of 12 divides by 2 alone
+def test_a_mesh_that_splits_positions_finds_what_one_device_does(model, sequence):
+    asked = [
+        dataclasses.replace(one, prefix=[9, 8][: i % 3])
+        for i, one in enumerate(ask()[:5])
+    ]
+    mesh = sharding.make_mesh(
+        {"data": -1, "fsdp": 1, "tensor": 1, "sequence": sequence}
+    )
+    together = search(model, asked, KINDS["greedy"], rows=4, multiple=4, mesh=mesh)
+    assert_same(together, search(model, asked, KINDS["greedy"], rows=4, multiple=4))
+
+
+def test_a_model_that_recomputes_its_layers_finds_the_same(model):
+    module = Seq2Seq(dataclasses.replace(CONFIG, remat=True))
+    asked = ask()[:3]
+    recomputed = search((module, model[1]), asked, KINDS["greedy"], rows=4, multiple=4)
+    assert_same(recomputed, search(model, asked, KINDS["greedy"], rows=4, multiple=4))
+
+
+def test_what_is_read_alone_needs_no_full_batch(model):
+    read, mesh = [], sharding.local_mesh()
+    few, full = (Reader(model[0], mesh, 8, n, bucket) for n in (2, 8))
+    encode = few._encode
+
+    def count(params, batch):
+        read.append(len(batch["source"]))
+        return encode(params, batch)
+
+    few._encode = count
+    sources = [one.source for one in ask()]
+    for number, rows in ((1, [2]), (3, [4]), (5, [8]), (9, [8, 2])):
+        found = dict(few.vectors(model[1], sources[:number]))
+        assert read == rows
+        read.clear()
+        expected = dict(full.vectors(model[1], sources[:number]))
+        assert found.keys() == expected.keys() == set(range(number))
+        for i, vector in expected.items():
+            np.testing.assert_allclose(found[i], vector, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("most", "multiple", "sizes"),
+    [(128, 8, [128, 64, 32, 16, 8]), (130, 24, [120, 48, 24]), (12, 16, [12])],
+)
+def test_every_size_of_a_batch_divides_by_the_smallest(most, multiple, sizes):
+    assert row_sizes(most, multiple) == sizes
 
 
 @pytest.mark.parametrize("vocab", [640, 8000, 7 * 16, 6])

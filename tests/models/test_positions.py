@@ -1,4 +1,4 @@
-"""Positions: the paper's waves, shifts as rotations, and tables that end loudly."""
+"""Positions: the paper's waves, shifts as rotations, and tables with an end."""
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ def test_a_shift_is_one_rotation_wherever_it_starts(shift):
 def test_an_encoding_follows_the_positions_it_is_given(kind):
     module = PositionEncoding(kind, D, max_positions=11)
     positions = jnp.array([[0, 1, 2, 3], [2, 0, 3, 2]])
-    got, variables = module.init_with_output(jax.random.key(0), positions, 4)
+    got, variables = module.init_with_output(jax.random.key(0), positions)
     np.testing.assert_array_equal(got[1], got[0][jnp.array([2, 0, 3, 2])])
     assert len({tuple(row) for row in np.asarray(got[0])}) == 4
     if kind != "learned":
@@ -73,64 +73,45 @@ def small(**changes):
     return TransformerConfig(**{**sizes, **changes})
 
 
-def tokens(length):
-    return jax.ShapeDtypeStruct((2, length), jnp.int32)
-
-
-def run_seq2seq(source, target):
-    pairs = (tokens(source), tokens(target))
-    module = Seq2Seq(small(positions="learned"))
-    return jax.eval_shape(module.init_with_output, jax.random.key(0), *pairs, *pairs)
-
-
-def run_language_model(length):
-    pair = (tokens(length), tokens(length))
-    module = LanguageModel(small(positions="learned"))
-    return jax.eval_shape(module.init_with_output, jax.random.key(0), *pair)
-
-
-def start_seq2seq(length):
-    module = Seq2Seq(small(positions="learned"))
-    batch = {"source": tokens(5), "source_segments": tokens(5)}
-    params = run_seq2seq(5, 5)[1]
-    return jax.eval_shape(
-        lambda p, b: module.apply(p, b, length, method="start"), params, batch
+def drawn(module, *inputs):
+    """Parameters of fixed noise."""
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)["params"]
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda s: jnp.asarray(rng.normal(size=s.shape) * D**-0.5, jnp.float32), shapes
     )
 
 
-def start_language_model(length):
+PAIR = jnp.array([[4, 5, 6, 7, 8], [9, 10, 11, 12, 3]])
+ONES = jnp.ones_like(PAIR)
+
+
+@pytest.mark.parametrize("make", [Seq2Seq, LanguageModel])
+def test_padding_may_reach_beyond_a_learned_table_and_changes_nothing(make):
+    module = make(small(positions="learned"))
+    inputs = (PAIR, PAIR, ONES, ONES) if make is Seq2Seq else (PAIR, ONES)
+    params = drawn(module, *inputs)
+    wide = [jnp.pad(array, ((0, 0), (0, 6))) for array in inputs]  # 11 > 7
+    narrow = module.apply({"params": params}, *inputs).logits
+    found = module.apply({"params": params}, *wide).logits
+    np.testing.assert_allclose(found[:, :5], narrow, rtol=1e-4, atol=1e-5)
+    assert np.isfinite(found).all()
+
+
+def test_a_packed_row_may_be_wider_than_a_learned_table():
     module = LanguageModel(small(positions="learned"))
-    params, batch = run_language_model(5)[1], {"prompt": tokens(5)}
-    return jax.eval_shape(
-        lambda p, b: module.apply(p, b, length, method="start"), params, batch
-    )
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        lambda length: run_seq2seq(length, 5),
-        lambda length: run_seq2seq(5, length),
-        run_language_model,
-        start_seq2seq,
-        start_language_model,
-    ],
-    ids=["source", "target", "language model", "start", "start of a language model"],
-)
-def test_a_sequence_longer_than_a_learned_table_is_refused_with_both_numbers(run):
-    run(7)
-    with pytest.raises(ValueError, match=r"\b11\b.*\b7\b"):
-        run(11)
+    params = drawn(module, PAIR, ONES)
+    alone = module.apply({"params": params}, PAIR, ONES).logits
+    row, segments = PAIR.reshape(1, -1), jnp.repeat(jnp.array([[1, 2]]), 5, axis=1)
+    places = jnp.tile(jnp.arange(5), 2)[None]
+    packed = module.apply({"params": params}, row, segments, places).logits
+    np.testing.assert_allclose(packed[0].reshape(alone.shape), alone, atol=1e-4)
 
 
 def encode(kind, *arguments):
     """The encoder's output for fixed random parameters."""
     module = Seq2Seq(small(positions=kind))
-    shapes = run_seq2seq(5, 5)[1]["params"]
-    rng = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda s: jnp.asarray(rng.normal(size=s.shape) * D**-0.5, jnp.float32), shapes
-    )
+    params = drawn(module, PAIR, PAIR, ONES, ONES)
     return module.apply({"params": params}, *arguments, method="encode")[0]
 
 

@@ -11,6 +11,7 @@ import pytest
 from transformer_jax import config as configs
 from transformer_jax import sharding
 from transformer_jax.data import tokenizer
+from transformer_jax.errors import UserError
 from transformer_jax.tasks import classification, images, translation
 from transformer_jax.tasks.classification import Scale
 
@@ -146,6 +147,20 @@ def test_a_parameter_without_a_rule_is_refused_by_name():
     mesh = sharding.local_mesh()
     with pytest.raises(ValueError, match=r"decoder/other/kernel.*\(3, 5\)"):
         sharding.shardings({"decoder": {"other": {"kernel": leaf}}}, mesh)
+
+
+def test_a_parameter_that_does_not_divide_is_refused_with_its_size_and_the_axis():
+    mesh = sharding.make_mesh({"data": 1, "fsdp": 4, "tensor": 2, "sequence": 1})
+    for shape, message in (
+        ((512, 1365), r"inner/kernel of shape \(512, 1365\): 1365 .* mesh.tensor 2"),
+        ((510, 1364), r"inner/kernel .*: 510 does not divide over mesh.fsdp 4"),
+    ):
+        leaf = jax.ShapeDtypeStruct(shape, jnp.float32)
+        with pytest.raises(UserError, match=message):
+            sharding.shardings({"inner": {"kernel": leaf}}, mesh)
+    table = {"embedding": jax.ShapeDtypeStruct((12, 5), jnp.float32)}
+    with pytest.raises(UserError, match="12 .* mesh.tensor 2 × mesh.fsdp 4"):
+        sharding.shardings(table, mesh)
 
 
 def test_optimizer_moments_follow_their_parameter_and_scalars_are_replicated():

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config
+from transformer_jax import config, sharding
+from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.errors import UserError
 from transformer_jax.tasks import classification
 from transformer_jax.tasks.classification import Scale, Task
@@ -72,6 +73,20 @@ def test_a_text_alone_gets_what_it_gets_in_a_batch(run):
         [(_, alone)] = task.answers(run["label"].params, [item], mesh, None)
         for label, chance in alone.chances.items():
             assert together[i].chances[label] == pytest.approx(chance, abs=1e-5)
+
+
+def test_a_text_longer_than_a_learned_table_is_refused_with_both_numbers():
+    learned = {"model.positions": "learned", "model.max_positions": "10"}
+    loaded = config.load("opinions", {"data.max_length": "8"} | learned)
+    task = Task(loaded, Bytes(), Scale(("no", "yes")))
+    assert len(task.parse("x" * 8)) == 10
+    with pytest.raises(UserError, match="9 pieces needs 11 .*model.max_positions 10"):
+        task.parse("x" * 9)
+    params = task.init(jax.random.key(0))  # padded to 12
+    [(_, answer)] = task.answers(
+        params, [task.parse("x" * 8)], sharding.local_mesh(), None
+    )
+    assert answer.text in ("no", "yes")
 
 
 def test_only_the_special_token_is_read_and_padding_by_nobody(run):

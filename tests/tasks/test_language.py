@@ -1,6 +1,7 @@
 """Language modelling: windows, bits per character, texts that go on."""
 
 import math
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -162,6 +163,20 @@ def test_what_is_given_of_a_window_fits_however_many_bytes_a_character_has():
         assert task.question({"text": text}) == given
         assert given + task.reference({"text": text}) == text
         assert len(task.parse(given).prefix) <= 8
+
+
+def test_a_window_of_more_pieces_than_a_learned_table_has_is_refused():
+    learned = {"model.positions": "learned", "model.max_positions": "32"}
+    small = {"data.window": "32", "decode.max_length": "20"}
+    task = Task(config.load("language", learned | small), Bytes())
+    store = types.SimpleNamespace(lengths=lambda side: np.array([32, 33]))
+    with pytest.raises(UserError, match="33 positions.*model.max_positions 32"):
+        task.lengths(store)
+    assert len(task.parse("é" * 6).prefix) == 12
+    with pytest.raises(UserError, match="14 pieces and 20"):
+        task.parse("é" * 7)
+    with pytest.raises(UserError, match="model.max_positions 32"):
+        task.attention({}, "é" * 16, "")
 
 
 def test_draws_differ_by_line_and_repeat_by_seed(run):

@@ -178,6 +178,13 @@ def test_what_asks_for_nothing_or_too_much_is_refused(run):
     assert "51 characters are more than the 37 of a window" in replies[1].error
 
 
+def test_a_text_of_more_pieces_than_a_learned_table_has_is_refused(run):
+    learned = {"model.positions": "learned", "model.max_positions": "39"}
+    task = masked.Task(config.load("masked", SMALL | learned), run.task.tokenizer)
+    with pytest.raises(UserError, match="model.max_positions 39"):
+        task.parse(f"{'日' * 30} {MASK}")  # three bytes each
+
+
 def test_a_question_hides_words_of_the_text_alone_the_same_ones_each_time(run):
     task = run.task
     record = {"text": "The old man reads the red book of it"}

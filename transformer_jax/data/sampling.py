@@ -30,9 +30,11 @@ class Sampler:
         records: Any,
         strength: float,
         seed: int,
+        limit: int,
     ):
+        """No sample has more than `limit` pieces, its end counted."""
         self.tokenizers, self.records = tokenizers, records
-        self.strength, self.seed = strength, seed
+        self.strength, self.seed, self.limit = strength, seed, limit
 
     def growth(self, store: Store) -> np.ndarray:
         """How many times longer than what is stored samples are, by side."""
@@ -45,10 +47,10 @@ class Sampler:
         ]
         return np.maximum(growth, 1.0)
 
-    def room(self, lengths: np.ndarray, growth: np.ndarray, limit: int) -> np.ndarray:
+    def room(self, lengths: np.ndarray, growth: np.ndarray) -> np.ndarray:
         """The lengths [examples, sides] to plan with: room for most samples."""
         room = np.ceil(lengths * growth * MARGIN).astype(lengths.dtype)
-        return np.maximum(lengths, np.minimum(room, limit))
+        return np.maximum(lengths, np.minimum(room, self.limit))
 
     def resample(
         self, columns: dict[str, Any], batch: Batch, epoch: int, room: np.ndarray
@@ -61,7 +63,7 @@ class Sampler:
             drawn = self._draw(name, columns, batch.real, epoch)
             rows = columns[name].rows()
             for i, ids in enumerate(drawn):
-                if len(ids) <= room[i, side]:
+                if len(ids) <= min(room[i, side], self.limit):
                     rows[i] = np.asarray(ids, columns[name].values.dtype)
                 else:
                     kept += 1

@@ -11,7 +11,7 @@ token, `unfinished` [B], `result`. `run` drives one to its end; `engine.py` in p
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -155,6 +155,23 @@ def find_problems(options: Any) -> list[str]:
             f"{options.max_length}"
         )
     return problems
+
+
+def row_sizes(most: int, multiple: int) -> list[int]:
+    """The rows that a batch may have, most first: all of them divide over the mesh.
+
+    Each is compiled, so they are few.
+    """
+    few = min(multiple, most)
+    sizes = [most // few * few]
+    while sizes[-1] > few:
+        sizes.append(max(sizes[-1] // 2 // few, 1) * few)
+    return sizes
+
+
+def rows_for(sizes: Sequence[int], count: int) -> int:
+    """The smallest of these sizes that holds so many, or the largest."""
+    return min((n for n in sizes if n >= count), default=max(sizes))
 
 
 def prefill(

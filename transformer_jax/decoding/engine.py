@@ -24,7 +24,15 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
-from transformer_jax.decoding import Hypotheses, Options, Question, bind, resize
+from transformer_jax.decoding import (
+    Hypotheses,
+    Options,
+    Question,
+    bind,
+    resize,
+    row_sizes,
+    rows_for,
+)
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.writing import Writing
 from transformer_jax.ids import BOS
@@ -58,14 +66,7 @@ class Engine:
         self, module: nn.Module, mesh: Mesh, batch_rows: int, row_multiple: int
     ):
         self.module, self.mesh = module, mesh
-        few = min(row_multiple, batch_rows)
-        # Sizes to which a batch can shrink; each is compiled, so they are few. Over
-        # several devices rows are not moved.
-        self.row_sizes = [max(batch_rows // few * few, few)]
-        while mesh.size == 1 and self.row_sizes[-1] > few:
-            self.row_sizes.append(max(self.row_sizes[-1] // 2, few))
-        if self.row_sizes[-1] != few:
-            self.row_sizes.append(few)
+        self.row_sizes = row_sizes(batch_rows, row_multiple)
         jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
         self._begin = jax.jit(self._begin_search, static_argnames=("shape", "options"))
         self._advance = jax.jit(
@@ -138,6 +139,7 @@ class Engine:
         places = np.array([*members, *[-1] * (rows - len(members))])
         while True:
             smaller = [n for n in self.row_sizes if n < rows]
+            # Over several devices rows are not moved.
             enough = smaller[0] if smaller and self.mesh.size == 1 else 0
             carry, unfinished = self._advance(
                 params, carry, enough, room, options=options
@@ -152,7 +154,7 @@ class Engine:
             if not len(staying):
                 return
             places = np.where(unfinished, places, -1)
-            fewer = min(n for n in self.row_sizes if n >= len(staying))
+            fewer = rows_for(self.row_sizes, len(staying))
             if fewer < rows:
                 # Empty rows repeat one that has finished: nothing is done for it.
                 filler = np.flatnonzero(~unfinished)[: fewer - len(staying)]
@@ -189,8 +191,7 @@ class Engine:
             by_shape.setdefault(_shape_of(asked[i], options), []).append(i)
         for shape, members in by_shape.items():
             while members:
-                fitting = [n for n in self.row_sizes if n >= len(members)]
-                rows = min(fitting, default=self.row_sizes[0])
+                rows = rows_for(self.row_sizes, len(members))
                 yield rows, shape, members[:rows]
                 members = members[rows:]
 
@@ -215,10 +216,15 @@ def _shape_of(asked: Asked, options: Options) -> _Shape:
     return _Shape(source, prompt, options.max_length or source + options.extra_length)
 
 
-def longest_position(asked: Asked, options: Options) -> int:
-    """How many positions a search for an answer may need, of source or target."""
-    shape = _shape_of(asked, options)
-    return max(shape.source, shape.prompt + shape.length)
+def longest_answer(asked: Asked, options: Options) -> int:
+    """How many tokens an answer may have, its end counted."""
+    pieces = max(len(asked.source) - 1, 0)  # a source's own, its end not counted
+    return max(options.max_length or pieces + options.extra_length, 1)
+
+
+def positions_needed(asked: Asked, options: Options) -> int:
+    """Of source or target: its start is read, the end of an answer is not."""
+    return max(len(asked.source), len(asked.prefix) + longest_answer(asked, options))
 
 
 def bucket(length: int) -> int:
@@ -250,10 +256,7 @@ def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any
         batch["source"][i, : len(one.source)] = one.source  # none: a language model
         batch["prompt"][i, 1 : len(one.prefix) + 1] = one.prefix
         batch["prompt_lengths"][i] += len(one.prefix)
-        # A source's own pieces, its end not counted, and the extra ones.
-        pieces = max(len(one.source) - 1, 0)
-        most = options.max_length or pieces + options.extra_length
-        batch["limits"][i] = max(most, 1)
+        batch["limits"][i] = longest_answer(one, options)
         batch["seeds"][i] = one.seed
     batch["source_segments"] = (batch["source"] != 0).astype(np.int32)
     # An empty row still has something to look at.

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
-from transformer_jax.decoding import NEVER
+from transformer_jax.decoding import NEVER, row_sizes, rows_for
 from transformer_jax.ids import BOS, PAD
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target, each with its end
@@ -28,10 +28,11 @@ class Forward:
     def __init__(
         self,
         function: Callable[[Any, dict], Any],
-        rows: int,
+        batch_rows: int,
+        row_multiple: int,
         bucket: Callable[[int], int],
     ):
-        self.rows, self.bucket = rows, bucket
+        self.row_sizes, self.bucket = row_sizes(batch_rows, row_multiple), bucket
         self._compiled = functools.cache(
             lambda mesh: jax.jit(function, out_shardings=sharding.replicated(mesh))
         )
@@ -40,7 +41,7 @@ class Forward:
         self, params: Any, sides: Sides, mesh: Mesh
     ) -> Iterator[tuple[int, Any]]:
         """(number, its outputs) in whatever order."""
-        for batch, members in _batches(sides, self.rows, self.bucket):
+        for batch, members in _batches(sides, self.row_sizes, self.bucket):
             with jax.set_mesh(mesh):
                 batch = sharding.to_global(batch, mesh)
                 found = jax.device_get(self._compiled(mesh)(params, batch))
@@ -52,9 +53,15 @@ class Reader:
     """Reads with one module on one mesh."""
 
     def __init__(
-        self, module: nn.Module, mesh: Mesh, rows: int, bucket: Callable[[int], int]
+        self,
+        module: nn.Module,
+        mesh: Mesh,
+        batch_rows: int,
+        row_multiple: int,
+        bucket: Callable[[int], int],
     ):
-        self.module, self.mesh, self.rows, self.bucket = module, mesh, rows, bucket
+        self.module, self.mesh = module, mesh
+        self.row_sizes, self.bucket = row_sizes(batch_rows, row_multiple), bucket
         jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
         self._read, self._encode = jit(self._read_pairs), jit(self._encode_sources)
 
@@ -68,7 +75,7 @@ class Reader:
         """
         sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
         sides = {"source": sources, "target": targets}
-        for batch, members in _batches(sides, self.rows, self.bucket):
+        for batch, members in _batches(sides, self.row_sizes, self.bucket):
             with jax.set_mesh(self.mesh):
                 found = self._read(params, sharding.to_global(batch, self.mesh))
             log_probs, attention = jax.device_get(found)
@@ -81,7 +88,7 @@ class Reader:
     ) -> Iterator[tuple[int, np.ndarray]]:
         """(number, mean of the encoder's output over the tokens of the source)."""
         sides = {"source": sources}
-        for batch, members in _batches(sides, self.rows, self.bucket):
+        for batch, members in _batches(sides, self.row_sizes, self.bucket):
             with jax.set_mesh(self.mesh):
                 found = self._encode(params, sharding.to_global(batch, self.mesh))
             yield from zip(members, jax.device_get(found), strict=False)
@@ -115,16 +122,17 @@ class Reader:
 
 
 def _batches(
-    sides: Sides, rows: int, bucket: Callable[[int], int]
+    sides: Sides, row_sizes: Sequence[int], bucket: Callable[[int], int]
 ) -> Iterator[tuple[dict[str, np.ndarray], list[int]]]:
-    """Batches of so many rows, and whose they are: items of like lengths together."""
+    """Batches of such sizes, and whose they are: items of like lengths together."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for i, item in enumerate(zip(*sides.values(), strict=True)):
         shape = tuple(bucket(max(len(part), 1)) for part in item)
         by_shape.setdefault(shape, []).append(i)
     for shape, members in sorted(by_shape.items()):
-        for begin in range(0, len(members), rows):
-            part = members[begin : begin + rows]
+        for begin in range(0, len(members), row_sizes[0]):
+            part = members[begin : begin + row_sizes[0]]
+            rows = rows_for(row_sizes, len(part))
             batch = {}
             for (name, sequences), length in zip(sides.items(), shape, strict=True):
                 batch[name] = np.zeros((rows, length), np.int32)

@@ -47,7 +47,7 @@ class Encoder(nn.Module):
         """The last layer's output, and the attention weights by layer."""
         c = self.config
         places = jnp.arange(tokens.shape[1])[None]
-        x = self.embedding(tokens) + self.positions(places, tokens.shape[1])
+        x = self.embedding(tokens) + self.positions(places)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         mask = Mask(segments, segments)
         x, _, weights, _ = self.encoder(x, places, mask, train=train)

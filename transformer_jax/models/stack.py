@@ -132,8 +132,7 @@ class Stack(nn.Module):
 
     def setup(self):
         c = self.config
-        kind = nn.remat(Layer, static_argnums=(7,)) if c.remat else Layer
-        self.layer = [kind(c, self.cross) for _ in range(self.layers)]
+        self.layer = [Layer(c, self.cross) for _ in range(self.layers)]
         if c.norm == "pre":
             self.norm = _norm(c)
         if c.positions in ("relative", "alibi"):
@@ -157,9 +156,12 @@ class Stack(nn.Module):
     ) -> tuple[Float[Array, "R T D"], tuple, tuple, tuple]:
         """The last layer's output, then by layer: keys and values, own and cross
         weights. With a cache, the keys and values are all that it holds."""
-        place, by_layer = self._place(positions, cache), []
+        place, by_layer, run = self._place(positions, cache), [], Layer.__call__
+        if self.config.remat and cache is None:  # a search has no backward pass
+            run = nn.remat(run, static_argnums=(7,))
         for i, layer in enumerate(self.layer):
-            x, *rest = layer(
+            x, *rest = run(
+                layer,
                 x,
                 place,
                 mask,

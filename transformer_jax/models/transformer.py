@@ -70,7 +70,7 @@ class Seq2Seq(Tables):
         )
         positions = _count(target) if target_positions is None else target_positions
         x, _, self_weights, cross_weights = self.decoder(
-            self._embed_target(target, positions, target.shape[1], train),
+            self._embed_target(target, positions, train),
             positions,
             look_ahead_mask(positions, target_segments),
             self.decoder.source(memory),
@@ -90,7 +90,7 @@ class Seq2Seq(Tables):
         c = self.config
         positions = _count(source) if positions is None else positions
         place = self.source_positions if c.positions == "learned" else self.positions
-        x = self.embed_source(source) + place(positions, source.shape[1])
+        x = self.embed_source(source) + place(positions)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         mask = Mask(segments, segments)
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
@@ -103,9 +103,6 @@ class Seq2Seq(Tables):
             "source": self.decoder.source(memory),
             "segments": batch["source_segments"],
         }
-        if self.config.positions == "learned":
-            # Refused here, where the length is known, not clamped later.
-            self.target_positions(_count(batch["source"][:, :1]), length)
         return static, _empty_cache(self.config, len(batch["source"]), length)
 
     def extend(
@@ -119,10 +116,10 @@ class Seq2Seq(Tables):
         source = static["source"], padding_mask(static["segments"])
         return _extend(self, self._embed_target, tokens, positions, source, state)
 
-    def _embed_target(self, tokens, positions, length, train):
+    def _embed_target(self, tokens, positions, train):
         c = self.config
         place = self.target_positions if c.positions == "learned" else self.positions
-        x = self.embed_target(tokens) + place(positions, length)
+        x = self.embed_target(tokens) + place(positions)
         return sharding.constrain(self.drop(x.astype(c.dtype), train))
 
 
@@ -149,7 +146,7 @@ class LanguageModel(nn.Module):
     ) -> Outputs:
         positions = _count(tokens) if positions is None else positions
         x, _, weights, _ = self.decoder(
-            self._embed(tokens, positions, tokens.shape[1], train),
+            self._embed(tokens, positions, train),
             positions,
             look_ahead_mask(positions, segments),
             train=train,
@@ -162,8 +159,6 @@ class LanguageModel(nn.Module):
         return self.embedding.logits(x)
 
     def start(self, batch: dict, length: int) -> tuple[dict, Cache]:
-        if self.config.positions == "learned":
-            self.positions(_count(batch["prompt"][:, :1]), length)
         return {}, _empty_cache(self.config, len(batch["prompt"]), length)
 
     def extend(
@@ -175,8 +170,8 @@ class LanguageModel(nn.Module):
     ) -> tuple[Float[Array, "B K T V"], Cache]:
         return _extend(self, self._embed, tokens, positions, (None, None), state)
 
-    def _embed(self, tokens, positions, length, train):
-        x = self.embedding(tokens) + self.positions(positions, length)
+    def _embed(self, tokens, positions, train):
+        x = self.embedding(tokens) + self.positions(positions)
         return sharding.constrain(self.drop(x.astype(self.config.dtype), train))
 
 
@@ -199,7 +194,7 @@ def _extend(model, embed, tokens, positions, source, cache):
     flat = tokens.reshape(-1, length), positions.reshape(-1, length)
     cache = cache.read(positions)
     x, layers, _, cross = model.decoder(
-        embed(*flat, 1, False), flat[1], cache.mask(positions), *source, cache=cache
+        embed(*flat, False), flat[1], cache.mask(positions), *source, cache=cache
     )
     logits = model.logits(x).reshape(rows, beams, length, -1)
     return logits, cache.done(layers, cross[-1], positions)

@@ -113,7 +113,7 @@ class ViT(nn.Module):
     def _places(self) -> Float[Array, "1 T D"] | float:
         if self.vision.positions == "sinusoid_2d":
             return sinusoid_2d(self.vision.grid, self.config.d_model)
-        return self.positions(jnp.arange(self.vision.length)[None], self.vision.length)
+        return self.positions(jnp.arange(self.vision.length)[None])
 
 
 def split_patches(

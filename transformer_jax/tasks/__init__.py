@@ -82,6 +82,7 @@ class Base:
     PAIRS = False  # whether an example is two texts, source and target
     WORDS_APART = False  # whether punctuation stands apart from words, as in treebanks
     UNIT = "tokens"  # what the weights of a loss count
+    ENDS = 1  # pieces that an example has beside those of its text
 
     config: ConfigDict
     module: Any
@@ -95,6 +96,17 @@ class Base:
 
     def make_filter(self) -> Any:
         return lambda record, row: None
+
+    def check_positions(
+        self, needed: int, what: str, way_out: str = "shorten it"
+    ) -> None:
+        """A table of learned positions has no row for what lies beyond it."""
+        model = self.config.model
+        if model.get("positions") == "learned" and needed > model.max_positions:
+            raise Refused(
+                f"{what} needs {needed} positions, but there are model.max_positions "
+                f"{model.max_positions} of them: {way_out}, or train with more"
+            )
 
     def means(self, sums: Any, records: Any = None) -> dict[str, float]:
         return metrics.means(sums)
@@ -185,7 +197,9 @@ class Text(Base):
         return {"embedding": self.tokenizer}
 
     def lengths(self, store: Any) -> np.ndarray:
-        return store.lengths("text")[:, None]
+        lengths = store.lengths("text")[:, None]
+        self.check_positions(int(lengths.max(initial=0)), "an example")
+        return lengths
 
     def init(self, key: Array) -> Any:
         tokens = jnp.ones((1, 1), jnp.int32)

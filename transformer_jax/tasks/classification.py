@@ -66,6 +66,7 @@ class Task(Text):
         "model.tie": ("none",),
     }
     UNIT = "examples"
+    ENDS = 2
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
@@ -112,6 +113,7 @@ class Task(Text):
         self._forward = Forward(
             lambda params, batch: self._apply(params, batch["tokens"]),
             config.eval.batch_rows,
+            config.data.row_multiple,
             bucket,
         )
 
@@ -237,6 +239,7 @@ class Task(Text):
                 f"{len(pieces)} pieces are more than the {max_length} allowed: shorten "
                 "it, or raise --max_input"
             )
+        self.check_positions(len(pieces) + self.ENDS, f"a line of {len(pieces)} pieces")
         return [BOS, *pieces, EOS]
 
     def question(self, record: dict[str, str]) -> str:

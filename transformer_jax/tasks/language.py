@@ -63,6 +63,7 @@ class Stream(Source):
 class Task(Text):
     """Running text, one vocabulary, a decoder without a source."""
 
+    ENDS = 0
     CHOICES = {"data.source": ("phrasebook", *FORMS), "model.tie": ("all", "none")}
 
     @classmethod
@@ -85,12 +86,6 @@ class Task(Text):
                 f"decode.max_length = {config.decode.max_length}: a text goes on for 1 "
                 f"to {most} pieces, so that with a quarter of data.window "
                 f"{data.window} before it, it fits in"
-            )
-        table, model = config.model.max_positions, config.model
-        if model.positions == "learned" and table < data.window:
-            problems.append(
-                f"model.max_positions {table} < data.window {data.window}: raise the "
-                "table, or lower the window"
             )
         return problems
 
@@ -219,6 +214,7 @@ class Task(Text):
     def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
         """Weights [layers, heads, queries, keys] while a text is read."""
         tokens = jnp.asarray([[BOS, *self.tokenizer.encode_inside(source)]])
+        self.check_positions(tokens.size, "a text")
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
         return {"decoder": np.stack([np.asarray(w[0]) for w in outputs.self_attention])}
 

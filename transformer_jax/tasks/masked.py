@@ -70,6 +70,7 @@ class Task(Text):
         "tokenizer.kind": ("unigram", "bpe", "word", "file"),  # that have words
     }
     UNIT = "masks"
+    ENDS = 2
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
@@ -81,13 +82,7 @@ class Task(Text):
 
     @classmethod
     def find_problems(cls, config: ConfigDict) -> list[str]:
-        problems, model = cls.source(config).find_problems(), config.model
-        longest = config.data.window + 2
-        if model.positions == "learned" and model.max_positions < longest:
-            problems.append(
-                f"model.max_positions {model.max_positions} < {longest} (data.window, "
-                "and both ends of a text): raise the table, or lower the window"
-            )
+        problems = cls.source(config).find_problems()
         if config.eval.guesses < 1:
             problems.append(f"eval.guesses = {config.eval.guesses}: at least 1")
         if MASK not in config.tokenizer.user_symbols:
@@ -113,7 +108,8 @@ class Task(Text):
         # Inside of a word, a vocabulary of words finds nothing.
         self._words_only = self._mask not in tokenizer.encode(f"{MASK}a")
         self.module = build(config, tokenizer.vocab_size)
-        self._forward = Forward(self._guess, config.eval.batch_rows, bucket)
+        rows, multiple = config.eval.batch_rows, config.data.row_multiple
+        self._forward = Forward(self._guess, rows, multiple, bucket)
 
     # Windows → batches
 
@@ -184,6 +180,7 @@ class Task(Text):
         ids = [BOS, *self.tokenizer.encode(first)]
         for part in rest:
             ids += [self._mask, *self._encode_behind(part)]
+        self.check_positions(len(ids) + 1, "a text with masks")
         return [*ids, EOS]
 
     def _encode_behind(self, part: str) -> list[int]:

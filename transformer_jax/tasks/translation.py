@@ -26,7 +26,7 @@ from transformer_jax.data.sources import FIELDS, FORMS, PHRASEBOOK, Source
 from transformer_jax.data.store import Column, Ragged, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import Asked, bucket, longest_position
+from transformer_jax.decoding.engine import Asked, bucket, positions_needed
 from transformer_jax.decoding.reading import Reader
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
@@ -36,6 +36,7 @@ from transformer_jax.tasks import Answer, Base, Refused, sizes
 
 # What closes a quotation may follow; in Chinese and Japanese no space does.
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
+SHORTER = "split it, or allow shorter answers (decode.extra_length)"
 NO_ATTENTION = "model.attention is 'none' in this run: no word attends to another"
 
 
@@ -149,18 +150,11 @@ class Task(Base):
 
     def lengths(self, store: Store) -> np.ndarray:
         lengths = np.stack([store.lengths(side) for side in FIELDS], axis=1)
-        table = self._table_rows()
-        if table and len(lengths) and lengths.max() > table:
-            raise UserError(
-                f"an example of {lengths.max()} pieces, its end counted, outgrows "
-                f"the learned positions: raise model.max_positions {table}, or split it"
-            )
+        self.check_positions(int(lengths.max(initial=0)), "an example")
+        longest = Asked(range(lengths[:, 0].max(initial=1)))
+        needed = positions_needed(longest, Options(**self.config.decode))
+        self.check_positions(needed, "an example with its longest answer", SHORTER)
         return lengths
-
-    def _table_rows(self) -> int:
-        """The rows of a learned table of positions; 0: there is none to outgrow."""
-        model = self.config.model
-        return model.max_positions if model.get("positions") == "learned" else 0
 
     def collate(self, columns: dict[str, Ragged], batch: Batch) -> dict[str, Any]:
         arrays = {}
@@ -217,13 +211,8 @@ class Task(Base):
         begun = self.target_tokenizer.encode(prefix) if prefix else []
         asked = Asked((*pieces, EOS), tuple(begun), number)
         options = options or Options(**self.config.decode)
-        needed, table = longest_position(asked, options), self._table_rows()
-        if table and needed > table:
-            raise Refused(
-                f"{len(pieces)} pieces and an answer need {needed} positions, but "
-                f"there are model.max_positions {table} of them: split it into "
-                "sentences, or allow shorter answers (decode.extra_length)"
-            )
+        what = f"a line of {len(pieces)} pieces with its longest answer"
+        self.check_positions(positions_needed(asked, options), what, SHORTER)
         return asked
 
     def check_length(self, side: str, text: str, max_length: int) -> list[int]:
@@ -305,6 +294,8 @@ class Task(Base):
             ([*self.source_tokenizer.encode(s), EOS],
              [*self.target_tokenizer.encode(t), EOS]) for s, t in pairs
         ]  # fmt: skip
+        longest = max((len(side) for pair in encoded for side in pair), default=0)
+        self.check_positions(longest, "a side of a pair")
         readings: list[Any] = [None] * len(pairs)
         for i, log_probs, attention in self._reader(mesh).pairs(params, encoded):
             readings[i] = Reading(*encoded[i], log_probs, attention)
@@ -329,6 +320,7 @@ class Task(Base):
     def vectors(self, params: Any, lines: Sequence[str], mesh: Any) -> np.ndarray:
         """A vector for each line: the mean of what the encoder makes of its pieces."""
         sources = [[*self.source_tokenizer.encode(line), EOS] for line in lines]
+        self.check_positions(max(map(len, sources), default=0), "a line")
         found = np.zeros((len(lines), self.config.model.d_model), np.float32)
         for i, vector in self._reader(mesh).vectors(params, sources):
             found[i] = vector
@@ -336,8 +328,8 @@ class Task(Base):
 
     def _reader(self, mesh: Any) -> Reader:
         if mesh not in self._readers:
-            rows = self.config.eval.batch_rows
-            self._readers[mesh] = Reader(self.module, mesh, rows, bucket)
+            rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
+            self._readers[mesh] = Reader(self.module, mesh, rows, multiple, bucket)
         return self._readers[mesh]
 
     def pieces(self, source: str, target: str) -> tuple[list[str], list[str]]:
@@ -355,6 +347,7 @@ class Task(Base):
         """
         source_ids = jnp.asarray([[*self.source_tokenizer.encode(source), EOS]])
         target_ids = jnp.asarray([[BOS, *self.target_tokenizer.encode(target)]])
+        self.check_positions(max(source_ids.size, target_ids.size), "a sentence")
         outputs = self.module.apply(
             {"params": params},
             source_ids,
