@@ -270,7 +270,7 @@ def abstract_params(task: Any, mesh: Any) -> Any:
 
 def decode_options(config: ConfigDict, **changes: Any) -> Options:
     """How a run searches, with changes; a name that is none says which is near."""
-    names = set(config.get("decode", {}))
+    names = set(config.decode) if "decode" in config else set()
     for name in changes:
         if name not in names:
             hint = nearest(name, names)
