@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -116,6 +117,8 @@ def test_what_is_tagged_keeps_its_text_alone(write, source):
     records = source("text", **keys).read("train")
     assert texts(records) == [("<t> ", "y"), ("<t> x", "x")]
     assert texts(records.untagged) == [("", "y"), ("x", "x")]
+    again = pickle.loads(pickle.dumps(records[1]))["source"]
+    assert (again, again.plain) == ("<t> x", "x")
     settings = config.base().filter
     with settings.unlocked():
         settings.update(identical=True, source_script="greek", max_ratio=0.0)

@@ -53,14 +53,22 @@ def test_it_learns_what_tells_two_kinds_apart(run):
     assert run.task.about.labels == ("5", "6")
 
 
-def test_an_image_alone_gets_what_it_gets_in_a_batch(run):
+def test_an_image_alone_gets_what_it_gets_in_a_batch(run, monkeypatch):
     records = run.task.source(run.config).read("validation")
     pictures = [record["image"] for record in records]
     together = dict(run.task.answers(run.params, pictures, run.mesh, None))
+    rows, forward = [], run.task._forward(run.mesh)
+
+    def counted(params, batch):
+        rows.append(len(batch["images"]))
+        return forward(params, batch)
+
+    monkeypatch.setattr(run.task, "_forward", lambda mesh: counted)
     for i in (0, 7, 19):
         [(_, alone)] = run.task.answers(run.params, [pictures[i]], run.mesh, None)
         assert alone.chances["5"] == pytest.approx(together[i].chances["5"], abs=1e-5)
         assert together[i].text == max(alone.chances, key=alone.chances.get)
+    assert rows == [8] * 3  # no more than the smallest batch
 
 
 def test_a_line_is_the_path_of_an_image_file(run, tmp_path):

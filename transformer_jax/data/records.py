@@ -198,6 +198,9 @@ class Tagged(str):
         made.plain = plain
         return made
 
+    def __getnewargs__(self) -> tuple[str, str]:  # to be copied and pickled
+        return self.plain, self.removesuffix(f" {self.plain}")
+
 
 class Joined(Sequence[Record]):
     """Several corpora one after another, each with a weight, and a tag or none.

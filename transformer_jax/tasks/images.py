@@ -26,6 +26,7 @@ from transformer_jax.data.batches import Batch
 from transformer_jax.data.records import Joined
 from transformer_jax.data.sources import SPLITS
 from transformer_jax.data.store import Column, Store
+from transformer_jax.decoding import row_sizes, rows_for
 from transformer_jax.errors import UserError
 from transformer_jax.models.vision import POSITIONS, VisionConfig, ViT
 from transformer_jax.tasks import Base, Refused, sizes
@@ -256,9 +257,10 @@ class Task(Base):
     def answers(
         self, params: Any, items: Sequence[np.ndarray], mesh: Any, options: Any
     ) -> Iterator[tuple[int, Answer]]:
-        rows = self.config.eval.batch_rows
-        for begin in range(0, len(items), rows):
-            part = items[begin : begin + rows]
+        sizes = row_sizes(self.config.eval.batch_rows, self.config.data.row_multiple)
+        for begin in range(0, len(items), sizes[0]):
+            part = items[begin : begin + sizes[0]]
+            rows = rows_for(sizes, len(part))
             pictures = np.zeros((rows, *self.module.vision.image), np.float32)
             pictures[: len(part)] = part
             with jax.set_mesh(mesh):
