@@ -13,14 +13,14 @@ by a model of these sizes, 2.6 million parameters (github.com/LividWo/Revisit-MM
 DE→EN 36.52, tokenised by spaCy and lower-cased, greedy, with 9 million
 (github.com/bentrevett/pytorch-seq2seq). `evaluate` prints a row of that kind.
 Measured (commit cebfb54), test_2016_flickr: en_de_lower 41.08 (tokenised, lower-cased,
-beam 5; sacreBLEU lower-cased 41.09), 2.6 million parameters, 8,000 updates, 81 minutes on
-two CPU cores that did other work besides (49 left by its rate at update 300, before).
-Measured (commit bf8cbb7): de_en 40.40 (sacreBLEU, cased, beam 4; greedy 39.53; 40.66 and
-39.75 by Moses tokens, lower-cased), 7.6 million parameters, 2,000 updates, 28 minutes on
-two CPU cores; of other first weights (commit 7893b45) 40.47. Joey NMT 2.3 with the same
-sizes and batches of 4,096 tokens, which it counts with less in each: 1.92 seconds an
-update (updates 21 to 100, on the same machine 80 minutes before, each alone on it), so 64
-minutes for 2,000; they gave it 35.0 on another such machine.
+beam 5; sacreBLEU lower-cased 41.09), 2.6 million parameters, 8,000 updates, 81 minutes
+on two CPU cores that did other work besides (49, by its rate before they did).
+Measured (commit bf8cbb7): de_en 40.40 (sacreBLEU, cased, beam 4; greedy 39.53; 40.66
+and 39.75 by Moses tokens, lower-cased), 7.6 million parameters, 2,000 updates of about
+3,700 target tokens, 28 minutes on two CPU cores; of other first weights (commit 7893b45)
+40.47. Joey NMT 2.3 with the same sizes, on the same cores 80 minutes before: 1.92 seconds
+an update (of about 1,700 target tokens; updates 21 to 100), so 64 minutes for 2,000;
+they gave it 35.0 on another such machine.
 The others: not yet measured.
 """
 
