@@ -7,9 +7,10 @@ PATH holds train.txt.gz and dev.txt.gz with a line such as `1 a charming film`: 
 sentences and 872. A bag of words (logistic regression) gets 78.3 % of dev; models that
 were pretrained on much more text get 90 to 97 %. With vectors of known words add
 --config.model.word_vectors=FILE and set model.d_model to their size.
-Measured (commit 685cf1c), by the parameters that did best on dev: 77.87 %, 17 seconds on
-two CPU cores (seeds 1 to 3: 77.75, 77.87, 77.87): no better than a bag of words. Earlier
-(commit f0fcefc): 78.33 %. With tokenizer.kind=unigram, seeds 1 to 3: 76.72, 79.01, 79.01.
+Measured (commit 685cf1c), by the parameters that did best on dev: 77.87 %, 17 seconds
+on two CPU cores (seeds 1 to 3: 77.75, 77.87, 77.87): no better than a bag of words.
+Earlier (commit f0fcefc): 78.33 %. With tokenizer.kind=unigram, seeds 1 to 3: 76.72,
+79.01, 79.01.
 """
 
 from transformer_jax.config import base
