@@ -308,9 +308,8 @@ def compare(reference: Training, killed: Training) -> bool:
         results[f"{name}: {second[name]}"] = first[name] == second[name], first[name]
     kept = [sorted(p.name for p in one.checkpoints.iterdir()) for one in both]
     results[f"checkpoints kept: {', '.join(kept[1])}"] = kept[0] == kept[1], kept[0]
-    ends = [json.loads((one.workdir / "result.json").read_text()) for one in both]
-    for end in ends:
-        del end["seconds"]
+    ends = [runs.Folder(one.workdir).read("result.json") for one in both]
+    ends = [{**end, "seconds": "by the clock"} for end in ends]
     results["result.json, save for the time"] = ends[0] == ends[1], ends[0]
     interrupted = find_interrupted(killed)
     lines = metric_differences(reference.entries(), killed.entries(), interrupted)

@@ -38,9 +38,14 @@ def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path):
 
 
 def test_where_there_are_no_locks_nothing_is_refused(tmp_path, monkeypatch):
+    asked = []
+
     def flock(*_):
+        asked.append(len(asked))
         raise OSError("no locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with lock.alone(tmp_path), lock.alone(tmp_path):
-        pass
+        asked.append("both train")
+    assert asked == [0, 1, "both train"]
+    assert (tmp_path / lock.FILE).read_text() == ""  # nobody is named as its holder

@@ -41,6 +41,17 @@ def test_every_system_is_a_config(systems):
         assert configs.load(spec).is_locked, spec
 
 
+def test_what_the_digits_need_is_asked_for_before_anything_is_trained(
+    systems, commands, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(systems.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["systems.py", "--workdir", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        systems.main()
+    assert stop.value.code == 2 and not commands
+    assert "pip install -e '.[images]'" in capsys.readouterr().err
+
+
 def test_runs_go_one_after_the_other_until_one_stops(systems, commands, tmp_path):
     runs = [("one", "a.py"), ("stops", "b.py"), ("never", "c.py")]
     assert systems.train_in_turn(runs, tmp_path, []) == 75

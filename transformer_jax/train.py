@@ -86,7 +86,9 @@ def train(
     return 0
 
 
-def continue_run(config, folder, accept_changes, mesh) -> int:
+def continue_run(
+    config: ConfigDict, folder: runs.Folder, accept_changes: bool, mesh: Any
+) -> int:
     """Trains from where the run is, to its end; returns the exit code."""
     primary = jax.process_index() == 0
     # Every process compares: if process 0 alone refused, the others would wait for it.
