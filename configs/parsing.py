@@ -31,9 +31,9 @@ def get_config(variant="treebank"):
             "semi_supervised"
         )
     config.data.source = "trees"
-    config.tokenizer.kind = "word"
     if variant == "ptb_sample":
         return _ptb_sample(config)
+    config.tokenizer.kind = "word"
     for split, name in (("train", "train"), ("validation", "dev"), ("test", "test")):
         config.data[f"{split}_files"] = f"{name}.trees"
     config.tokenizer.vocab_size = 16_000 if variant == "wsj" else 32_000
@@ -53,7 +53,12 @@ def get_config(variant="treebank"):
 def _ptb_sample(config):
     config.data.train_files = "train.trees.gz"
     config.data.validation_files = "dev.trees.gz"
-    config.tokenizer.vocab_size = 5000
+    # So few trees: words that are copied guide the brackets; XX would be counted.
+    config.data.leaves = "words"
+    config.tokenizer.kind = "bpe"
+    config.tokenizer.shared = True
+    config.tokenizer.vocab_size = 4000
+    config.model.tie = "all"
     config.data.max_length = 320
     config.data.batch_tokens = 4096
     config.model.encoder_layers = 3

@@ -259,6 +259,13 @@ def test_systems_without_capitals_are_scored_in_lower_case(references):
     found = scores.headline(lowered, references, lowercase=True)
     assert found["bleu"] == pytest.approx(100) and found["chrf"] == pytest.approx(100)
     assert "case:lc" in found["bleu_signature"] and "case:lc" in found["chrf_signature"]
+    rows = scores.panel(lowered, references, "de", lowercase=True)
+    assert [row.key for row in rows] == ["bleu_lc", "bleu_tok_lc", "chrf"]
+    assert all("case:lc" in row.signature for row in rows)
+    assert all(row.value == pytest.approx(100) for row in rows)
+    several = ["q"] * len(lowered), lowered[:1] * len(lowered), references
+    assert scores.of_several(*several, lowercase=True)[0].value == pytest.approx(100)
+    assert scores.of_several(*several)[0].value < 99
 
 
 def test_sources_with_several_references_are_scored_once_against_all():

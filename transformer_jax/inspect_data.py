@@ -134,7 +134,8 @@ def _check_round_trip(config: ConfigDict, task: Any, split: Split) -> bool:
     chosen = np.linspace(0, len(split.store) - 1, min(PROBED, len(split.store)))
     changed = []
     for i in np.unique(chosen.astype(int)):
-        record = split.records[int(split.store.column(stores.RECORD)[i])]
+        place = int(split.store.column(stores.RECORD)[i])
+        record = task.texts(split.records[place])
         for side, tokenizer in task.tokenizers.items():
             read = tokenizer.decode(split.store.row(side, i))
             given = tokenizer.as_read(record[side])

@@ -167,7 +167,9 @@ def make_plan(config: ConfigDict, task: Any, train: Split) -> Planned:
             train.records,
             config.tokenizer.sampling,
             config.seed,
-            config.data.max_length + 1,
+            config.data.max_length + task.ENDS,
+            task.texts,
+            task.framed,
         )
         growth = sampler.growth(train.store)
         real = lengths * growth

@@ -45,7 +45,7 @@ READINGS = {
     "chrf": ("chrF", "sacreBLEU's chrF2 figures; the paper gives none"),
     "bleu_several": (
         "BLEU, each different source once, against all its references",
-        "cased sacreBLEU figures of as many references",
+        "sacreBLEU figures of as many references",
     ),
 }
 SIGNIFICANT = 0.05
@@ -99,9 +99,15 @@ def headline(
 
 
 def panel(
-    answers: Sequence[str], references: Sequence[str], language: str
+    answers: Sequence[str],
+    references: Sequence[str],
+    language: str,
+    lowercase: bool = False,
 ) -> list[Score]:
-    """All READINGS of the same answers; `language` is that of the Moses tokens."""
+    """All READINGS of the same answers; `language` is that of the Moses tokens.
+
+    Of a system that writes no capitals those that heed them say nothing: left out.
+    """
     from sacrebleu import BLEU, CHRF
 
     _check("answers", answers, references)
@@ -128,10 +134,12 @@ def panel(
             tokens,
             f"{rules}, lower-cased after",
         ),
-        "chrf": (CHRF(), raw, ""),
+        "chrf": (CHRF(lowercase=lowercase), raw, ""),
     }
     scores = []
     for key, (metric, sides, tokeniser) in rows.items():
+        if lowercase and not metric.lowercase:
+            continue
         value, signature = _corpus(metric, *sides)
         signature = signature.replace("tok:none", f"tok:none ({tokeniser})")
         name, comparable = READINGS[key]
@@ -217,7 +225,10 @@ def verdict(comparison: Comparison) -> str:
 
 
 def of_several(
-    questions: Sequence[str], answers: Sequence[str], references: Sequence[str]
+    questions: Sequence[str],
+    answers: Sequence[str],
+    references: Sequence[str],
+    lowercase: bool = False,
 ) -> list[Score]:
     """BLEU of sources that come more than once, each time with another reference."""
     from sacrebleu import BLEU
@@ -230,7 +241,7 @@ def of_several(
         return []
     answered = dict(zip(questions, answers, strict=True))
     rows = [[*found, *[None] * (most - len(found))] for found in by_question.values()]
-    metric = BLEU(force=True)
+    metric = BLEU(lowercase=lowercase, force=True)
     streams = list(zip(*rows, strict=True))
     value = metric.corpus_score(list(answered.values()), streams).score
     count = sum(len(found) for found in by_question.values())

@@ -114,6 +114,21 @@ def test_a_linearised_tree_names_no_word_and_no_tag():
     assert not problems
 
 
+def test_a_tree_with_its_words_is_linearised_with_each_in_its_place():
+    plain, words = "(S (NP XX )NP (VP XX XX )VP )S", ["XX", "(b)", "c"]
+    written = trees.with_words(plain, words)
+    assert written == "(S (NP XX )NP (VP -LRB-b-RRB- c )VP )S"
+    assert trees.without_words(written) == plain
+    # Whichever words a model writes, and brackets that are none, stay to be counted.
+    assert trees.without_words("(S b ⁇ ( )S") == "(S XX XX ( )S"
+
+
+def test_words_that_are_more_or_fewer_than_the_tree_has_are_refused():
+    for words in (["a"], ["a", "b", "c"]):
+        with pytest.raises(UserError, match=f"2 times XX, .* {len(words)} words"):
+            trees.with_words("(S XX XX )S", words)
+
+
 def test_restoring_a_linearised_tree_gives_that_tree():
     odd = ["(X a)", "(X (X (X a)))", "(TOP (S (X a)) (S (X b)))", "(XX (XX (XX a)))"]
     for tree in [*generated(), *map(one, PENN), *map(one, odd)]:

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config, sharding
+from transformer_jax import config, prepare, sharding
+from transformer_jax import run as runs
 from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.errors import UserError
+from transformer_jax.ids import BOS, EOS
 from transformer_jax.tasks import classification
 from transformer_jax.tasks.classification import Scale, Task
 
@@ -166,6 +168,26 @@ def test_what_this_task_has_not_is_said(run):
         run["label"].task.align(None)
     weights = run["label"].attention(TEXTS[0])["encoder"]
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+
+
+def test_other_segmentations_keep_the_special_token_and_the_text(tmp_path, tiny):
+    changes = {"tokenizer.kind": "bpe", "tokenizer.sampling": "0.4"}
+    known = dict(config.items(config.load("opinions")))
+    changes = {k: v for k, v in tiny().items() if k in known} | changes
+    loaded = config.load("opinions", changes)
+    found = prepare.prepare(loaded, runs.Folder(tmp_path), lambda line: None)
+    planned = prepare.make_plan(loaded, found.task, found.train)
+    batch = planned.plan.batch(0)
+    stored = found.train.store.take(batch.real)
+    room = planned.plan.room(batch)
+    drawn, _ = planned.sampler.resample(stored, batch, 0, room)
+    rows = {"drawn": drawn["text"].rows(), "stored": stored["text"].rows()}
+    decode = found.task.tokenizer.decode
+    texts = {name: [decode(row) for row in own] for name, own in rows.items()}
+    assert texts["drawn"] == texts["stored"]
+    assert any(len(a) > len(b) for a, b in zip(*rows.values(), strict=True))
+    assert all(row[0] == BOS and row[-1] == EOS for row in rows["drawn"])
+    assert (drawn["answer"] == stored["answer"]).all()
 
 
 def test_keys_that_it_does_not_read_do_not_exist():

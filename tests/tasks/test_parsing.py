@@ -51,6 +51,26 @@ def test_a_sentence_is_parsed_whole_or_not_at_all(run):
     assert "more than the 20 allowed: raise --max_input" in reply.error
 
 
+def test_words_in_the_trees_that_are_learnt_are_those_of_the_sentence(tiny_run_of):
+    changes = {"data.leaves": "words", "tokenizer.kind": "bpe", "eval.splits": "test"}
+    run = transformer_jax.load(tiny_run_of("parsing", **changes))
+    record = {"source": "birds sing", "target": "(S (NP XX )NP XX )S"}
+    [row] = run.task.encode([record])
+    learnt = run.task.target_tokenizer.decode(row["target"])
+    assert learnt == "(S (NP birds )NP sing )S"
+    assert run.task.reference(record) == "(S (NP (XX birds)) (XX sing))"
+    [reply] = run.replies(["the zyxgor slept ."])
+    assert trees.words(trees.read(reply.text)[0]) == "the zyxgor slept .".split()
+    assert run.task.fingerprint.endswith("-words")
+
+
+def test_a_word_that_is_written_stands_for_the_next_of_the_sentence():
+    good = parsing._restore(Answer("(S (NP bird )NP sings )S", -1.0), "a b", "words")
+    assert good.text == "(S (NP (XX a)) (XX b))" and good.repairs == ()
+    bad = parsing._restore(Answer("(S (NP bird )NP sings )S", -1.0), "a b")
+    assert {"tokens that are none: 2", "words too few: 2"} <= {*bad.repairs}
+
+
 def test_repairs_are_named_and_counted():
     good = parsing._restore(Answer("(S (NP XX )NP XX )S", -1.0), "birds sing")
     assert good.repairs == () and good.score == -1.0

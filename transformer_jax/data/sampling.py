@@ -7,7 +7,7 @@ replaced by the stored segmentation, and counted.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,16 @@ class Sampler:
         strength: float,
         seed: int,
         limit: int,
+        texts: Callable[[dict[str, str]], dict[str, str]] = lambda record: record,
+        framed: Callable[[list[int]], list[int]] = lambda ids: [*ids, EOS],
     ):
-        """No sample has more than `limit` pieces, its end counted."""
+        """No sample has more than `limit` pieces, what frames it counted.
+
+        `texts` makes of a record what pieces are taken of, `framed` of them a row.
+        """
         self.tokenizers, self.records = tokenizers, records
         self.strength, self.seed, self.limit = strength, seed, limit
+        self.texts, self.framed = texts, framed
 
     def growth(self, store: Store) -> np.ndarray:
         """How many times longer than what is stored samples are, by side."""
@@ -76,6 +82,6 @@ class Sampler:
         for example, record in zip(examples, columns[RECORD], strict=True):
             name = f"{self.seed}/{epoch}/{example}/{side}".encode()
             seed = int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) >> 1
-            text = self.records[int(record)][side]
-            found.append([*tokenizer.sample(text, self.strength, seed), EOS])
+            text = self.texts(self.records[int(record)])[side]
+            found.append(self.framed(tokenizer.sample(text, self.strength, seed)))
         return found

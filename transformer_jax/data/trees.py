@@ -2,6 +2,7 @@
 
     (S (NP (DT The) (NN cat)) (VP (VBD slept)) (. .))         a tree
     (S (NP XX XX )NP (VP XX )VP XX )S                         linearised
+    (S (NP The cat )NP (VP slept )VP . )S                     with its words
 
 A closing bracket repeats its label, and every word with its tag is the one symbol XX,
 so the words are put back by counting ("Grammar as a Foreign Language", section 3.1).
@@ -115,6 +116,25 @@ def linearise(tree: Tree) -> str:
     return " ".join(
         WORD if step == WORD else step + node.label for step, node in _walk(tree)
     )
+
+
+def with_words(linearised: str, words: Sequence[str]) -> str:
+    """`(S (NP birds )NP sing )S`: each XX is the word that it stands for."""
+    tokens = linearised.split()
+    if tokens.count(WORD) != len(words):
+        raise UserError(
+            f"{linearised[:80]!r} has {tokens.count(WORD)} times {WORD}, but its "
+            f"sentence {len(words)} words: {' '.join(words)[:80]!r}"
+        )
+    left = iter(words)
+    return " ".join(
+        next(left).translate(ESCAPES) if token == WORD else token for token in tokens
+    )
+
+
+def without_words(written: str) -> str:
+    """Each word as XX again, whichever it is: words are put back by counting."""
+    return " ".join(token if token[0] in "()" else WORD for token in written.split())
 
 
 def _category(label: str) -> str:

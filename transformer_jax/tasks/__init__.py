@@ -53,6 +53,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import Asked, Engine
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.ids import EOS
 from transformer_jax.models.recurrent import RecurrentConfig
 from transformer_jax.models.stack import TransformerConfig
 
@@ -96,6 +97,14 @@ class Base:
 
     def make_filter(self) -> Any:
         return lambda record, row: None
+
+    def texts(self, record: dict[str, str]) -> dict[str, str]:
+        """A record as its pieces are taken of it."""
+        return record
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        """The pieces of a text with what stands around them (`ENDS`)."""
+        return [*ids, EOS]
 
     def check_positions(
         self, needed: int, what: str, way_out: str = "shorten it"

@@ -77,8 +77,7 @@ class Task(Text):
         config.checkpoint.best = "accuracy"
         for split in ("train", "validation", "test"):
             del config.data[f"{split}_tags"]
-        del config.data.pack_length, config.tokenizer.sampling
-        del config.tokenizer.shared
+        del config.data.pack_length, config.tokenizer.shared
         del config.filter, config.decode, config.model.decoder_layers
 
     @classmethod
@@ -146,6 +145,10 @@ class Task(Text):
     # Examples → batches
 
     @property
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        return {"text": self.tokenizer}
+
+    @property
     def columns(self) -> dict[str, Column]:
         return {"text": Column("int32"), "answer": Column("float32", ())}
 
@@ -153,9 +156,12 @@ class Task(Text):
         """Pieces behind the special token, and the label's number, or the number."""
         encoded = self.tokenizer.encode_all([r["text"] for r in records])
         return [
-            {"text": [BOS, *ids, EOS], "answer": self._number(r["label"])}
+            {"text": self.framed(ids), "answer": self._number(r["label"])}
             for ids, r in zip(encoded, records, strict=True)
         ]
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        return [BOS, *ids, EOS]
 
     def _number(self, label: str) -> float:
         if not self._places:

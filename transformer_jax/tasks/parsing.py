@@ -1,11 +1,14 @@
 """Constituency parsing: a sentence in, its tree out (section 6.3).
 
-The tree is written as a line of brackets without the words, and learnt as a
-translation. What is written may be no tree: it is repaired, so that every sentence has
-one over its own words, and how often that was needed is told beside the score.
+The tree is written as a line of brackets, and learnt as a translation. Between them
+stand the words (`data.leaves`), which must be copied, or the one symbol XX for each,
+which must be counted. What is written may be no tree: it is repaired, so that every
+sentence has one over its own words, and how often that was needed is told beside the
+score.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,11 +37,15 @@ class Task(translation.Task):
     METRICS = ("f1", "exact", "well_formed")
     IN_PARTS = False
     WORDS_APART = True
-    CHOICES = {"data.source": ("treebank", "trees", *FORMS)}
+    CHOICES = {
+        "data.source": ("treebank", "trees", *FORMS),
+        "data.leaves": ("XX", "words"),
+    }
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
         add_text(config.data, "treebank", FIELDS)
+        config.data.leaves = "XX"  # what a word is in the trees that are learnt | words
         config.tokenizer.shared = False
         config.model.tie = "decoder"
         config.checkpoint.best = "f1"
@@ -48,6 +55,21 @@ class Task(translation.Task):
         about = ("treebank", treebank.VERSION, treebank.SPLITS, treebank.generate)
         readings = {"trees": Reading(_read_tree)}
         return Source(config.data, embedded=Embedded(*about), readings=readings)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return super().fingerprint + (self._leaves != trees.WORD) * "-words"
+
+    @property
+    def _leaves(self) -> str:
+        return self.config.data.leaves
+
+    def texts(self, record: dict[str, str]) -> dict[str, str]:
+        """The record with the words in its tree, if they are to be there."""
+        if self._leaves == trees.WORD:
+            return record
+        words = record["source"].split()
+        return record | {"target": trees.with_words(record["target"], words)}
 
     def reference(self, record: dict[str, str]) -> str:
         tree, repairs = _bracketed(record["target"], record["source"])
@@ -67,7 +89,7 @@ class Task(translation.Task):
         self, params: Any, items: Sequence[Asked], mesh: Any, options: Options
     ) -> Iterator[tuple[int, Answer]]:
         for number, answer in super().answers(params, items, mesh, options):
-            yield number, _restore(answer, items[number].text)
+            yield number, _restore(answer, items[number].text, self._leaves)
 
     def details(self, answer: Answer) -> dict[str, Any]:
         return {**super().details(answer), "repairs": list(answer.repairs)}
@@ -105,11 +127,15 @@ def _read_tree(line: str) -> list[dict[str, str]]:
     ]
 
 
-def _restore(answer: translation.Answer, sentence: str) -> Answer:
+def _restore(
+    answer: translation.Answer, sentence: str, leaves: str = trees.WORD
+) -> Answer:
     if not sentence.strip():
         return Answer("", 0.0)
-    text, repairs = _bracketed(answer.text, sentence)
-    others = tuple(_restore(other, sentence) for other in answer.others)
+    plain = leaves == trees.WORD
+    linearised = answer.text if plain else trees.without_words(answer.text)
+    text, repairs = _bracketed(linearised, sentence)
+    others = tuple(_restore(other, sentence, leaves) for other in answer.others)
     return Answer(text, answer.score, others, repairs)
 
 

@@ -135,8 +135,9 @@ class Task(Base):
 
     def encode(self, records: Sequence[dict[str, str]]) -> list[dict[str, list[int]]]:
         """Pieces of both sides, each with its end of sentence."""
+        records = [self.texts(record) for record in records]
         sides = [
-            [[*ids, EOS] for ids in t.encode_all([r[side] for r in records])]
+            [self.framed(ids) for ids in t.encode_all([r[side] for r in records])]
             for side, t in self.tokenizers.items()
         ]
         return [dict(zip(FIELDS, row, strict=True)) for row in zip(*sides, strict=True)]
@@ -280,9 +281,9 @@ class Task(Base):
     def panel(self, answers: Sequence[str], records: Any) -> list:
         questions = [self.question(record) for record in records]
         references = [self.reference(record) for record in records]
-        language = self.config.data.target_language
-        found = scores.panel(list(answers), references, language)
-        return found + scores.of_several(questions, answers, references)
+        texts, lower = (list(answers), references), self.target_tokenizer.lowercase
+        found = scores.panel(*texts, self.config.data.target_language, lower)
+        return found + scores.of_several(questions, *texts, lower)
 
     # Looking inside
 
