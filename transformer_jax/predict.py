@@ -54,6 +54,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("max_length", None, "Pieces of an answer at most.")
     flags.DEFINE_integer("extra_length", None, "Pieces more than the line's, at most.")
     flags.DEFINE_integer("no_repeat", None, "No run of so many pieces comes twice.")
+    flags.DEFINE_bool("well_formed", None, "Parsing: write nothing but trees.")
     flags.DEFINE_bool("sample", None, "Draw answers by chance.")
     flags.DEFINE_float("temperature", None, "Below 1: the likely gets likelier.")
     flags.DEFINE_integer("top_k", None, "Draw from the k likeliest pieces.")

@@ -244,9 +244,10 @@ def test_learning_from_some_lines_draws_them_from_the_whole_text():
 def test_sides_share_a_vocabulary_or_have_their_own(tmp_path):
     given = records(*TEXTS)
     fields = ("source", "target")
-    shared = tokenizer.for_sides(settings(), given, fields, ["<x>"])
+    shared = tokenizer.for_sides(settings(), given, fields, {"source": ["<x>"]})
     assert list(shared) == ["shared"] and "<x>" in shared["shared"].pieces(range(9))
-    own = tokenizer.for_sides(settings(shared=False), given, fields, ["<x>"])
+    symbols = {"source": ["<x>"]}
+    own = tokenizer.for_sides(settings(shared=False), given, fields, symbols)
     assert list(own) == ["source", "target"]
     # A tag stands before a source only.
     assert "<x>" in own["source"].pieces(range(9))
@@ -256,11 +257,11 @@ def test_sides_share_a_vocabulary_or_have_their_own(tmp_path):
 def test_model_files_must_be_as_many_as_vocabularies(trained, tmp_path):
     trained.save(tmp_path / "a.model")
     one = settings(kind="file", file=str(tmp_path / "a.model"))
-    assert list(tokenizer.for_sides(one, None, ("source", "target"), [])) == ["shared"]
+    assert list(tokenizer.for_sides(one, None, ("source", "target"), {})) == ["shared"]
     with one.unlocked():
         one.shared = False
     with pytest.raises(UserError, match="names 1 files for 2 vocabularies"):
-        tokenizer.for_sides(one, None, ("source", "target"), [])
+        tokenizer.for_sides(one, None, ("source", "target"), {})
 
 
 def test_text_that_cannot_train_a_tokenizer_is_a_plain_error():

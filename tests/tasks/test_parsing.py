@@ -7,19 +7,41 @@ import pytest
 import transformer_jax
 from transformer_jax import answering, config
 from transformer_jax.data import treebank, trees
+from transformer_jax.data.tokenizer import SPACE
 from transformer_jax.errors import UserError
 from transformer_jax.tasks import parsing
 from transformer_jax.tasks.translation import Answer
 
+SMALL = {"eval.splits": "test", "decode.extra_length": "30"}
+WORDS = {"data.leaves": "words", "tokenizer.kind": "bpe", "tokenizer.shared": "true"}
+
 
 @pytest.fixture(scope="module")
 def run(tiny_run_of):
-    return transformer_jax.load(tiny_run_of("parsing", **{"eval.splits": "test"}))
+    return transformer_jax.load(tiny_run_of("parsing", **SMALL))
 
 
-def test_every_answer_is_a_tree_over_the_words_of_its_line(run):
+@pytest.fixture(scope="module")
+def run_of_words(tiny_run_of):
+    return transformer_jax.load(tiny_run_of("parsing", **SMALL, **WORDS))
+
+
+@pytest.mark.parametrize("leaves", ["XX", "words"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"beams": 3}, {"sample": True}, {"well_formed": False}],
+    ids=["greedy", "beam", "sample", "free"],
+)
+def test_every_answer_is_a_tree_over_the_words_of_its_line(
+    run, run_of_words, leaves, options
+):
+    run = run if leaves == "XX" else run_of_words
     lines = ["the man saw a zyxgor .", "stop", "", "a ( b ) c"]
-    for line, reply in zip(lines, run.replies(lines), strict=True):
+    replies = run.replies(lines, **options)
+    # So little training: left to itself it writes no tree.
+    repaired = any(reply.answer.repairs for reply in replies if reply.text)
+    assert repaired == ("well_formed" in options)
+    for line, reply in zip(lines, replies, strict=True):
         assert not reply.error
         if not line:
             assert reply.text == ""
@@ -51,23 +73,49 @@ def test_a_sentence_is_parsed_whole_or_not_at_all(run):
     assert "more than the 20 allowed: raise --max_input" in reply.error
 
 
-def test_words_in_the_trees_that_are_learnt_are_those_of_the_sentence(tiny_run_of):
-    changes = {"data.leaves": "words", "tokenizer.kind": "bpe", "eval.splits": "test"}
-    run = transformer_jax.load(tiny_run_of("parsing", **changes))
+def test_what_leaves_no_choice_of_a_tree_is_refused(run):
+    with pytest.raises(UserError, match="share a vocabulary: set tokenizer.shared"):
+        config.load("parsing", {"data.leaves": "words"})
+    for changes, problem in (
+        ({"decode.extra_length": "3"}, "at least 4 pieces more than its words"),
+        ({"tokenizer.kind": "char"}, "tokenizer.kind 'char' has none: use word"),
+        ({"decode.no_repeat": "2"}, "obeys neither no_repeat 2 nor min_length 0"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            config.load("parsing", changes)
+        config.load("parsing", changes | {"decode.well_formed": "false"})
+    [reply] = run.replies(["a b c d e"], max_length=7)
+    assert "a tree over 5 words has at least 8 pieces, but an answer 7" in reply.error
+    [reply] = run.replies(["birds sing"], prefixes=["(S"])
+    assert "a tree begins with no prefix" in reply.error
+
+
+def test_words_in_the_trees_that_are_learnt_are_those_of_the_sentence(run_of_words):
+    run = run_of_words
     record = {"source": "birds sing", "target": "(S (NP XX )NP XX )S"}
     [row] = run.task.encode([record])
     learnt = run.task.target_tokenizer.decode(row["target"])
-    assert learnt == "(S (NP birds )NP sing )S"
+    assert learnt == "(S(NP birds)NP sing)S"
     assert run.task.reference(record) == "(S (NP (XX birds)) (XX sing))"
-    [reply] = run.replies(["the zyxgor slept ."])
-    assert trees.words(trees.read(reply.text)[0]) == "the zyxgor slept .".split()
     assert run.task.fingerprint.endswith("-words")
 
 
+def test_each_bracket_is_one_piece(run, run_of_words):
+    for found in (run, run_of_words):
+        tokenizer = found.task.target_tokenizer
+        pairs = [tokenizer.pieces(pair) for pair in found.task.pairs]
+        labels = {tuple(p.lstrip(SPACE)[1:] for p in pair) for pair in pairs}
+        assert ("NP", "NP") in labels and all(a == b for a, b in labels)
+        text = found.task.texts({"source": "a", "target": "(S (NP XX )NP )S"})["target"]
+        ids = [i for pair in found.task.pairs for i in pair]
+        assert sum(i in ids for i in tokenizer.encode(text)) == 4
+
+
 def test_a_word_that_is_written_stands_for_the_next_of_the_sentence():
-    good = parsing._restore(Answer("(S (NP bird )NP sings )S", -1.0), "a b", "words")
+    written = Answer("(S (NP bird )NP sings )S", -1.0)
+    good = parsing._restore(written, "a b", trees.without_words)
     assert good.text == "(S (NP (XX a)) (XX b))" and good.repairs == ()
-    bad = parsing._restore(Answer("(S (NP bird )NP sings )S", -1.0), "a b")
+    bad = parsing._restore(written, "a b")
     assert {"tokens that are none: 2", "words too few: 2"} <= {*bad.repairs}
 
 

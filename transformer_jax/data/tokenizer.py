@@ -15,7 +15,7 @@ import pathlib
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -311,10 +311,13 @@ def for_sides(
     settings: Any,
     records: Any,
     fields: Sequence[str],
-    symbols: list[str],
+    symbols: Mapping[str, Sequence[str]],
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Tokenizer]:
-    """One tokenizer for all fields ("shared"), or one a field."""
+    """One tokenizer for all fields ("shared"), or one a field.
+
+    `symbols` are pieces of a field whatever its text, such as tags of the sources.
+    """
     files = [part.strip() for part in settings.file.split(",") if part.strip()]
     sides: dict[str, Sequence[str]] = {f: (f,) for f in fields}
     if settings.shared:
@@ -328,7 +331,6 @@ def for_sides(
     made = {}
     for i, (side, members) in enumerate(sides.items()):
         given = files[i] if files else ""
-        # A tag is put before the source: only its vocabulary has it as a piece.
-        own = symbols if "source" in members else []
+        own = [symbol for field in members for symbol in symbols.get(field, ())]
         made[side] = make(settings, records, members, given, own, say)
     return made

@@ -3,6 +3,7 @@
     (S (NP (DT The) (NN cat)) (VP (VBD slept)) (. .))         a tree
     (S (NP XX XX )NP (VP XX )VP XX )S                         linearised
     (S (NP The cat )NP (VP slept )VP . )S                     with its words
+    (S(NP The cat)NP(VP slept)VP .)S                          compact
 
 A closing bracket repeats its label, and every word with its tag is the one symbol XX,
 so the words are put back by counting ("Grammar as a Foreign Language", section 3.1).
@@ -132,9 +133,20 @@ def with_words(linearised: str, words: Sequence[str]) -> str:
     )
 
 
-def without_words(written: str) -> str:
+def without_words(linearised: str) -> str:
     """Each word as XX again, whichever it is: words are put back by counting."""
-    return " ".join(token if token[0] in "()" else WORD for token in written.split())
+    tokens = linearised.split()
+    return " ".join(token if token[0] in "()" else WORD for token in tokens)
+
+
+def compact(linearised: str) -> str:
+    """Without a space before brackets, which are pieces of a vocabulary each."""
+    return re.sub(r"\s+(?=[()])", "", linearised)
+
+
+def spaced(written: str) -> str:
+    """What is compact as it was."""
+    return " ".join(re.findall(r"[()][^\s()]*|[^\s()]+", written))
 
 
 def _category(label: str) -> str:

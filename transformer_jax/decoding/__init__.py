@@ -18,7 +18,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.attention import MASKED
@@ -98,6 +98,10 @@ class Question:
     prompt_lengths: Int[Array, "B"]
     limits: Int[Array, "B"]  # tokens an answer may have, its end counted; 0: no row
     seeds: Int[Array, "B"] | None = None  # of what is drawn by chance
+    # For trees (`brackets.py`): the tokens between brackets, in their order, padded at
+    # the end, and whether a bracket may stand before each.
+    outline: Int[Array, "B W"] | None = None
+    begins: Bool[Array, "B W"] | None = None
 
 
 @flax.struct.dataclass
@@ -128,6 +132,7 @@ class Options:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
+    well_formed: bool = False
 
 
 def find_problems(options: Any) -> list[str]:
@@ -148,6 +153,11 @@ def find_problems(options: Any) -> list[str]:
         problems.append(
             f"decode.n_best {options.n_best} is more than decode.beams "
             f"{options.beams}: a beam finds no more than it is wide"
+        )
+    if options.well_formed and (options.no_repeat or options.min_length):
+        problems.append(
+            f"decode.well_formed: a tree over given words obeys neither no_repeat "
+            f"{options.no_repeat} nor min_length {options.min_length}: leave them 0"
         )
     if options.max_length and options.min_length > options.max_length:
         problems.append(

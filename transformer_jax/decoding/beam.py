@@ -26,6 +26,7 @@ from transformer_jax.decoding import (
     gather,
     prefill,
 )
+from transformer_jax.decoding.brackets import Pairs
 from transformer_jax.decoding.rules import best_next
 from transformer_jax.ids import EOS
 
@@ -55,6 +56,7 @@ class BeamSearch:
     """
 
     options: Options
+    pairs: Pairs = ()
 
     def begin(self, model: Model, batch: dict, question: Question, length: int):
         beams, rows = self.options.beams, len(question.limits)
@@ -125,8 +127,8 @@ class BeamSearch:
         # No beam can place more than K of its own: two small selections, not one huge.
         few = min(beams, beam.logits.shape[-1] // beams)
         gains, tokens = best_next(
-            beam.logits, beam.tokens, beam.step, beam.question.limits,
-            self.options, few,
+            beam.logits, beam.tokens, beam.step, beam.question,
+            self.options, self.pairs, few,
         )  # fmt: skip
         totals = (beam.log_probs[..., None] + gains).reshape(rows, -1)
         scores, best = jax.lax.top_k(totals, beams)

@@ -34,6 +34,7 @@ from transformer_jax.decoding import (
     rows_for,
 )
 from transformer_jax.decoding.beam import BeamSearch
+from transformer_jax.decoding.brackets import Pairs
 from transformer_jax.decoding.writing import Writing
 from transformer_jax.ids import BOS
 
@@ -57,15 +58,24 @@ class Asked:
     prefix: Sequence[int] = ()
     seed: int = 0  # of what is drawn by chance
     text: str = ""  # what was asked, for a task whose answer repeats it
+    # Of a tree over given tokens: these, and whether a bracket may stand before each.
+    outline: Sequence[int] = ()
+    begins: Sequence[bool] = ()
 
 
 class Engine:
     """Searches with one module on one mesh."""
 
     def __init__(
-        self, module: nn.Module, mesh: Mesh, batch_rows: int, row_multiple: int
+        self,
+        module: nn.Module,
+        mesh: Mesh,
+        batch_rows: int,
+        row_multiple: int,
+        pairs: Pairs = (),
     ):
-        self.module, self.mesh = module, mesh
+        """`pairs` are the brackets of trees, for what is asked with an outline."""
+        self.module, self.mesh, self.pairs = module, mesh, pairs
         self.row_sizes = row_sizes(batch_rows, row_multiple)
         jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
         self._begin = jax.jit(self._begin_search, static_argnames=("shape", "options"))
@@ -165,14 +175,14 @@ class Engine:
                 carry = self._grow(carry, slots=shape.prompt + room)
 
     def _begin_search(self, params, inputs, shape: "_Shape", options: Options):
-        names = ("prompt", "prompt_lengths", "limits", "seeds")
-        question = Question(*(inputs[name] for name in names))
+        names = (field.name for field in dataclasses.fields(Question))
+        question = Question(**{name: inputs.get(name) for name in names})
         model = bind(self.module, params)
-        carry = _kind(options).begin(model, inputs, question, shape.length)
+        carry = self._kind(options).begin(model, inputs, question, shape.length)
         return _grow(carry, shape.prompt + shape.room)
 
     def _advance_search(self, params, carry, enough, room, options: Options):
-        search, model = _kind(options), bind(self.module, params)
+        search, model = self._kind(options), bind(self.module, params)
         carry = jax.lax.while_loop(
             lambda c: (search.unfinished(c).sum() > enough) & (c.step < room),
             lambda c: search.advance(model, c),
@@ -181,7 +191,12 @@ class Engine:
         return carry, search.unfinished(carry)
 
     def _result_of(self, carry, options: Options) -> Hypotheses:
-        return _kind(options).result(carry)
+        return self._kind(options).result(carry)
+
+    def _kind(self, options: Options) -> Any:
+        if options.beams == 1 or options.sample:
+            return Writing(options, self.pairs)
+        return BeamSearch(options, self.pairs)
 
     def _batches(self, asked, options) -> Iterator[tuple[int, "_Shape", list[int]]]:
         """(rows, shape, members) of each batch, short sources first."""
@@ -203,6 +218,7 @@ class _Shape:
     source: int
     prompt: int
     length: int
+    outline: int = 0
 
     @property
     def room(self) -> int:
@@ -213,7 +229,9 @@ class _Shape:
 def _shape_of(asked: Asked, options: Options) -> _Shape:
     source = bucket(len(asked.source))
     prompt = bucket(len(asked.prefix)) + 1 if asked.prefix else 1
-    return _Shape(source, prompt, options.max_length or source + options.extra_length)
+    length = options.max_length or source + options.extra_length
+    outline = bucket(len(asked.outline)) if asked.outline else 0
+    return _Shape(source, prompt, length, outline)
 
 
 def longest_answer(asked: Asked, options: Options) -> int:
@@ -236,12 +254,6 @@ def bucket(length: int) -> int:
     return max(12, whole * 3 // 4 if length <= whole * 3 // 4 else whole)
 
 
-def _kind(options: Options) -> Any:
-    if options.beams == 1 or options.sample:
-        return Writing(options)
-    return BeamSearch(options)
-
-
 def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any]:
     """Arrays of a batch; a row that is not asked for has the limit 0."""
     batch = {
@@ -251,6 +263,9 @@ def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any
         "limits": np.zeros(rows, np.int32),
         "seeds": np.zeros(rows, np.int32),
     }
+    if shape.outline:
+        batch["outline"] = np.zeros((rows, shape.outline), np.int32)
+        batch["begins"] = np.zeros((rows, shape.outline), bool)
     batch["prompt"][:, 0] = BOS
     for i, one in enumerate(asked):
         batch["source"][i, : len(one.source)] = one.source  # none: a language model
@@ -258,6 +273,9 @@ def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any
         batch["prompt_lengths"][i] += len(one.prefix)
         batch["limits"][i] = longest_answer(one, options)
         batch["seeds"][i] = one.seed
+        if shape.outline:
+            batch["outline"][i, : len(one.outline)] = one.outline
+            batch["begins"][i, : len(one.begins)] = one.begins
     batch["source_segments"] = (batch["source"] != 0).astype(np.int32)
     # An empty row still has something to look at.
     batch["source_segments"][len(asked) :, 0] = 1

@@ -1,7 +1,7 @@
 """What comes next: the likeliest tokens of a step, among those that rules allow.
 
-They hold for every search: the least and the largest length, and no n-gram twice. The
-logits are the largest array of a step, so they are read as seldom as can be.
+They hold for every search: the least and the largest length, no n-gram twice, trees
+alone. The logits are the largest array of a step, so they are read as seldom as can be.
 """
 
 import math
@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.decoding import NEVER, Options
+from transformer_jax.decoding import NEVER, Options, Question
+from transformer_jax.decoding.brackets import Pairs, possible
 from transformer_jax.ids import EOS
 
 
@@ -18,8 +19,9 @@ def best_next(
     logits: Float[Array, "B KV"],
     tokens: Int[Array, "B K L"],
     step: Int[Array, ""],
-    limits: Int[Array, "B"],
+    question: Question,
     options: Options,
+    pairs: Pairs,
     count: int,
 ) -> tuple[Float[Array, "B K C"], Int[Array, "B K C"]]:
     """The `count` likeliest tokens and their log-probabilities, likeliest first.
@@ -28,12 +30,13 @@ def best_next(
     ends, whatever else is forbidden or likely. What is forbidden scores -inf.
     """
     logits = by_hypothesis(logits, tokens)
-    scores, best = largest(allow(logits, tokens, step, options), count)
+    allowed = allow(logits, tokens, step, question, options, pairs)
+    scores, best = largest(allowed, count)
     # Not `scores[:, :1]`: with another slice of it, XLA sorts instead of selecting.
-    changed = options.min_length or options.no_repeat
+    changed = allowed is not logits
     peak = (logits if changed else scores).max(axis=-1, keepdims=True)
     total = peak + jnp.log(jnp.exp(logits - peak).sum(-1, keepdims=True))
-    end = must_end(step, limits)[..., None]
+    end = must_end(step, question.limits)[..., None]
     first = jnp.arange(count) == 0
     only = jnp.where(first, logits[:, EOS, None], NEVER)
 
@@ -60,9 +63,14 @@ def allow(
     logits: Float[Array, "BK V"],
     tokens: Int[Array, "B K L"],
     step: Int[Array, ""],
+    question: Question,
     options: Options,
+    pairs: Pairs = (),
 ) -> Float[Array, "BK V"]:
-    """The logits with -inf where a rule forbids a token."""
+    """The logits with -inf where a rule forbids a token.
+
+    `pairs` are the brackets of trees, which a question with an outline asks for.
+    """
     vocab = logits.shape[-1]
     is_end = jnp.arange(vocab) == EOS
     if options.min_length:
@@ -73,6 +81,9 @@ def allow(
         # The end of a sentence is no repetition.
         repeats = repeats.reshape(logits.shape)
         logits = jnp.where(repeats & ~is_end, NEVER, logits)
+    if question.outline is not None:
+        trees = possible(tokens, step, question, pairs, vocab)
+        logits = jnp.where(trees.reshape(logits.shape), logits, NEVER)
     return logits
 
 

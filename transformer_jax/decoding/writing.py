@@ -21,6 +21,7 @@ from transformer_jax.decoding import (
     Question,
     prefill,
 )
+from transformer_jax.decoding.brackets import Pairs
 from transformer_jax.decoding.rules import allow, best_next, by_hypothesis, must_end
 from transformer_jax.ids import EOS
 
@@ -44,6 +45,7 @@ class Writing:
     """One text a row, or several drawn independently of each other."""
 
     options: Options
+    pairs: Pairs = ()
 
     def begin(self, model: Model, batch: dict, question: Question, length: int):
         copies = self.options.n_best if self.options.sample else 1
@@ -90,12 +92,12 @@ class Writing:
 
     def _choose(self, w: Written) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
         """The next token of each text, and its log-probability."""
-        options, limits = self.options, w.question.limits
+        options, rules = self.options, (w.question, self.options, self.pairs)
         if not options.sample:
-            found = best_next(w.logits, w.tokens, w.step, limits, options, 1)
+            found = best_next(w.logits, w.tokens, w.step, *rules, 1)
             return found[0][..., 0], found[1][..., 0]
         log_probs = jax.nn.log_softmax(by_hypothesis(w.logits, w.tokens))
-        allowed = narrow(allow(log_probs, w.tokens, w.step, options), options)
+        allowed = narrow(allow(log_probs, w.tokens, w.step, *rules), options)
         log_probs, allowed = (
             a.reshape(*w.done.shape, -1) for a in (log_probs, allowed)
         )
@@ -106,7 +108,7 @@ class Writing:
             return jax.vmap(jax.random.categorical)(keys, texts)
 
         drawn = jax.vmap(draw)(w.question.seeds, allowed).astype(jnp.int32)
-        token = jnp.where(must_end(w.step, limits), EOS, drawn)
+        token = jnp.where(must_end(w.step, w.question.limits), EOS, drawn)
         gain = jnp.take_along_axis(log_probs, token[..., None], axis=-1)
         return gain[..., 0], token
 

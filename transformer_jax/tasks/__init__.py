@@ -51,6 +51,7 @@ from transformer_jax import metrics
 from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Options
+from transformer_jax.decoding.brackets import Pairs
 from transformer_jax.decoding.engine import Asked, Engine
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.ids import EOS
@@ -90,6 +91,7 @@ class Base:
     tokenizers: dict[str, Any] = {}
     vocabularies: dict[str, Any] = {}
     filter_fingerprint = ""
+    pairs: Pairs = ()  # brackets that match, of a task that writes trees
 
     @classmethod
     def find_problems(cls, config: ConfigDict) -> list[str]:
@@ -132,7 +134,7 @@ class Base:
         engines = self.__dict__.setdefault("_engines", {})
         if mesh not in engines:
             rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
-            engines[mesh] = Engine(self.module, mesh, rows, multiple)
+            engines[mesh] = Engine(self.module, mesh, rows, multiple, self.pairs)
         for number, hypotheses in engines[mesh].search(params, asked, options):
             begun = asked[number].prefix
             best, *others = (

@@ -9,7 +9,7 @@ score.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -18,10 +18,14 @@ from transformer_jax.config import add_text
 from transformer_jax.data import treebank, trees
 from transformer_jax.data.records import Reading
 from transformer_jax.data.sources import FIELDS, FORMS, Embedded, Source
+from transformer_jax.data.tokenizer import SPACE
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import Asked
+from transformer_jax.decoding.brackets import ROOT, Pairs
+from transformer_jax.decoding.engine import Asked, longest_answer
 from transformer_jax.errors import UserError
-from transformer_jax.tasks import translation
+from transformer_jax.tasks import Refused, translation
+
+COMPACT = ("unigram", "bpe")  # vocabularies that are told what brackets there are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +53,28 @@ class Task(translation.Task):
         config.tokenizer.shared = False
         config.model.tie = "decoder"
         config.checkpoint.best = "f1"
+        config.decode.well_formed = True  # search among trees over the words alone
+
+    @classmethod
+    def find_problems(cls, config: ConfigDict) -> list[str]:
+        problems = super().find_problems(config)
+        kind, decode = config.tokenizer.kind, config.decode
+        if decode.well_formed and decode.extra_length <= ROOT and not decode.max_length:
+            problems.append(
+                f"decode.extra_length = {decode.extra_length}: a tree has at least "
+                f"{ROOT + 1} pieces more than its words (decode.well_formed)"
+            )
+        if config.data.leaves != trees.WORD and not config.tokenizer.shared:
+            problems.append(
+                f"data.leaves = {config.data.leaves!r}: the words of trees and those of "
+                "sentences share a vocabulary: set tokenizer.shared=True"
+            )
+        if decode.well_formed and kind not in ("word", *COMPACT):
+            problems.append(
+                f"decode.well_formed needs brackets that are one piece each, and "
+                f"tokenizer.kind {kind!r} has none: use word, bpe or unigram, or False"
+            )
+        return problems
 
     @classmethod
     def source(cls, config: ConfigDict) -> Source:
@@ -64,12 +90,44 @@ class Task(translation.Task):
     def _leaves(self) -> str:
         return self.config.data.leaves
 
+    @property
+    def _compact(self) -> bool:
+        return self.config.tokenizer.kind in COMPACT
+
+    @classmethod
+    def symbols(cls, config: ConfigDict, records: Any) -> dict[str, list[str]]:
+        """All brackets, where words may fall apart."""
+        brackets: set[str] = set()
+        if config.tokenizer.kind in COMPACT:
+            for record in records:
+                brackets |= {t for t in record["target"].split() if t[0] in "()"}
+        return {**super().symbols(config, records), "target": sorted(brackets)}
+
+    @functools.cached_property
+    def pairs(self) -> Pairs:
+        """The pieces that open and close a phrase of each label."""
+        vocabulary = range(self.target_tokenizer.vocab_size)
+        pieces = self.target_tokenizer.pieces(vocabulary)
+        places = {piece.removeprefix(SPACE): i for i, piece in enumerate(pieces)}
+        opened = [piece for piece in places if piece[:1] == "(" and piece[1:]]
+        closed = [f"){piece[1:]}" for piece in opened]
+        return tuple(
+            (places[a], places[b])
+            for a, b in zip(opened, closed, strict=True)
+            if b in places
+        )
+
     def texts(self, record: dict[str, str]) -> dict[str, str]:
-        """The record with the words in its tree, if they are to be there."""
-        if self._leaves == trees.WORD:
-            return record
-        words = record["source"].split()
-        return record | {"target": trees.with_words(record["target"], words)}
+        """The record with its tree as it is to be written."""
+        tree = record["target"]
+        if self._leaves != trees.WORD:
+            tree = trees.with_words(tree, record["source"].split())
+        return record | {"target": trees.compact(tree) if self._compact else tree}
+
+    def _linearised(self, written: str) -> str:
+        """What was written, as trees are linearised."""
+        tree = trees.spaced(written) if self._compact else written
+        return tree if self._leaves == trees.WORD else trees.without_words(tree)
 
     def reference(self, record: dict[str, str]) -> str:
         tree, repairs = _bracketed(record["target"], record["source"])
@@ -82,14 +140,51 @@ class Task(translation.Task):
             )
         return tree
 
-    def parse(self, line: str, *how: Any, **options: Any) -> Asked:
-        return dataclasses.replace(super().parse(line, *how, **options), text=line)
+    def parse(
+        self,
+        line: str,
+        max_length: int = 0,
+        prefix: str = "",
+        number: int = 0,
+        options: Options | None = None,
+    ) -> Asked:
+        asked = super().parse(line, max_length, prefix, number, options)
+        options = options or Options(**self.config.decode)
+        asked = dataclasses.replace(asked, text=line)
+        if not (asked.source and options.well_formed):
+            return asked
+        if asked.prefix:
+            raise Refused("a tree begins with no prefix (decode.well_formed)")
+        outline, begins = self._outline(line.split())
+        needed, limit = len(outline) + ROOT, longest_answer(asked, options)
+        if needed > limit:
+            raise Refused(
+                f"a tree over {len(line.split())} words has at least {needed} pieces, "
+                f"but an answer {limit} at most: raise decode.extra_length"
+            )
+        return dataclasses.replace(asked, outline=outline, begins=begins)
+
+    def _outline(self, words: list[str]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+        """What stands between the brackets, and where a bracket may stand before it."""
+        tokenizer = self.target_tokenizer
+        [bracket] = tokenizer.pieces(self.pairs[0][:1])
+        # A tree may be read as if a space stood before its first bracket.
+        lead = tokenizer.encode(bracket.removeprefix(SPACE))[:-1]
+        outline, begins = list(lead), [False] * len(lead)
+        tree = " ".join([trees.WORD] * len(words))
+        if self._leaves != trees.WORD:
+            tree = trees.with_words(tree, words)
+        for leaf in tree.split():
+            ids = tokenizer.encode_inside(f" {leaf}")
+            outline += ids
+            begins += [True] + [False] * (len(ids) - 1)
+        return tuple(outline), tuple(begins)
 
     def answers(
         self, params: Any, items: Sequence[Asked], mesh: Any, options: Options
     ) -> Iterator[tuple[int, Answer]]:
         for number, answer in super().answers(params, items, mesh, options):
-            yield number, _restore(answer, items[number].text, self._leaves)
+            yield number, _restore(answer, items[number].text, self._linearised)
 
     def details(self, answer: Answer) -> dict[str, Any]:
         return {**super().details(answer), "repairs": list(answer.repairs)}
@@ -128,14 +223,14 @@ def _read_tree(line: str) -> list[dict[str, str]]:
 
 
 def _restore(
-    answer: translation.Answer, sentence: str, leaves: str = trees.WORD
+    answer: translation.Answer,
+    sentence: str,
+    linearised: Callable[[str], str] = str,
 ) -> Answer:
     if not sentence.strip():
         return Answer("", 0.0)
-    plain = leaves == trees.WORD
-    linearised = answer.text if plain else trees.without_words(answer.text)
-    text, repairs = _bracketed(linearised, sentence)
-    others = tuple(_restore(other, sentence, leaves) for other in answer.others)
+    text, repairs = _bracketed(linearised(answer.text), sentence)
+    others = tuple(_restore(other, sentence, linearised) for other in answer.others)
     return Answer(text, answer.score, others, repairs)
 
 

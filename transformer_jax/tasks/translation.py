@@ -91,12 +91,17 @@ class Task(Base):
         sides = ("shared",) if config.tokenizer.shared else FIELDS
         if not all((folder / f"{side}.model").exists() for side in sides):
             records = source.read("train")
-            tags = sorted({tag for tag in records.tags if tag})
-            made = tokenizers.for_sides(config.tokenizer, records, FIELDS, tags, say)
+            symbols = cls.symbols(config, records)
+            made = tokenizers.for_sides(config.tokenizer, records, FIELDS, symbols, say)
             folder.mkdir(parents=True, exist_ok=True)
             for side, tokenizer in made.items():
                 tokenizer.save(folder / f"{side}.model")
         return cls.open(config, folder)
+
+    @classmethod
+    def symbols(cls, config: ConfigDict, records: Any) -> dict[str, list[str]]:
+        """What is one piece whatever the text, by side: the tags before sources."""
+        return {"source": sorted({tag for tag in records.tags if tag})}
 
     @classmethod
     def open(cls, config: ConfigDict, folder: pathlib.Path):
@@ -291,10 +296,8 @@ class Task(Base):
         self, params: Any, pairs: Sequence[tuple[str, str]], mesh: Any
     ) -> list["Reading"]:
         """Each target as the answer to its source: how likely, what it attends to."""
-        encoded = [
-            ([*self.source_tokenizer.encode(s), EOS],
-             [*self.target_tokenizer.encode(t), EOS]) for s, t in pairs
-        ]  # fmt: skip
+        rows = self.encode([dict(zip(FIELDS, pair, strict=True)) for pair in pairs])
+        encoded = [tuple(row.values()) for row in rows]
         longest = max((len(side) for pair in encoded for side in pair), default=0)
         self.check_positions(longest, "a side of a pair")
         readings: list[Any] = [None] * len(pairs)
