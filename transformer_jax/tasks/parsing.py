@@ -66,7 +66,7 @@ class Task(translation.Task):
             )
         if config.data.leaves != trees.WORD and not config.tokenizer.shared:
             problems.append(
-                f"data.leaves = {config.data.leaves!r}: the words of trees and those of "
+                f"data.leaves = {config.data.leaves!r}: words of trees and those of "
                 "sentences share a vocabulary: set tokenizer.shared=True"
             )
         if decode.well_formed and kind not in ("word", *COMPACT):
