@@ -123,11 +123,19 @@ def trees(outline, begins, limit):
     ]
 
 
-def log_prob(tokens):
-    state, total = (BOS + 7) % STATES, 0.0
+def log_prob(tokens, outline, begins):
+    """Of the tree, its words given: of each choice between brackets and a word."""
+    state, total, words = (BOS + 7) % STATES, 0.0, 0
+    brackets = [*itertools.chain(*PAIRS)]
     for token in tokens:
-        logits = np.float64(TABLE[state])
-        total += logits[token] - np.log(np.exp(logits).sum())
+        chances = np.exp(np.float64(TABLE[state]))
+        chances /= chances.sum()
+        if token in (*brackets, EOS):
+            total += np.log(chances[token])
+        else:
+            if begins[words]:  # else there is no choice
+                total += np.log(1 - chances[[*brackets, EOS]].sum())
+            words += 1
         state = (state * 31 + token + 7) % STATES
     return total
 
@@ -148,7 +156,7 @@ def test_a_beam_as_wide_as_there_are_trees_finds_all_in_their_order(row, alpha):
     assert len(all_trees) == SMALL[row]
     found = search([row], beams=64, n_best=64, alpha=alpha)
     answers = written(found, 0)
-    scores = {t: log_prob(t) / ((5 + len(t)) / 6) ** alpha for t in all_trees}
+    scores = {t: log_prob(t, *row[:2]) / ((5 + len(t)) / 6) ** alpha for t in all_trees}
     assert set(answers) == set(all_trees)
     assert answers == sorted(all_trees, key=lambda t: -scores[t])
     best = [scores[t] for t in answers]
@@ -168,8 +176,10 @@ def test_every_search_writes_trees_alone(options):
             assert is_tree(answer, outline, begins) and len(answer) <= limit
 
 
-def test_a_tree_is_as_likely_as_the_model_says_not_as_the_choice_left():
-    found = search(ROWS, beams=1)
-    for i in range(len(ROWS)):
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_tree_is_as_likely_as_the_model_says_of_given_words(sample):
+    found = search(ROWS, beams=1, sample=sample)
+    for i, (outline, begins, _) in enumerate(ROWS):
         [answer] = written(found, i)
-        assert found.log_probs[i, 0] == pytest.approx(log_prob(answer), rel=1e-5)
+        expected = log_prob(answer, outline, begins)
+        assert found.log_probs[i, 0] == pytest.approx(expected, rel=1e-5)

@@ -86,6 +86,10 @@ def test_what_leaves_no_choice_of_a_tree_is_refused(run):
         config.load("parsing", changes | {"decode.well_formed": "false"})
     [reply] = run.replies(["a b c d e"], max_length=7)
     assert "a tree over 5 words has at least 8 pieces, but an answer 7" in reply.error
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setitem(vars(run.task), "pairs", ())
+        with pytest.raises(UserError, match="no bracket is one piece"):
+            run.replies(["birds sing"])
     [reply] = run.replies(["birds sing"], prefixes=["(S"])
     assert "a tree begins with no prefix" in reply.error
 

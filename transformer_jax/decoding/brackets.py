@@ -5,27 +5,32 @@ at every step only these are possible: the next token of the outline; a bracket 
 opens, while words are left to go into it; the one that closes the innermost, unless it
 is empty or words would stay outside of all; the end, behind a whole tree. A bracket
 opens only if the answer's limit leaves room to close it: every answer is a tree.
+
+What is searched is the likeliest tree of given words. So a word is as likely as it is
+that any word comes next, not that this one does: it would be put off by brackets.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Float, Int
 
-from transformer_jax.decoding import Question
+from transformer_jax.decoding import NEVER, Question
 from transformer_jax.ids import EOS
 
 Pairs = tuple[tuple[int, int], ...]  # tokens that open, and those that close them
 ROOT = 3  # a tree has these tokens more than its outline, at least: ( ) and the end
 
 
-def possible(
+def steer(
+    logits: Float[Array, "BK V"],
     tokens: Int[Array, "B K L"],
     step: Int[Array, ""],
     question: Question,
     pairs: Pairs,
-    vocab: int,
-) -> Bool[Array, "B K V"]:
-    """Which tokens may come next; `tokens` holds `step` of each hypothesis."""
+) -> Float[Array, "BK V"]:
+    """The logits of what may come next; `tokens` holds `step` of each hypothesis."""
+    vocab = logits.shape[-1]
     opened, closed = np.array(pairs).T
     depth_of = np.zeros(vocab, np.int32)
     depth_of[opened], depth_of[closed] = 1, -1
@@ -58,12 +63,18 @@ def possible(
     may_close = between & (depth > 0) & ~behind_open & ((depth > 1) | (left == 0))
     may_end = (depth == 0) & (left == 0)
 
-    def only(token, where):
-        return (jnp.arange(vocab) == token[..., None]) & where[..., None]
+    def one(token, where):
+        where, token = where.reshape(-1, 1), token.reshape(-1, 1)
+        return where & (jnp.arange(vocab) == token)
 
-    return (
-        (jnp.asarray(depth_of > 0) & may_open[..., None])
-        | only(following, may_write)
-        | only(jnp.asarray(closer_of)[innermost], may_close)
-        | only(jnp.full_like(depth, EOS), may_end)
+    word = (depth_of == 0) & (np.arange(vocab) != EOS)
+    any_word = jax.nn.logsumexp(logits, axis=-1, keepdims=True, where=word)
+    whatever = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    word_logit = jnp.where(between.reshape(-1, 1), any_word, whatever)
+    brackets = (
+        (jnp.asarray(depth_of > 0) & may_open.reshape(-1, 1))
+        | one(jnp.asarray(closer_of)[innermost], may_close)
+        | one(jnp.full_like(depth, EOS), may_end)
     )
+    logits = jnp.where(brackets, logits, NEVER)
+    return jnp.where(one(following, may_write), word_logit, logits)

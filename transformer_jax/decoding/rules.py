@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.decoding import NEVER, Options, Question
-from transformer_jax.decoding.brackets import Pairs, possible
+from transformer_jax.decoding.brackets import Pairs, steer
 from transformer_jax.ids import EOS
 
 
@@ -82,8 +82,7 @@ def allow(
         repeats = repeats.reshape(logits.shape)
         logits = jnp.where(repeats & ~is_end, NEVER, logits)
     if question.outline is not None:
-        trees = possible(tokens, step, question, pairs, vocab)
-        logits = jnp.where(trees.reshape(logits.shape), logits, NEVER)
+        logits = steer(logits, tokens, step, question, pairs)
     return logits
 
 

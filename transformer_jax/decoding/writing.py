@@ -97,7 +97,10 @@ class Writing:
             found = best_next(w.logits, w.tokens, w.step, *rules, 1)
             return found[0][..., 0], found[1][..., 0]
         log_probs = jax.nn.log_softmax(by_hypothesis(w.logits, w.tokens))
-        allowed = narrow(allow(log_probs, w.tokens, w.step, *rules), options)
+        allowed = allow(log_probs, w.tokens, w.step, *rules)
+        # An end that is forbidden is still forced; a word that is given counts more.
+        log_probs = jnp.maximum(log_probs, allowed)
+        allowed = narrow(allowed, options)
         log_probs, allowed = (
             a.reshape(*w.done.shape, -1) for a in (log_probs, allowed)
         )

@@ -153,6 +153,11 @@ class Task(translation.Task):
         asked = dataclasses.replace(asked, text=line)
         if not (asked.source and options.well_formed):
             return asked
+        if not self.pairs:
+            raise UserError(
+                "no bracket is one piece of this run's vocabulary: without "
+                "decode.well_formed (predict --nowell_formed) it writes as it likes"
+            )
         if asked.prefix:
             raise Refused("a tree begins with no prefix (decode.well_formed)")
         outline, begins = self._outline(line.split())

@@ -338,19 +338,21 @@ class Task(Base):
 
     def pieces(self, source: str, target: str) -> tuple[list[str], list[str]]:
         """The pieces that the encoder and the decoder read, ends included."""
-        read = [BOS, *self.target_tokenizer.encode(target)]
-        return (
-            self.source_tokenizer.pieces([*self.source_tokenizer.encode(source), EOS]),
-            self.target_tokenizer.pieces(read),
-        )
+        read = self._teacher_forced(source, target)
+        return tuple(t.pieces(ids) for t, ids in zip(self._both, read, strict=True))
+
+    def _teacher_forced(self, source: str, target: str) -> tuple[list[int], list[int]]:
+        """What the encoder reads, and the decoder when it is told the target."""
+        [row] = self.encode([{"source": source, "target": target}])
+        return row["source"], [BOS, *row["target"][:-1]]
 
     def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
         """Weights [layers, heads, queries, keys] while a target is read.
 
         Of `encoder`, `decoder` and `cross`, those that the model has.
         """
-        source_ids = jnp.asarray([[*self.source_tokenizer.encode(source), EOS]])
-        target_ids = jnp.asarray([[BOS, *self.target_tokenizer.encode(target)]])
+        read = self._teacher_forced(source, target)
+        source_ids, target_ids = (jnp.asarray([ids]) for ids in read)
         self.check_positions(max(source_ids.size, target_ids.size), "a sentence")
         outputs = self.module.apply(
             {"params": params},
