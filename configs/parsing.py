@@ -14,8 +14,8 @@ well-formed before repair, 7 minutes. Two earlier trainings, of other first weig
 F1 99.38 and 99.86, 99.0 and 99.8 % well-formed.
 Measured (commit 818badf): ptb_sample F1 69.69 of dev's 273 sentences (precision 73.7,
 recall 66.1, 8.1 % exact; greedy 63.57), 3.9 million parameters, 53 minutes on one CPU
-core that did other work too; the loss of dev still fell at the end. With XX in its trees
-and free to write what it liked it had 27.9 after half of the updates.
+core that did other work too; the loss of dev still fell at the end. With XX in its
+trees, and free to write what it liked, it had 27.9 after half of the updates.
 The others: not yet measured.
 """
 
