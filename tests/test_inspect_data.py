@@ -15,7 +15,6 @@ from transformer_jax.prepare import prepare
 from transformer_jax.run import Folder
 
 PAIRS = generate("train", 607)
-PARSED = {"decode.extra_length": "9"}  # room for brackets
 
 
 def inspect(*options):
@@ -109,13 +108,13 @@ def test_what_is_read_in_lower_case_comes_back_in_lower_case(prepared, capsys):
 def test_trees_that_are_learnt_with_their_words_come_back(prepared, capsys):
     words = {"data.leaves": "words", "tokenizer.kind": "bpe"}
     words["tokenizer.shared"] = "true"
-    config, found = prepared("parsing", **words, **PARSED)
+    config, found = prepared("parsing", **words)
     assert not inspect_data._check_round_trip(config, found.task, found.train)
     assert not capsys.readouterr().out
 
 
 def test_a_parser_is_given_words_that_stand_apart(prepared):
-    for found in inspect_data._inspect_text(prepared("parsing", **PARSED)[1]).values():
+    for found in inspect_data._inspect_text(prepared("parsing")[1]).values():
         assert not any("as if tokenised" in f.text for f in found)
 
 

@@ -262,7 +262,8 @@ def test_a_run_without_capitals_is_scored_so_and_says_so(tiny_run_of, scored):
     assert first.startswith("BLEU = ") and "case:lc" in first
     entry = json.loads((run / "scores.json").read_text())["test"]
     assert "case:lc" in entry["bleu_signature"] and "case:lc" in entry["chrf_signature"]
-    assert "case:mixed" in entry["bleu_intl_signature"]
+    assert "case:lc" in entry["bleu_tok_lc_signature"]
+    assert "bleu_intl" not in entry  # it says nothing of such a run
 
 
 def test_two_runs_are_compared_by_paired_bootstrap(tiny_run, scored, tmp_path):

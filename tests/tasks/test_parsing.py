@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import transformer_jax
 from transformer_jax import answering, config
 from transformer_jax.data import treebank, trees
 from transformer_jax.data.tokenizer import SPACE
+from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
 from transformer_jax.tasks import parsing
 from transformer_jax.tasks.translation import Answer
@@ -74,22 +76,25 @@ def test_a_sentence_is_parsed_whole_or_not_at_all(run):
 
 
 def test_what_leaves_no_choice_of_a_tree_is_refused(run):
-    with pytest.raises(UserError, match="share a vocabulary: set tokenizer.shared"):
-        config.load("parsing", {"data.leaves": "words"})
     for changes, problem in (
-        ({"decode.extra_length": "3"}, "at least 4 pieces more than its words"),
+        ({"data.leaves": "words"}, "set tokenizer.shared=True and tokenizer.kind bpe"),
+        ({**WORDS, "data.train_tags": "<x>"}, "a tag is no word of the tree"),
+        ({"tokenizer.lowercase": "true"}, "labels of trees have capitals"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            config.load("parsing", changes)
+    for changes, problem in (
         ({"tokenizer.kind": "char"}, "tokenizer.kind 'char' has none: use word"),
         ({"decode.no_repeat": "2"}, "obeys neither no_repeat 2 nor min_length 0"),
     ):
         with pytest.raises(UserError, match=problem):
             config.load("parsing", changes)
         config.load("parsing", changes | {"decode.well_formed": "false"})
+    [fits, too_short] = (run.task.parse("a b c d e", options=o) for o in (
+        Options(beams=1, max_length=n, well_formed=True) for n in (8, 7)))  # fmt: skip
+    assert len(fits.outline) == 5 and not too_short.outline
     [reply] = run.replies(["a b c d e"], max_length=7)
-    assert "a tree over 5 words has at least 8 pieces, but an answer 7" in reply.error
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setitem(vars(run.task), "pairs", ())
-        with pytest.raises(UserError, match="no bracket is one piece"):
-            run.replies(["birds sing"])
+    assert reply.text and reply.answer.repairs
     [reply] = run.replies(["birds sing"], prefixes=["(S"])
     assert "a tree begins with no prefix" in reply.error
 
@@ -101,15 +106,29 @@ def test_words_in_the_trees_that_are_learnt_are_those_of_the_sentence(run_of_wor
     learnt = run.task.target_tokenizer.decode(row["target"])
     assert learnt == "(S(NP birds)NP sing)S"
     assert run.task.reference(record) == "(S (NP (XX birds)) (XX sing))"
-    assert run.task.fingerprint.endswith("-words")
+    assert run.task.fingerprint.endswith("-words-compact")
+
+
+def test_an_answer_can_be_read_as_a_target_again(run, run_of_words):
+    linear = {"source": "birds sing", "target": "(S (NP XX )NP XX )S"}
+    tree = {**linear, "target": run.task.reference(linear)}
+    assert tree["target"] == "(S (NP (XX birds)) (XX sing))"
+    for found in (run, run_of_words):
+        assert found.task.texts(tree) == found.task.texts(linear)
+        [reading] = found.task.read(found.params, [tuple(tree.values())], found.mesh)
+        assert np.isfinite(reading.log_probs).all()
+
+
+def test_what_is_unknown_stays_inside_of_its_word(run_of_words):
+    written = "(S(NP z ⁇  ⁇ a)NP sing)S"
+    assert run_of_words.task._linearised(written) == "(S (NP XX )NP XX )S"
 
 
 def test_each_bracket_is_one_piece(run, run_of_words):
     for found in (run, run_of_words):
         tokenizer = found.task.target_tokenizer
         pairs = [tokenizer.pieces(pair) for pair in found.task.pairs]
-        labels = {tuple(p.lstrip(SPACE)[1:] for p in pair) for pair in pairs}
-        assert ("NP", "NP") in labels and all(a == b for a, b in labels)
+        assert ["(NP", ")NP"] in [[p.lstrip(SPACE) for p in pair] for pair in pairs]
         text = found.task.texts({"source": "a", "target": "(S (NP XX )NP )S"})["target"]
         ids = [i for pair in found.task.pairs for i in pair]
         assert sum(i in ids for i in tokenizer.encode(text)) == 4

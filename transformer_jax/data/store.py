@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.data import cache
+from transformer_jax.errors import UserError
 
 FORMAT = 3  # of the files; part of the fingerprint
 SHOWN = 3  # examples of each reason in a ledger
@@ -133,7 +134,8 @@ def _write(records, columns, encode, make_filter, progress, folder) -> None:
         writers = {n: _Writer(files, folder, n, c) for n, c in columns.items()}
         for chunk in _chunks(records):
             kept = []
-            for record, row in zip(chunk, encode(chunk), strict=True):
+            rows = _encoded(encode, chunk, records, number)
+            for record, row in zip(chunk, rows, strict=True):
                 reason = why_not(record, row)
                 if reason:
                     _note(dropped, reason, records.where(number), record)
@@ -151,6 +153,19 @@ def _write(records, columns, encode, make_filter, progress, folder) -> None:
     }
     text = json.dumps(about, indent=1, ensure_ascii=False)
     (folder / "store.json").write_text(text)
+
+
+def _encoded(encode, chunk: list, records, first: int) -> list:
+    """The rows of a chunk; an example that cannot be encoded is named with its line."""
+    try:
+        return encode(chunk)
+    except UserError:
+        for number, record in enumerate(chunk, first):
+            try:
+                encode([record])
+            except UserError as error:
+                raise UserError(f"{records.where(number)}: {error}") from None
+        raise
 
 
 def _note(dropped: dict, reason: str, where: str, record: dict) -> None:

@@ -157,7 +157,7 @@ def find_problems(options: Any) -> list[str]:
     if options.well_formed and (options.no_repeat or options.min_length):
         problems.append(
             f"decode.well_formed: a tree over given words obeys neither no_repeat "
-            f"{options.no_repeat} nor min_length {options.min_length}: leave them 0"
+            f"{options.no_repeat} nor min_length {options.min_length}: use 0, or False"
         )
     if options.max_length and options.min_length > options.max_length:
         problems.append(

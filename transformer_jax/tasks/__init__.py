@@ -11,6 +11,8 @@ text or images. A task is a file of this folder with a class `Task` of `Base`:
     open(config, folder) → task              the same task, from a run directory
     fingerprint                              of all that decides the encoding
     columns                                  what a store holds of an example
+    texts(record) → record                   as its pieces are taken of it
+    framed(ids), ENDS                        what stands around a text's pieces
     encode(records) → rows of columns        several examples at once
     make_filter() → why_not(record, row)     why training leaves an example out, or None
     filter_fingerprint                       of all that decides this
@@ -23,6 +25,7 @@ text or images. A task is a file of this folder with a class `Task` of `Base`:
     loss(params, batch, key) → Sums          with dropout, or (key None) without
     means(sums, records) → scores            teacher-forced, of a whole split
     parse(line, max_length, prefix, number, options) → item; raises Refused
+    pairs                                    brackets that match, if it writes trees
     split(line, max_length) → lines          a line that is too long, in parts
     join(answers) → answer                   of the parts of a line
     question(record), reference(record)      an example, and its answer

@@ -9,6 +9,7 @@ score.
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -58,22 +59,23 @@ class Task(translation.Task):
     @classmethod
     def find_problems(cls, config: ConfigDict) -> list[str]:
         problems = super().find_problems(config)
-        kind, decode = config.tokenizer.kind, config.decode
-        if decode.well_formed and decode.extra_length <= ROOT and not decode.max_length:
-            problems.append(
-                f"decode.extra_length = {decode.extra_length}: a tree has at least "
-                f"{ROOT + 1} pieces more than its words (decode.well_formed)"
-            )
-        if config.data.leaves != trees.WORD and not config.tokenizer.shared:
-            problems.append(
-                f"data.leaves = {config.data.leaves!r}: words of trees and those of "
-                "sentences share a vocabulary: set tokenizer.shared=True"
-            )
-        if decode.well_formed and kind not in ("word", *COMPACT):
+        settings, words = config.tokenizer, config.data.leaves != trees.WORD
+        if config.decode.well_formed and settings.kind not in ("word", *COMPACT):
             problems.append(
                 f"decode.well_formed needs brackets that are one piece each, and "
-                f"tokenizer.kind {kind!r} has none: use word, bpe or unigram, or False"
+                f"tokenizer.kind {settings.kind!r} has none: use word, bpe or unigram, "
+                "or False"
             )
+        if words and not (settings.shared and settings.kind in COMPACT):
+            problems.append(
+                f"data.leaves = {config.data.leaves!r}: words of trees and those of "
+                "sentences share pieces: set tokenizer.shared=True and tokenizer.kind "
+                f"bpe or unigram, not {settings.kind}"
+            )
+        if words and config.data.train_tags:
+            problems.append("data.leaves: a tag is no word of the tree: use XX")
+        if settings.lowercase:
+            problems.append("tokenizer.lowercase: the labels of trees have capitals")
         return problems
 
     @classmethod
@@ -84,15 +86,12 @@ class Task(translation.Task):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        return super().fingerprint + (self._leaves != trees.WORD) * "-words"
+        form = (self._leaves != trees.WORD) * "-words" + self._compact * "-compact"
+        return super().fingerprint + form
 
     @property
     def _leaves(self) -> str:
         return self.config.data.leaves
-
-    @property
-    def _compact(self) -> bool:
-        return self.config.tokenizer.kind in COMPACT
 
     @classmethod
     def symbols(cls, config: ConfigDict, records: Any) -> dict[str, list[str]]:
@@ -104,29 +103,40 @@ class Task(translation.Task):
         return {**super().symbols(config, records), "target": sorted(brackets)}
 
     @functools.cached_property
+    def _brackets(self) -> dict[str, int]:
+        """The pieces that are a whole bracket, each with its label."""
+        vocabulary = range(self.target_tokenizer.vocab_size)
+        pieces = enumerate(self.target_tokenizer.pieces(vocabulary))
+        return {p: i for i, p in pieces if re.fullmatch(f"{SPACE}?[()]\\w\\S*", p)}
+
+    @functools.cached_property
     def pairs(self) -> Pairs:
         """The pieces that open and close a phrase of each label."""
-        vocabulary = range(self.target_tokenizer.vocab_size)
-        pieces = self.target_tokenizer.pieces(vocabulary)
-        places = {piece.removeprefix(SPACE): i for i, piece in enumerate(pieces)}
-        opened = [piece for piece in places if piece[:1] == "(" and piece[1:]]
-        closed = [f"){piece[1:]}" for piece in opened]
+        closers = {p: p.replace("(", ")") for p in self._brackets if "(" in p}
         return tuple(
-            (places[a], places[b])
-            for a, b in zip(opened, closed, strict=True)
-            if b in places
+            (self._brackets[a], self._brackets[b])
+            for a, b in closers.items()
+            if b in self._brackets
         )
 
+    @functools.cached_property
+    def _compact(self) -> bool:
+        """Whether brackets are pieces by themselves, not words with their space."""
+        return any(piece[0] in "()" for piece in self._brackets)
+
     def texts(self, record: dict[str, str]) -> dict[str, str]:
-        """The record with its tree as it is to be written."""
+        """The record with its tree as it is to be written; a bracketed one, too."""
         tree = record["target"]
-        if self._leaves != trees.WORD:
+        if re.search(r"\)(?=[\s)]|$)", tree):  # a bracket that closes names no label
+            tree = " ".join(map(trees.linearise, trees.read(tree)))
+        if self._leaves != trees.WORD and trees.WORD in tree.split():
             tree = trees.with_words(tree, record["source"].split())
         return record | {"target": trees.compact(tree) if self._compact else tree}
 
     def _linearised(self, written: str) -> str:
         """What was written, as trees are linearised."""
-        tree = trees.spaced(written) if self._compact else written
+        # What is unknown is written with spaces around it, inside of a word, too.
+        tree = trees.spaced(written.replace(" ⁇ ", "⁇")) if self._compact else written
         return tree if self._leaves == trees.WORD else trees.without_words(tree)
 
     def reference(self, record: dict[str, str]) -> str:
@@ -148,25 +158,17 @@ class Task(translation.Task):
         number: int = 0,
         options: Options | None = None,
     ) -> Asked:
+        prefix = trees.compact(prefix) if self._compact else prefix
         asked = super().parse(line, max_length, prefix, number, options)
         options = options or Options(**self.config.decode)
         asked = dataclasses.replace(asked, text=line)
-        if not (asked.source and options.well_formed):
+        if not (asked.source and options.well_formed and self.pairs):
             return asked
-        if not self.pairs:
-            raise UserError(
-                "no bracket is one piece of this run's vocabulary: without "
-                "decode.well_formed (predict --nowell_formed) it writes as it likes"
-            )
         if asked.prefix:
             raise Refused("a tree begins with no prefix (decode.well_formed)")
         outline, begins = self._outline(line.split())
-        needed, limit = len(outline) + ROOT, longest_answer(asked, options)
-        if needed > limit:
-            raise Refused(
-                f"a tree over {len(line.split())} words has at least {needed} pieces, "
-                f"but an answer {limit} at most: raise decode.extra_length"
-            )
+        if len(outline) + ROOT > longest_answer(asked, options):
+            return asked  # no tree fits: what is written is repaired, and counted
         return dataclasses.replace(asked, outline=outline, begins=begins)
 
     def _outline(self, words: list[str]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
