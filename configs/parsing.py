@@ -46,6 +46,7 @@ def get_config(variant="treebank"):
     config.model.d_model = 1024
     config.model.d_ff = 4096
     config.model.num_heads = 16
+    config.decode.well_formed = False  # the paper tells of no such rule
     config.decode.beams = 21
     config.decode.alpha = 0.3
     config.decode.extra_length = 300

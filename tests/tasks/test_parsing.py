@@ -177,4 +177,5 @@ def test_the_papers_decoding_is_in_its_configs():
         loaded = config._run_file(f"parsing:{variant}")
         decode = loaded.decode
         assert (decode.beams, decode.alpha, decode.extra_length) == (21, 0.3, 300)
+        assert not decode.well_formed
         assert loaded.model.encoder_layers == 4 and loaded.model.d_model == 1024
