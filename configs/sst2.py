@@ -33,7 +33,9 @@ def get_config():
     config.model.d_ff = 128
     config.model.num_heads = 4
     config.model.norm = "pre"
-    config.model.dropout_embedding = 0.5  # so few sentences are soon known by heart
+    config.model.pooling = "mean"
+    config.model.dropout_words = 0.3  # so few sentences are soon known by heart
+    config.model.dropout_embedding = 0.3
     config.model.dropout_residual = 0.3
 
     config.train.steps = 1000

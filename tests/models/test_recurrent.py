@@ -204,7 +204,7 @@ def test_bfloat16_keeps_parameters_states_and_logits_in_float32():
     assert 1e-4 < error < 0.1 * np.abs(exact[real]).max()
 
 
-@pytest.mark.parametrize("kind", ["embedding", "residual"])
+@pytest.mark.parametrize("kind", ["words", "embedding", "residual"])
 def test_each_dropout_rate_alone_changes_training_and_never_evaluation(kind):
     module, plain = Recurrent(config(**{f"dropout_{kind}": 0.3})), forward(**LSTM)
     run = jax.jit(module.apply, static_argnames="train")

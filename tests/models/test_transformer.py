@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
+from transformer_jax.ids import BOS, EOS
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.transformer import (
     LanguageModel,
@@ -25,7 +26,7 @@ from transformer_jax.tasks.translation import shift_right
 B, T, S, D, V, ROWS = 2, 3, 5, 14, 19, 23
 SOURCE = jnp.array([[4, 9, 6, 11, 3], [5, 8, 3, 0, 0]])
 TARGET = jnp.array([[7, 12, 3], [13, 3, 0]])
-DROPOUTS = ("embedding", "residual", "attention", "feed_forward")
+DROPOUTS = ("words", "embedding", "residual", "attention", "feed_forward")
 
 
 def config(**changes):
@@ -297,7 +298,8 @@ def primitives(program):
 @pytest.mark.parametrize(
     ("kind", "places"),
     [
-        ("embedding", 2),  # source and target
+        ("words", 2),  # source and target
+        ("embedding", 2),
         ("residual", 2 + 3),  # each sublayer of encoder and decoder
         ("attention", 1 + 2),
         ("feed_forward", 1 + 1),
@@ -328,6 +330,20 @@ def test_each_dropout_rate_alone_changes_training_and_never_evaluation(kind):
     assert np.abs(dropped - plain).max() > 1e-2
     np.testing.assert_array_equal(one_layer(params, **rate), dropped)
     assert not np.array_equal(one_layer(params, seed=1, **rate), dropped)
+
+
+def test_word_dropout_blanks_whole_words_but_not_where_a_text_begins_and_ends():
+    table, rate = TokenEmbedding(V, V, D, dropout=0.3), 0.3
+    words = jnp.asarray(np.random.default_rng(0).integers(4, V, (50, 40)))
+    tokens = words.at[:, 0].set(BOS).at[:, -1].set(EOS)
+    params = table.init(jax.random.key(0), tokens)
+    plain = table.apply(params, tokens)
+    np.testing.assert_array_equal(table.apply(params, tokens, False), plain)
+    vectors = table.apply(params, tokens, True, rngs={"dropout": jax.random.key(1)})
+    blank = np.asarray((vectors == 0).all(-1))
+    np.testing.assert_array_equal(np.asarray(vectors)[~blank], plain[~blank])
+    assert not blank[:, 0].any() and not blank[:, -1].any()
+    assert blank[:, 1:-1].mean() == pytest.approx(rate, abs=0.03)
 
 
 def test_recomputing_layers_changes_no_parameter_output_or_gradient():

@@ -103,6 +103,26 @@ def test_only_the_special_token_is_read_and_padding_by_nobody(run):
     assert np.abs(real - longer).max() > 1e-3  # a token there would be read
 
 
+def test_the_mean_of_all_tokens_can_be_read_instead_and_still_no_padding(run):
+    changed = config.load("opinions", {"model.pooling": "mean"})
+    special = run["label"].task
+    mean = Task(changed, special.tokenizer, special.scale)
+    params = mean.init(jax.random.key(3))
+    tokens = jnp.asarray([mean.parse(TEXTS[1])])
+    padded = jnp.pad(tokens, ((0, 1), (0, 5)))  # the second row is padding alone
+    plain, longer = (mean._apply(params, t) for t in (tokens, padded))
+    np.testing.assert_allclose(plain[0], longer[0], atol=1e-5)
+    assert np.isfinite(longer).all()
+
+    x, _ = mean.module.apply(
+        {"params": params}, tokens, jnp.ones_like(tokens), method="encode"
+    )
+    head = params["head"]
+    expected = x[0].mean(0) @ head["kernel"] + head["bias"]
+    np.testing.assert_allclose(plain[0], expected, atol=1e-5)
+    assert np.abs(expected - (x[0, 0] @ head["kernel"] + head["bias"])).max() > 1e-2
+
+
 def test_a_squared_error_and_a_likelihood_are_what_is_summed(run):
     for kind in ("label", "score"):
         task, params = run[kind].task, run[kind].params

@@ -1,10 +1,12 @@
 """An encoder alone, and what reads its last layer: a head, or the embedding table.
 
-    Classifier   logits = W · encoder(x)[special token] + b
+    Classifier   logits = W · pool(encoder(x)) + b
     MaskedLM     logits = encoder(x) Eᵀ, at the places that are asked for
 
 The special token is the first of every sequence. It attends to all others, so what it
-has become after the last layer stands for the whole. One output makes a regression.
+has become after the last layer stands for the whole; or the mean of all tokens does,
+which asks less of attention where there is little to learn it from. One output makes a
+regression.
 Both have the encoder's parameters under the same paths: what one has learnt, the other
 can begin with.
 """
@@ -23,6 +25,8 @@ from transformer_jax.models.positions import PositionEncoding
 from transformer_jax.models.stack import Stack, TransformerConfig
 from transformer_jax.models.transformer import Outputs
 
+POOLINGS = ("special", "mean")
+
 
 class Encoder(nn.Module):
     """Tokens [B, S] to vectors [B, S, D]."""
@@ -32,7 +36,11 @@ class Encoder(nn.Module):
     def setup(self):
         c = self.config
         self.embedding = TokenEmbedding(
-            c.source_vocab_size, c.source_vocab_rows, c.d_model, c.dtype
+            c.source_vocab_size,
+            c.source_vocab_rows,
+            c.d_model,
+            c.dtype,
+            c.dropout_words,
         )
         self.positions = PositionEncoding(c.positions, c.d_model, c.max_positions)
         self.encoder = Stack(c, c.encoder_layers)
@@ -47,7 +55,7 @@ class Encoder(nn.Module):
         """The last layer's output, and the attention weights by layer."""
         c = self.config
         places = jnp.arange(tokens.shape[1])[None]
-        x = self.embedding(tokens) + self.positions(places)
+        x = self.embedding(tokens, train) + self.positions(places)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         mask = Mask(segments, segments)
         x, _, weights, _ = self.encoder(x, places, mask, train=train)
@@ -58,6 +66,7 @@ class Classifier(Encoder):
     """Sequences, of which the first token is the special one, to `outputs` numbers."""
 
     outputs: int
+    pooling: str = "special"
 
     def setup(self):
         super().setup()
@@ -70,8 +79,19 @@ class Classifier(Encoder):
         train: bool = False,
     ) -> Outputs:
         x, weights = self.encode(tokens, segments, train=train)
-        logits = self.head(x[:, 0]).astype(jnp.float32)
+        logits = self.head(pool(x, segments, self.pooling)).astype(jnp.float32)
         return Outputs(logits, encoder_attention=weights)
+
+
+def pool(
+    x: Float[Array, "B S D"], segments: Int[Array, "B S"], kind: str
+) -> Float[Array, "B D"]:
+    """One vector for each sequence: its special token's, or its tokens' mean."""
+    if kind == "special":
+        return x[:, 0]
+    real = (segments != 0)[..., None].astype(jnp.float32)
+    # A row of padding alone has no mean; nor is one asked for.
+    return (x * real).sum(1) / jnp.maximum(real.sum(1), 1)
 
 
 class MaskedLM(Encoder):

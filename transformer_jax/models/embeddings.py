@@ -4,6 +4,8 @@
 
 One table serves source, target and output when tied. Rows are padded for the hardware;
 the rows past the vocabulary can neither be predicted nor receive probability.
+Word dropout blanks whole tokens of what is read in training, so that no single one is
+relied on; the others are not scaled, for a text with gaps is not a louder text.
 """
 
 from typing import Any
@@ -12,8 +14,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.ids import EOS
 from transformer_jax.models.attention import MASKED
-from transformer_jax.models.layers import dense, dot_rows
+from transformer_jax.models.layers import dense, dot_rows, random_keep
 
 TIES = ("all", "decoder", "none")
 
@@ -25,6 +28,7 @@ class TokenEmbedding(nn.Module):
     rows: int
     d_model: int
     dtype: Any = jnp.float32
+    dropout: float = 0.0  # share of the tokens that are blank in training
 
     def setup(self):
         # σ = D^-½: a tied table is also the output layer, and √D brings the inputs
@@ -35,8 +39,15 @@ class TokenEmbedding(nn.Module):
             (self.rows, self.d_model),
         )
 
-    def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+    def __call__(
+        self, tokens: Int[Array, "B T"], train: bool = False
+    ) -> Float[Array, "B T D"]:
         vectors = jnp.take(self.embedding, tokens, axis=0)
+        if train and self.dropout:
+            key = self.make_rng("dropout")
+            keep = random_keep(key, 1.0 - self.dropout, tokens.shape)
+            keep |= tokens <= EOS  # where a text begins and ends is no word of it
+            vectors = jnp.where(keep[..., None], vectors, 0.0)
         return (vectors * self.d_model**0.5).astype(self.dtype)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
@@ -56,22 +67,27 @@ class Tables(nn.Module):
     def setup(self):
         c = self.config
         target = c.vocab_size, c.vocab_rows
+        rest = c.d_model, c.dtype, c.dropout_words
         if c.tie == "all":
-            self.embedding = TokenEmbedding(*target, c.d_model, c.dtype)
+            self.embedding = TokenEmbedding(*target, *rest)
         else:
             source = c.source_vocab_size, c.source_vocab_rows
-            self.source_embedding = TokenEmbedding(*source, c.d_model, c.dtype)
-            self.target_embedding = TokenEmbedding(*target, c.d_model, c.dtype)
+            self.source_embedding = TokenEmbedding(*source, *rest)
+            self.target_embedding = TokenEmbedding(*target, *rest)
         if c.tie == "none":
             self.projection = dense(c.vocab_rows, c.dtype, use_bias=False)
 
-    def embed_source(self, tokens: Int[Array, "R T"]) -> Float[Array, "R T D"]:
+    def embed_source(
+        self, tokens: Int[Array, "R T"], train: bool = False
+    ) -> Float[Array, "R T D"]:
         tied = self.config.tie == "all"
-        return (self.embedding if tied else self.source_embedding)(tokens)
+        return (self.embedding if tied else self.source_embedding)(tokens, train)
 
-    def embed_target(self, tokens: Int[Array, "R T"]) -> Float[Array, "R T D"]:
+    def embed_target(
+        self, tokens: Int[Array, "R T"], train: bool = False
+    ) -> Float[Array, "R T D"]:
         tied = self.config.tie == "all"
-        return (self.embedding if tied else self.target_embedding)(tokens)
+        return (self.embedding if tied else self.target_embedding)(tokens, train)
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
         tie = self.config.tie

@@ -42,6 +42,7 @@ class RecurrentConfig:
     bidirectional: bool = True
     attention: str = "additive"
     tie: str = "all"
+    dropout_words: float = 0.0
     dropout_embedding: float = 0.0
     dropout_residual: float = 0.0
     dtype: str = "float32"
@@ -292,7 +293,7 @@ class Recurrent(Tables):
         Positions are not needed: each sentence begins a row, and order is all.
         """
         memory, states = self.encode(source, source_segments, source_positions, train)
-        x = self._drop(self.embed_target(target), train)
+        x = self._drop(self.embed_target(target, train), train)
         x, _ = self.decoder(x, target_segments != 0, states, train)
         x, weights = self._look(x, self._static(memory, source_segments))
         by_head = () if weights is None else (weights[:, None],)
@@ -306,7 +307,7 @@ class Recurrent(Tables):
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
         """The encoder's output, and each layer's state at the end of the sentence."""
-        x = self._drop(self.embed_source(source), train)
+        x = self._drop(self.embed_source(source, train), train)
         return self.encoder(x, segments != 0, train=train)
 
     def start(self, batch: dict, length: int) -> tuple[dict, State]:

@@ -60,6 +60,7 @@ class TransformerConfig:
     relative_buckets: int = 32
     relative_distance: int = 128
     tie: str = "all"
+    dropout_words: float = 0.0
     dropout_embedding: float = 0.0
     dropout_residual: float = 0.0
     dropout_attention: float = 0.0

@@ -90,7 +90,7 @@ class Seq2Seq(Tables):
         c = self.config
         positions = _count(source) if positions is None else positions
         place = self.source_positions if c.positions == "learned" else self.positions
-        x = self.embed_source(source) + place(positions)
+        x = self.embed_source(source, train) + place(positions)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         mask = Mask(segments, segments)
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
@@ -119,7 +119,7 @@ class Seq2Seq(Tables):
     def _embed_target(self, tokens, positions, train):
         c = self.config
         place = self.target_positions if c.positions == "learned" else self.positions
-        x = self.embed_target(tokens) + place(positions)
+        x = self.embed_target(tokens, train) + place(positions)
         return sharding.constrain(self.drop(x.astype(c.dtype), train))
 
 
@@ -130,7 +130,9 @@ class LanguageModel(nn.Module):
 
     def setup(self):
         c = self.config
-        self.embedding = TokenEmbedding(c.vocab_size, c.vocab_rows, c.d_model, c.dtype)
+        self.embedding = TokenEmbedding(
+            c.vocab_size, c.vocab_rows, c.d_model, c.dtype, c.dropout_words
+        )
         if c.tie == "none":
             self.projection = dense(c.vocab_rows, c.dtype, use_bias=False)
         self.positions = _positions(c)
@@ -171,7 +173,7 @@ class LanguageModel(nn.Module):
         return _extend(self, self._embed, tokens, positions, (None, None), state)
 
     def _embed(self, tokens, positions, train):
-        x = self.embedding(tokens) + self.positions(positions)
+        x = self.embedding(tokens, train) + self.positions(positions)
         return sharding.constrain(self.drop(x.astype(self.config.dtype), train))
 
 

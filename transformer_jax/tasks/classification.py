@@ -1,6 +1,7 @@
 """Classification and regression: a text in, a label or a number out.
 
-Every text begins with a special token, whose last representation a linear head reads.
+Every text begins with a special token, whose last representation a linear head reads
+(`model.pooling = "special"`; of "mean", the mean of all tokens).
 A label costs its negative log-likelihood, a number the square of its error, counted in
 standard deviations of the training numbers.
 """
@@ -29,7 +30,7 @@ from transformer_jax.decoding.engine import bucket
 from transformer_jax.decoding.reading import Forward
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
-from transformer_jax.models.classifier import Classifier
+from transformer_jax.models.classifier import POOLINGS, Classifier
 from transformer_jax.tasks import TEXT_FILE, Refused, Text, sizes
 
 FIELDS = ("text", "label")
@@ -64,6 +65,7 @@ class Task(Text):
         "data.answers": KINDS,
         "data.batching": ("buckets",),
         "model.tie": ("none",),
+        "model.pooling": POOLINGS,
     }
     UNIT = "examples"
     ENDS = 2
@@ -74,6 +76,7 @@ class Task(Text):
         config.data.answers = "labels"  # labels (classes) | numbers (regression)
         config.train.label_smoothing = 0.0
         config.model.tie = "none"
+        config.model.pooling = "special"  # what the head reads: special (token) | mean
         config.checkpoint.best = "accuracy"
         for split in ("train", "validation", "test"):
             del config.data[f"{split}_tags"]
@@ -294,7 +297,7 @@ class Task(Text):
 
 def build(config: ConfigDict, vocab: int, outputs: int) -> Classifier:
     """The config's model for a vocabulary of this size."""
-    return Classifier(sizes(config, source_vocab=vocab), outputs)
+    return Classifier(sizes(config, source_vocab=vocab), outputs, config.model.pooling)
 
 
 def likeliest(output: Float[np.ndarray, "labels"], labels: Sequence[str]) -> Answer:

@@ -126,7 +126,7 @@ class Task(Base):
         del data.max_length, data.pack_length
         for key in ("decoder_layers", "max_positions", "tie"):
             del model[key]
-        del model.word_vectors, model.train_word_vectors
+        del model.word_vectors, model.train_word_vectors, model.dropout_words
         del config.filter, config.decode, config.tokenizer
 
     @classmethod
