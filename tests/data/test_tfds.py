@@ -62,6 +62,7 @@ class Questions(tensorflow_datasets.core.GeneratorBasedBuilder, skip_registratio
                     "question": {"text": kinds.Text(), "length": np.int32},
                     "answers": kinds.Sequence({"text": kinds.Text(), "at": np.int32}),
                     "label": kinds.ClassLabel(num_classes=3),
+                    "mood": kinds.ClassLabel(names=["bad", "fair", "good"]),
                     "grid": kinds.Tensor(shape=(2, 3), dtype=np.uint8),
                     "raw": kinds.Tensor(shape=(), dtype=np.str_),
                 }
@@ -82,6 +83,7 @@ class Questions(tensorflow_datasets.core.GeneratorBasedBuilder, skip_registratio
                     "question": {"text": f"line {i}\nnext", "length": i},
                     "answers": [{"text": f"ä{k}", "at": k} for k in range(i % 3)],
                     "label": i % 3,
+                    "mood": i % 3 if i else -1,
                     "grid": np.full((2, 3), i, np.uint8),
                     "raw": b"\xff" if i == 11 else b"fine",
                 },
@@ -164,6 +166,7 @@ def test_every_kind_of_feature(asked):
         "answers.text",
         "grid",
         "label",
+        "mood",
         "question.length",
         "question.text",
         "raw",
@@ -181,6 +184,11 @@ def test_of_a_source_of_text_labels_are_text_and_other_numbers_are_refused(asked
         data.update(text_column="question.text", label_column="label")
     source = Source(data, ("text", "label"))
     assert source.read("train")[5] == {"text": "line 5\nnext", "label": "2"}
+    with data.unlocked():
+        data.label_column = "mood"
+    named = Source(data, ("text", "label")).read("train")
+    assert [record["label"] for record in named][:4] == ["-1", "fair", "good", "bad"]
+    assert Split("questions", "train", asked)[5]["mood"] == 2
     with data.unlocked():
         data.text_column = "question.length"
     message = r"record 5: the text .'question.length', .* is 5 of type int"

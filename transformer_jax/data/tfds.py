@@ -23,7 +23,7 @@ import numpy as np
 from absl import flags
 
 from transformer_jax import cli
-from transformer_jax.data.records import Parallel, as_text
+from transformer_jax.data.records import SCALARS, Parallel, as_text
 from transformer_jax.errors import UserError, nearest
 
 SPLITS = ("train", "validation", "test")
@@ -42,7 +42,7 @@ class Split(Sequence[dict[str, Any]]):
     `name` may also be the folder of a prepared version. `columns` names the feature
     behind each field of a record, "question.text" a nested one; without it, features
     keep their names. Text is str, all else as TFDS gives it; with `texts`, all must be
-    text, or a label. Record 17 is train[17:18].
+    text, or a label, whose class is called by its name. Record 17 is train[17:18].
     """
 
     notes = ()
@@ -68,7 +68,12 @@ class Split(Sequence[dict[str, Any]]):
                     f"{self.name} has no feature {feature!r} for the {field}: it has "
                     f"{', '.join(known)}.{nearest(feature, known)}"
                 )
-        self._keys = {field: known[path] for field, path in self.columns.items()}
+        self._keys = {field: known[path][0] for field, path in self.columns.items()}
+        self._classes = {  # the names of the classes of labels
+            field: known[path][1].names
+            for field, path in self.columns.items()
+            if texts and getattr(known[path][1], "names", None)
+        }
         try:
             self._source, self._files = _read(builder, split)
         except Exception as error:  # TFDS raises whatever comes
@@ -104,6 +109,7 @@ class Split(Sequence[dict[str, Any]]):
     def fingerprint(self) -> str:
         """Of all that determines the records, wherever their files are."""
         about = [self.name, self.split, sorted(self.columns.items()), len(self)]
+        about += [self._classes] if self._classes else []
         digest = hashlib.sha256(json.dumps(about).encode())
         paths = [pathlib.Path(file.filename) for file in self._files]
         sizes = [path.stat().st_size for path in paths]
@@ -127,8 +133,11 @@ class Split(Sequence[dict[str, Any]]):
                     f"{self.where(row)}: the {field} is no UTF-8 text: {error}"
                 ) from None
             if self.texts:
+                value, names = record[field], self._classes.get(field, ())
+                if isinstance(value, SCALARS) and 0 <= value < len(names):
+                    value = names[value]  # of -1 the class is not told
                 column, where = self.columns[field], self.where(row)
-                record[field] = as_text(record[field], field, column, where)
+                record[field] = as_text(value, field, column, where)
         return record
 
 
@@ -216,10 +225,10 @@ def _explain(builder: Any, name: str, split: str, error: Exception) -> str:
 
 
 def _features(feature: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple]]:
-    """Names of features, 'answers.text' for a nested one, with the keys to it."""
+    """Names of features, 'answers.text' for a nested one, the keys to each, and it."""
     inner = getattr(feature, "feature", feature)  # of a sequence
     if not hasattr(inner, "items"):
-        yield ".".join(keys), keys
+        yield ".".join(keys), (keys, inner)
         return
     for key, part in inner.items():
         yield from _features(part, (*keys, key))
