@@ -270,6 +270,10 @@ def test_a_missing_config_file_names_the_nearest_shipped_one():
         ({"task": "language"}, ("language", "transformer", "base(task=…")),
         ({"model.name": "recurrent"}, ("recurrent", "translation", "base(task=…")),
         ({"model.dropout_residual": "1.0"}, ("1.0", "less than 1")),
+        (
+            {"model.dropout_words": "0.1", "data.train_tags": "<2en>"},
+            ("model.dropout_words = 0.1", "data.train_tags", "leave it 0.0"),
+        ),
         ({"mesh.sequence": "2"}, ("length_multiple", "2")),
         ({"mesh.tensor": "8"}, ("num_heads", "8")),
         ({"mesh.data": "0"}, ("at least 1",)),

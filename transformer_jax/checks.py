@@ -153,6 +153,12 @@ def _impossible_text(config: ConfigDict) -> list[str]:
     for path in filter(None, (p.strip() for p in settings.file.split(","))):
         if not pathlib.Path(path).is_file():
             problems.append(f"tokenizer.file: there is no file {path}")
+    if data.get("train_tags") and config.model.get("dropout_words"):
+        problems.append(
+            f"model.dropout_words = {config.model.dropout_words} would hide the tag of "
+            "as many sources, and data.train_tags is what tells the model what is "
+            "wanted: leave it 0.0"
+        )
     sampling = settings.get("sampling", 0.0)  # not every task has it
     if sampling and settings.kind not in ("unigram", "bpe", "file"):
         problems.append(

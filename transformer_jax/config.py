@@ -202,7 +202,7 @@ def _transformer(model: ConfigDict) -> None:
     model.relative_buckets = 32  # of distances, each with a number for each head
     model.relative_distance = 128  # from here on distances share a bucket
     model.tie = "all"  # source, target and output share a table: all | decoder | none
-    model.dropout_words = 0.0  # on whole tokens of what is read
+    model.dropout_words = 0.0  # share of the tokens read, the target's too, as unknown
     model.dropout_embedding = 0.1  # on embedding + position (5.4)
     model.dropout_residual = 0.1  # on each sublayer's output (5.4)
     model.dropout_attention = 0.0  # on the attention weights
@@ -220,7 +220,7 @@ def _recurrent(model: ConfigDict) -> None:
     model.bidirectional = True  # the encoder reads both ways, with half the width each
     model.attention = "additive"  # none | additive (Bahdanau) | dot (Luong, / √d_model)
     model.tie = "all"  # source, target and output share a table: all | decoder | none
-    model.dropout_words = 0.0  # on whole tokens of what is read
+    model.dropout_words = 0.0  # share of the tokens read, the target's too, as unknown
     model.dropout_embedding = 0.1  # on the embeddings
     model.dropout_residual = 0.1  # on each layer's output, on its way to the next
     model.dtype = "float32"  # of the computation: float32 | bfloat16; weights: float32

@@ -189,6 +189,10 @@ def test_of_a_source_of_text_labels_are_text_and_other_numbers_are_refused(asked
     named = Source(data, ("text", "label")).read("train")
     assert [record["label"] for record in named][:4] == ["-1", "fair", "good", "bad"]
     assert Split("questions", "train", asked)[5]["mood"] == 2
+    by = [Split("questions", "train", asked, {"label": "mood"}, t) for t in (0, 1)]
+    assert by[0].fingerprint != by[1].fingerprint  # the records are others
+    by = [Split("questions", "train", asked, {"label": "label"}, t) for t in (0, 1)]
+    assert by[0].fingerprint == by[1].fingerprint
     with data.unlocked():
         data.text_column = "question.length"
     message = r"record 5: the text .'question.length', .* is 5 of type int"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
-from transformer_jax.ids import BOS, EOS
+from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.transformer import (
     LanguageModel,
@@ -332,18 +332,18 @@ def test_each_dropout_rate_alone_changes_training_and_never_evaluation(kind):
     assert not np.array_equal(one_layer(params, seed=1, **rate), dropped)
 
 
-def test_word_dropout_blanks_whole_words_but_not_where_a_text_begins_and_ends():
-    table, rate = TokenEmbedding(V, V, D, dropout=0.3), 0.3
+def test_word_dropout_has_words_read_as_unknown_but_no_end_of_a_text():
+    table = TokenEmbedding(V, V, D, dropout=0.3)
     words = jnp.asarray(np.random.default_rng(0).integers(4, V, (50, 40)))
     tokens = words.at[:, 0].set(BOS).at[:, -1].set(EOS)
     params = table.init(jax.random.key(0), tokens)
     plain = table.apply(params, tokens)
     np.testing.assert_array_equal(table.apply(params, tokens, False), plain)
     vectors = table.apply(params, tokens, True, rngs={"dropout": jax.random.key(1)})
-    blank = np.asarray((vectors == 0).all(-1))
-    np.testing.assert_array_equal(np.asarray(vectors)[~blank], plain[~blank])
-    assert not blank[:, 0].any() and not blank[:, -1].any()
-    assert blank[:, 1:-1].mean() == pytest.approx(rate, abs=0.03)
+    unknown = np.asarray((vectors == table.apply(params, jnp.asarray([[UNK]]))).all(-1))
+    np.testing.assert_array_equal(np.asarray(vectors)[~unknown], plain[~unknown])
+    assert not unknown[:, 0].any() and not unknown[:, -1].any()
+    assert unknown[:, 1:-1].mean() == pytest.approx(0.3, abs=0.03)
 
 
 def test_recomputing_layers_changes_no_parameter_output_or_gradient():

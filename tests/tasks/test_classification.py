@@ -123,6 +123,21 @@ def test_the_mean_of_all_tokens_can_be_read_instead_and_still_no_padding(run):
     assert np.abs(expected - (x[0, 0] @ head["kernel"] + head["bias"])).max() > 1e-2
 
 
+def test_words_are_dropped_in_training_only(run):
+    rates = dict.fromkeys(("model.dropout_embedding", "model.dropout_residual"), "0.0")
+
+    def of(rate):
+        changed = config.load("opinions", rates | {"model.dropout_words": rate})
+        return Task(changed, run["label"].task.tokenizer, run["label"].task.scale)
+
+    never, task = of("0.0"), of("0.5")
+    params, tokens = task.init(jax.random.key(3)), jnp.asarray([task.parse(TEXTS[1])])
+    plain = never._apply(params, tokens, jax.random.key(0))
+    np.testing.assert_allclose(task._apply(params, tokens), plain, atol=1e-6)
+    dropped = [task._apply(params, tokens, jax.random.key(n)) for n in range(3)]
+    assert all(np.abs(other - plain).max() > 1e-3 for other in dropped)
+
+
 def test_a_squared_error_and_a_likelihood_are_what_is_summed(run):
     for kind in ("label", "score"):
         task, params = run[kind].task, run[kind].params

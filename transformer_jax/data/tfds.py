@@ -69,11 +69,11 @@ class Split(Sequence[dict[str, Any]]):
                     f"{', '.join(known)}.{nearest(feature, known)}"
                 )
         self._keys = {field: known[path][0] for field, path in self.columns.items()}
-        self._classes = {  # the names of the classes of labels
-            field: known[path][1].names
-            for field, path in self.columns.items()
-            if texts and getattr(known[path][1], "names", None)
-        }
+        self._classes = {}  # the names of the classes of labels, if they have any
+        for field, path in self.columns.items():
+            names = getattr(known[path][1], "names", None) or []
+            if texts and names != [str(number) for number in range(len(names))]:
+                self._classes[field] = names
         try:
             self._source, self._files = _read(builder, split)
         except Exception as error:  # TFDS raises whatever comes
@@ -133,9 +133,9 @@ class Split(Sequence[dict[str, Any]]):
                     f"{self.where(row)}: the {field} is no UTF-8 text: {error}"
                 ) from None
             if self.texts:
-                value, names = record[field], self._classes.get(field, ())
-                if isinstance(value, SCALARS) and 0 <= value < len(names):
-                    value = names[value]  # of -1 the class is not told
+                value, names = record[field], self._classes.get(field)
+                if names and isinstance(value, SCALARS) and 0 <= value < len(names):
+                    value = names[value]  # -1: not known
                 column, where = self.columns[field], self.where(row)
                 record[field] = as_text(value, field, column, where)
         return record

@@ -4,9 +4,9 @@
     MaskedLM     logits = encoder(x) Eᵀ, at the places that are asked for
 
 The special token is the first of every sequence. It attends to all others, so what it
-has become after the last layer stands for the whole; or the mean of all tokens does,
-which asks less of attention where there is little to learn it from. One output makes a
-regression.
+has become after the last layer stands for the whole; or the mean of all tokens, both
+ends included, does: there is less to learn in it, which suits small data. One output
+makes a regression.
 Both have the encoder's parameters under the same paths: what one has learnt, the other
 can begin with.
 """

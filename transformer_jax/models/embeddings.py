@@ -4,8 +4,8 @@
 
 One table serves source, target and output when tied. Rows are padded for the hardware;
 the rows past the vocabulary can neither be predicted nor receive probability.
-Word dropout blanks whole tokens of what is read in training, so that no single one is
-relied on; the others are not scaled, for a text with gaps is not a louder text.
+By word dropout a share of the tokens is read as unknown in training, so that no single
+one is relied on. Ends stay; nothing is scaled, as nothing becomes 0.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.ids import EOS
+from transformer_jax.ids import EOS, UNK
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.layers import dense, dot_rows, random_keep
 
@@ -28,7 +28,7 @@ class TokenEmbedding(nn.Module):
     rows: int
     d_model: int
     dtype: Any = jnp.float32
-    dropout: float = 0.0  # share of the tokens that are blank in training
+    dropout: float = 0.0  # share of the tokens read as unknown in training
 
     def setup(self):
         # σ = D^-½: a tied table is also the output layer, and √D brings the inputs
@@ -42,12 +42,11 @@ class TokenEmbedding(nn.Module):
     def __call__(
         self, tokens: Int[Array, "B T"], train: bool = False
     ) -> Float[Array, "B T D"]:
-        vectors = jnp.take(self.embedding, tokens, axis=0)
         if train and self.dropout:
             key = self.make_rng("dropout")
             keep = random_keep(key, 1.0 - self.dropout, tokens.shape)
-            keep |= tokens <= EOS  # where a text begins and ends is no word of it
-            vectors = jnp.where(keep[..., None], vectors, 0.0)
+            tokens = jnp.where(keep | (tokens <= EOS), tokens, UNK)
+        vectors = jnp.take(self.embedding, tokens, axis=0)
         return (vectors * self.d_model**0.5).astype(self.dtype)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:

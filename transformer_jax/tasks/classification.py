@@ -1,7 +1,7 @@
 """Classification and regression: a text in, a label or a number out.
 
 Every text begins with a special token, whose last representation a linear head reads
-(`model.pooling = "special"`; of "mean", the mean of all tokens).
+(`model.pooling = "special"`); with "mean" it reads the mean of all tokens.
 A label costs its negative log-likelihood, a number the square of its error, counted in
 standard deviations of the training numbers.
 """

@@ -79,6 +79,7 @@ class Task(Text):
         config.train.label_smoothing = 0.0
         config.eval.guesses = 5  # of each mask, in jsonl
         del config.data.pack_length, config.decode, config.model.decoder_layers
+        del config.model.dropout_words  # hiding words is what the task does
 
     @classmethod
     def find_problems(cls, config: ConfigDict) -> list[str]:
