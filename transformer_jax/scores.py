@@ -34,13 +34,13 @@ READINGS = {
     ),
     "bleu_compound": (
         "BLEU, Moses tokens, compounds split: the paper's",
-        "the paper's 27.3 (base) and 28.4 (big) on newstest2014 EN-DE; its authors "
-        "also normalised the reference's quotation marks by hand",
+        "the paper's 27.3 (base) and 28.4 (big) on newstest2014 EN-DE, 38.1 and 41.8 "
+        "EN-FR; its authors also normalised the reference's quotation marks by hand",
     ),
     "bleu_tok_lc": (
         "BLEU, Moses tokens, lower-cased",
         "tokenised lower-cased figures, such as Revisit-MMT's 41.02 on Multi30k EN-DE "
-        "test2016 (punctuation normalised too)",
+        "test2016, 61.80 EN-FR (punctuation normalised too)",
     ),
     "chrf": ("chrF", "sacreBLEU's chrF2 figures; the paper gives none"),
     "bleu_several": (
