@@ -349,12 +349,12 @@ def test_any_mesh_gives_the_loss_curve_of_one_device(
 
 @pytest.fixture(scope="module")
 def curve(tiny):
-    """Losses of 20 steps with dropout on a mesh."""
+    """Losses of 20 steps with dropout, of words too, on a mesh."""
     done = {}
 
     def run(mesh, folder):
         if mesh not in done:
-            overrides = tiny(data__length_multiple=2)
+            overrides = tiny(data__length_multiple=2, model__dropout_words=0.1)
             trainer = make_trainer(overrides, folder / str(len(done)), mesh)
             found = []
             with jax.set_mesh(mesh):
