@@ -7,7 +7,7 @@ import re
 import pytest
 from absl import flags
 
-from transformer_jax import config, evaluate, inspect_data, predict, train
+from transformer_jax import config, evaluate, inspect_data, predict, tasks, train
 from transformer_jax.convert import bundle, ctranslate2
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -22,7 +22,9 @@ DOCUMENTS = [
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_key_that_a_document_sets_exists(path):
-    known = {key for key, _ in config.items(config.base())}
+    known = {
+        key for task in tasks.names() for key, _ in config.items(config.base(task))
+    }
     named = set(re.findall(r"--config\.([\w.]+)[=`]", path.read_text()))
     named -= {"section.key", "x", "model.num_head"}  # a pattern, and a typo on purpose
     assert named <= known

@@ -136,6 +136,9 @@ def define_flags() -> None:
     flags.DEFINE_string("reference", "", "The right answers, line by line.")
     cli.define_weights()
     flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
+    flags.DEFINE_integer(
+        "context", None, "Characters that a language model reads before each window."
+    )
     flags.DEFINE_string("answers", "", "A file to write the answers to.")
     flags.DEFINE_string("compare", "", "Another run: is this one better, or by chance?")
 
@@ -161,6 +164,8 @@ def main(overrides: dict[str, str]) -> None:
             f"--source and --reference are two texts, line by line, but the task "
             f"{run.config.task} is of other examples: use --split"
         )
+    if args.context is not None:
+        set_context(run, args.context)
     if args.source:
         records, name = parallel_text(args.source, args.reference), args.source
     else:
@@ -201,6 +206,15 @@ def main(overrides: dict[str, str]) -> None:
         theirs = _answer(other, records, changes, bar)
         systems = {args.compare: theirs, args.workdir: lines}
         print_comparison(systems, references, _is_lower_case(run, other))
+
+
+def set_context(run: Any, characters: int) -> None:
+    if "context" not in run.config.eval:
+        raise UserError(
+            f"--context is for language models, and this run's task is "
+            f"{run.config.task}: its examples have nothing before them"
+        )
+    run.config.eval.context = characters
 
 
 def _refuse_incomparable(run: Any, other: Any) -> None:

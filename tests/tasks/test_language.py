@@ -8,20 +8,23 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config
+from transformer_jax import config, evaluate
 from transformer_jax.data import tokenizer
 from transformer_jax.data.records import Generated
 from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.data.windows import Windows
 from transformer_jax.errors import UserError
+from transformer_jax.evaluate import Evaluator
+from transformer_jax.prepare import open_split
 from transformer_jax.tasks.language import Task
 
+PHRASES = ["The cat sleeps on the old bed.", "A girl has read it."]
 LINES = ["To be, or not", "", "to be: that is", "the question.", "Whether"]
 
 
-def windows(size, stride=0, whole_words=True):
+def windows(size, stride=0, whole_words=True, context=0):
     lines = Generated(lambda: [{"text": line} for line in LINES], "five lines")
-    return Windows(lines, size, stride, whole_words)
+    return Windows(lines, size, stride, whole_words, context=context)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +111,67 @@ def test_bits_per_character_count_every_character_of_the_text_once(run):
     bits = total / len(records.text) / math.log(2)
     reported = run.folder.read("result.json")["scores"]["test"]
     assert reported["bits_per_character"] == pytest.approx(bits, rel=1e-4)
-    assert "bits per character" in reported["summary"]
+    assert "(windows of 32 characters, each read alone)" in reported["summary"]
+
+
+@pytest.mark.parametrize("whole_words", [True, False])
+@pytest.mark.parametrize("context", [1, 7, 15])
+def test_windows_with_a_context_are_the_text_once_and_read_as_much_as_fits(
+    whole_words, context
+):
+    found = windows(16, 0, whole_words, context)
+    assert "".join(record["text"] for record in found) == found.text
+    assert found[0]["before"] == ""
+    end = 0
+    for record in found:
+        end += len(record["text"])
+        read = record["before"] + record["text"]
+        assert found.text[:end].endswith(read) and len(read) <= 16
+        if not whole_words:
+            assert len(read) == min(end, 16)
+        elif record["before"] and context == 7:  # 9 characters are no less than a word
+            assert read[0] in " \n" or len(read) == end
+            more = found.text[max(end - 16, 0) : end - len(read)]
+            assert not set(more) & set(" \n")
+    assert len({windows(16, 0, True, c).fingerprint for c in (0, 1, 7)}) == 3
+
+
+def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
+    changed = run.config.copy_and_resolve_references()
+    changed.eval.context = 20
+    task = Task(changed, run.task.tokenizer)
+    lines = Generated(lambda: [{"text": p} for p in PHRASES], "phrases")
+    records = Windows(lines, 32, 0, whole_words=False, context=20)
+    assert len(records) == 1 + -(-(len(records.text) - 32) // 12)
+
+    def cost(text):
+        tokens = jnp.asarray([task.tokenizer.encode_inside(text)])
+        return float(task.loss(run.params, {"tokens": tokens}).nll) if text else 0.0
+
+    total = sum(cost(r["before"] + r["text"]) - cost(r["before"]) for r in records)
+    evaluator = Evaluator(task, open_split(task, "test", records), run.mesh)
+    found = evaluator.teacher_forced(run.params)
+    bits = total / len(records.text) / math.log(2)
+    assert found["bits_per_character"] == pytest.approx(bits, rel=1e-4)
+    assert found["context"] == 20
+    said = task.summary({**found, "distinct_2": 1.0})
+    assert "(windows of 32 characters, 20 of them only read)" in said
+
+
+def test_another_context_is_evaluated_with_of_a_language_model_only(run):
+    opened = transformer_jax.load(run.folder.path)
+    evaluate.set_context(opened, 8)
+    read = opened.task.source(opened.config).read("test")
+    assert read[1]["before"] == read[0]["text"][-8:]
+    other = config.load("quickstart")
+    with pytest.raises(UserError, match="--context is for language .* translation"):
+        evaluate.set_context(types.SimpleNamespace(config=other), 8)
+
+
+def test_a_context_as_large_as_the_window_is_refused():
+    with pytest.raises(UserError, match="eval.context = 128.* 0 to 127"):
+        config.load("language", {"eval.context": "128"})
 
 
 def test_a_token_is_predicted_from_those_before_it_alone(run):

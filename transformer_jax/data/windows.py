@@ -3,8 +3,8 @@
 The lines of a split are joined again, newlines kept, and cut: anywhere for models of
 characters, before a space for others (only a word that is longer is cut). Held-out
 windows follow each other, so each character is predicted once, from those before it in
-its own window. Flat windows are of words only: whatever space is between two of them is
-one space.
+its own window; with a context, from text before its window as well. Flat windows are of
+words only: whatever space is between two of them is one space.
 """
 
 import functools
@@ -15,7 +15,10 @@ from transformer_jax.data.records import Record
 
 
 class Windows(Sequence[Record]):
-    """Records {"text": window} of the text whose lines are records {"text": line}."""
+    """Records {"text": window} of the text whose lines are records {"text": line}.
+
+    With a context they have {"before": …} too, what is read before the window.
+    """
 
     tags: tuple[str, ...] = ("",)
     weights: tuple[float, ...] = (1.0,)
@@ -27,16 +30,21 @@ class Windows(Sequence[Record]):
         stride: int = 0,
         whole_words: bool = True,
         flat: bool = False,
+        context: int = 0,
     ):
         """Windows begin `stride` characters apart; 0: where the one before ends.
 
-        Those of whole words begin at the last space that is no further.
+        Those of whole words begin at the last space that is no further. With a
+        `context`, all but the first are so much smaller, and what they read is filled
+        up to `size` with the text before them.
         """
         self.lines, self.size, self.stride = lines, size, stride
         self.whole_words, self.flat, self.notes = whole_words, flat, lines.notes
         self.fingerprint = f"{lines.fingerprint}-{size}-{stride}-{whole_words}"
         self.fingerprint += "-flat" * flat
         self.fingerprint += "-begun" * bool(stride and whole_words)
+        self.context = context
+        self.fingerprint += f"-context-{context}" * bool(context)
 
     @functools.cached_property
     def text(self) -> str:
@@ -52,9 +60,9 @@ class Windows(Sequence[Record]):
             return [(start, self._cut(start, self.size)) for start in starts]
         spans, start, end = [], 0, 0
         while max(start, end) < len(self.text):
-            end = self._cut(start, self.size)
+            end = self._cut(start, self.size - (self.context if spans else 0))
             spans.append((start, end))
-            start = self._cut(start, self.stride or self.size)
+            start = self._cut(start, self.stride) if self.stride else end
         return spans
 
     def _cut(self, start: int, length: int) -> int:
@@ -71,7 +79,17 @@ class Windows(Sequence[Record]):
     def __getitem__(self, index: int) -> Record:
         start, end = self._spans[index]
         text = self.text[start:end]
+        if self.context:
+            return {"text": text, "before": self.text[self._begin(start, end) : start]}
         return {"text": text.strip() if self.flat else text}
+
+    def _begin(self, start: int, end: int) -> int:
+        """Where begins what is read, of a window and the text before it."""
+        first = max(end - self.size, 0)
+        if not first or not self.whole_words:
+            return first
+        places = (self.text.find(mark, first, start) for mark in " \n")
+        return min((place for place in places if place >= 0), default=start)
 
     def where(self, index: int) -> str:
         start, end = self._spans[index]

@@ -3,8 +3,9 @@
     P(text) = Π_t P(token_t | tokens before it in the same window)
 
 The context rule, also of every perplexity: a window is read alone, its first token is
-predicted from nothing. Bits per character count all that a window costs, over its
-characters, so that vocabularies compare.
+predicted from nothing; with `eval.context`, held-out windows are read behind the text
+before them, which is not judged. Bits per character count all that a window costs, over
+its characters, so that vocabularies compare.
 """
 
 import functools
@@ -27,6 +28,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.windows import Windows
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import Asked
+from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.transformer import LanguageModel
 from transformer_jax.tasks import Answer, Refused, Text, sizes
@@ -45,19 +47,31 @@ class Stream(Source):
         super().__init__(config.data, ("text",), embedded or PHRASES)
         self.whole_words = config.tokenizer.kind not in CHARACTERS
         self.flat = flat
+        self.context = 0 if flat else config.eval.context
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def read(self, split: str) -> Windows:
-        stride = self.data.stride if split == "train" else 0
-        lines = super().read(split)
-        return Windows(lines, self.data.window, stride, self.whole_words, self.flat)
+        if problems := self._find_context_problems():
+            raise UserError(*problems)
+        data, lines = self.data, super().read(split)
+        stride, context = (data.stride, 0) if split == "train" else (0, self.context)
+        return Windows(lines, data.window, stride, self.whole_words, self.flat, context)
 
     def find_problems(self) -> list[str]:
         problems, data = super().find_problems(), self.data
         for key, least in (("window", 2), ("stride", 0)):
             if data[key] < least:
                 problems.append(f"data.{key} = {data[key]}: must be at least {least}")
-        return problems
+        return problems + self._find_context_problems()
+
+    def _find_context_problems(self) -> list[str]:
+        window = self.data.window
+        if 0 <= self.context < max(window, 1):
+            return []
+        return [
+            f"eval.context = {self.context}: of the {window} characters that "
+            f"data.window reads, 0 to {window - 1} can be before those that are judged"
+        ]
 
 
 class Task(Text):
@@ -71,6 +85,7 @@ class Task(Text):
         add_windows(config, "phrasebook")
         config.train.label_smoothing = 0.0
         config.eval.answers = 3
+        config.eval.context = 0  # characters read before a held-out window, not judged
         config.decode.beams = 1
         config.decode.sample = True
         config.decode.max_length = 100
@@ -100,29 +115,45 @@ class Task(Text):
     @property
     def fingerprint(self) -> str:
         whole_words = self.config.tokenizer.kind not in CHARACTERS
-        return super().fingerprint + "-inside" * whole_words
+        found = super().fingerprint + "-inside" * whole_words
+        return found + "-before" * bool(self.config.eval.context)
 
     # Windows → batches
 
     @property
     def columns(self) -> dict[str, Column]:
-        return {
-            "text": Column(
-                "uint16" if self.tokenizer.vocab_size <= 1 << 16 else "int32"
-            )
-        }
+        small = self.tokenizer.vocab_size <= 1 << 16
+        columns = {"text": Column("uint16" if small else "int32")}
+        if self.config.eval.context:
+            columns["before"] = Column("int32", ())  # pieces that are not judged
+        return columns
 
-    def encode(self, records: Sequence[dict[str, str]]) -> list[dict[str, list[int]]]:
-        return [{"text": self.tokenizer.encode_inside(r["text"])} for r in records]
+    def encode(self, records: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+        if not self.config.eval.context:
+            return [{"text": self.tokenizer.encode_inside(r["text"])} for r in records]
+        rows = []
+        for record in records:
+            before = record.get("before", "")  # windows to train on have none
+            parts = [self.tokenizer.encode_inside(t) for t in (before, record["text"])]
+            rows.append({"text": parts[0] + parts[1], "before": len(parts[0])})
+        return rows
 
     def collate(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
-        return lay_out(columns["text"], batch, batch.shape.lengths[0])
+        arrays = lay_out(columns["text"], batch, batch.shape.lengths[0])
+        if "before" in columns and not batch.shape.packed:  # held-out rows never are
+            real = batch.examples[:, 0] >= 0
+            arrays["before"] = np.zeros(len(real), np.int32)
+            arrays["before"][real] = columns["before"]
+        return arrays
 
     # Batches → losses
 
     def loss(self, params: Any, batch: dict, key: Array | None = None) -> losses.Sums:
         """Sums over the real tokens; each is predicted from those before it."""
         tokens, positions = batch["tokens"], batch.get("positions")
+        judged = tokens != PAD
+        if "before" in batch:
+            judged &= jnp.arange(tokens.shape[1]) >= batch["before"][:, None]
         outputs = self.module.apply(
             {"params": params},
             shift_right(tokens, positions),
@@ -135,7 +166,7 @@ class Task(Text):
             outputs.hidden,
             functools.partial(self.module.apply, {"params": params}, method="logits"),
             tokens,
-            (tokens != PAD).astype(jnp.float32),
+            judged.astype(jnp.float32),
             self.config.train.label_smoothing,
             self.tokenizer.vocab_size,
         )
@@ -145,6 +176,7 @@ class Task(Text):
         if records is not None:
             characters = sum(len(record["text"]) for record in records)
             found["bits_per_character"] = float(sums.nll) / characters / math.log(2)
+            found["context"] = self.config.eval.context
         return found
 
     # Lines → answers
@@ -206,8 +238,15 @@ class Task(Text):
 
     def summary(self, scores: dict[str, Any]) -> str:
         bits = scores.get("bits_per_character")
-        written = f"bits per character = {bits:.4f}  " if bits is not None else ""
-        return f"{written}distinct pairs of words {scores['distinct_2']:.0%}"
+        written = f"distinct pairs of words {scores['distinct_2']:.0%}"
+        if bits is None:
+            return written
+        context = self.config.eval.context
+        rule = f"{context} of them only read" if context else "each read alone"
+        return (
+            f"bits per character = {bits:.4f} (windows of {self.config.data.window} "
+            f"characters, {rule})  {written}"
+        )
 
     # Looking inside
 
