@@ -4,12 +4,22 @@ import hashlib
 import json
 import shutil
 import signal
+import types
 
 import jax
 import numpy as np
 import pytest
 
-from transformer_jax import checkpoint, cli, config, losses, metrics, sharding, train
+from transformer_jax import (
+    checkpoint,
+    cli,
+    config,
+    evaluate,
+    losses,
+    metrics,
+    sharding,
+    train,
+)
 from transformer_jax import run as runs
 from transformer_jax.checkpoint import Checkpoints
 from transformer_jax.data.batches import Batch, Shape
@@ -241,6 +251,36 @@ def test_more_answers_than_validation_examples_are_all_of_them(tiny, tmp_path):
     options = runs.decode_options(trainer.config)
     _, lines = trainer.validation.free_running(params, options, limit=999)
     assert len(lines) == 13
+
+
+def test_answers_in_training_are_of_the_whole_validation_split(
+    tiny, tmp_path, monkeypatch
+):
+    overrides = tiny(eval__answers=3, eval__samples=2)
+    trainer = make_trainer(overrides, tmp_path, sharding.local_mesh())
+    trainer.state = trainer.init(jax.random.key(0))
+    said, echoes = [], []
+
+    def echo(task, params, mesh, records, options, progress):
+        echoes.extend(task.question(record) for record in records)
+        return [types.SimpleNamespace(text=text) for text in echoes]
+
+    monkeypatch.setattr(evaluate, "answer_all", echo)
+    monkeypatch.setattr(trainer.writer, "say", said.append)
+    trainer._evaluate(trainer.config.eval.every)
+    records = trainer.validation.records
+    assert echoes == [records[i]["source"] for i in (2, 6, 10)]  # of 13
+    shown = {word: [line[13:] for line in said if line.startswith(f"  {word}")]
+             for word in ("source", "answer")}  # fmt: skip
+    assert shown["source"] == shown["answer"] == [echoes[0], echoes[2]]
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "expected"),
+    [(0, 5, []), (1, 5, [2]), (2, 26, [6, 19]), (9, 3, [0, 1, 2]), (5, 5, [*range(5)])],
+)
+def test_numbers_are_spread_evenly(count, total, expected):
+    assert evaluate.spread(count, total) == expected
 
 
 def test_the_last_steps_are_logged_when_the_interval_does_not_divide_them(

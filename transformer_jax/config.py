@@ -103,8 +103,8 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     config.eval = evaluation = ConfigDict()
     evaluation.every = 5000  # updates between evaluations of the validation split
     evaluation.max_length = 1024  # pieces; a longer example is refused, not left out
-    evaluation.answers = 0  # validation examples answered and scored; 0: all
-    evaluation.samples = 3  # answers shown in the log
+    evaluation.answers = 0  # validation examples answered, evenly spaced; 0: all
+    evaluation.samples = 3  # answers shown in the log, evenly spaced, too
     evaluation.splits = ("test",)  # scored when training is done
     evaluation.weights = "average"  # used for answers: average | best | last | ema
     evaluation.batch_rows = 128  # sentences decoded together

@@ -61,6 +61,10 @@ class Evaluator:
             total = total + jax.tree.map(float, jax.device_get(sums))
         return self.task.means(total, self.records)
 
+    def choose(self, limit: int) -> list[int]:
+        """So many records of all corpora of the split; 0: all."""
+        return spread(limit or len(self.records), len(self.records))
+
     def free_running(
         self,
         params: Any,
@@ -68,13 +72,18 @@ class Evaluator:
         limit: int = 0,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[dict[str, Any], list[str]]:
-        """The task's scores of its own answers, and the answers."""
+        """The task's scores of its own answers to `choose(limit)`, and the answers."""
         task = self.task
-        count = min(limit or len(self.records), len(self.records))
-        records = [self.records[i] for i in range(count)]
+        records = [self.records[i] for i in self.choose(limit)]
         replies = answer_all(task, params, self.mesh, records, options, progress)
         scores = task.judge(replies, [task.reference(r) for r in records])
         return scores, [reply.text for reply in replies]
+
+
+def spread(count: int, total: int) -> list[int]:
+    """So many of the numbers below `total`, evenly spaced; all, if no more are."""
+    count = min(count, total)
+    return [(2 * i + 1) * total // (2 * count) for i in range(count)]
 
 
 def answer_all(

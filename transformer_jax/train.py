@@ -313,8 +313,9 @@ class Trainer:
         summary, took = self.task.summary(values), metrics.duration(values["seconds"])
         words = metrics.in_words(values, summary)
         self.writer.say(f"validation step {step}  {words}  {summary}  ({took})")
-        for i in range(min(config.eval.samples, len(lines))):
-            record = self.validation.records[i]
+        answered = self.validation.choose(config.eval.answers)
+        for i in evaluate.spread(config.eval.samples, len(lines)):
+            record = self.validation.records[answered[i]]
             self.writer.say(f"  source     {self.task.question(record)}")
             self.writer.say(f"  reference  {self.task.reference(record)}")
             self.writer.say(f"  answer     {lines[i]}")
