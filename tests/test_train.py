@@ -23,6 +23,7 @@ from transformer_jax import (
 from transformer_jax import run as runs
 from transformer_jax.checkpoint import Checkpoints
 from transformer_jax.data.batches import Batch, Shape
+from transformer_jax.data.records import Generated, Joined
 from transformer_jax.errors import UserError
 from transformer_jax.preemption import Preemption
 
@@ -273,6 +274,31 @@ def test_answers_in_training_are_of_the_whole_validation_split(
     shown = {word: [line[13:] for line in said if line.startswith(f"  {word}")]
              for word in ("source", "answer")}  # fmt: skip
     assert shown["source"] == shown["answer"] == [echoes[0], echoes[2]]
+
+
+def test_the_examples_of_each_tag_are_scored_apart_too(tiny, tmp_path, monkeypatch):
+    trainer = make_trainer(tiny(eval__samples=0), tmp_path, sharding.local_mesh())
+    trainer.state = trainer.init(jax.random.key(0))
+    pairs = [{"source": "um gato", "target": f"a cat reads book {i}"} for i in range(4)]
+    parts = [Generated(lambda: pairs, "four"), Generated(lambda: pairs[:3], "three")]
+    said = []
+
+    def half_right(task, params, mesh, records, *rest):
+        texts = [r["target"] if r["source"].tag == "<2en>" else "no" for r in records]
+        return [types.SimpleNamespace(text=text) for text in texts]
+
+    monkeypatch.setattr(evaluate, "answer_all", half_right)
+    monkeypatch.setattr(trainer.writer, "say", said.append)
+    trainer.validation.records = Joined(parts, tags=["<2en>", "<2de>"])
+    scores, _ = trainer.validation.free_running(None, None)
+    found = scores["by_tag"]
+    assert found["<2en>"]["bleu"] == pytest.approx(100) and found["<2de>"]["bleu"] == 0
+    assert 0 < scores["bleu"] < 100
+    assert [found[tag]["examples"] for tag in ("<2de>", "<2en>")] == [3, 4]
+    trainer._evaluate(trainer.config.eval.every)
+    assert "  <2en>: BLEU = 100.00 " in "\n".join(said)
+    trainer.validation.records = Joined(parts, tags=["<2en>", "<2en>"])
+    assert "by_tag" not in trainer.validation.free_running(None, None)[0]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,22 @@ class Evaluator:
         records = [self.records[i] for i in self.choose(limit)]
         replies = answer_all(task, params, self.mesh, records, options, progress)
         scores = task.judge(replies, [task.reference(r) for r in records])
+        if by_tag := self._by_tag(records, replies):
+            scores["by_tag"] = by_tag
         return scores, [reply.text for reply in replies]
+
+    def _by_tag(self, records: Sequence[dict], replies: Sequence[Any]) -> dict:
+        """The scores of each tag's examples; none if all are of one."""
+        groups: dict[str, list[int]] = {}
+        for i, record in enumerate(records):
+            groups.setdefault(getattr(record.get("source"), "tag", ""), []).append(i)
+        found = {}
+        for tag, members in sorted(groups.items()) if len(groups) > 1 else ():
+            references = [self.task.reference(records[i]) for i in members]
+            scores = self.task.judge([replies[i] for i in members], references)
+            summary = self.task.summary(scores)
+            found[tag] = {**scores, "examples": len(members), "summary": summary}
+        return found
 
 
 def spread(count: int, total: int) -> list[int]:
@@ -297,6 +312,16 @@ def print_scores(task: Any, scores: dict[str, Any]) -> None:
     )
     given = "given the truth so far: " * ("decode" in task.config)
     print(f"{given}{metrics.in_words(scores, summary)}")
+    for line in lines_by_tag(scores):
+        print(line)
+
+
+def lines_by_tag(scores: dict[str, Any]) -> list[str]:
+    """What each tag's examples score, where there are several tags."""
+    return [
+        f"  {tag or 'no tag'}: {found['summary']}  ({found['examples']} examples)"
+        for tag, found in scores.get("by_tag", {}).items()
+    ]
 
 
 def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> None:
@@ -312,6 +337,8 @@ def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> 
             f"{split}: {summary}  {metrics.in_words(scores, summary)}  "
             f"({scores['examples']} examples, {result['weights']} parameters)"
         )
+        for line in lines_by_tag(scores):
+            print(line)
     print(
         f'try it: echo "…" | python -m transformer_jax.predict --workdir {folder.path}',
         flush=True,

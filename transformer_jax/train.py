@@ -313,6 +313,8 @@ class Trainer:
         summary, took = self.task.summary(values), metrics.duration(values["seconds"])
         words = metrics.in_words(values, summary)
         self.writer.say(f"validation step {step}  {words}  {summary}  ({took})")
+        for line in evaluate.lines_by_tag(values):
+            self.writer.say(line)
         answered = self.validation.choose(config.eval.answers)
         for i in evaluate.spread(config.eval.samples, len(lines)):
             record = self.validation.records[answered[i]]

@@ -192,14 +192,15 @@ class Tagged(str):
     """A source behind its tag; `plain` is the source alone."""
 
     plain: str
+    tag: str
 
     def __new__(cls, plain: str, tag: str) -> "Tagged":
         made = super().__new__(cls, f"{tag} {plain}")
-        made.plain = plain
+        made.plain, made.tag = plain, tag
         return made
 
     def __getnewargs__(self) -> tuple[str, str]:  # to be copied and pickled
-        return self.plain, self.removesuffix(f" {self.plain}")
+        return self.plain, self.tag
 
 
 class Joined(Sequence[Record]):
