@@ -13,6 +13,7 @@ import functools
 import math
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,8 +63,8 @@ class Evaluator:
         return self.task.means(total, self.records)
 
     def choose(self, limit: int) -> list[int]:
-        """So many records of all corpora of the split; 0: all."""
-        return spread(limit or len(self.records), len(self.records))
+        """The numbers of the records that are answered; 0: all that judge the split."""
+        return spread(limit or self.task.answered(self.records), len(self.records))
 
     def free_running(
         self,
@@ -112,11 +113,12 @@ def answer_all(
     """An answer to each example: one that is refused ends the evaluation."""
     questions = [task.question(record) for record in records]
     replies = []
-    for number, reply in enumerate(
-        answering.reply(task, params, mesh, questions, options, progress=progress), 1
+    for reply in answering.reply(
+        task, params, mesh, questions, options, progress=progress
     ):
         if reply.error:
-            raise UserError(f"example {number} cannot be answered: {reply.error}")
+            shown = textwrap.shorten(questions[len(replies)], 60)
+            raise UserError(f"{shown!r} cannot be answered: {reply.error}")
         replies.append(reply)
     return replies
 
@@ -161,7 +163,7 @@ def define_flags() -> None:
     cli.define_weights()
     flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
     flags.DEFINE_integer(
-        "context", None, "Characters that a language model reads before each window."
+        "context", None, "Characters of a language model's window that it only reads."
     )
     flags.DEFINE_string("answers", "", "A file to write the answers to.")
     flags.DEFINE_string("compare", "", "Another run: is this one better, or by chance?")
@@ -206,14 +208,16 @@ def main(overrides: dict[str, str]) -> None:
     scores, lines = evaluator.free_running(run.params, options, progress=bar.show)
     seconds = time.monotonic() - began
     bar.clear()
-    references = [run.task.reference(record) for record in records]
-    panel = run.task.panel(lines, records)
+    answered = [records[i] for i in evaluator.choose(0)]
+    references = [run.task.reference(record) for record in answered]
+    panel = run.task.panel(lines, answered)
     scores = {**scores, **evaluator.teacher_forced(run.params)}
     for score in panel:  # not over the headline, which may ignore case
         found = {score.key: score.value, f"{score.key}_signature": score.signature}
         scores = found | scores
     scores.update(
         examples=len(records),
+        answered=len(lines),
         step=run.step,
         weights=run.weights,
         beams=options.beams,
@@ -222,7 +226,8 @@ def main(overrides: dict[str, str]) -> None:
     )
     print_scores(run.task, scores)
     print_panel(panel)
-    run.folder.add_scores(name, scores)
+    rule = f" (context {args.context})" if args.context else ""
+    run.folder.add_scores(name + rule, scores)
     if sink is not None:
         with sink:
             sink.writelines(line + "\n" for line in lines)
@@ -237,6 +242,12 @@ def set_context(run: Any, characters: int) -> None:
         raise UserError(
             f"--context is for language models, and this run's task is "
             f"{run.config.task}: its examples have nothing before them"
+        )
+    window = run.config.data.window
+    if not 0 <= characters < window:
+        raise UserError(
+            f"--context={characters}: of the {window} characters that this run's model "
+            f"reads together, 0 to {window - 1} can be read only, not judged"
         )
     run.config.eval.context = characters
 
@@ -308,7 +319,7 @@ def print_scores(task: Any, scores: dict[str, Any]) -> None:
     print(
         f"{scores['examples']} examples, {scores['weights']} parameters of step "
         f"{scores['step']}, {search}"
-        f"{scores['examples'] / max(scores['seconds'], 0.1):.1f} answers/s"
+        f"{scores['answered'] / max(scores['seconds'], 0.1):.1f} answers/s"
     )
     given = "given the truth so far: " * ("decode" in task.config)
     print(f"{given}{metrics.in_words(scores, summary)}")

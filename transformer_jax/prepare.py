@@ -138,7 +138,7 @@ def open_split(
     store = stores.build(
         cache.folder() / "stores",
         records,
-        task.columns,
+        task.columns_of(records),
         task.encode,
         fingerprint + (task.filter_fingerprint if training else ""),
         task.make_filter if training else None,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config, evaluate
+from transformer_jax import config, evaluate, train
+from transformer_jax import run as runs
 from transformer_jax.data import tokenizer
 from transformer_jax.data.records import Generated
 from transformer_jax.data.tokenizer import Bytes
@@ -115,7 +116,7 @@ def test_bits_per_character_count_every_character_of_the_text_once(run):
 
 
 @pytest.mark.parametrize("whole_words", [True, False])
-@pytest.mark.parametrize("context", [1, 7, 15])
+@pytest.mark.parametrize("context", [1, 7, 14, 15])
 def test_windows_with_a_context_are_the_text_once_and_read_as_much_as_fits(
     whole_words, context
 ):
@@ -129,8 +130,8 @@ def test_windows_with_a_context_are_the_text_once_and_read_as_much_as_fits(
         assert found.text[:end].endswith(read) and len(read) <= 16
         if not whole_words:
             assert len(read) == min(end, 16)
-        elif record["before"] and context == 7:  # 9 characters are no less than a word
-            assert read[0] in " \n" or len(read) == end
+        elif record["before"]:
+            assert record["text"][0] in " \n" and (read[0] in " \n" or len(read) == end)
             more = found.text[max(end - 16, 0) : end - len(read)]
             assert not set(more) & set(" \n")
     assert len({windows(16, 0, True, c).fingerprint for c in (0, 1, 7)}) == 3
@@ -144,6 +145,7 @@ def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
     lines = Generated(lambda: [{"text": p} for p in PHRASES], "phrases")
     records = Windows(lines, 32, 0, whole_words=False, context=20)
     assert len(records) == 1 + -(-(len(records.text) - 32) // 12)
+    assert task.answered(records) == -(-len(records.text) // 32) < len(records)
 
     def cost(text):
         tokens = jnp.asarray([task.tokenizer.encode_inside(text)])
@@ -155,8 +157,24 @@ def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
     bits = total / len(records.text) / math.log(2)
     assert found["bits_per_character"] == pytest.approx(bits, rel=1e-4)
     assert found["context"] == 20
+    assert evaluator.choose(0) == evaluate.spread(task.answered(records), len(records))
+    for record in records:  # what goes on is what goes on of all that is read
+        whole = task.question(record) + task.reference(record)
+        assert whole == record["before"] + record["text"]
     said = task.summary({**found, "distinct_2": 1.0})
     assert "(windows of 32 characters, 20 of them only read)" in said
+
+
+def test_a_run_goes_on_with_another_context(tiny, tmp_path, one_device):
+    known = dict(config.items(config.load("language")))
+    small = {k: v for k, v in tiny().items() if k in known}
+    small |= {"data.window": "32", "decode.max_length": "20", "eval.splits": "test"}
+    for steps, context in (("6", "0"), ("12", "8")):
+        changes = {"train.steps": steps, "eval.context": context}
+        loaded = config.load("language", small | changes)
+        assert train.train(loaded, tmp_path) == 0
+        [scores] = runs.Folder(tmp_path).read("result.json")["scores"].values()
+        assert scores["context"] == int(context)
 
 
 def test_another_context_is_evaluated_with_of_a_language_model_only(run):
@@ -165,6 +183,10 @@ def test_another_context_is_evaluated_with_of_a_language_model_only(run):
     read = opened.task.source(opened.config).read("test")
     assert read[1]["before"] == read[0]["text"][-8:]
     other = config.load("quickstart")
+    train_windows = opened.task.source(opened.config).read("train")
+    assert "before" not in train_windows[1] and train_windows.context == 0
+    with pytest.raises(UserError, match="--context=32: .* 0 to 31"):
+        evaluate.set_context(opened, 32)
     with pytest.raises(UserError, match="--context is for language .* translation"):
         evaluate.set_context(types.SimpleNamespace(config=other), 8)
 

@@ -35,8 +35,8 @@ class Windows(Sequence[Record]):
         """Windows begin `stride` characters apart; 0: where the one before ends.
 
         Those of whole words begin at the last space that is no further. With a
-        `context`, all but the first are so much smaller, and what they read is filled
-        up to `size` with the text before them.
+        `context`, all but the first are so much smaller (but no less than a word), and
+        what they read is filled up to `size` with the text before them.
         """
         self.lines, self.size, self.stride = lines, size, stride
         self.whole_words, self.flat, self.notes = whole_words, flat, lines.notes
@@ -71,7 +71,10 @@ class Windows(Sequence[Record]):
         if end >= len(self.text) or not self.whole_words:
             return min(end, len(self.text))
         space = max(self.text.rfind(mark, start + 1, end + 1) for mark in " \n")
-        return space if space > start else end
+        if space > start or not self.context:
+            return space if space > start else end
+        found = (self.text.find(mark, end, start + self.size + 1) for mark in " \n")
+        return min((place for place in found if place >= 0), default=end)
 
     def __len__(self) -> int:
         return len(self._spans)

@@ -10,7 +10,7 @@ text or images. A task is a file of this folder with a class `Task` of `Base`:
     create(config, source, folder, say)      → task; learns and saves what it needs
     open(config, folder) → task              the same task, from a run directory
     fingerprint                              of all that decides the encoding
-    columns                                  what a store holds of an example
+    columns, columns_of(records)             what a store holds of an example
     texts(record) → record                   as its pieces are taken of it
     framed(ids), ENDS                        what stands around a text's pieces
     encode(records) → rows of columns        several examples at once
@@ -29,6 +29,7 @@ text or images. A task is a file of this folder with a class `Task` of `Base`:
     split(line, max_length) → lines          a line that is too long, in parts
     join(answers) → answer                   of the parts of a line
     question(record), reference(record)      an example, and its answer
+    answered(records)                        how many are answered to judge a split
     answers(params, items, mesh, options)    → (number of an item, answer) as found
     render(answer) → line, details(answer)   of which jsonl has more
     score(answers, references) → scores      the metrics of the task's field
@@ -164,6 +165,12 @@ class Base:
 
     def judge(self, replies: Any, references: Any) -> dict[str, Any]:
         return self.score([reply.text for reply in replies], references)
+
+    def columns_of(self, records: Any) -> Any:
+        return self.columns
+
+    def answered(self, records: Any) -> int:
+        return len(records)
 
     def context(self, turns: Sequence[str]) -> tuple[str, int]:
         return turns[-1], 0

@@ -28,7 +28,6 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.windows import Windows
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import Asked
-from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.transformer import LanguageModel
 from transformer_jax.tasks import Answer, Refused, Text, sizes
@@ -51,8 +50,6 @@ class Stream(Source):
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def read(self, split: str) -> Windows:
-        if problems := self._find_context_problems():
-            raise UserError(*problems)
         data, lines = self.data, super().read(split)
         stride, context = (data.stride, 0) if split == "train" else (0, self.context)
         return Windows(lines, data.window, stride, self.whole_words, self.flat, context)
@@ -62,16 +59,12 @@ class Stream(Source):
         for key, least in (("window", 2), ("stride", 0)):
             if data[key] < least:
                 problems.append(f"data.{key} = {data[key]}: must be at least {least}")
-        return problems + self._find_context_problems()
-
-    def _find_context_problems(self) -> list[str]:
-        window = self.data.window
-        if 0 <= self.context < max(window, 1):
-            return []
-        return [
-            f"eval.context = {self.context}: of the {window} characters that "
-            f"data.window reads, 0 to {window - 1} can be before those that are judged"
-        ]
+        if not 0 <= self.context < max(data.window, 1):
+            problems.append(
+                f"eval.context = {self.context}: of the {data.window} characters of "
+                f"data.window, 0 to {data.window - 1} can be read only, not judged"
+            )
+        return problems
 
 
 class Task(Text):
@@ -85,7 +78,7 @@ class Task(Text):
         add_windows(config, "phrasebook")
         config.train.label_smoothing = 0.0
         config.eval.answers = 3
-        config.eval.context = 0  # characters read before a held-out window, not judged
+        config.eval.context = 0  # characters of a held-out window that are not judged
         config.decode.beams = 1
         config.decode.sample = True
         config.decode.max_length = 100
@@ -115,32 +108,33 @@ class Task(Text):
     @property
     def fingerprint(self) -> str:
         whole_words = self.config.tokenizer.kind not in CHARACTERS
-        found = super().fingerprint + "-inside" * whole_words
-        return found + "-before" * bool(self.config.eval.context)
+        return super().fingerprint + "-inside" * whole_words
 
     # Windows → batches
 
     @property
     def columns(self) -> dict[str, Column]:
         small = self.tokenizer.vocab_size <= 1 << 16
-        columns = {"text": Column("uint16" if small else "int32")}
-        if self.config.eval.context:
-            columns["before"] = Column("int32", ())  # pieces that are not judged
-        return columns
+        return {"text": Column("uint16" if small else "int32")}
+
+    def columns_of(self, records: Any) -> dict[str, Column]:
+        """With how many pieces are not judged, where there are any."""
+        before = {"before": Column("int32", ())} if records.context else {}
+        return self.columns | before
 
     def encode(self, records: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
-        if not self.config.eval.context:
-            return [{"text": self.tokenizer.encode_inside(r["text"])} for r in records]
         rows = []
         for record in records:
-            before = record.get("before", "")  # windows to train on have none
-            parts = [self.tokenizer.encode_inside(t) for t in (before, record["text"])]
-            rows.append({"text": parts[0] + parts[1], "before": len(parts[0])})
+            row: dict[str, Any] = {"text": self.tokenizer.encode_inside(record["text"])}
+            if "before" in record:
+                before = self.tokenizer.encode_inside(record["before"])
+                row = {"text": before + row["text"], "before": len(before)}
+            rows.append(row)
         return rows
 
     def collate(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
         arrays = lay_out(columns["text"], batch, batch.shape.lengths[0])
-        if "before" in columns and not batch.shape.packed:  # held-out rows never are
+        if "before" in columns:  # held-out windows, which are never packed
             real = batch.examples[:, 0] >= 0
             arrays["before"] = np.zeros(len(real), np.int32)
             arrays["before"][real] = columns["before"]
@@ -176,7 +170,7 @@ class Task(Text):
         if records is not None:
             characters = sum(len(record["text"]) for record in records)
             found["bits_per_character"] = float(sums.nll) / characters / math.log(2)
-            found["context"] = self.config.eval.context
+            found["context"] = records.context
         return found
 
     # Lines → answers
@@ -204,12 +198,16 @@ class Task(Text):
         return Asked((), tuple(given), number)
 
     def question(self, record: dict[str, str]) -> str:
-        text = record["text"]
+        text = record.get("before", "") + record["text"]
         return text[: self._given(text)]
 
     def reference(self, record: dict[str, str]) -> str:
-        text = record["text"]
+        text = record.get("before", "") + record["text"]
         return text[self._given(text) :]
+
+    def answered(self, records: Any) -> int:
+        """As many as read all of the text once, however few of each are judged."""
+        return min(len(records), -(-len(records.text) // self.config.data.window))
 
     def _given(self, text: str) -> int:
         """How many characters are given: so few that their pieces leave room."""
@@ -241,7 +239,7 @@ class Task(Text):
         written = f"distinct pairs of words {scores['distinct_2']:.0%}"
         if bits is None:
             return written
-        context = self.config.eval.context
+        context = scores.get("context")
         rule = f"{context} of them only read" if context else "each read alone"
         return (
             f"bits per character = {bits:.4f} (windows of {self.config.data.window} "
