@@ -15,10 +15,10 @@ shakespeare 1.481 nats (2.136 bits) per character of the validation text, in win
 minutes on a CPU, 1.47 with 10 million on a GPU (github.com/karpathy/nanoGPT).
 Measured (commit 45127cb): wikitext2 perplexity 141.4 a word of the validation text, in
 windows of 600 characters (about 115 words) that are read alone, line ends counted as
-words; 11.7 million parameters, 3,000 updates, 138 minutes on one CPU core shared with
-other work. The loss still fell. Unknown words side by side count as one (0.4 % of the
-words). Published: 68.6 with 33 million parameters that read the whole text on and on
-(AWD-LSTM, Merity et al. 2017).
+words (134.2 with `evaluate --context=300`, of commit cf57b16); 11.7 million parameters,
+3,000 updates, 138 minutes on one CPU core shared with other work. The loss still fell.
+Unknown words side by side count as one (0.4 % of the words). Published: 68.6 with 33
+million parameters that read the whole text on and on (AWD-LSTM, Merity et al. 2017).
 """
 
 from transformer_jax.config import base
