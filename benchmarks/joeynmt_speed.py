@@ -1,0 +1,273 @@
+"""A config's translator in training, beside Joey NMT of the same sizes.
+
+    python benchmarks/joeynmt_speed.py --joeynmt PYTHON \\
+        --config configs/multi30k.py:de_en --config.data.folder=PATH --rounds 3
+
+Both train as their users would: `python -m transformer_jax.train`, and `python -m
+joeynmt train` on a config made from ours (layers, widths, tokens of a batch; its one
+dropout acts inside attention and feed-forward, too), on the same text and pieces. They
+take turns, and are stopped after --updates; the first --warmup are not timed. PYTHON is
+that of an environment of its own, with `pip install joeynmt==2.3.0 importlib_metadata`.
+Both train on the CPU.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import sentencepiece
+from ml_collections import ConfigDict
+
+from transformer_jax import cli
+from transformer_jax import config as configs
+from transformer_jax import run as runs
+from transformer_jax.errors import UserError
+from transformer_jax.ids import EOS
+from transformer_jax.prepare import prepare
+
+SIDES = ("ours", "joeynmt")
+EVERY = 20  # updates between two lines of a log
+# What a line of the log says: the update, and target tokens a second since the last.
+LINES = {
+    "ours": re.compile(r"step +([\d,]+) .* ([\d,]+) tokens/s"),
+    "joeynmt": re.compile(r"Step: +(\d+), .*Tokens per Sec: +(\d+)"),
+}
+# It asks SentencePiece for a thing that works with BPE only, and needs it for nothing.
+JOEYNMT = """
+import sentencepiece, sys
+sentencepiece.SentencePieceProcessor.SetVocabulary = lambda self, pieces: True
+from joeynmt.__main__ import main
+sys.argv = ["joeynmt", "train", sys.argv[1], "--skip-test"]
+main()
+"""
+
+
+def main() -> int:
+    words, overrides = cli.split_overrides(sys.argv[1:])
+    args = parse_arguments(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped"))
+    try:
+        config = load(args.config, overrides)
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            os.environ["TRANSFORMER_JAX_CACHE"] = str(folder / "cache")
+            commands = {
+                "ours": [sys.executable, "-m", "transformer_jax.train"]
+                + ["--config", args.config]
+                + [f"--config.{key}={value}" for key, value in overrides.items()]
+                + [f"--config.log.every={EVERY}"],
+                "joeynmt": [args.joeynmt, "-c", JOEYNMT, write_peer(config, folder)],
+            }
+            compare(args, commands, folder, config.train.steps)
+    except UserError as error:
+        cli.fail(*error.problems)
+    return 0
+
+
+def parse_arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="--config.x=y is passed on to the training.",
+    )
+    parser.add_argument("--joeynmt", required=True, help="a Python that has joeynmt")
+    parser.add_argument("--config", required=True, help="of a translation")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of both sides")
+    parser.add_argument("--updates", type=int, default=100, help="of a turn")
+    parser.add_argument("--warmup", type=int, default=20, help="of these, not timed")
+    args = parser.parse_args(words)
+    if args.warmup % EVERY or args.updates % EVERY or args.warmup < EVERY:
+        parser.error(
+            f"--updates and --warmup are multiples of {EVERY}, the log's lines"
+        )
+    if args.updates <= args.warmup:
+        parser.error(
+            f"--updates {args.updates} is not more than --warmup {args.warmup}"
+        )
+    return args
+
+
+def load(spec: str, overrides: dict[str, str]) -> ConfigDict:
+    """The config, if Joey NMT has such a model."""
+    config = configs.load(spec, overrides)
+    if config.task != "translation":
+        raise UserError(f"{config.task} is not translation: name a config of that")
+    wanted = {
+        "model.name": "transformer", "model.tie": "all", "model.positions": "sinusoid",
+        "model.activation": "relu", "model.norm_kind": "layer", "model.kv_heads": 0,
+        "model.d_k": 0, "model.d_v": 0, "model.qk_norm": False,
+        "model.dtype": "float32", "model.dropout_words": 0.0,
+        "tokenizer.sampling": 0.0, "data.batching": "buckets", "data.train_tags": "",
+        "data.train_weights": (), "train.accumulation": 1,
+    }  # fmt: skip
+    kinds = ("unigram", "bpe")
+    if config.tokenizer.kind not in kinds:
+        raise UserError(
+            f"tokenizer.kind = {config.tokenizer.kind!r}: {' or '.join(kinds)}"
+        )
+    for key, value in wanted.items():
+        part, name = key.split(".")
+        if (found := config[part][name]) != value:
+            raise UserError(f"{key} = {found!r}: this compares runs with {value!r}")
+    return config
+
+
+def write_peer(config: ConfigDict, folder: pathlib.Path) -> str:
+    """Joey NMT's config, its text and its vocabulary; the path of the first."""
+    prepared = prepare(config, runs.Folder(folder / "prepared"), print)
+    for split, records in {
+        "train": prepared.train.records,
+        "dev": prepared.held_out["validation"].records,
+    }.items():
+        for side in ("source", "target"):
+            text = "".join(f"{record[side]}\n" for record in records)
+            (folder / f"{split}.{side}").write_text(text)
+    model = prepared.task.target_tokenizer.model
+    (folder / "pieces.model").write_bytes(model)
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+    names = [pieces.id_to_piece(i) for i in range(EOS + 1, pieces.get_piece_size())]
+    (folder / "pieces.txt").write_text("".join(f"{name}\n" for name in names))
+    path = folder / "joeynmt.yaml"  # of which JSON is a part
+    path.write_text(json.dumps(describe_peer(config, folder), indent=1))
+    return str(path)
+
+
+def describe_peer(config: ConfigDict, folder: pathlib.Path) -> dict:
+    """Joey NMT's settings for the same model."""
+
+    def side(name: str) -> dict:
+        return {
+            "lang": name, "max_length": config.data.max_length, "lowercase": False,
+            "normalize": False, "level": "bpe", "voc_min_freq": 1,
+            "voc_file": str(folder / "pieces.txt"), "tokenizer_type": "sentencepiece",
+            "tokenizer_cfg": {"model_file": str(folder / "pieces.model")},
+        }  # fmt: skip
+
+    def stack(layers: int) -> dict:
+        c = config.model
+        return {
+            "type": "transformer", "num_layers": layers, "num_heads": c.num_heads,
+            "embeddings": {
+                "embedding_dim": c.d_model, "scale": True,
+                "dropout": c.dropout_embedding,
+            },
+            "hidden_size": c.d_model, "ff_size": c.d_ff, "dropout": c.dropout_residual,
+            "layer_norm": c.norm,
+        }  # fmt: skip
+
+    return {
+        "name": "peer", "model_dir": "set for each turn", "use_cuda": False,
+        "fp16": False, "random_seed": 42, "num_workers": 0,
+        "data": {
+            "train": str(folder / "train"), "dev": str(folder / "dev"),
+            "dataset_type": "plain", "src": side("source"), "trg": side("target"),
+            "special_symbols": {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3},
+        },
+        "testing": {"eval_metrics": ["bleu"]},
+        "training": {
+            "optimizer": "adam", "adam_betas": [0.9, 0.98], "normalization": "tokens",
+            "scheduling": "warmupinversesquareroot", "learning_rate": 0.001,
+            "learning_rate_warmup": 400, "learning_rate_min": 0.0,
+            "label_smoothing": config.train.label_smoothing, "loss": "crossentropy",
+            "batch_size": config.data.batch_tokens, "batch_type": "token",
+            "early_stopping_metric": "bleu", "updates": config.train.steps,
+            "epochs": 10**6, "validation_freq": 10**9, "logging_freq": EVERY,
+            "shuffle": True, "overwrite": True,
+        },
+        "model": {
+            "initializer": "xavier_uniform", "embed_initializer": "xavier_uniform",
+            "tied_embeddings": True, "tied_softmax": True,
+            "encoder": stack(config.model.encoder_layers),
+            "decoder": stack(config.model.decoder_layers),
+        },
+    }  # fmt: skip
+
+
+def compare(
+    args: argparse.Namespace, commands: dict, folder: pathlib.Path, steps: int
+) -> None:
+    load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
+    print(f"machine    {os.cpu_count()} cores, load {load} (1, 5, 15 minutes)")
+    print("ours       once before, so that its programs are compiled", flush=True)
+    turn("ours", commands["ours"], folder / "before", args)
+    rounds = []
+    for number in range(1, args.rounds + 1):
+        # Whoever goes first changes too, so that a drift favours neither.
+        found = {}
+        for side in SIDES if number % 2 else SIDES[::-1]:
+            found[side] = turn(side, commands[side], folder / f"{side}{number}", args)
+        rounds.append(found)
+        texts = (
+            f"{side} {found[side][0]:.2f} s an update, {found[side][1]:,.0f} target "
+            "tokens/s"
+            for side in SIDES
+        )
+        print(f"round {number:<4} {'; '.join(texts)}", flush=True)
+    middle = {
+        side: statistics.median(found[side][0] for found in rounds) for side in SIDES
+    }
+    times = " and ".join(
+        f"{side} {middle[side] * steps / 60:.0f} min" for side in SIDES
+    )
+    print(f"{steps:,} updates at these rates: {times}")
+    for what, place in (("time of an update", 0), ("target tokens a second", 1)):
+        ratios = [found["ours"][place] / found["joeynmt"][place] for found in rounds]
+        print(
+            f"{what}, ours / joeynmt: median {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+
+
+def turn(
+    side: str, command: list[str], place: pathlib.Path, args: argparse.Namespace
+) -> tuple[float, float]:
+    """Seconds an update, and target tokens a second, after the warm-up."""
+    if side == "ours":
+        command = [*command, "--workdir", str(place)]
+    else:
+        settings = json.loads(pathlib.Path(command[-1]).read_text())
+        settings["model_dir"] = str(place)
+        place.with_suffix(".yaml").write_text(json.dumps(settings))
+        command = [*command[:-1], str(place.with_suffix(".yaml"))]
+    lines: list[str] = []
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            seen = list(read(process.stdout, LINES[side], args.updates, lines))
+        finally:
+            process.kill()
+    if not seen or seen[-1][0] != args.updates:
+        sys.exit(f"error: {side} did not reach its update:\n{''.join(lines[-30:])}")
+    timed = [s for s in seen if s[0] >= args.warmup]
+    tokens = sum((b[1] - a[1]) * b[2] for a, b in itertools.pairwise(timed))
+    seconds = timed[-1][1] - timed[0][1]
+    return seconds / (timed[-1][0] - timed[0][0]), tokens / seconds
+
+
+def read(output, pattern: re.Pattern, last: int, lines: list[str]):
+    """(update, time, tokens a second) of each line of a log, up to the last update."""
+    for line in output:
+        lines.append(line)
+        if match := pattern.search(line):
+            update, rate = (int(group.replace(",", "")) for group in match.groups())
+            yield update, time.monotonic(), rate
+            if update >= last:
+                return
+
+
+if __name__ == "__main__":
+    sys.exit(main())
