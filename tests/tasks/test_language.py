@@ -158,6 +158,8 @@ def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
     assert found["bits_per_character"] == pytest.approx(bits, rel=1e-4)
     assert found["context"] == 20
     assert evaluator.choose(0) == evaluate.spread(task.answered(records), len(records))
+    alone = windows(9)  # of whole words: more than the text's length says
+    assert task.answered(alone) == len(alone) > -(-len(alone.text) // 9)
     for record in records:  # what goes on is what goes on of all that is read
         whole = task.question(record) + task.reference(record)
         assert whole == record["before"] + record["text"]

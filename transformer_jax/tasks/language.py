@@ -206,8 +206,10 @@ class Task(Text):
         return text[self._given(text) :]
 
     def answered(self, records: Any) -> int:
-        """As many as read all of the text once, however few of each are judged."""
-        return min(len(records), -(-len(records.text) // self.config.data.window))
+        """With a context so many as hold the text once, however small windows are."""
+        if not records.context:
+            return len(records)
+        return min(len(records), -(-len(records.text) // records.size))
 
     def _given(self, text: str) -> int:
         """How many characters are given: so few that their pieces leave room."""
