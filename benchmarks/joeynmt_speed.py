@@ -41,7 +41,8 @@ LINES = {
     "ours": re.compile(r"step +([\d,]+) .* ([\d,]+) tokens/s"),
     "joeynmt": re.compile(r"Step: +(\d+), .*Tokens per Sec: +(\d+)"),
 }
-# It asks SentencePiece for a thing that works with BPE only, and needs it for nothing.
+# It calls a method that SentencePiece no longer has (0.2.3), to limit the pieces to a
+# vocabulary, which here is all of them.
 JOEYNMT = """
 import sentencepiece, sys
 sentencepiece.SentencePieceProcessor.SetVocabulary = lambda self, pieces: True
@@ -165,8 +166,8 @@ def describe_peer(config: ConfigDict, folder: pathlib.Path) -> dict:
         }  # fmt: skip
 
     return {
-        "name": "peer", "model_dir": "set for each turn", "use_cuda": False,
-        "fp16": False, "random_seed": 42, "num_workers": 0,
+        "name": "peer", "use_cuda": False, "fp16": False, "random_seed": 42,
+        "num_workers": 0,
         "data": {
             "train": str(folder / "train"), "dev": str(folder / "dev"),
             "dataset_type": "plain", "src": side("source"), "trg": side("target"),
