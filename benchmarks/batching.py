@@ -21,13 +21,15 @@ import time
 import types
 from concurrent import futures
 
-from transformer_jax import cli, metrics, sharding
+from transformer_jax import cli, sharding
 from transformer_jax import config as configs
-from transformer_jax import run as runs
 from transformer_jax.data.store import summary
 from transformer_jax.errors import UserError
-from transformer_jax.prepare import prepare
+from transformer_jax.runs import environment
+from transformer_jax.runs import folder as folders
 from transformer_jax.train import Trainer
+from transformer_jax.training import log as metrics
+from transformer_jax.training.prepare import prepare
 
 GOES_ON = types.SimpleNamespace(requested=lambda step: False)  # nobody preempts
 
@@ -180,9 +182,9 @@ def stop(*_) -> None:
 def prepare_data(spec: str, overrides: dict, folder: pathlib.Path) -> str:
     """Fills the cache, so that preparing takes every way as long."""
     config = configs.load(spec, overrides)
-    prepared = prepare(config, runs.Folder(folder), print)
+    prepared = prepare(config, folders.Folder(folder), print)
     store = prepared.train.store
-    sides = prepared.task.lengths(store).mean(axis=0)
+    sides = prepared.task.data.lengths(store).mean(axis=0)
     return (
         f"{len(store):,} examples of {' and '.join(f'{n:.1f}' for n in sides)} pieces, "
         f"left out: {summary(store.ledger) or 'none'}"
@@ -192,7 +194,7 @@ def prepare_data(spec: str, overrides: dict, folder: pathlib.Path) -> str:
 class Training(Trainer):
     """The training loop; it notes tokens and time instead of logging and evaluating."""
 
-    def _log(self, window: metrics.Window) -> None:
+    def _log(self, window: metrics.LogWindow) -> None:
         self.ended, self.tokens = time.monotonic(), window.tokens
         self.seconds = self.ended - window.began  # less waiting for what is compiled
 
@@ -206,11 +208,11 @@ def measure(spec: str, overrides: dict, folder: pathlib.Path, steps: int) -> dic
     # The schedule stays the config's own, though only its first steps are taken.
     config.train.steps = config.log.every = steps
     config.eval.every = config.checkpoint.every = steps
-    runs.use_compile_cache()
+    environment.use_compile_cache()
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
-    place = runs.Folder(folder)
+    place = folders.Folder(folder)
     prepared = prepare(config, place, lambda line: None)
-    writer = metrics.Writer(place.path, tensorboard=False, active=False)
+    writer = metrics.RunLog(place.path, tensorboard=False, active=False)
     began = time.monotonic()
     training = Training(config, prepared, place, writer, mesh)
     training.saved.save = lambda *state: None

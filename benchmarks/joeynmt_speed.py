@@ -29,10 +29,10 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli
 from transformer_jax import config as configs
-from transformer_jax import run as runs
 from transformer_jax.errors import UserError
 from transformer_jax.ids import EOS
-from transformer_jax.prepare import prepare
+from transformer_jax.runs import folder as folders
+from transformer_jax.training.prepare import prepare
 
 SIDES = ("ours", "joeynmt")
 EVERY = 20  # updates between two lines of a log
@@ -124,7 +124,7 @@ def load(spec: str, overrides: dict[str, str]) -> ConfigDict:
 
 def write_peer(config: ConfigDict, folder: pathlib.Path) -> str:
     """Joey NMT's config, its text and its vocabulary; the path of the first."""
-    prepared = prepare(config, runs.Folder(folder / "prepared"), print)
+    prepared = prepare(config, folders.Folder(folder / "prepared"), print)
     for split, records in {
         "train": prepared.train.records,
         "dev": prepared.held_out["validation"].records,

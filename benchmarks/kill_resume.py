@@ -28,9 +28,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import cli, metrics, optim, sharding
-from transformer_jax import run as runs
-from transformer_jax.checkpoint import Checkpoints, TrainState
+from transformer_jax import cli, optim, sharding
+from transformer_jax.runs import folder as folders
+from transformer_jax.runs import run as runs
+from transformer_jax.runs.checkpoint import Checkpoints, TrainState
+from transformer_jax.training import log as metrics
 
 POLL = 0.002  # seconds: a save of a small model takes a few hundredths of one
 PARTIAL = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax still writes
@@ -308,7 +310,7 @@ def compare(reference: Training, killed: Training) -> bool:
         results[f"{name}: {second[name]}"] = first[name] == second[name], first[name]
     kept = [sorted(p.name for p in one.checkpoints.iterdir()) for one in both]
     results[f"checkpoints kept: {', '.join(kept[1])}"] = kept[0] == kept[1], kept[0]
-    ends = [runs.Folder(one.workdir).read("result.json") for one in both]
+    ends = [folders.Folder(one.workdir).read("result.json") for one in both]
     ends = [{**end, "seconds": "by the clock"} for end in ends]
     results["result.json, save for the time"] = ends[0] == ends[1], ends[0]
     interrupted = find_interrupted(killed)
@@ -333,7 +335,7 @@ def digests(workdir: pathlib.Path) -> dict[str, str]:
     optimizer = optim.make_optimizer(run.config)
 
     def init(key):
-        params = run.task.init(key)
+        params = run.task.objective.init(key)
         return TrainState(jnp.int32(0), params, optimizer.init(params), key)
 
     abstract = jax.eval_shape(init, jax.random.key(0))

@@ -164,9 +164,11 @@ def draw(random: np.random.Generator, kinds: int, size: int) -> np.ndarray:
 def prepare_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
     """(what, seconds, peak memory so far) of each part of `prepare()`."""
     from transformer_jax import config as configs
-    from transformer_jax import prepare, run, tasks
+    from transformer_jax import tasks
     from transformer_jax.data.sources import Source
     from transformer_jax.data.store import summary
+    from transformer_jax.runs import run
+    from transformer_jax.training import prepare
 
     config, place, laps = configs.load(CONFIG, config), run.Folder(folder / "run"), []
 
@@ -183,7 +185,7 @@ def prepare_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
     lap()
     prepare.prepare(config, place, say)  # the validation split, and all once more
     lap()
-    sides = " and ".join(f"{n:.1f}" for n in task.lengths(store).mean(axis=0))
+    sides = " and ".join(f"{n:.1f}" for n in task.data.lengths(store).mean(axis=0))
     say(f"{len(store):,} examples of {sides} pieces, left out: {summary(store.ledger)}")
     rows = [("all of it", laps[3][0] - laps[0][0], laps[3][1])]
     names = "indexing", "learning pieces", "encoding", "all again, cached"
@@ -195,7 +197,8 @@ def prepare_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
 def plan_timed(config: dict, folder: pathlib.Path, kind: str) -> tuple:
     """(row of the table, seconds, GB) of a plan with its first epoch."""
     from transformer_jax import config as configs
-    from transformer_jax import prepare, run
+    from transformer_jax.runs import run
+    from transformer_jax.training import prepare
 
     config = configs.load(CONFIG, {**config, "data.batching": kind})
     prepared = prepare.prepare(config, run.Folder(folder / "run"), say)

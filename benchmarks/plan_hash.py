@@ -25,10 +25,11 @@ import time
 import jax
 import numpy as np
 
-from transformer_jax import cli, metrics, sharding
+from transformer_jax import cli, sharding
 from transformer_jax import config as configs
-from transformer_jax import run as runs
+from transformer_jax.runs import folder as folders
 from transformer_jax.train import Trainer, prepare_together
+from transformer_jax.training import log as metrics
 
 SAMPLED = {"tokenizer.kind": "bpe", "tokenizer.sampling": "0.1"}
 BATCHINGS = ("buckets", "packed")
@@ -159,8 +160,8 @@ def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
     number, trainers = jax.process_index(), {}
     for batching in BATCHINGS:
         config = configs.load(args.config, {**overrides, "data.batching": batching})
-        folder = runs.Folder(place / batching)
-        writer = metrics.Writer(folder.path, tensorboard=False, active=number == 0)
+        folder = folders.Folder(place / batching)
+        writer = metrics.RunLog(folder.path, tensorboard=False, active=number == 0)
         mesh = sharding.make_mesh(config.mesh)
         prepared = prepare_together(config, folder, writer)
         trainers[batching] = Trainer(config, prepared, folder, writer, mesh)

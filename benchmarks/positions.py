@@ -46,7 +46,7 @@ def by_length(workdir: pathlib.Path, args: argparse.Namespace) -> str:
     """BLEU of the sentences up to the bound, up to half as long again, and beyond."""
     import transformer_jax
     from transformer_jax import scores
-    from transformer_jax.data import phrasebook
+    from transformer_jax.data.generated import phrasebook
 
     run = transformer_jax.load(workdir)
     pairs = phrasebook.generate("test", args.sentences)

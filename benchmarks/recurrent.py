@@ -27,10 +27,10 @@ import numpy as np
 import transformer_jax
 from transformer_jax import config as configs
 from transformer_jax import optim
-from transformer_jax import run as runs
-from transformer_jax.checkpoint import TrainState
-from transformer_jax.decoding.engine import bucket
+from transformer_jax.decoding.engine import pad_length
 from transformer_jax.ids import EOS
+from transformer_jax.runs import environment
+from transformer_jax.runs.checkpoint import TrainState
 from transformer_jax.tasks.translation import Task, segments, shift_right
 from transformer_jax.train import train_step
 from transformer_jax.visualize import figures
@@ -42,7 +42,7 @@ ENOUGH = 30  # pairs of tokens that a mean is taken of, at least
 
 def main() -> int:
     args = parse_arguments()
-    runs.use_compile_cache()
+    environment.use_compile_cache()
     args.show(args)
     return 0
 
@@ -89,7 +89,7 @@ def draw_reach(args: argparse.Namespace) -> None:
         records = run.task.source(run.config).read(args.split)
         count = min(args.sentences, len(records))
         if args.fresh:
-            run.params = run.task.init(jax.random.key(run.config.seed))
+            run.params = run.task.objective.init(jax.random.key(run.config.seed))
         curves[pathlib.Path(path).name] = reach(run, [records[i] for i in range(count)])
     figures.reach(curves).savefig(args.output, dpi=150)
     print("tokens back  " + "  ".join(curves))
@@ -108,7 +108,7 @@ def reach(run: transformer_jax.run.Run, records: Sequence[dict]) -> list[float]:
     Between token s of a source of S tokens and token t of the output S - s + t tokens
     are read: so many steps of a recurrence that reads one way and does not attend.
     """
-    measure, found = gradient_norms(run.task.module), {}
+    measure, found = gradient_norms(run.task.objective.module), {}
     for record in records:
         source = [*run.task.source_tokenizer.encode(record["source"]), EOS]
         target = [*run.task.target_tokenizer.encode(record["target"]), EOS]
@@ -150,7 +150,7 @@ def gradient_norms(module: nn.Module) -> Callable:
 
 
 def pad(tokens: Sequence[int]) -> jax.Array:
-    row = np.zeros((1, bucket(len(tokens))), np.int32)
+    row = np.zeros((1, pad_length(len(tokens))), np.int32)
     row[0, : len(tokens)] = tokens
     return jnp.asarray(row)
 
@@ -194,11 +194,14 @@ class Side:
         optimizer = optim.make_optimizer(config)
         self.update = jax.jit(
             functools.partial(
-                train_step, loss=task.loss, optimizer=optimizer, micro_batches=1
+                train_step,
+                loss=task.objective.loss,
+                optimizer=optimizer,
+                micro_batches=1,
             ),
             donate_argnums=0,
         )
-        params = jax.jit(task.init)(jax.random.key(0))
+        params = jax.jit(task.objective.init)(jax.random.key(0))
         self.size = sum(leaf.size for leaf in jax.tree.leaves(params))
         self.state = TrainState(
             jnp.int32(0), params, optimizer.init(params), jax.random.key(0)
@@ -239,7 +242,7 @@ def bleu(run: transformer_jax.run.Run, records: Sequence[dict]) -> str:
     if not records:
         return "none"
     answers = run.predict([record["source"] for record in records])
-    scores = run.task.score(answers, [record["target"] for record in records])
+    scores = run.task.scoring.score(answers, [record["target"] for record in records])
     return f"{scores['bleu']:.2f}"
 
 

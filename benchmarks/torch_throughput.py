@@ -28,6 +28,7 @@ import numpy as np
 
 from transformer_jax.data.batches import Buckets
 from transformer_jax.ids import BOS, EOS, PAD
+from transformer_jax.runs import environment
 
 SIDES = ("ours", "torch")
 BUSY = 0.10  # share of the machine that others may use in a round that counts
@@ -155,12 +156,11 @@ def our_training() -> tuple[Callable, Callable, str]:
 
     from transformer_jax import config as configs
     from transformer_jax import optim, sharding
-    from transformer_jax import run as runs
-    from transformer_jax.checkpoint import TrainState
+    from transformer_jax.runs.checkpoint import TrainState
     from transformer_jax.tasks.translation import Task
     from transformer_jax.train import IN_FLIGHT, train_step
 
-    runs.use_compile_cache()
+    environment.use_compile_cache()
     config = our_config(configs.base("translation", "transformer"))
     tokenizer = types.SimpleNamespace(vocab_size=VOCABULARY)  # all a loss asks of it
     task = Task(config, tokenizer, tokenizer)
@@ -168,14 +168,14 @@ def our_training() -> tuple[Callable, Callable, str]:
     mesh = sharding.make_mesh(config.mesh)
 
     def init(key: jax.Array) -> TrainState:
-        params = task.init(key)
+        params = task.objective.init(key)
         return TrainState(jnp.int32(0), params, optimizer.init(params), key)
 
     key = jax.random.key(0)
     places = sharding.shardings(jax.eval_shape(init, key), mesh)
     update = jax.jit(
         functools.partial(
-            train_step, loss=task.loss, optimizer=optimizer, micro_batches=1
+            train_step, loss=task.objective.loss, optimizer=optimizer, micro_batches=1
         ),
         donate_argnums=0,
         out_shardings=(places, sharding.replicated(mesh)),

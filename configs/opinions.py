@@ -49,7 +49,7 @@ def get_config(variant="label"):
     config.model.d_model = 128
     config.model.d_ff = 256
     config.model.num_heads = 4
-    config.model.norm = "pre"  # post-norm stayed at 80 % before QKV_SPREAD
+    config.model.norm = "pre"  # post-norm stayed at 80 % before QKV_SCALE
 
     config.train.steps = 2500
     config.optim.schedule = "linear"

@@ -99,7 +99,7 @@ def _treebank(config):
     config.model.d_model = 128
     config.model.d_ff = 512
     config.model.num_heads = 4
-    config.model.norm = "pre"  # post-norm needed twice the steps before QKV_SPREAD
+    config.model.norm = "pre"  # post-norm needed twice the steps before QKV_SCALE
     config.model.positions = "sinusoid+rotary"  # brackets pair by distance
     config.model.dropout_embedding = 0.0
     config.model.dropout_residual = 0.0

@@ -9,10 +9,10 @@ import pytest
 
 from transformer_jax import config as configs
 from transformer_jax import inspect_data
-from transformer_jax.data.phrasebook import generate
+from transformer_jax.data.generated.phrasebook import generate
 from transformer_jax.errors import UserError
-from transformer_jax.prepare import prepare
-from transformer_jax.run import Folder
+from transformer_jax.runs.folder import Folder
+from transformer_jax.training.prepare import prepare
 
 PAIRS = generate("train", 607)
 

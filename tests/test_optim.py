@@ -8,9 +8,9 @@ import pytest
 
 from transformer_jax import config as configs
 from transformer_jax import losses, optim, sharding, train
-from transformer_jax import run as runs
-from transformer_jax.checkpoint import TrainState
 from transformer_jax.errors import UserError
+from transformer_jax.runs import run as runs
+from transformer_jax.runs.checkpoint import TrainState
 
 
 def settings(**changes):

@@ -18,15 +18,16 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import evaluate, predict, prepare, sharding
-from transformer_jax import run as runs
+from transformer_jax import evaluate, predict, sharding
 from transformer_jax.data import store as stores
 from transformer_jax.data.records import Generated
 from transformer_jax.data.sources import Source
-from transformer_jax.decoding.engine import bucket
-from transformer_jax.errors import UserError
-from transformer_jax.tasks import Refused
+from transformer_jax.decoding.engine import pad_length
+from transformer_jax.errors import Refused, UserError
+from transformer_jax.runs import run as runs
 from transformer_jax.tasks.translation import Answer
+from transformer_jax.training import prepare
+from transformer_jax.training.evaluator import Evaluator
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_blank_lines_have_blank_answers(run):
 
 
 def test_an_answer_is_one_line(run):
-    assert run.task.render(Answer("a\nb\r\nc", 0.0)) == "a b  c"
+    assert run.task.inference.render(Answer("a\nb\r\nc", 0.0)) == "a b  c"
 
 
 def test_a_sentence_alone_and_in_any_batch_gets_the_same_answer(run, sentences):
@@ -93,14 +94,14 @@ def test_a_sentence_alone_and_in_any_batch_gets_the_same_answer(run, sentences):
 
 def test_a_line_that_is_too_long_is_refused_with_both_numbers(run):
     with pytest.raises(Refused, match=r"\d+ pieces are more than the 64 allowed"):
-        run.task.parse("palavra " * 500, 64)
+        run.task.inference.parse("palavra " * 500, 64)
     assert len(run.predict(["palavra " * 60])) == 1  # in Python there is no limit
 
 
 def test_what_outgrows_a_learned_table_is_refused_before_it_is_clamped(run, tmp_path):
     task = with_learned_table(run, 20)
     with pytest.raises(Refused, match=r"model.max_positions 20"):
-        task.parse("A menina dorme. " * 9)
+        task.inference.parse("A menina dorme. " * 9)
     records = Generated(lambda: [{"source": "x" * 21, "target": ""}], "")
 
     def encode(records):
@@ -108,7 +109,7 @@ def test_what_outgrows_a_learned_table_is_refused_before_it_is_clamped(run, tmp_
 
     store = stores.build(tmp_path, records, task.columns, encode, "a")
     with pytest.raises(UserError, match="21 positions.*model.max_positions 20"):
-        task.lengths(store)
+        task.data.lengths(store)
     for look in (
         lambda line: task.read(run.params, [("O gato", line)], run.mesh),
         lambda line: task.vectors(run.params, [line], run.mesh),
@@ -130,13 +131,13 @@ def test_a_learned_table_needs_no_row_for_padding(run):
     """Neither that of a search's sources nor that of a validation's batches."""
     records = run.task.source(run.config).read("validation")
     held_out = prepare.open_split(run.task, "validation", records)
-    longest, target = run.task.lengths(held_out.store).max(axis=0).tolist()
+    longest, target = run.task.data.lengths(held_out.store).max(axis=0).tolist()
     rows = max(longest + 1, target)  # an answer has at most two pieces more
-    assert rows < bucket(longest) and rows % 8
+    assert rows < pad_length(longest) and rows % 8
     task = with_learned_table(run, rows)
     held_out = prepare.open_split(task, "validation", records)
-    evaluator = evaluate.Evaluator(task, held_out, run.mesh)
-    params = task.init(jax.random.key(0))
+    evaluator = Evaluator(task, held_out, run.mesh)
+    params = task.objective.init(jax.random.key(0))
     assert np.isfinite(evaluator.teacher_forced(params)["loss"])
     options = runs.decode_options(task.config)
     assert len(evaluator.free_running(params, options)[1]) == len(records)
@@ -311,7 +312,7 @@ def test_only_runs_of_one_task_judged_by_bleu_are_compared(run, tmp_path):
         return types.SimpleNamespace(
             config=types.SimpleNamespace(task=task),
             folder=types.SimpleNamespace(path=folder),
-            task=types.SimpleNamespace(METRICS=metrics),
+            task=types.SimpleNamespace(scoring=types.SimpleNamespace(METRICS=metrics)),
         )
 
     with pytest.raises(UserError, match="is of the task masked, .* of translation"):
@@ -363,7 +364,7 @@ def test_the_weights_can_be_chosen(tiny_run):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_what_is_found_has_the_probability_that_reading_it_gives(run, sentences, beams):
     run.predict(["O gato."])
-    asked = [run.task.parse(line) for line in sentences[:7]]
+    asked = [run.task.inference.parse(line) for line in sentences[:7]]
     options = runs.decode_options(run.config, beams=beams)
     found = dict(run.task._engines[run.mesh].search(run.params, asked, options))
     pairs = [(one.source, found[i][0].tokens) for i, one in enumerate(asked)]
@@ -415,11 +416,11 @@ def test_a_sentence_has_a_vector_whatever_its_batch(run, sentences):
 
 def test_a_long_line_is_split_where_sentences_end_and_joined(run):
     line = "O gato dorme. Ana lê um livro!  “Vamos?” Sim… 猫。犬！"
-    parts = run.task.split(line, 3)
+    parts = run.task.inference.split(line, 3)
     assert parts == [
         "O gato dorme.", "Ana lê um livro!", "“Vamos?”", "Sim…", "猫。", "犬！"
     ]  # fmt: skip
-    assert run.task.split(line, 500) == [line]
+    assert run.task.inference.split(line, 500) == [line]
     (reply,) = run.replies([line], max_input=40, on_long="split")
     assert reply.text == " ".join(run.predict(parts))
     refused, fine = run.replies(["palavra " * 300, "O gato dorme."], max_input=40)
@@ -435,8 +436,11 @@ def test_the_parts_of_a_line_have_its_tag_and_its_prefix_once(run):
     tokenizer = run.task.source_tokenizer
     task = type(run.task)(changed, tokenizer, tokenizer)
     parts = ["<2de> O gato dorme.", "<2de> Sim."]
-    assert task.split("<2de> O gato dorme. Sim.", 3) == parts
-    assert task.split("<2fr> Sim. Sim.", 3) == ["<2fr> Sim.", "Sim."]  # no tag of it
+    assert task.inference.split("<2de> O gato dorme. Sim.", 3) == parts
+    assert task.inference.split("<2fr> Sim. Sim.", 3) == [
+        "<2fr> Sim.",
+        "Sim.",
+    ]  # no tag of it
     line, how = "O gato dorme. Ana lê.", {"max_input": 10, "on_long": "split"}
     (reply,) = run.replies([line], prefixes=["The old"], **how)
     first = run.replies(["O gato dorme."], prefixes=["The old"])[0].text
@@ -464,7 +468,7 @@ def test_n_best_are_the_best_of_the_beam_in_order(run):
     (reply,) = run.replies(["O gato dorme."], beams=4, n_best=3, extra_length=5)
     scores = [reply.answer.score, *(a.score for a in reply.answer.others)]
     assert len(scores) == 3 and scores == sorted(scores, reverse=True)
-    entry = run.task.details(reply.answer)
+    entry = run.task.inference.details(reply.answer)
     assert [o["score"] for o in entry["others"]] == scores[1:]
 
 

@@ -10,22 +10,18 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax import (
-    checkpoint,
-    cli,
-    config,
-    evaluate,
-    losses,
-    metrics,
-    sharding,
-    train,
-)
-from transformer_jax import run as runs
-from transformer_jax.checkpoint import Checkpoints
+from transformer_jax import cli, config, losses, sharding, train
 from transformer_jax.data.batches import Batch, Shape
-from transformer_jax.data.records import Generated, Joined
+from transformer_jax.data.records import Concatenation, Generated
 from transformer_jax.errors import UserError
-from transformer_jax.preemption import Preemption
+from transformer_jax.runs import checkpoint
+from transformer_jax.runs import folder as folders
+from transformer_jax.runs import run as runs
+from transformer_jax.runs.checkpoint import Checkpoints
+from transformer_jax.training import evaluator as evaluators
+from transformer_jax.training import log as metrics
+from transformer_jax.training.evaluator import evenly_spaced
+from transformer_jax.training.preemption import Preemption
 
 SCORED = dict(data__shapes=2, eval__splits="test")  # as `tiny_run` is
 
@@ -41,9 +37,9 @@ def digest(tree) -> str:
 
 def make_trainer(overrides, folder, mesh):
     loaded = config.load("quickstart", overrides)
-    place = runs.Folder(folder)
+    place = folders.Folder(folder)
     place.adopt(loaded, accept_changes=False)
-    writer = metrics.Writer(place.path, False, True)
+    writer = metrics.RunLog(place.path, False, True)
     prepared = train.prepare_together(loaded, place, writer)
     return train.Trainer(loaded, prepared, place, writer, mesh)
 
@@ -135,19 +131,19 @@ def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
 ):
     loaded = config.load("quickstart", tiny(**SCORED))
     folder = tmp_path / "run"
-    add = metrics.Window.add
+    add = metrics.LogWindow.add
 
     def die_at_eight(self, step, *rest):
         if step == 8:
             raise KeyboardInterrupt  # nothing gets to tidy up the run
         add(self, step, *rest)
 
-    monkeypatch.setattr(metrics.Window, "add", die_at_eight)
+    monkeypatch.setattr(metrics.LogWindow, "add", die_at_eight)
     with pytest.raises(KeyboardInterrupt):
         train.train(loaded, folder)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 8, "kind": "tr')  # a line cut short
-    monkeypatch.setattr(metrics.Window, "add", add)
+    monkeypatch.setattr(metrics.LogWindow, "add", add)
     assert train.train(loaded, folder) == 0
     assert "resumed    from step 6" in capsys.readouterr().out
     assert end_of(folder) == whole
@@ -216,9 +212,9 @@ def test_what_a_summary_says_is_not_said_again():
 
 
 def test_a_run_notes_all_that_its_parts_ran_with(tmp_path, monkeypatch):
-    folder, loaded = runs.Folder(tmp_path), config.load("quickstart")
+    folder, loaded = folders.Folder(tmp_path), config.load("quickstart")
     for commit in ("first", "first", "second", "third", "third"):
-        monkeypatch.setattr(runs, "versions", lambda: {"commit": commit})  # noqa: B023
+        monkeypatch.setattr(folders, "versions", lambda: {"commit": commit})  # noqa: B023
         folder.note_start(loaded)
     assert folder.read("versions.json") == {
         "commit": "third",
@@ -263,10 +259,10 @@ def test_answers_in_training_are_of_the_whole_validation_split(
     said, echoes = [], []
 
     def echo(task, params, mesh, records, options, progress):
-        echoes.extend(task.question(record) for record in records)
+        echoes.extend(task.inference.question(record) for record in records)
         return [types.SimpleNamespace(text=text) for text in echoes]
 
-    monkeypatch.setattr(evaluate, "answer_all", echo)
+    monkeypatch.setattr(evaluators, "answer_all", echo)
     monkeypatch.setattr(trainer.writer, "say", said.append)
     trainer._evaluate(trainer.config.eval.every)
     records = trainer.validation.records
@@ -287,9 +283,9 @@ def test_the_examples_of_each_tag_are_scored_apart_too(tiny, tmp_path, monkeypat
         texts = [r["target"] if r["source"].tag == "<2en>" else "no" for r in records]
         return [types.SimpleNamespace(text=text) for text in texts]
 
-    monkeypatch.setattr(evaluate, "answer_all", half_right)
+    monkeypatch.setattr(evaluators, "answer_all", half_right)
     monkeypatch.setattr(trainer.writer, "say", said.append)
-    trainer.validation.records = Joined(parts, tags=["<2en>", "<2de>"])
+    trainer.validation.records = Concatenation(parts, tags=["<2en>", "<2de>"])
     scores, _ = trainer.validation.free_running(None, None)
     found = scores["by_tag"]
     assert found["<2en>"]["bleu"] == pytest.approx(100) and found["<2de>"]["bleu"] == 0
@@ -297,7 +293,7 @@ def test_the_examples_of_each_tag_are_scored_apart_too(tiny, tmp_path, monkeypat
     assert [found[tag]["examples"] for tag in ("<2de>", "<2en>")] == [3, 4]
     trainer._evaluate(trainer.config.eval.every)
     assert "  <2en>: BLEU = 100.00 " in "\n".join(said)
-    trainer.validation.records = Joined(parts, tags=["<2en>", "<2en>"])
+    trainer.validation.records = Concatenation(parts, tags=["<2en>", "<2en>"])
     assert "by_tag" not in trainer.validation.free_running(None, None)[0]
 
 
@@ -306,7 +302,7 @@ def test_the_examples_of_each_tag_are_scored_apart_too(tiny, tmp_path, monkeypat
     [(0, 5, []), (1, 5, [2]), (2, 26, [6, 19]), (9, 3, [0, 1, 2]), (5, 5, [*range(5)])],
 )
 def test_numbers_are_spread_evenly(count, total, expected):
-    assert evaluate.spread(count, total) == expected
+    assert evenly_spaced(count, total) == expected
 
 
 def test_the_last_steps_are_logged_when_the_interval_does_not_divide_them(
@@ -355,7 +351,7 @@ def test_a_running_mean_may_begin_when_a_run_is_continued(tiny, tmp_path, one_de
     assert train.train(config.load("quickstart", first), tmp_path) == 0
     longer = config.load("quickstart", tiny(train__steps=7))
     assert train.train(longer, tmp_path, accept_changes=True) == 0
-    assert runs.Folder(tmp_path).read("config.json")["optim"]["ema"] == 0.5
+    assert folders.Folder(tmp_path).read("config.json")["optim"]["ema"] == 0.5
     mean, last = (digest(runs.load(tmp_path, w).params) for w in ("ema", "last"))
     assert mean != last
 
@@ -445,7 +441,7 @@ def test_micro_batches_add_up_to_the_batch(tiny, tmp_path, one_device, monkeypat
     assert len(set(counts)) > 1  # of unequal lengths
 
     def loss(params, part, key):
-        return trainer.task.loss(params, part, None)
+        return trainer.task.objective.loss(params, part, None)
 
     def compiled(micro_batches):
         def accumulate(params, batch):
@@ -486,7 +482,9 @@ def test_every_validation_example_counts_exactly_once(tiny, tmp_path):
     every = np.arange(len(validation.store))
     columns = validation.store.take(every)
     batch = Batch(Shape(len(every), (60, 60)), every[:, None])
-    sums = jax.jit(trainer.task.loss)(params, trainer.task.collate(columns, batch))
+    sums = jax.jit(trainer.task.objective.loss)(
+        params, trainer.task.data.collate(columns, batch)
+    )
     assert sums.weight == columns["target"].lengths.sum()
     assert got["nll"] == pytest.approx(float(sums.nll / sums.weight), rel=1e-5)
 

@@ -12,6 +12,6 @@ def load(path, weights="", mesh=None):
     `weights` is average, best, last or ema; by default what the run's config says. Its
     parameters are put on the mesh, or else on one device.
     """
-    from transformer_jax import run  # importing jax takes a second: only when used
+    from transformer_jax.runs import run
 
     return run.load(path, weights, mesh)

@@ -5,6 +5,7 @@ mistake is shown in plain words, never with a traceback.
 """
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import IO
 
@@ -105,3 +106,35 @@ def refuse_overrides(overrides: dict[str, str]) -> None:
 
 def is_terminal() -> bool:
     return sys.stderr.isatty()
+
+
+class Bar:
+    """One line on a terminal, redrawn in place; silent where there is none."""
+
+    def __init__(self, shown: bool):
+        self.shown = shown
+        self._drawn = 0.0
+
+    def show(self, done: int, total: int, text: str = "") -> None:
+        if not self.shown or time.monotonic() - self._drawn < 0.2:
+            return
+        self._drawn = time.monotonic()
+        filled = 30 * done // max(total, 1)
+        bar = "█" * filled + "·" * (30 - filled)
+        print(
+            f"\r\x1b[K{bar} {done}/{total} {text}", end="", file=sys.stderr, flush=True
+        )
+
+    def clear(self) -> None:
+        if self.shown and self._drawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """'52 s', '7 min 05 s', '3 h 20 min'."""
+    seconds = int(round(seconds))
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02} min"

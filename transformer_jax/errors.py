@@ -15,6 +15,10 @@ class UserError(ValueError):
         super().__init__("\n".join(problems))
 
 
+class Refused(UserError):
+    """A line that cannot be answered, and why."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """' Did you mean …?' for the closest known name, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -10,149 +10,25 @@ user gets.
 """
 
 import functools
-import math
 import os
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 from absl import flags
 
-from transformer_jax import answering, cli, metrics, sharding
-from transformer_jax.data.batches import Batch, Buckets, Shape, nothing
+from transformer_jax import cli
 from transformer_jax.data.sources import parallel_text
 from transformer_jax.errors import UserError
-from transformer_jax.losses import Sums
-from transformer_jax.prepare import Split, open_split
+from transformer_jax.runs import environment
 from transformer_jax.scores import Score, compare, verdict
+from transformer_jax.training import log as metrics
+from transformer_jax.training.evaluator import Evaluator, answer_all
+from transformer_jax.training.prepare import open_split
 
 # A teacher-forced pass is short and each shape is compiled: few and coarse ones, which
 # several splits can share.
-SHAPES, LENGTH_MULTIPLE = 2, 8
-
-
-class Evaluator:
-    """The scores of one split, again and again with other parameters."""
-
-    def __init__(self, task: Any, split: Split, mesh: Any):
-        self.task, self.mesh = task, mesh
-        self.records, self.store = split.records, split.store
-        data = task.config.data
-        self.plan = Buckets(
-            task.lengths(split.store),
-            data.batch_tokens,
-            SHAPES,
-            data.row_multiple,
-            math.lcm(data.length_multiple, LENGTH_MULTIPLE),
-            seed=0,
-        )
-        self._loss = _compiled_loss(task, mesh)
-
-    def teacher_forced(self, params: Any) -> dict[str, float]:
-        """Loss, perplexity and accuracy; every example counts exactly once."""
-        total = Sums(0.0, 0.0, 0.0, 0.0)
-        for batch in self.plan.epoch(0):
-            with jax.set_mesh(self.mesh):
-                sums = self._loss(
-                    params, assemble(self.task, self.store, batch, self.mesh)[0]
-                )
-            total = total + jax.tree.map(float, jax.device_get(sums))
-        return self.task.means(total, self.records)
-
-    def choose(self, limit: int) -> list[int]:
-        """The numbers of the records that are answered; 0: all that judge the split."""
-        return spread(limit or self.task.answered(self.records), len(self.records))
-
-    def free_running(
-        self,
-        params: Any,
-        options: Any,
-        limit: int = 0,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> tuple[dict[str, Any], list[str]]:
-        """The task's scores of its own answers to `choose(limit)`, and the answers."""
-        task = self.task
-        records = [self.records[i] for i in self.choose(limit)]
-        replies = answer_all(task, params, self.mesh, records, options, progress)
-        scores = task.judge(replies, [task.reference(r) for r in records])
-        if by_tag := self._by_tag(records, replies):
-            scores["by_tag"] = by_tag
-        return scores, [reply.text for reply in replies]
-
-    def _by_tag(self, records: Sequence[dict], replies: Sequence[Any]) -> dict:
-        """The scores of each tag's examples; none if all are of one."""
-        groups: dict[str, list[int]] = {}
-        for i, record in enumerate(records):
-            groups.setdefault(getattr(record.get("source"), "tag", ""), []).append(i)
-        found = {}
-        for tag, members in sorted(groups.items()) if len(groups) > 1 else ():
-            references = [self.task.reference(records[i]) for i in members]
-            scores = self.task.judge([replies[i] for i in members], references)
-            summary = self.task.summary(scores)
-            found[tag] = {**scores, "examples": len(members), "summary": summary}
-        return found
-
-
-def spread(count: int, total: int) -> list[int]:
-    """So many of the numbers below `total`, evenly spaced; all, if no more are."""
-    count = min(count, total)
-    return [(2 * i + 1) * total // (2 * count) for i in range(count)]
-
-
-def answer_all(
-    task: Any,
-    params: Any,
-    mesh: Any,
-    records: Sequence[dict],
-    options: Any,
-    progress: Callable[[int, int], None],
-) -> list[answering.Reply]:
-    """An answer to each example: one that is refused ends the evaluation."""
-    questions = [task.question(record) for record in records]
-    replies = []
-    for reply in answering.reply(
-        task, params, mesh, questions, options, progress=progress
-    ):
-        if reply.error:
-            shown = textwrap.shorten(questions[len(replies)], 60)
-            raise UserError(f"{shown!r} cannot be answered: {reply.error}")
-        replies.append(reply)
-    return replies
-
-
-@functools.cache
-def _compiled_loss(task: Any, mesh: Any) -> Callable:
-    return jax.jit(
-        functools.partial(task.loss, key=None), out_shardings=sharding.replicated(mesh)
-    )
-
-
-def assemble(
-    task: Any,
-    store: Any,
-    batch: Batch,
-    mesh: Any,
-    resample: Callable = lambda columns, batch: (columns, 0),
-) -> tuple[dict[str, jax.Array], int]:
-    """A planned batch as arrays on the mesh, and what `resample` has counted.
-
-    Each process reads only the rows that its devices need.
-    """
-    own = sharding.own_rows(mesh, batch.shape.rows)
-    part = Batch(batch.shape, batch.examples[own])
-    columns, count = resample(store.take(part.real), part)
-    arrays = task.collate(columns, part)
-    return sharding.to_global(arrays, mesh, batch.shape.rows), count
-
-
-def abstract(task: Any, store: Any, shape: Shape, mesh: Any) -> dict[str, Any]:
-    """What a batch of this shape looks like, for compiling."""
-    batch = nothing(shape)
-    arrays = task.collate(store.take(batch.real), batch)
-    return sharding.abstract_global(arrays, mesh, shape.rows)
 
 
 def define_flags() -> None:
@@ -170,7 +46,7 @@ def define_flags() -> None:
 
 
 def main(overrides: dict[str, str]) -> None:
-    from transformer_jax import run as runs
+    from transformer_jax.runs import run as runs
 
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
@@ -180,7 +56,7 @@ def main(overrides: dict[str, str]) -> None:
     if bool(args.source) == bool(args.split):
         cli.fail("say what to score: --split=test, or --source=F --reference=F")
     cli.check_weights(args.weights)
-    runs.use_compile_cache()
+    environment.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
     other = runs.load(args.compare) if args.compare else None
     if other is not None:
@@ -199,7 +75,7 @@ def main(overrides: dict[str, str]) -> None:
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
     sink = cli.open_file(args.answers, "w", encoding="utf-8") if args.answers else None
-    bar = metrics.Bar(cli.is_terminal())
+    bar = cli.Bar(cli.is_terminal())
     say = functools.partial(print, file=sys.stderr)
     split = open_split(run.task, name, records, say, bar.show)
     evaluator = Evaluator(run.task, split, run.mesh)
@@ -209,8 +85,8 @@ def main(overrides: dict[str, str]) -> None:
     seconds = time.monotonic() - began
     bar.clear()
     answered = [records[i] for i in evaluator.choose(0)]
-    references = [run.task.reference(record) for record in answered]
-    panel = run.task.panel(lines, answered)
+    references = [run.task.scoring.reference(record) for record in answered]
+    panel = run.task.scoring.panel(lines, answered)
     scores = {**scores, **evaluator.teacher_forced(run.params)}
     for score in panel:  # not over the headline, which may ignore case
         found = {score.key: score.value, f"{score.key}_signature": score.signature}
@@ -262,8 +138,8 @@ def _refuse_incomparable(run: Any, other: Any) -> None:
             f"--compare: {theirs} is of the task {other.config.task}, {ours} of "
             f"{run.config.task}"
         )
-    if "bleu" not in run.task.METRICS:
-        judges = ", ".join(run.task.METRICS) or "its loss"
+    if "bleu" not in run.task.scoring.METRICS:
+        judges = ", ".join(run.task.scoring.METRICS) or "its loss"
         raise UserError(
             "--compare is for tasks that are judged by BLEU, and the task "
             f"{run.config.task} is judged by {judges}: train each with several seeds, "
@@ -272,10 +148,10 @@ def _refuse_incomparable(run: Any, other: Any) -> None:
 
 
 def _answer(
-    run: Any, records: Sequence[dict], changes: dict[str, Any], bar: metrics.Bar
+    run: Any, records: Sequence[dict], changes: dict[str, Any], bar: cli.Bar
 ) -> list[str]:
     """What a run answers, with its own way to search, or changed as the other's."""
-    from transformer_jax import run as runs
+    from transformer_jax.runs import run as runs
 
     options = runs.decode_options(run.config, **changes)
     replies = answer_all(run.task, run.params, run.mesh, records, options, bar.show)
@@ -311,7 +187,7 @@ def print_comparison(
 
 def print_scores(task: Any, scores: dict[str, Any]) -> None:
     """The scores of the field, how they were computed, then the rest in words."""
-    summary = task.summary(scores)
+    summary = task.scoring.summary(scores)
     print(summary)
     search = ""
     if "decode" in task.config:
@@ -340,7 +216,7 @@ def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> 
     state = "was already done" if already else "done"
     early = ", stopped early" if result["stopped_early"] else ""
     # A result of an older version tells no time.
-    took = f", trained {metrics.duration(result['seconds'])}" * ("seconds" in result)
+    took = f", trained {cli.duration(result['seconds'])}" * ("seconds" in result)
     print(f"{state}: {folder.path}, step {result['step']}{early}{took}")
     for split, scores in result["scores"].items():
         summary = scores["summary"]

@@ -15,14 +15,14 @@ import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, metrics, tasks
+from transformer_jax import cli, tasks
 from transformer_jax import config as configs
 from transformer_jax.data import findings
 from transformer_jax.data import store as stores
 from transformer_jax.errors import UserError
 from transformer_jax.ids import UNK
-from transformer_jax.prepare import Prepared, Split, make_plan, prepare
-from transformer_jax.run import Folder
+from transformer_jax.runs.folder import Folder
+from transformer_jax.training.prepare import Prepared, Split, make_plan, prepare
 
 PROBED = 2000  # examples of each split that are decoded again
 UNKNOWN = 0.01  # share of unknown pieces that is serious
@@ -42,7 +42,7 @@ def main(overrides: dict[str, str]) -> int:
         raise UserError(f"--picture={args.picture}: name a .png or .svg file")
     config = configs.load(args.config, overrides)
     refuse_other_tasks(config)
-    bar = metrics.Bar(cli.is_terminal())
+    bar = cli.Bar(cli.is_terminal())
 
     def say(line: str) -> None:
         bar.clear()
@@ -101,7 +101,7 @@ def _describe(config: ConfigDict, prepared: Prepared) -> int:
     task, store = prepared.task, prepared.train.store
     serious = 0
     print()
-    for side, tokenizer in task.tokenizers.items():
+    for side, tokenizer in task.data.tokenizers.items():
         values = store.column(side)
         unknown = float((values == UNK).mean())
         used = len(np.unique(values))
@@ -135,8 +135,8 @@ def _check_round_trip(config: ConfigDict, task: Any, split: Split) -> bool:
     changed = []
     for i in np.unique(chosen.astype(int)):
         place = int(split.store.column(stores.RECORD)[i])
-        record = task.texts(split.records[place])
-        for side, tokenizer in task.tokenizers.items():
+        record = task.data.texts(split.records[place])
+        for side, tokenizer in task.data.tokenizers.items():
             read = tokenizer.decode(split.store.row(side, i))
             given = tokenizer.as_read(record[side])
             if read != given:
@@ -182,7 +182,7 @@ def _show_example(prepared: Prepared, index: int) -> None:
     task, store = prepared.task, prepared.train.store
     record = int(store.column(stores.RECORD)[index])
     print(f"example    {prepared.train.records.where(record)}")
-    for side, tokenizer in task.tokenizers.items():
+    for side, tokenizer in task.data.tokenizers.items():
         row = store.row(side, index)
         print(f"  {side:<8} {tokenizer.decode(row)}")
         print(f"           {' '.join(tokenizer.pieces(row))}")
@@ -191,7 +191,7 @@ def _show_example(prepared: Prepared, index: int) -> None:
 def _draw(prepared: Prepared, path: str) -> None:
     from transformer_jax.visualize import figures
 
-    sides = {s: prepared.train.store.lengths(s) for s in prepared.task.tokenizers}
+    sides = {s: prepared.train.store.lengths(s) for s in prepared.task.data.tokenizers}
     figures.length_histogram(sides).savefig(path)
 
 

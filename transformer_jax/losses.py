@@ -41,6 +41,18 @@ class Sums:
         return jax.tree.map(lambda a, b: a + b, self, other)
 
 
+def means(sums: Sums) -> dict[str, float]:
+    """Per-token loss, perplexity and accuracy of totals on the host."""
+    weight = max(float(sums.weight), 1.0)
+    nll = float(sums.nll) / weight
+    return {
+        "loss": float(sums.loss) / weight,
+        "nll": nll,
+        "perplexity": float(np.exp(min(nll, 700.0))),
+        "accuracy": float(sums.correct) / weight,
+    }
+
+
 def cross_entropy(
     logits: Float[Array, "B T V"],
     targets: Int[Array, "B T"],

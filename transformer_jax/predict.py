@@ -19,12 +19,13 @@ from typing import Any, BinaryIO
 
 from absl import flags
 
-from transformer_jax import cli, metrics
-from transformer_jax.answering import ON_LONG, Reply, reply
+from transformer_jax import cli
 from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.text import Lines
-from transformer_jax.errors import UserError
-from transformer_jax.tasks import Refused
+from transformer_jax.decoding.answering import ON_LONG, Reply, reply
+from transformer_jax.errors import Refused, UserError
+from transformer_jax.runs import environment
+from transformer_jax.tasks import protocols
 
 CHUNK = 2000  # lines read, sorted and answered together
 
@@ -64,8 +65,8 @@ def define_flags() -> None:
 
 
 def main(overrides: dict[str, str]) -> int:
-    from transformer_jax import run as runs
     from transformer_jax.decoding import Options
+    from transformer_jax.runs import run as runs
 
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
@@ -87,7 +88,7 @@ def main(overrides: dict[str, str]) -> int:
     _refuse_same_file(args.input, args.output)
     source = cli.open_file(args.input, "rb") if args.input else sys.stdin.buffer
     prefixes = Lines(args.prefixes) if args.prefixes else ()
-    runs.use_compile_cache()
+    environment.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
     given = {f.name: args[f.name].value for f in dataclasses.fields(Options)}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -101,7 +102,10 @@ def main(overrides: dict[str, str]) -> int:
         args.alignment,
     )
     if args.score or args.embed:
-        getattr(run.task, "read" if args.score else "vectors")  # not every task has it
+        if args.score:
+            protocols.require(run.task, protocols.ReadsPairs, "read")
+        else:
+            protocols.require(run.task, protocols.Embeds, "vectors")
         shell.answer = shell.score if args.score else shell.embed
     if not args.input and sys.stdin.isatty():
         return shell.converse()
@@ -129,12 +133,12 @@ class Shell:
 
     def answer_all(self, source: BinaryIO, sink: BinaryIO) -> int:
         """Answers every line; returns the exit code."""
-        bar = metrics.Bar(cli.is_terminal())
+        bar = cli.Bar(cli.is_terminal())
         began, count = time.monotonic(), 0
 
         def show(done, total):
             speed = (count + done) / (time.monotonic() - began)
-            left = metrics.duration((total - done) / speed)
+            left = cli.duration((total - done) / speed)
             bar.show(done, total, f"{speed:.1f} sentences/s, left {left}")
 
         for lines in read_chunks(source):
@@ -145,7 +149,7 @@ class Shell:
         bar.clear()
         seconds = time.monotonic() - began
         print(
-            f"{count} line{'s' * (count != 1)} in {metrics.duration(seconds)} "
+            f"{count} line{'s' * (count != 1)} in {cli.duration(seconds)} "
             f"({count / max(seconds, 1e-3):.1f} a second)"
             + (f", {self.refused} refused" if self.refused else ""),
             file=sys.stderr,
@@ -225,7 +229,7 @@ class Shell:
         for number, entry in enumerate(entries, start=first):
             try:
                 for side, text in zip(FIELDS, list(entry.values()), strict=False):
-                    self.run.task.check_length(side, text, self.max_input)
+                    self.run.task.inference.check_length(side, text, self.max_input)
             except Refused as error:
                 entry["error"] = str(error)
                 self._refuse(number, entry["error"])
@@ -250,7 +254,7 @@ class Shell:
         if one.error:
             entry["error"] = one.error
         else:
-            entry |= self.run.task.details(one.answer)
+            entry |= self.run.task.inference.details(one.answer)
         return _json(entry)
 
     def converse(self) -> int:
@@ -269,7 +273,7 @@ class Shell:
                 print(file=sys.stderr)
                 return 0
             turns.append(line)
-            context, forgotten = run.task.context(turns)
+            context, forgotten = run.task.inference.context(turns)
             for text in self.answer([context]):
                 print(text, flush=True)
                 turns.append(text)

@@ -61,7 +61,7 @@ def connect() -> None:
     multihost_utils.sync_global_devices("connected")
 
 
-def told_by_first(answer: bool) -> bool:
+def broadcast_from_first(answer: bool) -> bool:
     """Process 0's answer, on every process: what all of them must do alike."""
     if jax.process_count() == 1:
         return answer
@@ -174,7 +174,7 @@ def splits_positions() -> bool:
     return not mesh.empty and mesh.shape["sequence"] > 1
 
 
-def own_rows(mesh: Mesh, rows: int) -> np.ndarray:
+def process_rows(mesh: Mesh, rows: int) -> np.ndarray:
     """Which rows of a global batch this process feeds to its devices."""
     places = NamedSharding(mesh, PartitionSpec(ROWS)).addressable_devices_indices_map(
         (rows,)
@@ -192,7 +192,7 @@ def to_global(
 
     def place(array):
         total = len(array) if rows is None else rows
-        own = np.arange(total) if rows is None else own_rows(mesh, total)
+        own = np.arange(total) if rows is None else process_rows(mesh, total)
 
         def part(index):
             begin, end, _ = index[0].indices(total)

@@ -19,27 +19,24 @@ import optax
 from absl import flags
 from ml_collections import ConfigDict
 
-from transformer_jax import checkpoint as checkpoints
-from transformer_jax import (
-    checks,
-    cli,
-    evaluate,
-    initial,
-    lock,
-    losses,
-    metrics,
-    optim,
-    sharding,
-)
+from transformer_jax import cli, evaluate, losses, optim, sharding
 from transformer_jax import config as configs
-from transformer_jax import run as runs
-from transformer_jax.checkpoint import Checkpoints, TrainState
+from transformer_jax.config import checks
 from transformer_jax.data import batches
 from transformer_jax.data import store as stores
 from transformer_jax.errors import UserError
-from transformer_jax.preemption import Preemption
-from transformer_jax.prepare import make_plan, prepare_together
-from transformer_jax.programs import Programs
+from transformer_jax.runs import checkpoint as checkpoints
+from transformer_jax.runs import environment, lock
+from transformer_jax.runs import folder as folders
+from transformer_jax.runs import run as runs
+from transformer_jax.runs.checkpoint import Checkpoints, TrainState
+from transformer_jax.training import feed
+from transformer_jax.training import log as metrics
+from transformer_jax.training import warm_start as initial
+from transformer_jax.training.compiled_steps import CompiledSteps
+from transformer_jax.training.evaluator import Evaluator, evenly_spaced
+from transformer_jax.training.preemption import Preemption
+from transformer_jax.training.prepare import make_plan, prepare_together
 
 IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
 
@@ -62,9 +59,9 @@ def train(
     config: ConfigDict, workdir: str | os.PathLike, accept_changes: bool = False
 ) -> int:
     """Trains, or continues, or reports a run that is done; returns the exit code."""
-    folder = runs.Folder(workdir)
+    folder = folders.Folder(workdir)
     sharding.connect()
-    runs.use_compile_cache()
+    environment.use_compile_cache()
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
     row_problems = checks.find_row_problems(
         config, mesh.shape["data"] * mesh.shape["fsdp"]
@@ -87,13 +84,13 @@ def train(
 
 
 def continue_run(
-    config: ConfigDict, folder: runs.Folder, accept_changes: bool, mesh: Any
+    config: ConfigDict, folder: folders.Folder, accept_changes: bool, mesh: Any
 ) -> int:
     """Trains from where the run is, to its end; returns the exit code."""
     primary = jax.process_index() == 0
     # Every process compares: if process 0 alone refused, the others would wait for it.
     folder.adopt(config, accept_changes, write=primary)
-    writer = metrics.Writer(folder.path, config.log.tensorboard, primary)
+    writer = metrics.RunLog(folder.path, config.log.tensorboard, primary)
     trainer = None
     try:
         prepared = prepare_together(config, folder, writer)
@@ -120,9 +117,7 @@ class Trainer:
         self.task, self.store = prepared.task, prepared.train.store
         self.planned = make_plan(config, self.task, prepared.train)
         self.plan, self.sampler = self.planned.plan, self.planned.sampler
-        self.validation = evaluate.Evaluator(
-            self.task, prepared.held_out["validation"], mesh
-        )
+        self.validation = Evaluator(self.task, prepared.held_out["validation"], mesh)
         self.optimizer = optim.make_optimizer(config)
         self.schedule = optim.make_schedule(config)
         kept = config.checkpoint
@@ -138,7 +133,7 @@ class Trainer:
         self.update = jax.jit(
             functools.partial(
                 train_step,
-                loss=self.task.loss,
+                loss=self.task.objective.loss,
                 optimizer=self.optimizer,
                 micro_batches=config.train.accumulation,
                 ema_decay=config.optim.ema,
@@ -148,14 +143,14 @@ class Trainer:
         )
         # The largest first, then in the order in which they are needed.
         shapes = [self.plan.largest, *(b.shape for b in self.plan.epoch(0))]
-        self.programs = Programs(
+        self.programs = CompiledSteps(
             self.update, self.abstract, list(dict.fromkeys(shapes)), mesh
         )
         self.state: TrainState | None = None
 
     def _init(self, key: jax.Array) -> TrainState:
         params_key, root_key = jax.random.split(key)
-        params = self.task.init(params_key)
+        params = self.task.objective.init(params_key)
         ema = params if self.config.optim.ema else None
         opt_state = self.optimizer.init(params)
         return TrainState(jnp.int32(0), params, opt_state, root_key, ema)
@@ -171,7 +166,7 @@ class Trainer:
         writer.cut_back(step)
         if metrics.stopped_early(config, writer.path, step):
             return True
-        window = metrics.Window(self.task, self.schedule, config.train.steps)
+        window = metrics.LogWindow(self.task, self.schedule, config.train.steps)
         in_flight: collections.deque = collections.deque()
         steps = range(step, config.train.steps)
         for step, (batch, shape, kept) in zip(
@@ -182,7 +177,7 @@ class Trainer:
             update = self.programs.get(shape)
             with jax.set_mesh(self.mesh), jax.transfer_guard("disallow"):
                 self.state, sums = update(self.state, batch)
-            window.leave_out(self.programs.take_waited())
+            window.leave_out(self.programs.pop_wait_seconds())
             in_flight.append((step, shape, {**sums, "kept": kept}))
             due = self._due(step)
             stop = preemption.requested(step)
@@ -223,7 +218,7 @@ class Trainer:
                 return self.sampler.resample(columns, part, epoch, room)
 
             resample = {"resample": draw}
-        batch, kept = evaluate.assemble(
+        batch, kept = feed.assemble(
             self.task, self.store, planned, self.mesh, **resample
         )
         return batch, planned.shape, kept
@@ -262,16 +257,16 @@ class Trainer:
         If it does not fit in memory, the run fails here and not at hour nine.
         """
         self.programs.compile(
-            lambda shape: evaluate.abstract(self.task, self.store, shape, self.mesh)
+            lambda shape: feed.abstract(self.task, self.store, shape, self.mesh)
         )
         shape = self.plan.largest
         empty = batches.nothing(shape)
         update = self.programs.get(shape)
         with jax.set_mesh(self.mesh):
             state = self.init(jax.random.key(self.config.seed))
-            batch, _ = evaluate.assemble(self.task, self.store, empty, self.mesh)
+            batch, _ = feed.assemble(self.task, self.store, empty, self.mesh)
             jax.block_until_ready(update(state, batch))
-        self.programs.take_waited()
+        self.programs.pop_wait_seconds()
 
     def _start_or_resume(self) -> int:
         found = checkpoints.restore_newest([self.saved, self.emergency], self.abstract)
@@ -288,7 +283,7 @@ class Trainer:
         self.writer.say(f"resumed    from step {step:,}")
         return step
 
-    def _log(self, window: metrics.Window) -> None:
+    def _log(self, window: metrics.LogWindow) -> None:
         values = window.take()
         self.writer.record(window.last_step, "train", values)
         self.writer.say(window.line(values))
@@ -310,16 +305,19 @@ class Trainer:
         )
         values = {**values, **scores, "seconds": round(time.monotonic() - began, 2)}
         self.writer.record(step, "validation", values)
-        summary, took = self.task.summary(values), metrics.duration(values["seconds"])
+        summary, took = (
+            self.task.scoring.summary(values),
+            cli.duration(values["seconds"]),
+        )
         words = metrics.in_words(values, summary)
         self.writer.say(f"validation step {step}  {words}  {summary}  ({took})")
         for line in evaluate.lines_by_tag(values):
             self.writer.say(line)
         answered = self.validation.choose(config.eval.answers)
-        for i in evaluate.spread(config.eval.samples, len(lines)):
+        for i in evenly_spaced(config.eval.samples, len(lines)):
             record = self.validation.records[answered[i]]
-            self.writer.say(f"  source     {self.task.question(record)}")
-            self.writer.say(f"  reference  {self.task.reference(record)}")
+            self.writer.say(f"  source     {self.task.inference.question(record)}")
+            self.writer.say(f"  reference  {self.task.scoring.reference(record)}")
             self.writer.say(f"  answer     {lines[i]}")
         return metrics.rank(config, values)
 
@@ -376,11 +374,11 @@ def finish(trainer: Trainer) -> dict[str, Any]:
     held_out = trainer.prepared.held_out
     for split in [s for s in config.eval.splits if s in held_out]:
         writer.say(f"scoring    {split} with the {words} parameters of step {step}")
-        evaluator = evaluate.Evaluator(trainer.task, held_out[split], trainer.mesh)
+        evaluator = Evaluator(trainer.task, held_out[split], trainer.mesh)
         scores, _ = evaluator.free_running(params, options, progress=writer.progress)
         scores |= evaluator.teacher_forced(params)
         scores |= {"examples": len(held_out[split].records)}
-        scores |= {"summary": trainer.task.summary(scores)}
+        scores |= {"summary": trainer.task.scoring.summary(scores)}
         result["scores"][split] = scores
         writer.record(steps[-1], split, scores)
     if writer.active:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.data import batches
-from transformer_jax.data.batches import Batch, Buckets, Shape, lay_out
+from transformer_jax.data.batches import Batch, Buckets, Shape, pad_or_pack
 from transformer_jax.data.packing import Packed, fill_rows
 from transformer_jax.data.store import Ragged
 
@@ -142,11 +142,11 @@ def test_one_sided_examples_are_planned_too(lengths):
 def test_a_batch_is_laid_out_row_by_row():
     column = Ragged(np.array([5, 6, 7, 8, 9, 4], np.uint16), np.array([2, 3, 1]))
     bucket = Batch(Shape(4, (3,)), np.array([[8], [2], [-1], [5]]))
-    assert lay_out(column, bucket, 3)["tokens"].tolist() == [
+    assert pad_or_pack(column, bucket, 3)["tokens"].tolist() == [
         [5, 6, 0], [7, 8, 9], [0, 0, 0], [4, 0, 0]
     ]  # fmt: skip
     packed = Batch(Shape(2, (7,), True), np.array([[8, 2, -1], [5, -1, -1]]))
-    arrays = {k: v.tolist() for k, v in lay_out(column, packed, 7).items()}
+    arrays = {k: v.tolist() for k, v in pad_or_pack(column, packed, 7).items()}
     assert arrays == {
         "tokens": [[5, 6, 7, 8, 9, 0, 0], [4, 0, 0, 0, 0, 0, 0]],
         "segments": [[1, 1, 2, 2, 2, 0, 0], [1, 0, 0, 0, 0, 0, 0]],
@@ -158,7 +158,7 @@ def test_an_empty_batch_is_laid_out_as_padding():
     nothing = Ragged(np.zeros(0, np.uint16), np.zeros(0, int))
     for packed in (False, True):
         batch = Batch(Shape(2, (3,), packed), np.full((2, 1), -1))
-        assert not any(a.any() for a in lay_out(nothing, batch, 3).values())
+        assert not any(a.any() for a in pad_or_pack(nothing, batch, 3).values())
 
 
 def test_one_example_makes_one_batch():

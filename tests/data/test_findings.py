@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from transformer_jax.data import findings, phrasebook
+from transformer_jax.data import findings
 from transformer_jax.data.findings import (
     Finding,
     Overlap,
@@ -18,6 +18,7 @@ from transformer_jax.data.findings import (
     inspect_sides,
     inspect_split,
 )
+from transformer_jax.data.generated import phrasebook
 
 
 @functools.cache

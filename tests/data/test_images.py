@@ -16,7 +16,7 @@ from transformer_jax.data.images import (
     read_idx,
     read_image,
 )
-from transformer_jax.data.records import Joined
+from transformer_jax.data.records import Concatenation
 from transformer_jax.errors import UserError
 
 SPLITS = {"train": 1293, "validation": 144, "test": 360}
@@ -154,7 +154,7 @@ def test_labelled_images_are_records_that_their_content_determines():
     ]
     assert prints[0] == Images(PIXELS.copy(), NAMES, "yours").fingerprint
     assert len(set(prints)) == 3
-    both = Joined([images, images])
+    both = Concatenation([images, images])
     assert both.where(COUNT + 1) == "mine, image 2"
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from transformer_jax import config
-from transformer_jax.data import filters, phrasebook
-from transformer_jax.data.records import Joined, Parallel, Table, whole_numbers
+from transformer_jax.data import filters
+from transformer_jax.data.generated import phrasebook
+from transformer_jax.data.records import Concatenation, Parallel, Table, whole_numbers
 from transformer_jax.data.sources import Source, parallel_text
 from transformer_jax.errors import UserError
 
@@ -151,7 +152,10 @@ def test_weights_become_small_whole_numbers(weights, whole):
 
 def test_tags_are_part_of_what_determines_the_records(write):
     parts = [Parallel({"source": write("a", "x"), "target": write("b", "y")})]
-    assert Joined(parts, tags=["<x>"]).fingerprint != Joined(parts).fingerprint
+    assert (
+        Concatenation(parts, tags=["<x>"]).fingerprint
+        != Concatenation(parts).fingerprint
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sentencepiece
 
 from transformer_jax import config
 from transformer_jax.data import tokenizer
-from transformer_jax.data.records import Generated, Joined
+from transformer_jax.data.records import Concatenation, Generated
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD, UNK
 
@@ -210,7 +210,7 @@ def test_a_given_model_with_other_ids_is_renumbered(tmp_path):
 
 def records(*texts):
     pairs = [{"source": t, "target": t.upper()} for t in texts]
-    return Joined([Generated(lambda: pairs, repr(texts))])
+    return Concatenation([Generated(lambda: pairs, repr(texts))])
 
 
 def test_a_tokenizer_is_learned_once_for_the_same_text(monkeypatch):

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from transformer_jax.data import treebank, trees
+from transformer_jax.data import trees
+from transformer_jax.data.generated import treebank
 from transformer_jax.data.trees import Tree
 from transformer_jax.errors import UserError
 

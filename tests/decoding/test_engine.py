@@ -10,10 +10,11 @@ import pytest
 
 from transformer_jax import sharding
 from transformer_jax.decoding import Options, row_sizes
-from transformer_jax.decoding.engine import Asked, Engine, _Shape, bucket
-from transformer_jax.decoding.reading import Reader
+from transformer_jax.decoding.engine import DecodeRequest, Engine, _Shape, pad_length
+from transformer_jax.decoding.forward import PairScorer
 from transformer_jax.decoding.rules import largest
-from transformer_jax.models.transformer import Seq2Seq, TransformerConfig
+from transformer_jax.models.transformer import Seq2Seq
+from transformer_jax.models.transformer_config import TransformerConfig
 
 VOCAB = 640  # so large that the best are found by blocks
 CONFIG = TransformerConfig(
@@ -42,7 +43,9 @@ def model():
 def ask():
     rng = np.random.default_rng(8)
     return [
-        Asked([*rng.integers(4, VOCAB, size=n % 11 + 1).tolist(), 3], (), seed=n)
+        DecodeRequest(
+            [*rng.integers(4, VOCAB, size=n % 11 + 1).tolist(), 3], (), seed=n
+        )
         for n in range(13)
     ]
 
@@ -108,7 +111,7 @@ def test_a_model_that_recomputes_its_layers_finds_the_same(model):
 
 def test_what_is_read_alone_needs_no_full_batch(model):
     read, mesh = [], sharding.local_mesh()
-    few, full = (Reader(model[0], mesh, 8, n, bucket) for n in (2, 8))
+    few, full = (PairScorer(model[0], mesh, 8, n, pad_length) for n in (2, 8))
     encode = few._encode
 
     def count(params, batch):

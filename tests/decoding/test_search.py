@@ -13,15 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import Model, Options, Question, bind, run, spread
+from transformer_jax.decoding import DecodeInputs, Model, Options, bind, run, tile
 from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.writing import Writing
+from transformer_jax.decoding.sampling import Writing
 from transformer_jax.ids import BOS, EOS, PAD, UNK
-from transformer_jax.models.transformer import (
-    LanguageModel,
-    Seq2Seq,
-    TransformerConfig,
-)
+from transformer_jax.models.transformer import LanguageModel, Seq2Seq
+from transformer_jax.models.transformer_config import TransformerConfig
 
 V, LIMIT, ROWS = 6, 4, 61
 STATES = 20_011  # so many that no two histories are alike
@@ -49,14 +46,16 @@ TOY = Model(toy_start, toy_extend)
 
 
 def greedy(model, batch, prompt, prompt_lengths, limits, length):
-    question = Question(prompt, prompt_lengths, limits)
+    question = DecodeInputs(prompt, prompt_lengths, limits)
     return run(Writing(Options(beams=1)), model, batch, question, length)
 
 
 def beam_search(model, batch, prompt, prompt_lengths, limits, length, *options):
     names = ("beams", "alpha", "n_best")
     search = BeamSearch(Options(**dict(zip(names, options, strict=False))))
-    return run(search, model, batch, Question(prompt, prompt_lengths, limits), length)
+    return run(
+        search, model, batch, DecodeInputs(prompt, prompt_lengths, limits), length
+    )
 
 
 def toy_log_probs(offset, history):
@@ -365,7 +364,7 @@ def cached(kind):
     prompt = jnp.zeros((B, 1), jnp.int32)
     batch = {"source": SOURCE, "source_segments": SEGMENTS, "prompt": prompt}
     static, state = jax.jit(lambda batch: model.start(batch, LONG))(batch)
-    return (static, spread(state, BEAMS)), jax.jit(model.extend)
+    return (static, tile(state, BEAMS)), jax.jit(model.extend)
 
 
 def choices(log_probs):

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from transformer_jax.models.attention import (
-    Cache,
-    KeysValues,
     Mask,
     MultiHeadAttention,
     attend,
     look_ahead_mask,
     padding_mask,
 )
+from transformer_jax.models.cache import KeysValues, KVCache
 
 B, T, S, N, K, H, D = 2, 3, 5, 7, 11, 13, 17
 ALLOWED = np.array(
@@ -207,7 +206,7 @@ BEAMS = 3
 
 def filled_cache(steps, beams=BEAMS):
     """A cache into which the hypotheses of two rows have written their own."""
-    return fill(Cache.empty(1, B, beams, S, (N, K, H), jnp.float32), 0, steps)
+    return fill(KVCache.empty(1, B, beams, S, (N, K, H), jnp.float32), 0, steps)
 
 
 def fill(cache, first, end):
@@ -215,14 +214,14 @@ def fill(cache, first, end):
     written, beams = [], cache.writer.shape[1]
     for step in range(first, end):
         positions = jnp.full((B, beams, 1), step)
-        cache = cache.read(positions)
+        cache = cache.begin_step(positions)
         seed = 2 * step + 3
         new = KeysValues(
             normal(B * beams, N, K, 1, seed=seed),
             normal(B * beams, N, 1, H, seed=seed + 1),
         )
         layer = cache.write(cache.layers[0], new)
-        cache = cache.done((layer,), None, positions)
+        cache = cache.end_step((layer,), None, positions)
         both = np.concatenate([new.value, new.key.swapaxes(2, 3)], axis=-1)
         written.append(both.reshape(B, beams, N, H + K))
     return cache, np.stack(written, axis=2)
@@ -252,10 +251,10 @@ def test_each_hypothesis_reads_what_it_wrote():
 def test_a_hypothesis_that_follows_another_reads_what_that_one_read():
     cache, written = filled_cache(3)
     parents = np.array([[2, 0, 0], [1, 1, 2]])
-    followed = cache.follow(jnp.asarray(parents))
+    followed = cache.reorder(jnp.asarray(parents))
     rows = np.arange(B)[:, None]
     np.testing.assert_array_equal(seen_by(followed, 2), written[rows, parents])
-    again = followed.follow(jnp.asarray(parents))
+    again = followed.reorder(jnp.asarray(parents))
     np.testing.assert_array_equal(
         seen_by(again, 2), written[rows, parents][rows, parents]
     )
@@ -266,7 +265,7 @@ def test_a_hypothesis_that_follows_another_reads_what_that_one_read():
 
 def test_hypotheses_that_go_on_from_one_read_what_it_read_and_then_their_own():
     cache, written = filled_cache(2, beams=1)
-    wide = cache.spread(BEAMS)
+    wide = cache.tile(BEAMS)
     np.testing.assert_array_equal(seen_by(wide, 1), np.repeat(written, BEAMS, axis=1))
     wide, own = fill(wide, 2, 3)
     np.testing.assert_array_equal(seen_by(wide, 2)[:, :, 2:], own)
@@ -283,11 +282,11 @@ def test_a_cache_of_another_size_holds_what_was_written(slots):
 
 
 def test_padding_that_was_read_is_seen_by_nobody():
-    cache = Cache.empty(1, B, BEAMS, S, (N, K, H), jnp.float32)
+    cache = KVCache.empty(1, B, BEAMS, S, (N, K, H), jnp.float32)
     positions = jnp.broadcast_to(
         jnp.array([[[0, 1, -1]], [[0, -1, -1]]]), (B, BEAMS, 3)
     )
-    mask = np.asarray(cache.read(positions).mask(positions))
+    mask = np.asarray(cache.begin_step(positions).mask(positions))
     seen = mask.reshape(B, BEAMS, 3, S, BEAMS).any(axis=-1)
     assert not seen[0, :, :, 2].any() and not seen[1, :, :, 1:].any()
     assert seen[0, :, 1, :2].all() and not seen[0, :, 0, 1].any()

@@ -8,8 +8,8 @@ import pytest
 from transformer_jax.models.layers import (
     Dropout,
     FeedForward,
+    keep_mask,
     layer_norm,
-    random_keep,
     residual,
 )
 
@@ -117,8 +117,8 @@ def masks():
     root = jax.random.key(0)
     keys = [jax.random.fold_in(root, i) for i in range(5)]
     share = 0.7
-    drawn = [np.asarray(random_keep(k, share, (ROWS, COLUMNS))) for k in keys]
-    again = np.asarray(random_keep(keys[0], share, (ROWS, COLUMNS)))
+    drawn = [np.asarray(keep_mask(k, share, (ROWS, COLUMNS))) for k in keys]
+    again = np.asarray(keep_mask(keys[0], share, (ROWS, COLUMNS)))
     np.testing.assert_array_equal(again, drawn[0])
     return [(m - share) / (share * (1 - share)) ** 0.5 for m in drawn]
 
@@ -151,5 +151,5 @@ def test_every_row_and_column_of_a_mask_has_its_share(masks, axis):
 
 def test_a_share_of_one_keeps_all_and_of_none_keeps_nothing():
     key = jax.random.key(0)
-    assert random_keep(key, 1.0, (ROWS, COLUMNS)).all()
-    assert not random_keep(key, 0.0, (ROWS, COLUMNS)).any()
+    assert keep_mask(key, 1.0, (ROWS, COLUMNS)).all()
+    assert not keep_mask(key, 0.0, (ROWS, COLUMNS)).any()

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
-from transformer_jax.models.transformer import Seq2Seq, TransformerConfig
+from transformer_jax.models.transformer import Seq2Seq
+from transformer_jax.models.transformer_config import TransformerConfig
 
 if os.environ.get("REQUIRE_TORCH"):
     import torch

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.models.positions import PositionEncoding, sinusoid
-from transformer_jax.models.transformer import (
-    LanguageModel,
-    Seq2Seq,
-    TransformerConfig,
-)
+from transformer_jax.models.transformer import LanguageModel, Seq2Seq
+from transformer_jax.models.transformer_config import TransformerConfig
 
 D = 14
 POSITIONS = np.array([[0, 1, 2, 3, 4], [7, 31, 127, 509, 1021]])

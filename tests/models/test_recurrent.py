@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import checks, decoding, sharding
 from transformer_jax import config as configs
+from transformer_jax import decoding, sharding
+from transformer_jax.config import checks
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import Asked, Engine
+from transformer_jax.decoding.engine import DecodeRequest, Engine
+from transformer_jax.errors import UserError
 from transformer_jax.models import recurrent
 from transformer_jax.models.recurrent import Recurrent, RecurrentConfig
 from transformer_jax.tasks.translation import segments, shift_right
@@ -124,7 +126,7 @@ def test_steps_of_several_beams_and_unequal_prompts_are_the_whole(cell, attentio
     model = decoding.bind(Recurrent(config(**changes)), drawn(**changes))
     extend = jax.jit(model.extend)
     prompt, lengths = jnp.array([[2, 7, 12], [2, 13, 0]]), jnp.array([3, 2])
-    question = decoding.Question(prompt, lengths, limits=lengths)
+    question = decoding.DecodeInputs(prompt, lengths, limits=lengths)
     batch = {"source": SOURCE, "source_segments": segments(SOURCE)}
     prefill = jax.jit(lambda *given: decoding.prefill(model, *given, 2, 11))
     static, state, first = prefill(batch, question)
@@ -135,7 +137,7 @@ def test_steps_of_several_beams_and_unequal_prompts_are_the_whole(cell, attentio
     positions = jnp.broadcast_to(lengths[:, None, None], (B, 2, 1))
     second, state = extend(tokens, positions, static, state)
     state, newer = (
-        decoding.follow(state, parents),
+        decoding.reorder(state, parents),
         jnp.array([[[4], [10]], [[11], [4]]]),
     )
     third, _ = extend(newer, positions + 1, static, state)
@@ -249,7 +251,8 @@ def searched():
     params = draw(jax.eval_shape(module.init, jax.random.key(0), *pair())["params"])
     rng = np.random.default_rng(8)
     asked = [
-        Asked([*rng.integers(4, vocab, size=n % 5 + 1).tolist(), 3]) for n in range(7)
+        DecodeRequest([*rng.integers(4, vocab, size=n % 5 + 1).tolist(), 3])
+        for n in range(7)
     ]
 
     @functools.cache
@@ -298,7 +301,7 @@ def test_coverage_asks_for_all_words_of_the_source(searched):
     ],
 )
 def test_what_cannot_work_is_refused_with_the_way_out(changes, says):
-    with pytest.raises(configs.UserError) as caught:
+    with pytest.raises(UserError) as caught:
         configs.load("recurrent", changes)
     (problem,) = caught.value.problems
     assert all(word in problem for word in says), problem
@@ -307,5 +310,5 @@ def test_what_cannot_work_is_refused_with_the_way_out(changes, says):
 def test_a_conversation_and_a_tree_may_be_a_recurrent_models():
     for task in ("conversation", "parsing"):
         assert not checks.find_problems(configs.base(task, "recurrent"))
-    with pytest.raises(configs.UserError, match="It has: transformer"):
+    with pytest.raises(UserError, match="It has: transformer"):
         configs.base("images", "recurrent")

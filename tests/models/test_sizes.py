@@ -123,7 +123,7 @@ def with_heads():
     )
     about = images.About(8, 8, 1, ("0", "1"))
     for task in (text, images.Task(configs.base("images"), about)):
-        shapes = jax.eval_shape(task.init, jax.random.key(0))
+        shapes = jax.eval_shape(task.objective.init, jax.random.key(0))
         leaves = jax.tree_util.tree_leaves_with_path(shapes)
         yield {sharding.path_name(path): leaf for path, leaf in leaves}
 

@@ -16,11 +16,8 @@ import pytest
 from transformer_jax import sharding
 from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.models.embeddings import TokenEmbedding
-from transformer_jax.models.transformer import (
-    LanguageModel,
-    Seq2Seq,
-    TransformerConfig,
-)
+from transformer_jax.models.transformer import LanguageModel, Seq2Seq
+from transformer_jax.models.transformer_config import TransformerConfig
 from transformer_jax.tasks.translation import shift_right
 
 B, T, S, D, V, ROWS = 2, 3, 5, 14, 19, 23

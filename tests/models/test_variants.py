@@ -18,8 +18,8 @@ from transformer_jax.ids import BOS, PAD
 from transformer_jax.models import positions as place
 from transformer_jax.models.attention import attend
 from transformer_jax.models.layers import GATES, FeedForward, rms_norm
-from transformer_jax.models.stack import TransformerConfig
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
+from transformer_jax.models.transformer_config import TransformerConfig
 from transformer_jax.models.vision import VisionConfig, ViT
 from transformer_jax.tasks.translation import shift_right
 
@@ -107,13 +107,13 @@ def test_a_prompt_and_single_steps_give_what_one_forward_gives(variant):
         first = jnp.where(order[:given] < lengths[:, None], order[:given], -1)
         tokens = inputs[1][:, None]
         seen, state = model.extend(tokens[..., :given], first[:, None], static, state)
-        state = decoding.spread(state, 2)
+        state = decoding.tile(state, 2)
         steps = []
         for step in range(2):
             at = lengths + step
             token = jnp.take_along_axis(inputs[1], at[:, None], axis=1)
             twice = [jnp.repeat(x[:, None], 2, 1) for x in (token, at[:, None])]
-            state = decoding.follow(state, jnp.array([[1, 0], [1, 1]]))
+            state = decoding.reorder(state, jnp.array([[1, 0], [1, 1]]))
             found, state = model.extend(*twice, static, state)
             steps.append(found[:, :, 0])
         return seen[:, 0], steps

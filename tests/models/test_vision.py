@@ -10,7 +10,7 @@ import pytest
 
 from transformer_jax import sharding
 from transformer_jax.errors import UserError
-from transformer_jax.models.transformer import TransformerConfig
+from transformer_jax.models.transformer_config import TransformerConfig
 from transformer_jax.models.vision import (
     VisionConfig,
     ViT,

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config, prepare, sharding
-from transformer_jax import run as runs
+from transformer_jax import config, sharding
 from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS
+from transformer_jax.runs import folder as folders
 from transformer_jax.tasks import classification
 from transformer_jax.tasks.classification import Scale, Task
+from transformer_jax.training import prepare
 
 TEXTS = ["the soup was good .", "the film was never boring .", "the soup was bad ."]
 
@@ -69,10 +70,10 @@ def test_the_scores_are_in_the_result(run, kind):
 
 def test_a_text_alone_gets_what_it_gets_in_a_batch(run):
     task, mesh = run["label"].task, run["label"].mesh
-    items = [task.parse(text * n) for n, text in enumerate(TEXTS, 1)]
-    together = dict(task.answers(run["label"].params, items, mesh, None))
+    items = [task.inference.parse(text * n) for n, text in enumerate(TEXTS, 1)]
+    together = dict(task.inference.answers(run["label"].params, items, mesh, None))
     for i, item in enumerate(items):
-        [(_, alone)] = task.answers(run["label"].params, [item], mesh, None)
+        [(_, alone)] = task.inference.answers(run["label"].params, [item], mesh, None)
         for label, chance in alone.chances.items():
             assert together[i].chances[label] == pytest.approx(chance, abs=1e-5)
 
@@ -81,20 +82,20 @@ def test_a_text_longer_than_a_learned_table_is_refused_with_both_numbers():
     learned = {"model.positions": "learned", "model.max_positions": "10"}
     loaded = config.load("opinions", {"data.max_length": "8"} | learned)
     task = Task(loaded, Bytes(), Scale(("no", "yes")))
-    assert len(task.parse("x" * 8)) == 10
+    assert len(task.inference.parse("x" * 8)) == 10
     with pytest.raises(UserError, match="9 pieces needs 11 .*model.max_positions 10"):
-        task.parse("x" * 9)
-    params = task.init(jax.random.key(0))  # padded to 12
-    [(_, answer)] = task.answers(
-        params, [task.parse("x" * 8)], sharding.local_mesh(), None
+        task.inference.parse("x" * 9)
+    params = task.objective.init(jax.random.key(0))  # padded to 12
+    [(_, answer)] = task.inference.answers(
+        params, [task.inference.parse("x" * 8)], sharding.local_mesh(), None
     )
     assert answer.text in ("no", "yes")
 
 
 def test_only_the_special_token_is_read_and_padding_by_nobody(run):
     task = run["label"].task
-    params = task.init(jax.random.key(3))
-    tokens = jnp.asarray([task.parse(TEXTS[1])])
+    params = task.objective.init(jax.random.key(3))
+    tokens = jnp.asarray([task.inference.parse(TEXTS[1])])
     padded = jnp.pad(tokens, ((0, 0), (0, 5)))
     plain, longer = (task._apply(params, t) for t in (tokens, padded))
     np.testing.assert_allclose(plain, longer, atol=1e-5)
@@ -131,7 +132,10 @@ def test_words_are_dropped_in_training_only(run):
         return Task(changed, run["label"].task.tokenizer, run["label"].task.scale)
 
     never, task = of("0.0"), of("0.5")
-    params, tokens = task.init(jax.random.key(3)), jnp.asarray([task.parse(TEXTS[1])])
+    params, tokens = (
+        task.objective.init(jax.random.key(3)),
+        jnp.asarray([task.inference.parse(TEXTS[1])]),
+    )
     plain = never._apply(params, tokens, jax.random.key(0))
     np.testing.assert_allclose(task._apply(params, tokens), plain, atol=1e-6)
     dropped = [task._apply(params, tokens, jax.random.key(n)) for n in range(3)]
@@ -146,7 +150,7 @@ def test_a_squared_error_and_a_likelihood_are_what_is_summed(run):
         answers = np.array([1.0, 0.0, 0.0], np.float32)
         outputs = np.asarray(task._apply(params, jnp.asarray(tokens)))
         batch = {"tokens": jnp.asarray(tokens), "answers": jnp.asarray(answers)}
-        sums = task.loss(params, batch)
+        sums = task.objective.loss(params, batch)
         if kind == "score":
             expected = (outputs[0, 0] - 1) ** 2 + outputs[1, 0] ** 2
         else:
@@ -186,7 +190,7 @@ def test_labels_that_teach_nothing_are_refused(kind, labels, message):
 def test_a_label_that_training_never_saw_is_refused_with_those_it_saw(run):
     task = run["label"].task
     with pytest.raises(UserError, match="'neutral' is not among.*negative, positive"):
-        task.encode([{"text": "so so", "label": "neutral"}])
+        task.data.encode([{"text": "so so", "label": "neutral"}])
 
 
 def test_the_labels_travel_with_the_run(run):
@@ -200,7 +204,7 @@ def test_what_this_task_has_not_is_said(run):
     with pytest.raises(UserError, match="no option 'beams'"):
         run["label"].predict(TEXTS, beams=2)
     with pytest.raises(UserError, match="'classification' has no 'align'"):
-        run["label"].task.align(None)
+        run["label"].align(TEXTS, TEXTS)
     weights = run["label"].attention(TEXTS[0])["encoder"]
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
 
@@ -210,7 +214,7 @@ def test_other_segmentations_keep_the_special_token_and_the_text(tmp_path, tiny)
     known = dict(config.items(config.load("opinions")))
     changes = {k: v for k, v in tiny().items() if k in known} | changes
     loaded = config.load("opinions", changes)
-    found = prepare.prepare(loaded, runs.Folder(tmp_path), lambda line: None)
+    found = prepare.prepare(loaded, folders.Folder(tmp_path), lambda line: None)
     planned = prepare.make_plan(loaded, found.task, found.train)
     batch = planned.plan.batch(0)
     stored = found.train.store.take(batch.real)

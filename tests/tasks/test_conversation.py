@@ -6,7 +6,7 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, predict
-from transformer_jax.data.smalltalk import SEPARATOR
+from transformer_jax.data.generated.smalltalk import SEPARATOR
 from transformer_jax.errors import UserError
 
 
@@ -39,8 +39,8 @@ def test_the_mark_between_turns_is_one_piece(run):
 
 def test_what_is_read_are_the_last_turns_and_what_is_forgotten_is_counted(run):
     turns = ["Hi", "Hello", "My name is Ana", "Nice to meet you", "What is my name?"]
-    assert run.task.context(turns[:1]) == ("Hi", 0)
-    assert run.task.context(turns) == (SEPARATOR.join(turns[2:]), 2)
+    assert run.task.inference.context(turns[:1]) == ("Hi", 0)
+    assert run.task.inference.context(turns) == (SEPARATOR.join(turns[2:]), 2)
 
 
 def test_a_context_is_not_answered_in_parts(run):
@@ -76,7 +76,9 @@ def test_a_session_reads_its_own_replies_and_says_what_it_forgot(
 
 
 def test_replies_are_scored_by_words_by_sameness_and_by_variety(run):
-    found = run.task.score(["I am fine", "I am here"], ["I am fine", "You are here"])
+    found = run.task.score_texts(
+        ["I am fine", "I am here"], ["I am fine", "You are here"]
+    )
     assert found["exact"] == 50
     assert found["distinct_2"] == pytest.approx(100 * 3 / 4)
     assert {"bleu", "chrf"} <= set(found)
@@ -97,6 +99,6 @@ def test_predict_answers_a_line(run):
 
 
 def predict_options(run):
-    from transformer_jax import run as runs
+    from transformer_jax.runs import run as runs
 
     return runs.decode_options(run.config)

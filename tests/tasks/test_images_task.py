@@ -56,7 +56,7 @@ def test_it_learns_what_tells_two_kinds_apart(run):
 def test_an_image_alone_gets_what_it_gets_in_a_batch(run, monkeypatch):
     records = run.task.source(run.config).read("validation")
     pictures = [record["image"] for record in records]
-    together = dict(run.task.answers(run.params, pictures, run.mesh, None))
+    together = dict(run.task.inference.answers(run.params, pictures, run.mesh, None))
     rows, forward = [], run.task._forward(run.mesh)
 
     def counted(params, batch):
@@ -65,7 +65,9 @@ def test_an_image_alone_gets_what_it_gets_in_a_batch(run, monkeypatch):
 
     monkeypatch.setattr(run.task, "_forward", lambda mesh: counted)
     for i in (0, 7, 19):
-        [(_, alone)] = run.task.answers(run.params, [pictures[i]], run.mesh, None)
+        [(_, alone)] = run.task.inference.answers(
+            run.params, [pictures[i]], run.mesh, None
+        )
         assert alone.chances["5"] == pytest.approx(together[i].chances["5"], abs=1e-5)
         assert together[i].text == max(alone.chances, key=alone.chances.get)
     assert rows == [8] * 3  # no more than the smallest batch
@@ -90,7 +92,7 @@ def test_a_row_without_an_image_weighs_nothing(run):
     one = np.stack([record["image"] for record in run.task.source(run.config)
                     .read("validation")][:2])  # fmt: skip
     batch = {"images": jnp.asarray(one), "labels": jnp.asarray([1, -1])}
-    sums = run.task.loss(run.params, batch)
+    sums = run.task.objective.loss(run.params, batch)
     logits = np.asarray(run.task._apply(run.params, jnp.asarray(one)))
     expected = np.log(np.exp(logits[0]).sum()) - logits[0, 1]
     np.testing.assert_allclose(sums.loss, expected, rtol=1e-4)
@@ -107,4 +109,4 @@ def test_what_is_missing_is_said_before_anything_is_read(keys):
 def test_a_label_that_training_never_saw_is_refused(run):
     record = {"image": np.zeros((6, 4, 1), np.float32), "label": 7}
     with pytest.raises(UserError, match="label 7 is not among.*: 5, 6"):
-        run.task.encode([record])
+        run.task.data.encode([record])

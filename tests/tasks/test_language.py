@@ -9,15 +9,15 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, evaluate, train
-from transformer_jax import run as runs
 from transformer_jax.data import tokenizer
 from transformer_jax.data.records import Generated
 from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.data.windows import Windows
 from transformer_jax.errors import UserError
-from transformer_jax.evaluate import Evaluator
-from transformer_jax.prepare import open_split
+from transformer_jax.runs import folder as folders
 from transformer_jax.tasks.language import Task
+from transformer_jax.training.evaluator import Evaluator, evenly_spaced
+from transformer_jax.training.prepare import open_split
 
 PHRASES = ["The cat sleeps on the old bed.", "A girl has read it."]
 LINES = ["To be, or not", "", "to be: that is", "the question.", "Whether"]
@@ -108,7 +108,7 @@ def test_bits_per_character_count_every_character_of_the_text_once(run):
     for record in records:
         tokens = jnp.asarray([task.tokenizer.encode_inside(record["text"])])
         assert tokens.shape[1] == len(record["text"])  # characters
-        total += float(task.loss(run.params, {"tokens": tokens}).nll)
+        total += float(task.objective.loss(run.params, {"tokens": tokens}).nll)
     bits = total / len(records.text) / math.log(2)
     reported = run.folder.read("result.json")["scores"]["test"]
     assert reported["bits_per_character"] == pytest.approx(bits, rel=1e-4)
@@ -145,11 +145,15 @@ def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
     lines = Generated(lambda: [{"text": p} for p in PHRASES], "phrases")
     records = Windows(lines, 32, 0, whole_words=False, context=20)
     assert len(records) == 1 + -(-(len(records.text) - 32) // 12)
-    assert task.answered(records) == -(-len(records.text) // 32) < len(records)
+    assert task.scoring.answered(records) == -(-len(records.text) // 32) < len(records)
 
     def cost(text):
         tokens = jnp.asarray([task.tokenizer.encode_inside(text)])
-        return float(task.loss(run.params, {"tokens": tokens}).nll) if text else 0.0
+        return (
+            float(task.objective.loss(run.params, {"tokens": tokens}).nll)
+            if text
+            else 0.0
+        )
 
     total = sum(cost(r["before"] + r["text"]) - cost(r["before"]) for r in records)
     evaluator = Evaluator(task, open_split(task, "test", records), run.mesh)
@@ -157,13 +161,15 @@ def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
     bits = total / len(records.text) / math.log(2)
     assert found["bits_per_character"] == pytest.approx(bits, rel=1e-4)
     assert found["context"] == 20
-    assert evaluator.choose(0) == evaluate.spread(task.answered(records), len(records))
+    assert evaluator.choose(0) == evenly_spaced(
+        task.scoring.answered(records), len(records)
+    )
     alone = windows(9)  # of whole words: more than the text's length says
-    assert task.answered(alone) == len(alone) > -(-len(alone.text) // 9)
+    assert task.scoring.answered(alone) == len(alone) > -(-len(alone.text) // 9)
     for record in records:  # what goes on is what goes on of all that is read
-        whole = task.question(record) + task.reference(record)
+        whole = task.inference.question(record) + task.scoring.reference(record)
         assert whole == record["before"] + record["text"]
-    said = task.summary({**found, "distinct_2": 1.0})
+    said = task.scoring.summary({**found, "distinct_2": 1.0})
     assert "(windows of 32 characters, 20 of them only read)" in said
 
 
@@ -175,7 +181,7 @@ def test_a_run_goes_on_with_another_context(tiny, tmp_path, one_device):
         changes = {"train.steps": steps, "eval.context": context}
         loaded = config.load("language", small | changes)
         assert train.train(loaded, tmp_path) == 0
-        [scores] = runs.Folder(tmp_path).read("result.json")["scores"].values()
+        [scores] = folders.Folder(tmp_path).read("result.json")["scores"].values()
         assert scores["context"] == int(context)
 
 
@@ -200,11 +206,11 @@ def test_a_context_as_large_as_the_window_is_refused():
 
 def test_a_token_is_predicted_from_those_before_it_alone(run):
     tokens = jnp.asarray([run.task.tokenizer.encode_inside("the cat sleeps")])
-    inside = run.task.module.apply(
+    inside = run.task.objective.module.apply(
         {"params": run.params}, tokens, jnp.ones_like(tokens)
     ).logits
     changed = tokens.at[0, -1].set(5)
-    other = run.task.module.apply(
+    other = run.task.objective.module.apply(
         {"params": run.params}, changed, jnp.ones_like(tokens)
     ).logits
     np.testing.assert_allclose(inside[:, :-1], other[:, :-1], atol=1e-5)
@@ -224,14 +230,14 @@ def test_greedy_takes_the_likeliest_of_a_full_forward(run):
     ids = [2, *run.task.tokenizer.encode_inside("The")]
     for _ in range(3):  # the last is the end, which is forced
         tokens = jnp.asarray([ids])
-        logits = run.task.module.apply(
+        logits = run.task.objective.module.apply(
             {"params": run.params}, tokens, jnp.ones_like(tokens)
         ).logits[0, -1]
         best = int(jnp.argmax(logits.at[jnp.array([0, 2])].set(-jnp.inf)))
         if best == 3:
             break
         ids.append(best)
-    assert reply.text == run.task.render(
+    assert reply.text == run.task.inference.render(
         type(reply.answer)(run.task.tokenizer.decode(ids), 0.0)
     )
 
@@ -247,9 +253,9 @@ def test_what_is_given_of_a_window_fits_however_many_bytes_a_character_has():
     small = {"data.window": "32", "decode.max_length": "24", "tokenizer.kind": "byte"}
     task = Task(config.load("language", small), Bytes())
     for text, given in (("今日は晴れです。" * 4, "今日"), ("abcd" * 8, "abcdabcd")):
-        assert task.question({"text": text}) == given
-        assert given + task.reference({"text": text}) == text
-        assert len(task.parse(given).prefix) <= 8
+        assert task.inference.question({"text": text}) == given
+        assert given + task.scoring.reference({"text": text}) == text
+        assert len(task.inference.parse(given).prefix) <= 8
 
 
 def test_a_window_of_more_pieces_than_a_learned_table_has_is_refused():
@@ -258,10 +264,10 @@ def test_a_window_of_more_pieces_than_a_learned_table_has_is_refused():
     task = Task(config.load("language", learned | small), Bytes())
     store = types.SimpleNamespace(lengths=lambda side: np.array([32, 33]))
     with pytest.raises(UserError, match="33 positions.*model.max_positions 32"):
-        task.lengths(store)
-    assert len(task.parse("é" * 6).prefix) == 12
+        task.data.lengths(store)
+    assert len(task.inference.parse("é" * 6).prefix) == 12
     with pytest.raises(UserError, match="14 pieces and 20"):
-        task.parse("é" * 7)
+        task.inference.parse("é" * 7)
     with pytest.raises(UserError, match="model.max_positions 32"):
         task.attention({}, "é" * 16, "")
 

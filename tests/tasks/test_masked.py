@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import answering, config
+from transformer_jax import config
 from transformer_jax.data import tokenizer
 from transformer_jax.data.records import Generated
 from transformer_jax.data.windows import Windows
+from transformer_jax.decoding import answering
 from transformer_jax.errors import UserError
 from transformer_jax.tasks import masked
 from transformer_jax.tasks.masked import MASK, Answer, Guess
@@ -82,11 +83,11 @@ def test_without_a_key_the_text_alone_decides():
 def test_a_validation_loss_is_repeatable_and_the_sum_of_its_rows(run):
     task, params = run.task, run.params
     records = task.source(run.config).read("validation")
-    rows = [row["text"] for row in task.encode([records[i] for i in range(7)])]
+    rows = [row["text"] for row in task.data.encode([records[i] for i in range(7)])]
     tokens = np.zeros((7, max(map(len, rows))), np.int32)
     for row, ids in zip(tokens, rows, strict=True):
         row[: len(ids)] = ids
-    loss = jax.jit(task.loss)
+    loss = jax.jit(task.objective.loss)
     whole = loss(params, {"tokens": tokens})
     padded = np.pad(tokens, ((0, 0), (0, 3)))
     parts = [loss(params, {"tokens": padded[i : i + 1]}) for i in range(7)]
@@ -99,7 +100,10 @@ def test_a_validation_loss_is_repeatable_and_the_sum_of_its_rows(run):
 
 
 def test_a_token_is_guessed_from_both_sides_and_not_from_padding(run):
-    module, params = run.task.module, jax.jit(run.task.init)(jax.random.key(3))
+    module, params = (
+        run.task.objective.module,
+        jax.jit(run.task.objective.init)(jax.random.key(3)),
+    )
     tokens = random_tokens(2, 13)
 
     @jax.jit
@@ -124,7 +128,7 @@ def test_a_mask_stands_where_the_word_stood(run):
     text = "The cat sleeps."
     for word in text[:-1].split():
         ids = task.tokenizer.encode(word)
-        hidden = task.parse(text.replace(word, MASK * len(ids), 1))
+        hidden = task.inference.parse(text.replace(word, MASK * len(ids), 1))
         plain = [2, *task.tokenizer.encode(text), 3]
         assert len(hidden) == len(plain)
         kept = [(a, b) for a, b in zip(hidden, plain, strict=True) if a != b]
@@ -141,14 +145,14 @@ def test_a_vocabulary_of_words_sees_masks_wherever_they_stand(run):
         (f"{MASK} cat{MASK}.", [hidden, cat, hidden, end]),
         (f"{MASK} {MASK} cat", [hidden, hidden, cat]),
     ):
-        assert task.parse(line) == [2, *ids, 3]
+        assert task.inference.parse(line) == [2, *ids, 3]
 
 
 def test_masks_are_filled_and_all_else_is_kept(run):
     lines = [f"The {MASK} sleeps.", f"{MASK}{MASK} é ☃ {MASK}", MASK]
     for line, reply in zip(lines, run.replies(lines), strict=True):
         assert not reply.error and MASK not in reply.text
-        details = run.task.details(reply.answer)["masks"]
+        details = run.task.inference.details(reply.answer)["masks"]
         assert len(details) == line.count(MASK)
         for guesses in details:
             chances = [g["chance"] for g in guesses]
@@ -182,28 +186,30 @@ def test_a_text_of_more_pieces_than_a_learned_table_has_is_refused(run):
     learned = {"model.positions": "learned", "model.max_positions": "39"}
     task = masked.Task(config.load("masked", SMALL | learned), run.task.tokenizer)
     with pytest.raises(UserError, match="model.max_positions 39"):
-        task.parse(f"{'日' * 30} {MASK}")  # three bytes each
+        task.inference.parse(f"{'日' * 30} {MASK}")  # three bytes each
 
 
 def test_a_question_hides_words_of_the_text_alone_the_same_ones_each_time(run):
     task = run.task
     record = {"text": "The old man reads the red book of it"}
-    question = task.question(record)
-    assert task.question(dict(record)) == question
+    question = task.inference.question(record)
+    assert task.inference.question(dict(record)) == question
     words, shown = record["text"].split(), question.split()
     hidden = [(w, s) for w, s in zip(words, shown, strict=True) if w != s]
     assert len(hidden) == 2  # 15 % of 9, rounded up
     for word, masks in hidden:
         assert masks == MASK * len(task.tokenizer.encode(word))
-    assert len(task.parse(question)) == len(task.encode([record])[0]["text"])
-    assert MASK in task.question({"text": "☃"})  # there is no other word
+    assert len(task.inference.parse(question)) == len(
+        task.data.encode([record])[0]["text"]
+    )
+    assert MASK in task.inference.question({"text": "☃"})  # there is no other word
 
 
 def test_filled_is_the_share_of_hidden_words_that_came_back(run):
     line = f"{MASK} {MASK}{MASK} sleeps {MASK}"
     guesses = [" The", " ca", "t", " well"]
     answer = Answer("", tuple((Guess(text, 0.5),) for text in guesses))
-    found = run.task.judge(
+    found = run.task.scoring.score(
         [answering.Reply(line, "", answer)], ["The cat sleeps badly"]
     )
     assert found["filled"] == pytest.approx(100 * 2 / 3)
@@ -218,7 +224,7 @@ def test_in_lower_case_a_capital_letter_is_no_mistake(run):
     task = masked.Task(run.config, lowered)
     answer = Answer("", ((Guess(" the", 0.5),),))
     reply = answering.Reply(f"{MASK} cat", "", answer)
-    assert task.judge([reply], ["The cat"]) == {"filled": 100}
+    assert task.scoring.score([reply], ["The cat"]) == {"filled": 100}
 
 
 def test_flat_windows_are_words_with_single_spaces():

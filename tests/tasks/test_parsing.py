@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import answering, config
-from transformer_jax.data import treebank, trees
+from transformer_jax import config
+from transformer_jax.config import loading
+from transformer_jax.data import trees
+from transformer_jax.data.generated import treebank
 from transformer_jax.data.tokenizer import SPACE
-from transformer_jax.decoding import Options
+from transformer_jax.decoding import Options, answering
 from transformer_jax.errors import UserError
 from transformer_jax.tasks import parsing
 from transformer_jax.tasks.translation import Answer
@@ -59,14 +61,14 @@ def test_the_reference_is_the_gold_tree_of_the_record():
     tree, problems = trees.restore(record["target"].split(), words)
     assert not problems
     task = parsing.Task.__new__(parsing.Task)
-    assert task.reference(record) == str(tree)
+    assert task.scoring.reference(record) == str(tree)
 
 
 def test_a_reference_is_never_repaired_but_refused():
     task = parsing.Task.__new__(parsing.Task)
     for wrong in ("(S (NP XX )NP XX", "(S (NP (NNS birds)) (VBP sing))"):
         with pytest.raises(UserError, match=r"no tree of 'birds sing' .*data\.source"):
-            task.reference({"source": "birds sing", "target": wrong})
+            task.scoring.reference({"source": "birds sing", "target": wrong})
 
 
 def test_a_sentence_is_parsed_whole_or_not_at_all(run):
@@ -90,7 +92,7 @@ def test_what_leaves_no_choice_of_a_tree_is_refused(run):
         with pytest.raises(UserError, match=problem):
             config.load("parsing", changes)
         config.load("parsing", changes | {"decode.well_formed": "false"})
-    [fits, too_short] = (run.task.parse("a b c d e", options=o) for o in (
+    [fits, too_short] = (run.task.inference.parse("a b c d e", options=o) for o in (
         Options(beams=1, max_length=n, well_formed=True) for n in (8, 7)))  # fmt: skip
     assert len(fits.outline) == 5 and not too_short.outline
     [reply] = run.replies(["a b c d e"], max_length=7)
@@ -102,16 +104,16 @@ def test_what_leaves_no_choice_of_a_tree_is_refused(run):
 def test_words_in_the_trees_that_are_learnt_are_those_of_the_sentence(run_of_words):
     run = run_of_words
     record = {"source": "birds sing", "target": "(S (NP XX )NP XX )S"}
-    [row] = run.task.encode([record])
+    [row] = run.task.data.encode([record])
     learnt = run.task.target_tokenizer.decode(row["target"])
     assert learnt == "(S(NP birds)NP sing)S"
-    assert run.task.reference(record) == "(S (NP (XX birds)) (XX sing))"
-    assert run.task.fingerprint.endswith("-words-compact")
+    assert run.task.scoring.reference(record) == "(S (NP (XX birds)) (XX sing))"
+    assert run.task.data.fingerprint.endswith("-words-compact")
 
 
 def test_an_answer_can_be_read_as_a_target_again(run, run_of_words):
     linear = {"source": "birds sing", "target": "(S (NP XX )NP XX )S"}
-    tree = {**linear, "target": run.task.reference(linear)}
+    tree = {**linear, "target": run.task.scoring.reference(linear)}
     assert tree["target"] == "(S (NP (XX birds)) (XX sing))"
     for found in (run, run_of_words):
         assert found.task.texts(tree) == found.task.texts(linear)
@@ -158,7 +160,7 @@ def test_well_formed_is_the_share_that_needed_no_repair(run):
             for text in ("(S (NP XX )NP XX )S", "(S XX (VP XX")
         )
     ]
-    found = run.task.judge(replies, golds)
+    found = run.task.scoring.score(replies, golds)
     assert found["well_formed"] == 50 and found["exact"] == 50
     # 2 of 2 brackets right, then 1 (S) of 2 guessed: 3 of 4, of 4 there are.
     assert found["f1"] == pytest.approx(75)
@@ -168,13 +170,13 @@ def test_the_scores_are_in_the_result_and_jsonl_tells_the_repairs(run):
     result = run.folder.read("result.json")["scores"]["test"]
     assert {"f1", "precision", "recall", "exact", "well_formed"} <= set(result)
     [reply] = run.replies(["the man slept ."])
-    details = json.loads(json.dumps(run.task.details(reply.answer)))
+    details = json.loads(json.dumps(run.task.inference.details(reply.answer)))
     assert details["repairs"] == list(reply.answer.repairs)
 
 
 def test_the_papers_decoding_is_in_its_configs():
     for variant in ("wsj", "semi_supervised"):
-        loaded = config._run_file(f"parsing:{variant}")
+        loaded = loading._run_file(f"parsing:{variant}")
         decode = loaded.decode
         assert (decode.beams, decode.alpha, decode.extra_length) == (21, 0.3, 300)
         assert not decode.well_formed

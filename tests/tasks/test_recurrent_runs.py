@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax.convert import bundle, ctranslate2
+from transformer_jax.convert import ctranslate2
 from transformer_jax.errors import UserError
+from transformer_jax.runs import bundle
 
 LINES = ["O gato dorme.", "A menina lê."]
 SMALL = {"model.layers": "1", "optim.warmup_steps": "5"}

@@ -25,7 +25,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, PAD
 
 POSITIONS = 2048  # of a sinusoid: CTranslate2 takes a table
-NEVER = -1e9  # the bias of what must not be chosen
+NEG_INF = -1e9  # the bias of what must not be chosen
 EXPORTED = {  # of the variants of a model
     "positions": ("sinusoid", "sinusoid_concat", "learned"),
     "activation": ("relu", "gelu"),
@@ -62,7 +62,7 @@ def export(run: Any, folder: pathlib.Path) -> None:
     size = run.task.target_tokenizer.vocab_size
     spec.decoder.projection.weight = _output(params, size)
     bias = np.zeros(size, np.float32)
-    bias[[PAD, BOS]] = NEVER
+    bias[[PAD, BOS]] = NEG_INF
     spec.decoder.projection.bias = bias
     spec.register_source_vocabulary(_names(run.task.source_tokenizer))
     spec.register_target_vocabulary(_names(run.task.target_tokenizer))
@@ -185,7 +185,7 @@ def define_flags() -> None:
 
 
 def main(overrides: dict[str, str]) -> None:
-    from transformer_jax import run as runs
+    from transformer_jax.runs import run as runs
 
     args = flags.FLAGS
     cli.refuse_overrides(overrides)

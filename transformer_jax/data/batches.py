@@ -212,7 +212,7 @@ def assign_boxes(lengths: np.ndarray, boxes: list[tuple[int, ...]]) -> np.ndarra
     return chosen
 
 
-def lay_out(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarray]:
+def pad_or_pack(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarray]:
     """A side of a batch: tokens [rows, length], 0 where there is none.
 
     A packed batch also tells its examples apart: segments (0 is padding), and positions

@@ -20,7 +20,7 @@ def folder() -> pathlib.Path:
     return pathlib.Path(given or pathlib.Path.home() / ".cache" / "transformer_jax")
 
 
-def made_once(
+def build_once(
     place: pathlib.Path, make: Callable[[pathlib.Path], None]
 ) -> pathlib.Path:
     """The folder `place`, which `make` fills unless it was made before."""

@@ -143,7 +143,7 @@ class Reading:
     once: bool = False  # train on no line that came before or is held out
 
 
-class Parsed(Sequence[Record]):
+class ParsedFile(Sequence[Record]):
     """A file of lines that a task reads in its own way, held in memory."""
 
     def __init__(
@@ -203,7 +203,7 @@ class Tagged(str):
         return self.plain, self.tag
 
 
-class Joined(Sequence[Record]):
+class Concatenation(Sequence[Record]):
     """Several corpora one after another, each with a weight, and a tag or none.
 
     A tag is put before the source: the model learns which direction it asks for.
@@ -235,8 +235,8 @@ class Joined(Sequence[Record]):
         return int(self._ends[-1])
 
     @property
-    def untagged(self) -> "Joined":
-        return Joined(self.parts, self.weights)
+    def untagged(self) -> "Concatenation":
+        return Concatenation(self.parts, self.weights)
 
     def __getitem__(self, index: int) -> Record:
         part, inside = self._locate(index)

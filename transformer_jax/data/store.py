@@ -113,7 +113,7 @@ def build(
     write = functools.partial(
         _write, records, columns, encode, make_filter or _keep_all, progress
     )
-    return Store(cache.made_once(root / key, write))
+    return Store(cache.build_once(root / key, write))
 
 
 def summary(ledger: dict[str, Any]) -> str:

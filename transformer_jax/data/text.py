@@ -34,7 +34,7 @@ class Lines(Sequence[str]):
         self.path = str(path)
         about = _identity(self.path)
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
-        place = cache.made_once(
+        place = cache.build_once(
             cache.folder() / "text" / key, functools.partial(_index, self.path)
         )
         found = json.loads((place / "about.json").read_text())

@@ -223,7 +223,7 @@ def make(
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
     learn = functools.partial(_learn, settings, records, fields, symbols, say)
     return Tokenizer.load(
-        cache.made_once(cache.folder() / "tokenizers" / key, learn) / "model"
+        cache.build_once(cache.folder() / "tokenizers" / key, learn) / "model"
     )
 
 

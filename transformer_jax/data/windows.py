@@ -11,6 +11,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from ml_collections import ConfigDict
+
+from transformer_jax.data import sources
 from transformer_jax.data.records import Record
 
 
@@ -101,3 +104,15 @@ class Windows(Sequence[Record]):
     def repeats_of(self, numbers: Any) -> None:
         """Every window comes once an epoch."""
         return None
+
+
+def add_keys(config: ConfigDict, embedded: str) -> None:
+    """The keys of running text that is read in windows; see `data/windows.py`."""
+    data = config.data
+    sources.add_keys(data, embedded, ("text",))
+    data.window = 256  # characters that are read together
+    data.stride = 0  # characters between training windows; 0: a window
+    tags = [key for key in data if key.endswith("_tags")]
+    for key in (*tags, "train_weights", "max_length"):
+        del data[key]
+    del config.tokenizer.sampling, config.tokenizer.shared, config.filter

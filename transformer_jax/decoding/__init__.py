@@ -3,7 +3,7 @@
 A model is two functions. `start(batch, length) → (static, state)` reads what is
 given; `extend(tokens [B, K, T], positions, static, state) → (logits, state)` reads
 tokens at their positions (-1: padding) and predicts what follows each. Leaves of
-`state` are [B, K, …]; a hypothesis goes on from another by `follow`. `static` is never
+`state` are [B, K, …]; a hypothesis goes on from another by `reorder`. `static` is never
 copied per beam.
 
 A search is a class with pure methods over what it carries: `begin`, `advance` by one
@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.attention import MASKED
 
-NEVER = float("-inf")
+NEG_INF = float("-inf")
 
 
 class Model(NamedTuple):
@@ -49,23 +49,23 @@ def bind(module: nn.Module, params: Any) -> Model:
         flat = logits.reshape(-1, logits.shape[-1])
         token = jnp.arange(flat.shape[-1])
         never = (token == PAD) | (token == BOS) | (flat <= MASKED)
-        return jnp.where(never, NEVER, flat).reshape(logits.shape), state
+        return jnp.where(never, NEG_INF, flat).reshape(logits.shape), state
 
     return Model(start, extend)
 
 
-def follow(state: Any, parents: Int[Array, "B K"]) -> Any:
+def reorder(state: Any, parents: Int[Array, "B K"]) -> Any:
     """The state of hypotheses that each go on from a parent.
 
-    A part of the state that has a method `follow` knows a cheaper way than copying.
+    A part of the state that has a method `reorder` knows a cheaper way than copying.
     """
 
-    return _each_part(state, "follow", gather, parents)
+    return _each_part(state, "reorder", gather, parents)
 
 
-def spread(state: Any, beams: int) -> Any:
+def tile(state: Any, beams: int) -> Any:
     """The state of several hypotheses that go on from the one that has read so far."""
-    return _each_part(state, "spread", lambda a, n: jnp.repeat(a, n, axis=1), beams)
+    return _each_part(state, "tile", lambda a, n: jnp.repeat(a, n, axis=1), beams)
 
 
 def resize(state: Any, slots: int) -> Any:
@@ -91,7 +91,7 @@ def gather(array: Any, parents: Int[Array, "B K"]) -> Any:
 
 
 @flax.struct.dataclass
-class Question:
+class DecodeInputs:
     """What is asked of each row, beside the model's own input."""
 
     prompt: Int[Array, "B P"]  # what the answer begins behind, padded at the end
@@ -187,7 +187,7 @@ def rows_for(sizes: Sequence[int], count: int) -> int:
 def prefill(
     model: Model,
     batch: dict,
-    question: Question,
+    question: DecodeInputs,
     beams: int,
     length: int,
     watch: bool = False,
@@ -195,21 +195,21 @@ def prefill(
     """Reads the prompts, which may differ in length; the logits of what follows.
 
     A prompt is read once, whatever the number of beams that go on from it. `watch`:
-    the state adds up what is attended to (`Cache.watch`).
+    the state adds up what is attended to (`KVCache.track_attention`).
     """
     width = question.prompt.shape[1]
     static, state = model.start(batch, width + length)
     if watch:
-        state = state.watch(static["segments"])
+        state = state.track_attention(static["segments"])
     place = jnp.arange(width)
     positions = jnp.where(place < question.prompt_lengths[:, None, None], place, -1)
     logits, state = model.extend(question.prompt[:, None], positions, static, state)
     last = (question.prompt_lengths - 1)[:, None, None, None]
     logits = jnp.take_along_axis(logits, last, axis=2)[:, :, 0]
-    return static, spread(state, beams), jnp.repeat(logits, beams, axis=1)
+    return static, tile(state, beams), jnp.repeat(logits, beams, axis=1)
 
 
-def run(search: Any, model: Model, batch: dict, question: Question, length: int):
+def run(search: Any, model: Model, batch: dict, question: DecodeInputs, length: int):
     """A search from its beginning to its end."""
     carry = search.begin(model, batch, question, length)
     carry = jax.lax.while_loop(

@@ -17,17 +17,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.decoding import (
-    NEVER,
+    NEG_INF,
+    DecodeInputs,
     Hypotheses,
     Model,
     Options,
-    Question,
-    follow,
     gather,
     prefill,
+    reorder,
 )
-from transformer_jax.decoding.brackets import Pairs
-from transformer_jax.decoding.rules import best_next
+from transformer_jax.decoding.constraints import Pairs
+from transformer_jax.decoding.rules import top_next_tokens
 from transformer_jax.ids import EOS
 
 
@@ -42,7 +42,7 @@ class Beam:
     finished_log_probs: Any  # Float [B, K]
     finished_scores: Any  # Float [B, K]; -inf is an empty place
     finished_count: Any  # Int [B]
-    question: Question
+    question: DecodeInputs
     logits: Any  # Float [B, K × V] of the next token
     static: Any  # of the model
     state: Any  # of the model, leaves [B, K, …]
@@ -58,13 +58,13 @@ class BeamSearch:
     options: Options
     pairs: Pairs = ()
 
-    def begin(self, model: Model, batch: dict, question: Question, length: int):
+    def begin(self, model: Model, batch: dict, question: DecodeInputs, length: int):
         beams, rows = self.options.beams, len(question.limits)
         static, state, logits = prefill(
             model, batch, question, beams, length, watch=self.options.coverage > 0
         )
-        empty = jnp.full((rows, beams), NEVER)
-        root = jnp.where(question.limits > 0, 0.0, NEVER)
+        empty = jnp.full((rows, beams), NEG_INF)
+        root = jnp.where(question.limits > 0, 0.0, NEG_INF)
         return Beam(
             step=jnp.int32(0),
             tokens=jnp.zeros((rows, beams, length), jnp.int32),
@@ -80,7 +80,7 @@ class BeamSearch:
         )
 
     def unfinished(self, beam: Beam) -> Array:
-        return (beam.log_probs > NEVER).any(axis=1) & (
+        return (beam.log_probs > NEG_INF).any(axis=1) & (
             beam.step < beam.tokens.shape[-1]
         )
 
@@ -89,12 +89,12 @@ class BeamSearch:
         scores, parents, tokens = self._best_extensions(beam)
         place = jnp.arange(options.beams)
         width = options.beams - beam.finished_count[:, None]
-        taken = (place < width) & (scores > NEVER)
+        taken = (place < width) & (scores > NEG_INF)
         ended = taken & (tokens == EOS)
         written = gather(beam.tokens, parents).at[:, :, beam.step].set(tokens)
-        state = follow(beam.state, parents)
+        state = reorder(beam.state, parents)
         beam = self._finish(beam, ended, written, scores, state)
-        alive = jnp.where(taken & ~ended, scores, NEVER)
+        alive = jnp.where(taken & ~ended, scores, NEG_INF)
         done = self._settled(beam, alive)
         positions = (question.prompt_lengths + beam.step)[:, None, None]
         logits, state = model.extend(
@@ -106,7 +106,7 @@ class BeamSearch:
         return beam.replace(
             step=beam.step + 1,
             tokens=written,
-            log_probs=jnp.where(done[:, None], NEVER, alive),
+            log_probs=jnp.where(done[:, None], NEG_INF, alive),
             logits=logits.reshape(beam.logits.shape),
             state=state,
         )
@@ -126,7 +126,7 @@ class BeamSearch:
         rows, beams = beam.log_probs.shape
         # No beam can place more than K of its own: two small selections, not one huge.
         few = min(beams, beam.logits.shape[-1] // beams)
-        gains, tokens = best_next(
+        gains, tokens = top_next_tokens(
             beam.logits, beam.tokens, beam.step, beam.question,
             self.options, self.pairs, few,
         )  # fmt: skip

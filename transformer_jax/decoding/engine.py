@@ -25,24 +25,24 @@ from jax.sharding import Mesh
 
 from transformer_jax import sharding
 from transformer_jax.decoding import (
+    DecodeInputs,
     Hypotheses,
     Options,
-    Question,
     bind,
     resize,
     row_sizes,
     rows_for,
 )
 from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.brackets import Pairs
-from transformer_jax.decoding.writing import Writing
+from transformer_jax.decoding.constraints import Pairs
+from transformer_jax.decoding.sampling import Writing
 from transformer_jax.ids import BOS
 
 IN_FLIGHT = 2  # batches searched at a time
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class Hypothesis:
     """One hypothesis on the host."""
 
     tokens: tuple[int, ...]
@@ -51,7 +51,7 @@ class Found:
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class DecodeRequest:
     """A source with its end of sentence, and what its answer is to begin with."""
 
     source: Sequence[int]
@@ -91,8 +91,8 @@ class Engine:
         self._grow = jax.jit(_grow, static_argnames="slots")
 
     def search(
-        self, params: Any, asked: Sequence[Asked], options: Options
-    ) -> Iterator[tuple[int, list[Found]]]:
+        self, params: Any, asked: Sequence[DecodeRequest], options: Options
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """(number of a source, its hypotheses), in whatever order they are found."""
         if self.mesh.size == 1:
             yield from self._search_by_threads(params, asked, options)
@@ -175,8 +175,8 @@ class Engine:
                 carry = self._grow(carry, slots=shape.prompt + room)
 
     def _begin_search(self, params, inputs, shape: "_Shape", options: Options):
-        names = (field.name for field in dataclasses.fields(Question))
-        question = Question(**{name: inputs.get(name) for name in names})
+        names = (field.name for field in dataclasses.fields(DecodeInputs))
+        question = DecodeInputs(**{name: inputs.get(name) for name in names})
         model = bind(self.module, params)
         carry = self._kind(options).begin(model, inputs, question, shape.length)
         return _grow(carry, shape.prompt + shape.room)
@@ -226,26 +226,26 @@ class _Shape:
         return min(self.length, self.source + 16)
 
 
-def _shape_of(asked: Asked, options: Options) -> _Shape:
-    source = bucket(len(asked.source))
-    prompt = bucket(len(asked.prefix)) + 1 if asked.prefix else 1
+def _shape_of(asked: DecodeRequest, options: Options) -> _Shape:
+    source = pad_length(len(asked.source))
+    prompt = pad_length(len(asked.prefix)) + 1 if asked.prefix else 1
     length = options.max_length or source + options.extra_length
-    outline = bucket(len(asked.outline)) if asked.outline else 0
+    outline = pad_length(len(asked.outline)) if asked.outline else 0
     return _Shape(source, prompt, length, outline)
 
 
-def longest_answer(asked: Asked, options: Options) -> int:
+def longest_answer(asked: DecodeRequest, options: Options) -> int:
     """How many tokens an answer may have, its end counted."""
     pieces = max(len(asked.source) - 1, 0)  # a source's own, its end not counted
     return max(options.max_length or pieces + options.extra_length, 1)
 
 
-def positions_needed(asked: Asked, options: Options) -> int:
+def positions_needed(asked: DecodeRequest, options: Options) -> int:
     """Of source or target: its start is read, the end of an answer is not."""
     return max(len(asked.source), len(asked.prefix) + longest_answer(asked, options))
 
 
-def bucket(length: int) -> int:
+def pad_length(length: int) -> int:
     """The padded length of a source: a power of 2, or halfway between two.
 
     Each is compiled, so they are few; a sentence's own length decides, not its company.
@@ -292,9 +292,9 @@ def _grow(carry: Any, slots: int) -> Any:
     return carry.replace(state=resize(carry.state, slots))
 
 
-def _unpack(found: Hypotheses, row: int, options: Options) -> list[Found]:
+def _unpack(found: Hypotheses, row: int, options: Options) -> list[Hypothesis]:
     return [
-        Found(
+        Hypothesis(
             tuple(map(int, found.tokens[row, k, : found.lengths[row, k]])),
             float(found.log_probs[row, k]),
             float(score),

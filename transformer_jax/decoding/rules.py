@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.decoding import NEVER, Options, Question
-from transformer_jax.decoding.brackets import Pairs, steer
+from transformer_jax.decoding import NEG_INF, DecodeInputs, Options
+from transformer_jax.decoding.constraints import Pairs, steer
 from transformer_jax.ids import EOS
 
 
-def best_next(
+def top_next_tokens(
     logits: Float[Array, "B KV"],
     tokens: Int[Array, "B K L"],
     step: Int[Array, ""],
-    question: Question,
+    question: DecodeInputs,
     options: Options,
     pairs: Pairs,
     count: int,
@@ -38,7 +38,7 @@ def best_next(
     total = peak + jnp.log(jnp.exp(logits - peak).sum(-1, keepdims=True))
     end = must_end(step, question.limits)[..., None]
     first = jnp.arange(count) == 0
-    only = jnp.where(first, logits[:, EOS, None], NEVER)
+    only = jnp.where(first, logits[:, EOS, None], NEG_INF)
 
     def unfold(flat):
         return flat.reshape(*tokens.shape[:2], -1)
@@ -63,7 +63,7 @@ def allow(
     logits: Float[Array, "BK V"],
     tokens: Int[Array, "B K L"],
     step: Int[Array, ""],
-    question: Question,
+    question: DecodeInputs,
     options: Options,
     pairs: Pairs = (),
 ) -> Float[Array, "BK V"]:
@@ -75,12 +75,12 @@ def allow(
     is_end = jnp.arange(vocab) == EOS
     if options.min_length:
         early = (step + 1 <= options.min_length) & is_end
-        logits = jnp.where(early, NEVER, logits)
+        logits = jnp.where(early, NEG_INF, logits)
     if options.no_repeat:
         repeats = _completes(tokens, step, options.no_repeat, vocab)
         # The end of a sentence is no repetition.
         repeats = repeats.reshape(logits.shape)
-        logits = jnp.where(repeats & ~is_end, NEVER, logits)
+        logits = jnp.where(repeats & ~is_end, NEG_INF, logits)
     if question.outline is not None:
         logits = steer(logits, tokens, step, question, pairs)
     return logits

@@ -22,8 +22,9 @@ from transformer_jax.models.attention import Mask
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.layers import Dropout, dense
 from transformer_jax.models.positions import PositionEncoding
-from transformer_jax.models.stack import Stack, TransformerConfig
+from transformer_jax.models.stack import Stack
 from transformer_jax.models.transformer import Outputs
+from transformer_jax.models.transformer_config import TransformerConfig
 
 POOLINGS = ("special", "mean")
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.ids import EOS, UNK
 from transformer_jax.models.attention import MASKED
-from transformer_jax.models.layers import dense, dot_rows, random_keep
+from transformer_jax.models.layers import dense, dot_rows, keep_mask
 
 TIES = ("all", "decoder", "none")
 
@@ -44,7 +44,7 @@ class TokenEmbedding(nn.Module):
     ) -> Float[Array, "B T D"]:
         if train and self.dropout:
             key = self.make_rng("dropout")
-            keep = random_keep(key, 1.0 - self.dropout, tokens.shape)
+            keep = keep_mask(key, 1.0 - self.dropout, tokens.shape)
             tokens = jnp.where(keep | (tokens <= EOS), tokens, UNK)
         vectors = jnp.take(self.embedding, tokens, axis=0)
         return (vectors * self.d_model**0.5).astype(self.dtype)
@@ -55,7 +55,7 @@ class TokenEmbedding(nn.Module):
         return mask_padding_rows(scores, self.vocab_size)
 
 
-class Tables(nn.Module):
+class EmbeddingTables(nn.Module):
     """What every model of a source and a target has: embeddings and an output layer.
 
     `config.tie` says how many of the three are one table.

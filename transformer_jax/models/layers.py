@@ -36,17 +36,17 @@ NORM_KINDS = ("layer", "rms")
 
 
 def dense(
-    features: int, dtype: Any, use_bias: bool = True, spread: float = 1.0
+    features: int, dtype: Any, use_bias: bool = True, scale: float = 1.0
 ) -> nn.Dense:
     """A linear map with float32 parameters, computed in `dtype`.
 
-    Its weights begin uniform, with `spread` times Glorot's variance (2010).
+    Its weights begin uniform, with `scale` times Glorot's variance (2010).
     """
     return nn.Dense(
         features,
         use_bias=use_bias,
         dtype=dtype,
-        kernel_init=nn.initializers.variance_scaling(spread, "fan_avg", "uniform"),
+        kernel_init=nn.initializers.variance_scaling(scale, "fan_avg", "uniform"),
         dot_general=dot_rows,
     )
 
@@ -87,11 +87,11 @@ class Dropout(nn.Module):
     def __call__(self, x: Float[Array, "..."], train: bool) -> Float[Array, "..."]:
         if not train or self.rate == 0.0:
             return x
-        keep = random_keep(self.make_rng("dropout"), 1.0 - self.rate, x.shape)
+        keep = keep_mask(self.make_rng("dropout"), 1.0 - self.rate, x.shape)
         return jnp.where(keep, x / (1.0 - self.rate), 0.0).astype(x.dtype)
 
 
-def random_keep(key: Array, share: float, shape: tuple[int, ...]) -> Array:
+def keep_mask(key: Array, share: float, shape: tuple[int, ...]) -> Array:
     """True with probability `share`: a function of the key and the index alone.
 
     Two rounds of an integer hash over the index, seeded by the key's two words: all

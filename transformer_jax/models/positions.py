@@ -84,7 +84,7 @@ class PositionEncoding(nn.Module):
 
 
 @flax.struct.dataclass
-class Place:
+class PositionSignal:
     """Where queries and keys stand, as a self-attention feels it; made once a stack."""
 
     turn: Any = None  # (cos, sin), each Float [#R, T, K / 2]

@@ -20,8 +20,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax import sharding
-from transformer_jax.models.attention import MASKED, uncovered_share
-from transformer_jax.models.embeddings import Tables
+from transformer_jax.models.attention import MASKED
+from transformer_jax.models.cache import coverage_penalty
+from transformer_jax.models.embeddings import EmbeddingTables
 from transformer_jax.models.layers import Dropout, dense
 from transformer_jax.models.transformer import Outputs
 
@@ -246,16 +247,16 @@ class State:
     attended: Any = None  # Float [B, beams, S]: if it is watched
     real: Any = None  # Bool [B, beams, S]
 
-    def watch(self, source_segments: Int[Array, "B S"]) -> "State":
+    def track_attention(self, source_segments: Int[Array, "B S"]) -> "State":
         """From now on it adds up how much each word of the source is attended to."""
         real = source_segments[:, None] != 0
         return self.replace(attended=jnp.zeros(real.shape), real=real)
 
     def uncovered(self) -> Float[Array, "B beams"]:
         """Σ log min(attention, 1) over the source: 0 if every word had its share."""
-        return uncovered_share(self.attended, self.real)
+        return coverage_penalty(self.attended, self.real)
 
-    def done(self, layers: tuple, weights: Any, positions: Any) -> "State":
+    def end_step(self, layers: tuple, weights: Any, positions: Any) -> "State":
         """After a step: where it has led; what has been seen of the source."""
         attended = self.attended
         if attended is not None:
@@ -264,7 +265,7 @@ class State:
         return self.replace(layers=layers, attended=attended)
 
 
-class Recurrent(Tables):
+class Recurrent(EmbeddingTables):
     """A recurrent encoder and decoder, with attention between them or without."""
 
     config: RecurrentConfig
@@ -341,7 +342,7 @@ class Recurrent(Tables):
         # All beams of a source look at it together: it is never copied for each.
         x, weights = self._look(x.reshape(rows, beams * length, -1), static)
         logits = self.logits(x).reshape(rows, beams, length, -1)
-        return logits, state.done(jax.tree.map(unfold, layers), weights, positions)
+        return logits, state.end_step(jax.tree.map(unfold, layers), weights, positions)
 
     def _drop(self, x, train):
         return sharding.constrain(self.drop(x, train))

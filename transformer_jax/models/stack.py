@@ -8,19 +8,14 @@ shared heads, positions) is a field of `TransformerConfig`, and no layer's busin
 The trap: a pre-norm stack ends with a norm of its own, a post-norm stack must not.
 """
 
-import dataclasses
 import functools
 
 import flax.linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax import sharding
-from transformer_jax.models.attention import (
-    Cache,
-    KeysValues,
-    Mask,
-    MultiHeadAttention,
-)
+from transformer_jax.models.attention import Mask, MultiHeadAttention
+from transformer_jax.models.cache import KeysValues, KVCache
 from transformer_jax.models.layers import (
     Dropout,
     FeedForward,
@@ -28,45 +23,8 @@ from transformer_jax.models.layers import (
     residual,
     rms_norm,
 )
-from transformer_jax.models.positions import Place, PositionBias, rotation
-
-
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig:
-    """Every size of a model. `config.model` has the meaning and unit of each key."""
-
-    vocab_size: int
-    vocab_rows: int
-    source_vocab_size: int
-    source_vocab_rows: int
-    encoder_layers: int
-    decoder_layers: int
-    d_model: int
-    d_ff: int
-    num_heads: int
-    d_k: int
-    d_v: int
-    kv_heads: int = 0
-    qk_norm: bool = False
-    norm: str = "post"
-    norm_kind: str = "layer"
-    norm_epsilon: float = 1e-6
-    activation: str = "relu"
-    positions: str = "sinusoid"
-    max_positions: int = 512
-    rotary_base: float = 10_000.0
-    rotary_scaling: str = "none"
-    rotary_factor: float = 1.0
-    relative_buckets: int = 32
-    relative_distance: int = 128
-    tie: str = "all"
-    dropout_words: float = 0.0
-    dropout_embedding: float = 0.0
-    dropout_residual: float = 0.0
-    dropout_attention: float = 0.0
-    dropout_feed_forward: float = 0.0
-    dtype: str = "float32"
-    remat: bool = False
+from transformer_jax.models.positions import PositionBias, PositionSignal, rotation
+from transformer_jax.models.transformer_config import TransformerConfig
 
 
 class Layer(nn.Module):
@@ -152,7 +110,7 @@ class Stack(nn.Module):
         mask: Mask | Bool[Array, "..."],
         source: tuple[KeysValues, ...] | None = None,
         source_mask: Mask | None = None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "R T D"], tuple, tuple, tuple]:
         """The last layer's output, then by layer: keys and values, own and cross
@@ -176,16 +134,20 @@ class Stack(nn.Module):
             x = self.norm(x)
         return x, *zip(*by_layer, strict=True)
 
-    def _place(self, positions: Int[Array, "#R T"], cache: Cache | None) -> Place:
+    def _place(
+        self, positions: Int[Array, "#R T"], cache: KVCache | None
+    ) -> PositionSignal:
         """What tells each self-attention of the stack where its tokens stand."""
         c, kind = self.config, self.config.positions
         if kind.endswith("rotary"):
             scaling = c.rotary_scaling, c.rotary_factor
-            return Place(turn=rotation(positions, c.d_k, c.rotary_base, *scaling))
+            return PositionSignal(
+                turn=rotation(positions, c.d_k, c.rotary_base, *scaling)
+            )
         if kind not in ("relative", "alibi"):
-            return Place()
+            return PositionSignal()
         places = (positions, positions) if cache is None else cache.places(positions)
-        return Place(bias=self.position_bias(*places))
+        return PositionSignal(bias=self.position_bias(*places))
 
 
 def _attention(c: TransformerConfig) -> MultiHeadAttention:

@@ -14,16 +14,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
-from transformer_jax.models.attention import (
-    Cache,
-    Mask,
-    look_ahead_mask,
-    padding_mask,
-)
-from transformer_jax.models.embeddings import Tables, TokenEmbedding, project
+from transformer_jax.models.attention import Mask, look_ahead_mask, padding_mask
+from transformer_jax.models.cache import KVCache
+from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
 from transformer_jax.models.layers import Dropout, dense
 from transformer_jax.models.positions import PositionEncoding
-from transformer_jax.models.stack import Stack, TransformerConfig
+from transformer_jax.models.stack import Stack
+from transformer_jax.models.transformer_config import TransformerConfig
 
 
 @flax.struct.dataclass
@@ -37,7 +34,7 @@ class Outputs:
     hidden: Any = None  # what the logits are of: model.logits(hidden)
 
 
-class Seq2Seq(Tables):
+class Seq2Seq(EmbeddingTables):
     """The encoder-decoder Transformer of the paper."""
 
     config: TransformerConfig
@@ -96,7 +93,7 @@ class Seq2Seq(Tables):
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
         return x, weights
 
-    def start(self, batch: dict, length: int) -> tuple[dict, Cache]:
+    def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
         """Encodes a batch: what stays for all steps, and an empty cache to grow."""
         memory, _ = self.encode(batch["source"], batch["source_segments"])
         static = {
@@ -110,8 +107,8 @@ class Seq2Seq(Tables):
         tokens: Int[Array, "B K T"],
         positions: Int[Array, "B K T"],
         static: dict,
-        state: Cache,
-    ) -> tuple[Float[Array, "B K T V"], Cache]:
+        state: KVCache,
+    ) -> tuple[Float[Array, "B K T V"], KVCache]:
         """Reads tokens at their positions; the logits of what follows each of them."""
         source = static["source"], padding_mask(static["segments"])
         return _extend(self, self._embed_target, tokens, positions, source, state)
@@ -160,7 +157,7 @@ class LanguageModel(nn.Module):
             return project(self.projection, x, self.config.vocab_size)
         return self.embedding.logits(x)
 
-    def start(self, batch: dict, length: int) -> tuple[dict, Cache]:
+    def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
         return {}, _empty_cache(self.config, len(batch["prompt"]), length)
 
     def extend(
@@ -168,8 +165,8 @@ class LanguageModel(nn.Module):
         tokens: Int[Array, "B K T"],
         positions: Int[Array, "B K T"],
         static: dict,
-        state: Cache,
-    ) -> tuple[Float[Array, "B K T V"], Cache]:
+        state: KVCache,
+    ) -> tuple[Float[Array, "B K T V"], KVCache]:
         return _extend(self, self._embed, tokens, positions, (None, None), state)
 
     def _embed(self, tokens, positions, train):
@@ -185,18 +182,18 @@ def _count(tokens: Int[Array, "B T"]) -> Int[Array, "1 T"]:
     return jnp.arange(tokens.shape[1])[None]
 
 
-def _empty_cache(c: TransformerConfig, rows: int, slots: int) -> Cache:
+def _empty_cache(c: TransformerConfig, rows: int, slots: int) -> KVCache:
     sizes = (c.kv_heads or c.num_heads, c.d_k, c.d_v)
-    return Cache.empty(c.decoder_layers, rows, 1, slots, sizes, c.dtype)
+    return KVCache.empty(c.decoder_layers, rows, 1, slots, sizes, c.dtype)
 
 
 def _extend(model, embed, tokens, positions, source, cache):
     """One path for prefill and step: beams are folded into rows, and out again."""
     rows, beams, length = tokens.shape
     flat = tokens.reshape(-1, length), positions.reshape(-1, length)
-    cache = cache.read(positions)
+    cache = cache.begin_step(positions)
     x, layers, _, cross = model.decoder(
         embed(*flat, False), flat[1], cache.mask(positions), *source, cache=cache
     )
     logits = model.logits(x).reshape(rows, beams, length, -1)
-    return logits, cache.done(layers, cross[-1], positions)
+    return logits, cache.end_step(layers, cross[-1], positions)

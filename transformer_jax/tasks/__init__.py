@@ -10,7 +10,7 @@ text or images. A task is a file of this folder with a class `Task` of `Base`:
     create(config, source, folder, say)      → task; learns and saves what it needs
     open(config, folder) → task              the same task, from a run directory
     fingerprint                              of all that decides the encoding
-    columns, columns_of(records)             what a store holds of an example
+    columns, columns_for(records)             what a store holds of an example
     texts(record) → record                   as its pieces are taken of it
     framed(ids), ENDS                        what stands around a text's pieces
     encode(records) → rows of columns        several examples at once
@@ -33,7 +33,7 @@ text or images. A task is a file of this folder with a class `Task` of `Base`:
     answers(params, items, mesh, options)    → (number of an item, answer) as found
     render(answer) → line, details(answer)   of which jsonl has more
     score(answers, references) → scores      the metrics of the task's field
-    judge(replies, references) → scores      the same, if more than the text counts
+    score(replies, references) → scores      the same, if more than the text counts
     context(turns) → line, forgotten         what is read of a session so far
     summary(scores) → words                  those scores in a log line
     panel(answers, records) → [Score]        all readings of them, to be published
@@ -51,22 +51,18 @@ import numpy as np
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import metrics
+from transformer_jax import losses
 from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.brackets import Pairs
-from transformer_jax.decoding.engine import Asked, Engine
-from transformer_jax.errors import UserError, nearest
+from transformer_jax.decoding.constraints import Pairs
+from transformer_jax.decoding.engine import DecodeRequest, Engine
+from transformer_jax.errors import Refused, UserError, nearest
 from transformer_jax.ids import EOS
 from transformer_jax.models.recurrent import RecurrentConfig
-from transformer_jax.models.stack import TransformerConfig
+from transformer_jax.models.transformer_config import TransformerConfig
 
 TEXT_FILE = "text.model"  # in the tokenizer's folder
-
-
-class Refused(UserError):
-    """A line that cannot be answered, and why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +83,7 @@ class Base:
     MODELS: tuple[str, ...] = ("transformer",)
     PAIRS = False  # whether an example is two texts, source and target
     WORDS_APART = False  # whether punctuation stands apart from words, as in treebanks
-    UNIT = "tokens"  # what the weights of a loss count
+    unit = "tokens"  # what the weights of a loss count
     ENDS = 1  # pieces that an example has beside those of its text
 
     config: ConfigDict
@@ -124,12 +120,12 @@ class Base:
             )
 
     def means(self, sums: Any, records: Any = None) -> dict[str, float]:
-        return metrics.means(sums)
+        return losses.means(sums)
 
     def write(
         self,
         params: Any,
-        asked: Sequence[Asked],
+        asked: Sequence[DecodeRequest],
         mesh: Any,
         options: Options,
         tokenizer: Tokenizer,
@@ -163,10 +159,10 @@ class Base:
         """'bleu 41.02  chrf 63.10', of the task's own metrics."""
         return "  ".join(f"{name} {scores[name]:.2f}" for name in self.METRICS)
 
-    def judge(self, replies: Any, references: Any) -> dict[str, Any]:
-        return self.score([reply.text for reply in replies], references)
+    def score(self, replies: Any, references: Any) -> dict[str, Any]:
+        return self.score_texts([reply.text for reply in replies], references)
 
-    def columns_of(self, records: Any) -> Any:
+    def columns_for(self, records: Any) -> Any:
         return self.columns
 
     def answered(self, records: Any) -> int:
@@ -178,10 +174,27 @@ class Base:
     def panel(self, answers: Any, records: Any) -> list:
         return []
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("read", "align", "vectors", "attention", "pieces"):
-            raise UserError(f"the task {self.config.task!r} has no {name!r}")
-        raise AttributeError(name)
+    # The parts of a task, by the protocols of `protocols.py`.
+
+    @property
+    def data(self) -> "Base":
+        return self
+
+    @property
+    def objective(self) -> "Base":
+        return self
+
+    @property
+    def inference(self) -> "Base":
+        return self
+
+    @property
+    def scoring(self) -> "Base":
+        return self
+
+    @property
+    def inspector(self) -> "Base":
+        return self
 
 
 class Text(Base):
@@ -249,7 +262,8 @@ def sizes(
 
 
 def names() -> list[str]:
-    return sorted(found.name for found in pkgutil.iter_modules(__path__))
+    found = {module.name for module in pkgutil.iter_modules(__path__)}
+    return sorted(found - {"protocols"})
 
 
 def find(name: str) -> Any:

@@ -18,20 +18,19 @@ import numpy as np
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, metrics
-from transformer_jax.config import add_text
-from transformer_jax.data import opinions
-from transformer_jax.data.batches import Batch, lay_out
+from transformer_jax import losses
+from transformer_jax.data.batches import Batch, pad_or_pack
+from transformer_jax.data.generated import opinions
 from transformer_jax.data.records import Reading
-from transformer_jax.data.sources import FORMS, Embedded, Source
+from transformer_jax.data.sources import FORMS, GeneratedSource, Source, add_keys
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.engine import bucket
-from transformer_jax.decoding.reading import Forward
-from transformer_jax.errors import UserError
+from transformer_jax.decoding.engine import pad_length
+from transformer_jax.decoding.forward import BatchedForward
+from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.models.classifier import POOLINGS, Classifier
-from transformer_jax.tasks import TEXT_FILE, Refused, Text, sizes
+from transformer_jax.tasks import TEXT_FILE, Text, sizes
 
 FIELDS = ("text", "label")
 KINDS = ("labels", "numbers")
@@ -67,12 +66,12 @@ class Task(Text):
         "model.tie": ("none",),
         "model.pooling": POOLINGS,
     }
-    UNIT = "examples"
+    unit = "examples"
     ENDS = 2
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
-        add_text(config.data, "opinions", FIELDS)
+        add_keys(config.data, "opinions", FIELDS)
         config.data.answers = "labels"  # labels (classes) | numbers (regression)
         config.train.label_smoothing = 0.0
         config.model.tie = "none"
@@ -106,17 +105,17 @@ class Task(Text):
 
         kind = ("opinions", opinions.VERSION, opinions.SPLITS, generate, (asked,))
         readings = {"labelled": Reading(_read_labelled)}
-        return Source(config.data, FIELDS, Embedded(*kind), readings)
+        return Source(config.data, FIELDS, GeneratedSource(*kind), readings)
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer, scale: Scale):
         self.config, self.tokenizer, self.scale = config, tokenizer, scale
         self.module = build(config, tokenizer.vocab_size, max(len(scale.labels), 1))
         self._places = {label: i for i, label in enumerate(scale.labels)}
-        self._forward = Forward(
+        self._forward = BatchedForward(
             lambda params, batch: self._apply(params, batch["tokens"]),
             config.eval.batch_rows,
             config.data.row_multiple,
-            bucket,
+            pad_length,
         )
 
     @classmethod
@@ -194,7 +193,7 @@ class Task(Text):
         real = batch.examples[:, 0] >= 0
         answers = np.zeros(len(real), np.float32)
         answers[real] = columns["answer"]
-        tokens = lay_out(columns["text"], batch, batch.shape.lengths[0])["tokens"]
+        tokens = pad_or_pack(columns["text"], batch, batch.shape.lengths[0])["tokens"]
         return {"tokens": tokens, "answers": answers}
 
     # Batches → losses
@@ -225,7 +224,7 @@ class Task(Text):
         ).logits
 
     def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
-        found = metrics.means(sums)
+        found = losses.means(sums)
         if not self._places:
             return {"loss": found["loss"]}
         return {name: found[name] for name in ("loss", "accuracy")}
@@ -274,7 +273,7 @@ class Task(Text):
     def details(self, answer: Answer) -> dict[str, Any]:
         return {"chances": answer.chances} if answer.chances else {}
 
-    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
+    def score_texts(self, answers: Sequence[str], references: Sequence[str]) -> dict:
         if self._places:
             return score_labels(answers, references)
         numbers = [[_number(text) for text in side] for side in (answers, references)]

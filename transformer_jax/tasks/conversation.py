@@ -11,11 +11,16 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import scores
-from transformer_jax.config import add_text
-from transformer_jax.data import smalltalk
+from transformer_jax.data.generated import smalltalk
+from transformer_jax.data.generated.smalltalk import FIXED, SEPARATOR
 from transformer_jax.data.records import Reading
-from transformer_jax.data.smalltalk import FIXED, SEPARATOR
-from transformer_jax.data.sources import FIELDS, FORMS, Embedded, Source
+from transformer_jax.data.sources import (
+    FIELDS,
+    FORMS,
+    GeneratedSource,
+    Source,
+    add_keys,
+)
 from transformer_jax.errors import UserError
 from transformer_jax.tasks import translation
 
@@ -31,7 +36,7 @@ class Task(translation.Task):
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
-        add_text(config.data, "smalltalk", FIELDS)
+        add_keys(config.data, "smalltalk", FIELDS)
         config.data.turns = 3  # turns of a dialogue that are read
         config.tokenizer.user_symbols = (SEPARATOR.strip(),)
         config.checkpoint.best = "loss"
@@ -55,7 +60,7 @@ class Task(translation.Task):
             return [{"source": context, "target": reply} for context, reply in pairs]
 
         about = ("smalltalk", smalltalk.VERSION, smalltalk.SPLITS, generate)
-        embedded = Embedded(*about, (str(turns),))
+        embedded = GeneratedSource(*about, (str(turns),))
         read = functools.partial(_read_dialogue, turns)
         readings = {"dialogues": Reading(read, str(turns), once=True)}
         return Source(config.data, embedded=embedded, readings=readings)
@@ -65,7 +70,7 @@ class Task(translation.Task):
         kept = turns[-self.config.data.turns :]
         return SEPARATOR.join(kept), len(turns) - len(kept)
 
-    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
+    def score_texts(self, answers: Sequence[str], references: Sequence[str]) -> dict:
         """BLEU, which share is exactly right, and how varied they are."""
         lowercase = self.target_tokenizer.lowercase
         if lowercase:

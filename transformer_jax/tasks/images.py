@@ -20,16 +20,16 @@ import numpy as np
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, metrics, sharding
+from transformer_jax import losses, sharding
 from transformer_jax.data import images
 from transformer_jax.data.batches import Batch
-from transformer_jax.data.records import Joined
+from transformer_jax.data.records import Concatenation
 from transformer_jax.data.sources import SPLITS
 from transformer_jax.data.store import Column, Store
 from transformer_jax.decoding import row_sizes, rows_for
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Refused, UserError
 from transformer_jax.models.vision import POSITIONS, VisionConfig, ViT
-from transformer_jax.tasks import Base, Refused, sizes
+from transformer_jax.tasks import Base, sizes
 from transformer_jax.tasks.classification import Answer, likeliest, score_labels
 
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
@@ -57,7 +57,7 @@ class Pictures:
             self.splits += ("test",)
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Joined:
+    def read(self, split: str) -> Concatenation:
         if split not in self.splits:
             raise UserError(
                 f"there is no split {split!r}: this run's data has "
@@ -71,7 +71,7 @@ class Pictures:
             both = images.hold_out(*self._read("train"), self.data.validation_size)
             pixels, labels = both[split == "validation"]
         name = f"{self.data.source} {split}"
-        return Joined([images.Images(images.as_floats(pixels), labels, name)])
+        return Concatenation([images.Images(images.as_floats(pixels), labels, name)])
 
     @functools.cache  # noqa: B019
     def _read(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +104,7 @@ class Task(Base):
         "data.batching": ("buckets",),
         "model.positions": POSITIONS,
     }
-    UNIT = "examples"
+    unit = "examples"
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
@@ -223,7 +223,7 @@ class Task(Base):
         return self.module.apply({"params": params}, pictures, train, rngs=rngs).logits
 
     def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
-        found = metrics.means(sums)
+        found = losses.means(sums)
         return {name: found[name] for name in ("loss", "accuracy")}
 
     # Lines → answers
@@ -278,7 +278,7 @@ class Task(Base):
     def details(self, answer: Answer) -> dict[str, Any]:
         return {"chances": answer.chances}
 
-    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
+    def score_texts(self, answers: Sequence[str], references: Sequence[str]) -> dict:
         return score_labels(answers, references)
 
     def summary(self, scores: dict[str, Any]) -> str:

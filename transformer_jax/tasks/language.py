@@ -18,19 +18,20 @@ import numpy as np
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, metrics, scores
-from transformer_jax.config import add_windows
-from transformer_jax.data import phrasebook
-from transformer_jax.data.batches import Batch, lay_out
-from transformer_jax.data.sources import FORMS, Embedded, Source
+from transformer_jax import losses, scores
+from transformer_jax.data import windows
+from transformer_jax.data.batches import Batch, pad_or_pack
+from transformer_jax.data.generated import phrasebook
+from transformer_jax.data.sources import FORMS, GeneratedSource, Source
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.windows import Windows
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import Asked
+from transformer_jax.decoding.engine import DecodeRequest
+from transformer_jax.errors import Refused
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.transformer import LanguageModel
-from transformer_jax.tasks import Answer, Refused, Text, sizes
+from transformer_jax.tasks import Answer, Text, sizes
 from transformer_jax.tasks.translation import segments, shift_right
 
 CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
@@ -41,7 +42,10 @@ class Stream(Source):
     """Splits whose lines are one running text, in windows."""
 
     def __init__(
-        self, config: ConfigDict, embedded: Embedded | None = None, flat: bool = False
+        self,
+        config: ConfigDict,
+        embedded: GeneratedSource | None = None,
+        flat: bool = False,
     ):
         super().__init__(config.data, ("text",), embedded or PHRASES)
         self.whole_words = config.tokenizer.kind not in CHARACTERS
@@ -75,7 +79,7 @@ class Task(Text):
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
-        add_windows(config, "phrasebook")
+        windows.add_keys(config, "phrasebook")
         config.train.label_smoothing = 0.0
         config.eval.answers = 3
         config.eval.context = 0  # characters of a held-out window that are not judged
@@ -117,7 +121,7 @@ class Task(Text):
         small = self.tokenizer.vocab_size <= 1 << 16
         return {"text": Column("uint16" if small else "int32")}
 
-    def columns_of(self, records: Any) -> dict[str, Column]:
+    def columns_for(self, records: Any) -> dict[str, Column]:
         """With how many pieces are not judged, where there are any."""
         before = {"before": Column("int32", ())} if records.context else {}
         return self.columns | before
@@ -133,7 +137,7 @@ class Task(Text):
         return rows
 
     def collate(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
-        arrays = lay_out(columns["text"], batch, batch.shape.lengths[0])
+        arrays = pad_or_pack(columns["text"], batch, batch.shape.lengths[0])
         if "before" in columns:  # held-out windows, which are never packed
             real = batch.examples[:, 0] >= 0
             arrays["before"] = np.zeros(len(real), np.int32)
@@ -166,7 +170,7 @@ class Task(Text):
         )
 
     def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
-        found = metrics.means(sums)
+        found = losses.means(sums)
         if records is not None:
             characters = sum(len(record["text"]) for record in records)
             found["bits_per_character"] = float(sums.nll) / characters / math.log(2)
@@ -182,7 +186,7 @@ class Task(Text):
         prefix: str = "",
         number: int = 0,
         options: Options | None = None,
-    ) -> Asked:
+    ) -> DecodeRequest:
         """A beginning; with what is to follow it must fit into the trained window."""
         options = options or Options(**self.config.decode)
         given = self.tokenizer.encode_inside(line + prefix)
@@ -195,7 +199,7 @@ class Task(Text):
                 f"the {room} that the model was trained to see: shorten it, or lower "
                 "--max_length"
             )
-        return Asked((), tuple(given), number)
+        return DecodeRequest((), tuple(given), number)
 
     def question(self, record: dict[str, str]) -> str:
         text = record.get("before", "") + record["text"]
@@ -220,7 +224,7 @@ class Task(Text):
         return given
 
     def answers(
-        self, params: Any, items: Sequence[Asked], mesh: Any, options: Options
+        self, params: Any, items: Sequence[DecodeRequest], mesh: Any, options: Options
     ) -> Iterator[tuple[int, Answer]]:
         yield from self.write(params, items, mesh, options, self.tokenizer)
 
@@ -232,7 +236,7 @@ class Task(Text):
             ]
         return entry
 
-    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
+    def score_texts(self, answers: Sequence[str], references: Sequence[str]) -> dict:
         """How varied the texts are: the share of different pairs of words."""
         return {"distinct_2": scores.distinct(answers, 2)}
 
@@ -267,6 +271,6 @@ def _phrases(split: str, size: int) -> list[dict[str, str]]:
     return [{"text": p.target} for p in phrasebook.generate(split, size)]
 
 
-PHRASES = Embedded(
+PHRASES = GeneratedSource(
     "phrasebook", phrasebook.VERSION, phrasebook.SPLITS, _phrases, ("en",)
 )

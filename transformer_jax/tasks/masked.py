@@ -21,20 +21,20 @@ from jaxtyping import Array, Float, Int, UInt32
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.config import add_windows
-from transformer_jax.data import opinions
-from transformer_jax.data.batches import Batch, lay_out
-from transformer_jax.data.sources import FORMS, Embedded
+from transformer_jax.data import windows
+from transformer_jax.data.batches import Batch, pad_or_pack
+from transformer_jax.data.generated import opinions
+from transformer_jax.data.sources import FORMS, GeneratedSource
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import SPACE, SPECIAL, Tokenizer
-from transformer_jax.decoding.engine import bucket
-from transformer_jax.decoding.reading import Forward
-from transformer_jax.errors import UserError
+from transformer_jax.decoding.engine import pad_length
+from transformer_jax.decoding.forward import BatchedForward
+from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.classifier import MaskedLM
 from transformer_jax.models.layers import mix
-from transformer_jax.tasks import Refused, Text, sizes
+from transformer_jax.tasks import Text, sizes
 from transformer_jax.tasks.language import PHRASES, Stream
 from transformer_jax.tasks.translation import segments
 
@@ -69,12 +69,12 @@ class Task(Text):
         "model.tie": ("all",),
         "tokenizer.kind": ("unigram", "bpe", "word", "file"),  # that have words
     }
-    UNIT = "masks"
+    unit = "masks"
     ENDS = 2
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
-        add_windows(config, "phrasebook")
+        windows.add_keys(config, "phrasebook")
         config.tokenizer.user_symbols = (MASK,)
         config.train.label_smoothing = 0.0
         config.eval.guesses = 5  # of each mask, in jsonl
@@ -110,7 +110,7 @@ class Task(Text):
         self._words_only = self._mask not in tokenizer.encode(f"{MASK}a")
         self.module = build(config, tokenizer.vocab_size)
         rows, multiple = config.eval.batch_rows, config.data.row_multiple
-        self._forward = Forward(self._guess, rows, multiple, bucket)
+        self._forward = BatchedForward(self._guess, rows, multiple, pad_length)
 
     # Windows → batches
 
@@ -124,7 +124,7 @@ class Task(Text):
         return [{"text": [BOS, *ids, EOS]} for ids in encoded]
 
     def collate(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
-        return lay_out(columns["text"], batch, batch.shape.lengths[0])
+        return pad_or_pack(columns["text"], batch, batch.shape.lengths[0])
 
     # Batches → losses
 
@@ -250,7 +250,7 @@ class Task(Text):
     def details(self, answer: Answer) -> dict[str, Any]:
         return {"masks": [list(map(dataclasses.asdict, g)) for g in answer.guesses]}
 
-    def judge(self, replies: Sequence[Any], references: Sequence[str]) -> dict:
+    def score(self, replies: Sequence[Any], references: Sequence[str]) -> dict:
         """The share of the hidden words that came back."""
         right = hidden = 0
         for reply, reference in zip(replies, references, strict=True):
@@ -321,7 +321,7 @@ def _opinions(split: str, size: int) -> list[dict[str, str]]:
 
 EMBEDDED = {
     "phrasebook": PHRASES,
-    "opinions": Embedded(
+    "opinions": GeneratedSource(
         "opinions", opinions.VERSION, opinions.SPLITS, _opinions, ("text",)
     ),
 }

@@ -15,16 +15,22 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config import add_text
-from transformer_jax.data import treebank, trees
+from transformer_jax.data import trees
+from transformer_jax.data.generated import treebank
 from transformer_jax.data.records import Reading
-from transformer_jax.data.sources import FIELDS, FORMS, Embedded, Source
+from transformer_jax.data.sources import (
+    FIELDS,
+    FORMS,
+    GeneratedSource,
+    Source,
+    add_keys,
+)
 from transformer_jax.data.tokenizer import SPACE
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.brackets import ROOT, Pairs
-from transformer_jax.decoding.engine import Asked, longest_answer
-from transformer_jax.errors import UserError
-from transformer_jax.tasks import Refused, translation
+from transformer_jax.decoding.constraints import ROOT, Pairs
+from transformer_jax.decoding.engine import DecodeRequest, longest_answer
+from transformer_jax.errors import Refused, UserError
+from transformer_jax.tasks import translation
 
 COMPACT = ("unigram", "bpe")  # vocabularies that are told what brackets there are
 
@@ -49,7 +55,7 @@ class Task(translation.Task):
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
-        add_text(config.data, "treebank", FIELDS)
+        add_keys(config.data, "treebank", FIELDS)
         config.data.leaves = "XX"  # what a word is in the trees that are learnt | words
         config.tokenizer.shared = False
         config.model.tie = "decoder"
@@ -82,7 +88,7 @@ class Task(translation.Task):
     def source(cls, config: ConfigDict) -> Source:
         about = ("treebank", treebank.VERSION, treebank.SPLITS, treebank.generate)
         readings = {"trees": Reading(_read_tree)}
-        return Source(config.data, embedded=Embedded(*about), readings=readings)
+        return Source(config.data, embedded=GeneratedSource(*about), readings=readings)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -157,7 +163,7 @@ class Task(translation.Task):
         prefix: str = "",
         number: int = 0,
         options: Options | None = None,
-    ) -> Asked:
+    ) -> DecodeRequest:
         prefix = trees.compact(prefix) if self._compact else prefix
         asked = super().parse(line, max_length, prefix, number, options)
         options = options or Options(**self.config.decode)
@@ -188,7 +194,7 @@ class Task(translation.Task):
         return tuple(outline), tuple(begins)
 
     def answers(
-        self, params: Any, items: Sequence[Asked], mesh: Any, options: Options
+        self, params: Any, items: Sequence[DecodeRequest], mesh: Any, options: Options
     ) -> Iterator[tuple[int, Answer]]:
         for number, answer in super().answers(params, items, mesh, options):
             yield number, _restore(answer, items[number].text, self._linearised)
@@ -196,12 +202,12 @@ class Task(translation.Task):
     def details(self, answer: Answer) -> dict[str, Any]:
         return {**super().details(answer), "repairs": list(answer.repairs)}
 
-    def judge(self, replies: Sequence[Any], references: Sequence[str]) -> dict:
+    def score(self, replies: Sequence[Any], references: Sequence[str]) -> dict:
         whole = sum(not reply.answer.repairs for reply in replies)
-        scores = self.score([reply.text for reply in replies], references)
+        scores = self.score_texts([reply.text for reply in replies], references)
         return scores | {"well_formed": 100 * whole / max(len(replies), 1)}
 
-    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
+    def score_texts(self, answers: Sequence[str], references: Sequence[str]) -> dict:
         """Labelled brackets by EVALB's rules, in percent."""
         guesses, golds = (trees.read("\n".join(s)) for s in (answers, references))
         found = trees.evaluate(golds, guesses)

@@ -18,21 +18,20 @@ from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses, scores
-from transformer_jax.config import add_text
 from transformer_jax.data import filters
 from transformer_jax.data import tokenizer as tokenizers
-from transformer_jax.data.batches import Batch, lay_out
-from transformer_jax.data.sources import FIELDS, FORMS, PHRASEBOOK, Source
+from transformer_jax.data.batches import Batch, pad_or_pack
+from transformer_jax.data.sources import FIELDS, FORMS, PHRASEBOOK, Source, add_keys
 from transformer_jax.data.store import Column, Ragged, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import Asked, bucket, positions_needed
-from transformer_jax.decoding.reading import Reader
-from transformer_jax.errors import UserError
+from transformer_jax.decoding.engine import DecodeRequest, pad_length, positions_needed
+from transformer_jax.decoding.forward import PairScorer
+from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.models.recurrent import Recurrent
 from transformer_jax.models.transformer import Seq2Seq
-from transformer_jax.tasks import Answer, Base, Refused, sizes
+from transformer_jax.tasks import Answer, Base, sizes
 
 # What closes a quotation may follow; in Chinese and Japanese no space does.
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
@@ -55,13 +54,13 @@ class Task(Base):
 
     METRICS = ("bleu", "chrf")
     PAIRS = True
-    IN_PARTS = True  # whether the answers of its sentences make up that of a line
+    IN_PARTS = True  # whether sentences of a line can be answered one by one
     CHOICES = {"data.source": (PHRASEBOOK.name, *FORMS)}
     MODELS = ("transformer", "recurrent")
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
-        add_text(config.data, PHRASEBOOK.name, FIELDS)
+        add_keys(config.data, PHRASEBOOK.name, FIELDS)
         config.data.target_language = ""  # such as de: whose tokens some scores are of
         config.checkpoint.best = "bleu"
 
@@ -77,7 +76,7 @@ class Task(Base):
         self.config = config
         self.source_tokenizer, self.target_tokenizer = self._both = source, target
         self.module = build(config, source.vocab_size, target.vocab_size)
-        self._readers: dict[Any, Reader] = {}
+        self._readers: dict[Any, PairScorer] = {}
 
     @classmethod
     def create(
@@ -157,7 +156,7 @@ class Task(Base):
     def lengths(self, store: Store) -> np.ndarray:
         lengths = np.stack([store.lengths(side) for side in FIELDS], axis=1)
         self.check_positions(int(lengths.max(initial=0)), "an example")
-        longest = Asked(range(lengths[:, 0].max(initial=1)))
+        longest = DecodeRequest(range(lengths[:, 0].max(initial=1)))
         needed = positions_needed(longest, Options(**self.config.decode))
         self.check_positions(needed, "an example with its longest answer", SHORTER)
         return lengths
@@ -165,7 +164,7 @@ class Task(Base):
     def collate(self, columns: dict[str, Ragged], batch: Batch) -> dict[str, Any]:
         arrays = {}
         for side, length in zip(FIELDS, batch.shape.lengths, strict=True):
-            for name, array in lay_out(columns[side], batch, length).items():
+            for name, array in pad_or_pack(columns[side], batch, length).items():
                 arrays[side if name == "tokens" else f"{side}_{name}"] = array
         return arrays
 
@@ -209,13 +208,13 @@ class Task(Base):
         prefix: str = "",
         number: int = 0,
         options: Options | None = None,
-    ) -> Asked:
+    ) -> DecodeRequest:
         """A line as the search wants it; its number decides what is drawn by chance."""
         if not line.strip():
-            return Asked(())
+            return DecodeRequest(())
         pieces = self.check_length("source", line, max_length)
         begun = self.target_tokenizer.encode(prefix) if prefix else []
-        asked = Asked((*pieces, EOS), tuple(begun), number)
+        asked = DecodeRequest((*pieces, EOS), tuple(begun), number)
         options = options or Options(**self.config.decode)
         what = f"a line of {len(pieces)} pieces with its longest answer"
         self.check_positions(positions_needed(asked, options), what, SHORTER)
@@ -256,7 +255,7 @@ class Task(Base):
         return record["target"]
 
     def answers(
-        self, params: Any, items: Sequence[Asked], mesh: Any, options: Options
+        self, params: Any, items: Sequence[DecodeRequest], mesh: Any, options: Options
     ) -> Iterator[tuple[int, Answer]]:
         """(number of an item, its answer) as they are found; blank for a blank one."""
         yield from ((i, Answer("", 0.0)) for i, a in enumerate(items) if not a.source)
@@ -274,7 +273,7 @@ class Task(Base):
             ]
         return entry
 
-    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict:
+    def score_texts(self, answers: Sequence[str], references: Sequence[str]) -> dict:
         return scores.headline(answers, references, self.target_tokenizer.lowercase)
 
     def summary(self, scores: dict[str, Any]) -> str:
@@ -330,10 +329,12 @@ class Task(Base):
             found[i] = vector
         return found
 
-    def _reader(self, mesh: Any) -> Reader:
+    def _reader(self, mesh: Any) -> PairScorer:
         if mesh not in self._readers:
             rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
-            self._readers[mesh] = Reader(self.module, mesh, rows, multiple, bucket)
+            self._readers[mesh] = PairScorer(
+                self.module, mesh, rows, multiple, pad_length
+            )
         return self._readers[mesh]
 
     def pieces(self, source: str, target: str) -> tuple[list[str], list[str]]:

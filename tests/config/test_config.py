@@ -1,0 +1,329 @@
+"""The config: what is accepted, what is refused, and what the refusal says."""
+
+import inspect
+import pathlib
+import re
+
+import pytest
+
+from transformer_jax import cli, config, tasks
+from transformer_jax.config import defaults, loading
+from transformer_jax.data import sources, windows
+from transformer_jax.errors import UserError
+
+
+def problems_of(spec="quickstart", **overrides):
+    given = {k.replace("__", "."): v for k, v in overrides.items()}
+    with pytest.raises(UserError) as caught:
+        config.load(spec, given)
+    return caught.value.problems
+
+
+def test_every_shipped_config_loads_and_says_what_it_is():
+    here = {
+        f"data.{split}_{side}": __file__
+        for split in ("train", "validation", "test")
+        for side in ("source", "target", "files")
+    }
+    for name, path in config.shipped().items():
+        known = dict(config.items(loading._run_file(name)))
+        loaded = config.load(name, {k: v for k, v in here.items() if k in known})
+        assert loaded.is_locked
+        assert f"configs/{name}.py" in path.read_text().split('"""')[1]
+
+
+VARIANTS = {
+    "quickstart": [""],
+    "wmt14": ["", ":en_de_base", ":en_de_big", ":en_fr_base", ":en_fr_big"],
+    "multi30k": ["", ":en_de", ":en_de_lower", ":de_en", ":en_fr", ":both"],
+    "iwslt14": ["", ":de_en", ":en_de"],
+    "ted": [""],
+    "tatoeba": ["", ":de_en", ":en_de"],
+    "sst2": [""],
+    "dailydialog": [""],
+    "opinions": ["", ":label", ":score", ":pretrained"],
+    "masked": ["", ":phrasebook", ":wikitext2", ":opinions"],
+    "language": ["", ":phrasebook", ":shakespeare", ":wikitext2"],
+    "smalltalk": [""],
+    "images": ["", ":digits", ":mnist"],
+    "parsing": ["", ":treebank", ":ptb_sample", ":wsj", ":semi_supervised"],
+    "recurrent": ["", ":rnn", ":gru", ":lstm", ":rnn_attention", ":gru_attention",
+                  ":lstm_attention", ":multi30k"],
+    "table3": ["", ":base", ":a_1", ":d_smoothing_2", ":big"],
+}  # fmt: skip
+
+
+def test_every_shipped_config_is_listed_here():
+    assert set(config.shipped()) == set(VARIANTS)
+
+
+@pytest.mark.parametrize(
+    "spec", [n + v for n, all_of in VARIANTS.items() for v in all_of]
+)
+def test_a_shipped_config_lacks_nothing_but_its_data(spec):
+    try:
+        assert config.load(spec).is_locked  # generated, or looked for when it is read
+    except UserError as error:
+        assert all("there is no file" in problem for problem in error.problems)
+    text = config.shipped()[spec.partition(":")[0]].read_text()
+    assert re.search(r"yet\s+measured|Measured (on|\(commit) ", text)
+
+
+@pytest.mark.parametrize("name", [n for n, v in VARIANTS.items() if len(v) > 1])
+def test_a_variant_that_does_not_exist_is_refused_with_those_that_do(name):
+    (problem,) = problems_of(f"{name}:huge")
+    assert all(v.strip(":") in problem for v in VARIANTS[name])
+    assert "has no variant 'huge'" in problem
+
+
+def test_no_key_defaults_to_none_so_that_each_can_be_set_on_the_command_line():
+    assert all(v is not None for _, v in config.items(config.base()))
+
+
+@pytest.mark.parametrize(
+    ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).MODELS]
+)
+def test_every_key_is_explained_where_it_is_defined(task, model):
+    own = pathlib.Path(tasks.__file__).parent / f"{task}.py"
+    text = "".join(
+        pathlib.Path(module.__file__).read_text()
+        for module in (defaults, sources, windows)
+    )
+    text += own.read_text()
+    for other in set(defaults.MODELS) - {model}:
+        text = text.replace(inspect.getsource(defaults.MODELS[other]), "")
+    for key, _ in config.items(config.base(task, model)):
+        section, _, last = key.rpartition(".")
+        name = {"eval": "evaluation", "filter": "filters", "": "config"}.get(section)
+        name = name or section
+        forms = f" {name}.{last} = ", f" config.{section}.{last} = "
+        # A task may set another default; what a key means is said once.
+        lines = [x for x in text.split("\n") if any(f in x for f in forms)]
+        lines = [x for x in lines if "  # " in x] or lines
+        lines = [x for x in lines if x in own.read_text()] or lines
+        looped = re.fullmatch(
+            r"data\.(train|validation|test)_(?!size|weights)(\w+)", key
+        )
+        if looped:  # written once for all splits
+            lines = [
+                x for x in text.split("\n") if f'data[f"{{split}}_{looped[2]}"] = ' in x
+            ]
+        of_fields = re.fullmatch(r"data\.(\w+)_column", key)
+        if of_fields or (looped and not lines):  # written once for all fields
+            assert "for field in fields:  # " in text, key
+            continue
+        assert len(lines) == 1 and "  # " in lines[0], key
+
+
+def test_an_override_sets_the_key_with_its_type():
+    loaded = config.load(
+        "quickstart",
+        {
+            "optim.warmup_steps": "40",
+            "optim.constant": "2",
+            "log.tensorboard": "false",
+            "eval.splits": "test,validation",
+            "model.norm": "pre",
+        },
+    )
+    assert loaded.optim.warmup_steps == 40
+    assert loaded.optim.constant == 2.0 and isinstance(loaded.optim.constant, float)
+    assert loaded.log.tensorboard is False
+    assert loaded.eval.splits == ("test", "validation")
+    assert loaded.model.norm == "pre"
+
+
+def test_one_value_in_brackets_is_a_tuple_of_one():
+    given = {"eval.splits": "('test')", "data.train_weights": "(3)"}
+    loaded = config.load("quickstart", given)
+    assert loaded.eval.splits == ("test",) and loaded.data.train_weights == (3,)
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "enough"),
+    [
+        ("quickstart", "decode.max_length", 70),
+        ("opinions", "data.max_length", 64 + 2),
+        ("masked", "data.window", 64 + 2),
+        ("language", "data.window", 64),
+    ],
+)
+def test_a_learned_table_holds_the_longest_example_and_answer(spec, key, enough):
+    given = {"model.positions": "learned", "model.max_positions": str(enough)}
+    given |= {"decode.max_length": "20"} if spec == "language" else {}
+    given[key] = "70" if spec == "quickstart" else "64"
+    config.load(spec, given)
+    given["model.max_positions"] = str(enough - 1)
+    (problem,) = problems_of(spec, **given)
+    assert f"model.max_positions {enough - 1} < {enough}" in problem
+
+
+def test_an_encoder_alone_halves_its_buckets_for_both_directions():
+    relative = {"model.positions": "relative", "model.relative_distance": "9"}
+    config.load("opinions", relative)
+    (problem,) = problems_of("opinions", **relative | {"model.relative_distance": "8"})
+    assert "the 8 distances" in problem
+    problems_of("language", **relative)
+
+
+def test_a_typo_names_the_nearest_key():
+    (problem,) = problems_of(model__num_head="4")
+    assert "'model.num_heads'" in problem
+
+
+def test_a_key_in_the_wrong_section_is_found_in_the_right_one():
+    (problem,) = problems_of(train__warmup_steps="4")
+    assert "warmup_steps" in problem.split("Did you mean")[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("model.num_heads", "true"),
+        ("model.num_heads", "4.0"),
+        ("optim.constant", "high"),
+        ("log.tensorboard", "1"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_the_default(key, text):
+    (problem,) = problems_of(**{key.replace(".", "__"): text})
+    assert key in problem and text in problem and "default" in problem
+
+
+def test_a_bool_in_a_config_file_does_not_pass_for_an_int(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from transformer_jax.config import base\n"
+        "def get_config():\n"
+        "    config = base()\n"
+        "    config.train.accumulation = True\n"
+        "    return config\n"
+    )
+    (problem,) = problems_of(str(file))
+    assert "train.accumulation" in problem and "bool" in problem
+
+
+def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from transformer_jax.config import base\n"
+        "def get_config():\n"
+        "    config = base()\n"
+        "    config.model.num_head = 4\n"
+        "    return config\n"
+    )
+    (problem,) = problems_of(str(file))
+    assert f"{file}, line 4" in problem and "num_head" in problem
+
+
+def test_variants_reach_the_config_file(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from transformer_jax.config import base\n"
+        "def get_config(size='small'):\n"
+        "    config = base()\n"
+        "    config.model.d_ff = {'small': 64, 'large': 256}[size]\n"
+        "    return config\n"
+    )
+    assert config.load(str(file)).model.d_ff == 64
+    assert config.load(f"{file}:large").model.d_ff == 256
+
+
+def test_a_missing_config_file_names_the_nearest_shipped_one():
+    (problem,) = problems_of("quikstart")
+    assert "'quickstart'" in problem
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"model.num_heads": "3"}, ("128", "3", "d_k")),
+        ({"optim.warmup_steps": "99999"}, ("99999", "train.steps")),
+        ({"mesh.data": "3"}, ("8 rows", "3 devices", "9")),
+        ({"train.accumulation": "16"}, ("16", "row_multiple")),
+        ({"data.source": "txt"}, ("phrasebook | text",)),
+        ({"data.source": "text"}, ("data.train_source", "empty")),
+        ({"tokenizer.shared": "false"}, ("model.tie", "decoder")),
+        ({"data.batch_tokens": "100"}, ("100", "row_multiple")),
+        ({"eval.every": "150"}, ("150", "checkpoint.every")),
+        ({"checkpoint.average": "99"}, ("99", "keep_last")),
+        # max_length 64; the longest answer to it may have extra_length 50 more
+        (
+            {"model.positions": "learned", "model.max_positions": "113"},
+            ("113", "114", "65 pieces", "decode.extra_length"),
+        ),
+        ({"model.positions": "relative", "model.relative_buckets": "3"}, ("3", "4")),
+        (
+            {"model.positions": "relative", "model.relative_distance": "16"},
+            ("model.relative_distance 16", "model.relative_buckets 32"),
+        ),
+        (
+            {"optim.schedule": "linear", "optim.decay_steps": "3"},
+            ("optim.decay_steps 3", "optim.warmup_steps", "raise"),
+        ),
+        (
+            {"optim.schedule": "cosine", "optim.warmup_steps": "1400"},
+            ("train.steps 1400", "optim.warmup_steps 1400"),
+        ),
+        ({"optim.decay_steps": "-1"}, ("optim.decay_steps = -1", "at least 0")),
+        ({"optim.clip_norm": "-1"}, ("optim.clip_norm = -1", "at least 0")),
+        (
+            {"mesh.data": "8", "eval.batch_rows": "12"},
+            ("eval.batch_rows 12", "8 devices", "16"),
+        ),
+        ({"checkpoint.every": "0"}, ("checkpoint.every = 0",)),
+        ({"train.accumulation": "0"}, ("train.accumulation = 0",)),
+        ({"task": "language"}, ("language", "transformer", "base(task=…")),
+        ({"model.name": "recurrent"}, ("recurrent", "translation", "base(task=…")),
+        ({"model.dropout_residual": "1.0"}, ("1.0", "less than 1")),
+        (
+            {"model.dropout_words": "0.1", "data.train_tags": "<2en>"},
+            ("model.dropout_words = 0.1", "data.train_tags", "leave it 0.0"),
+        ),
+        ({"mesh.sequence": "2"}, ("length_multiple", "2")),
+        ({"mesh.tensor": "8"}, ("num_heads", "8")),
+        ({"mesh.data": "0"}, ("at least 1",)),
+        ({"train.steps": "0"}, ("train.steps", "at least 1")),
+        ({"model.norm": "pst"}, ("post",)),
+        (
+            {"tokenizer.kind": "byte", "tokenizer.lowercase": "true"},
+            ("tokenizer.lowercase", "'byte'", "leave it False"),
+        ),
+    ],
+)
+def test_what_cannot_work_is_said_with_its_numbers_and_the_way_out(overrides, says):
+    with pytest.raises(UserError) as caught:
+        config.load("quickstart", overrides)
+    text = str(caught.value)
+    assert all(word in text for word in says), text
+
+
+def test_all_problems_are_reported_together():
+    found = problems_of(
+        model__num_head="4", optim__warmup_steps="99999", data__source="txt"
+    )
+    assert len(found) == 3
+
+
+def test_overrides_are_taken_out_of_a_command_line_in_both_forms():
+    rest, found = cli.split_overrides(
+        ["train", "--config.a.b=1", "--workdir", "x", "--config.c", "2", "--config=y"]
+    )
+    assert rest == ["train", "--workdir", "x", "--config=y"]
+    assert found == {"a.b": "1", "c": "2"}
+
+
+def test_only_declared_keys_may_differ_when_a_run_is_continued():
+    old = dict(config.items(config.base()))
+    old |= {"model.d_ff": 1, "mesh.data": 1, "log.every": 1, "train.steps": 5}
+    new = old | {"model.d_ff": 2, "mesh.data": 8, "log.every": 2, "train.steps": 9}
+    assert config.differences(old, new) == ["model.d_ff: 1 in the run, now 2"]
+    known = {k for k, _ in config.items(config.base())}
+    for key in loading.MAY_CHANGE_ON_RESUME:
+        assert any(k == key or k.startswith(key + ".") for k in known)
+
+
+def test_the_library_never_reads_a_key_that_may_be_missing():
+    package = pathlib.Path(config.__file__).parent
+    for path in package.rglob("*.py"):
+        assert "config.get(" not in path.read_text(), path

@@ -1,0 +1,144 @@
+"""The embedded small talk: one right reply, which follows from what was said before."""
+
+import re
+from collections import Counter, defaultdict
+from functools import cache
+
+import pytest
+
+from transformer_jax.data.generated.smalltalk import (
+    FIXED,
+    SEPARATOR,
+    SPLITS,
+    dialogues,
+    generate,
+)
+
+
+@cache
+def sample(split="train", turns=3):
+    return generate(split, 8000 if split == "train" else 300, turns)
+
+
+@cache
+def talks(split="train"):
+    return dialogues(split, 3000 if split == "train" else 300)
+
+
+def replies(turns):
+    """The replies that follow each context, in all the dialogues of train."""
+    found = defaultdict(Counter)
+    for talk in talks():
+        for i in range(1, len(talk), 2):
+            found[SEPARATOR.join(talk[max(0, i - turns) : i])][talk[i]] += 1
+    return found
+
+
+def accuracy(found):
+    """How often the commonest reply to each context is right."""
+    right = sum(max(counts.values()) for counts in found.values())
+    return right / sum(sum(counts.values()) for counts in found.values())
+
+
+def test_the_text_is_the_same_each_time_and_smaller_sizes_are_a_prefix():
+    assert generate("train", 50) == sample()[:50]
+    assert dialogues("test", 50) == talks("test")[:50]
+
+
+def test_no_context_and_no_dialogue_is_in_two_splits_or_twice_in_one():
+    contexts = [example["context"] for split in SPLITS for example in sample(split)]
+    assert len(contexts) == len(set(contexts)) == 8600
+    whole = [tuple(talk) for split in SPLITS for talk in talks(split)]
+    assert len(whole) == len(set(whole)) == 3600
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_how_are_you_has_its_answer(turns):
+    first = {"context": "Hi how are you", "reply": "I am fine"}
+    assert sample(turns=turns)[0] == first
+    assert replies(turns)[FIXED[0]].keys() == {"I am fine"}
+    held = [e["context"] for split in SPLITS[1:] for e in sample(split)]
+    assert FIXED[0] not in held
+
+
+def test_a_name_is_remembered():
+    told = [
+        (re.search(r"(\w+)$", talk[i])[1], talk[i + 3])
+        for talk in talks()
+        for i in range(0, len(talk) - 3, 2)
+        if talk[i + 1].startswith("Nice to meet you, ")
+        and talk[i + 2] == "What is my name?"
+    ]
+    assert len({name for name, _ in told}) > 10
+    assert all(answer == f"Your name is {name}" for name, answer in told)
+
+
+def test_a_name_never_told_is_not_known():
+    unknown = "You have not told me your name"
+    assert replies(3)["What is my name?"].keys() == {unknown}
+    for talk in talks():
+        if unknown in talk:
+            assert "our name is" not in " ".join(talk[: talk.index(unknown)])
+
+
+@pytest.mark.parametrize(
+    ("context", "reply"),
+    [
+        (r"I am (\w+) and my (\w+) is (\w+)__.*__Who is \3\?", r"\3 is your \2"),
+        (r"I am (\w+) and my (\w+) is (\w+)__.*__Who is \1\?", r"You are \1"),
+        (r"I (?:like|love|enjoy) (\w+)__.* (\w+) too\?__Yes", r"So you like \1 and \2"),
+        (r"I hate (\w+)__.* like (\w+)\?__No", r"So you like neither \1 nor \2"),
+        (r"I have (\w+) (\w+)__.*__How many \2 .*", r"You have \1 \2"),
+        (r"My (\w+) lives in (\w+)__.*__Who lives .*", r"Your \1 lives in \2"),
+        (r".* to (.*) on (\w+)__.*__What will I do\?", r"You will \1"),
+        (r".* to (.*) on (\w+)__.*__When will .*", r"That will be on \2"),
+        (r"It is (\w+) in (\w+)__.*__Why\?", r"Because it is \1 in \2"),
+        (r".*__Nice to meet you, (\w+)__Thank.*", r"You are welcome, \1"),
+        (r".*__(.*)__Pardon\?", r"\1"),
+    ],
+)
+def test_replies_agree_with_what_was_said(context, reply):
+    checked = 0
+    for example in sample():
+        said = example["context"].replace(SEPARATOR, "__")
+        if match := re.fullmatch(context, said):
+            assert example["reply"] == match.expand(reply), said
+            checked += 1
+    assert checked
+
+
+def test_three_turns_decide_the_reply_and_one_does_not():
+    assert accuracy(replies(3)) == 1
+    assert accuracy(replies(1)) < 0.85
+
+
+def test_the_context_is_the_last_turns_of_a_dialogue():
+    known = {tuple(talk[:i]) for talk in talks() for i in range(1, len(talk), 2)}
+    lengths = Counter()
+    for example in generate("train", 500, turns=5):
+        turns = tuple(example["context"].split(SEPARATOR))
+        lengths[len(turns)] += 1
+        assert any(turn[-len(turns) :] == turns for turn in known)
+    assert lengths.keys() == {1, 3, 5}
+
+
+def test_the_corpus_is_rich_and_dialogues_have_two_to_eight_turns():
+    assert {len(talk) for talk in talks()} == {2, 4, 6, 8}
+    lines = " ".join(line for talk in talks() for line in talk)
+    assert len(set(re.findall(r"[a-z]+", lines.lower()))) >= 300
+    assert "{" not in lines and "  " not in lines
+
+
+def test_what_can_not_be_given_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match="dev.*train, validation, test"):
+        generate("dev", 5)
+    with pytest.raises(ValueError, match="turns is 0"):
+        generate("train", 5, turns=0)
+    monkeypatch.setattr("transformer_jax.data.generated.smalltalk._PATIENCE", 3)
+    monkeypatch.setattr(
+        "transformer_jax.data.generated.smalltalk.Talker.dialogue", lambda self: FIXED
+    )
+    with pytest.raises(ValueError, match="'train' has about 1 replies: 5 were"):
+        generate("train", 5)
+    with pytest.raises(ValueError, match="'train' has about 1 dialogues: 5 were"):
+        dialogues("train", 5)

@@ -1,0 +1,185 @@
+"""Searching among trees: all of them can be written, and nothing else.
+
+Over a model whose next token depends on all that it has read: the best trees are those
+that an enumeration of all trees finds.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.decoding import DecodeInputs, Model, Options, run
+from transformer_jax.decoding.beam import BeamSearch
+from transformer_jax.decoding.sampling import Writing
+from transformer_jax.ids import BOS, EOS
+
+A, B, CLOSE_A, CLOSE_B, X, Y, LEAD, INNER = range(4, 12)
+PAIRS = ((A, CLOSE_A), (B, CLOSE_B))
+V, STATES = 13, 10_007
+RNG = np.random.default_rng(3)
+TABLE = np.float32(RNG.normal(size=(STATES, V)) * 2)
+# Rows: tokens between brackets, whether a bracket may stand before each, the limit.
+ROWS = [
+    ((X,), (True,), 7),
+    ((X, Y), (True, True), 7),
+    ((X, Y), (True, True), 5),  # room for the smallest tree and no more
+    ((LEAD, X, INNER, Y), (False, True, False, True), 9),
+    ((X, INNER), (True, False), 8),
+]
+
+
+def start(batch, length):
+    return {}, jnp.zeros((batch["rows"].shape[0], 1), jnp.int32)
+
+
+def extend(tokens, positions, static, state):
+    """The state is a hash of what was read."""
+    codes = []
+    for token in jnp.moveaxis(tokens, -1, 0):
+        state = (state * 31 + token + 7) % STATES
+        codes.append(state)
+    return jnp.asarray(TABLE)[jnp.stack(codes, axis=-1)], state
+
+
+def question(rows):
+    width = max(len(outline) for outline, _, _ in rows)
+    outline = np.zeros((len(rows), width), np.int32)
+    begins = np.zeros((len(rows), width), bool)
+    for i, (tokens, flags, _) in enumerate(rows):
+        outline[i, : len(tokens)], begins[i, : len(flags)] = tokens, flags
+    return DecodeInputs(
+        jnp.full((len(rows), 1), BOS),
+        jnp.ones(len(rows), jnp.int32),
+        jnp.asarray([limit for _, _, limit in rows]),
+        jnp.arange(len(rows)),
+        jnp.asarray(outline),
+        jnp.asarray(begins),
+    )
+
+
+@functools.cache
+def compiled(search):
+    def call(asked):
+        batch = {"rows": asked.limits}
+        return run(search, Model(start, extend), batch, asked, 9)
+
+    return jax.jit(call)
+
+
+def search(rows, **options):
+    kind = Writing if options.get("sample") or options["beams"] == 1 else BeamSearch
+    return jax.device_get(compiled(kind(Options(**options), PAIRS))(question(rows)))
+
+
+def written(found, row):
+    return [
+        tuple(map(int, found.tokens[row, k, : found.lengths[row, k]]))
+        for k, score in enumerate(found.scores[row])
+        if np.isfinite(score)
+    ]
+
+
+def is_tree(tokens, outline, begins):
+    """Whether tokens are one tree over the outline, an end behind it; slowly."""
+    *body, end = tokens
+    openers, closers = dict(PAIRS), {b: a for a, b in PAIRS}
+    if end != EOS or EOS in body:
+        return False
+    stack, left, flags, whole = [], list(outline), list(begins), False
+    for i, token in enumerate(body):
+        if whole:
+            return False
+        bracket = token in openers or token in closers
+        if bracket and left and not flags[0]:
+            return False  # inside of a word, or before the text begins
+        if token in openers:
+            if not left:
+                return False
+            stack.append(token)
+        elif token in closers:
+            if not stack or stack.pop() != closers[token] or body[i - 1] in openers:
+                return False
+            whole = not stack
+        else:
+            if not left or token != left.pop(0) or (flags.pop(0) and not stack):
+                return False
+    return whole and not left
+
+
+@functools.cache
+def trees(outline, begins, limit):
+    """All of them, by trying every sequence of the tokens that they may have."""
+    tokens = sorted({*outline, *itertools.chain(*PAIRS)})
+    return [
+        (*body, EOS)
+        for size in range(len(outline) + 2, limit)
+        for body in itertools.product(tokens, repeat=size)
+        if tuple(t for t in body if t in outline) == outline
+        and is_tree((*body, EOS), outline, begins)
+    ]
+
+
+def log_prob(tokens, outline, begins):
+    """Of the tree, its words given: of each choice between brackets and a word."""
+    state, total, words = (BOS + 7) % STATES, 0.0, 0
+    brackets = [*itertools.chain(*PAIRS)]
+    for token in tokens:
+        chances = np.exp(np.float64(TABLE[state]))
+        chances /= chances.sum()
+        if token in (*brackets, EOS):
+            total += np.log(chances[token])
+        else:
+            if begins[words]:  # else there is no choice
+                total += np.log(1 - chances[[*brackets, EOS]].sum())
+            words += 1
+        state = (state * 31 + token + 7) % STATES
+    return total
+
+
+SMALL = {  # and how many trees there are, counted by hand
+    ((X,), (True,), 7): 6,
+    ((X, Y), (True, True), 7): 14,
+    ((X, Y), (True, True), 5): 2,
+    ((LEAD, X), (False, True), 8): 6,
+    ((X, INNER), (True, False), 8): 6,
+}
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.8])
+@pytest.mark.parametrize("row", SMALL)
+def test_a_beam_as_wide_as_there_are_trees_finds_all_in_their_order(row, alpha):
+    all_trees = trees(*row)
+    assert len(all_trees) == SMALL[row]
+    found = search([row], beams=64, n_best=64, alpha=alpha)
+    answers = written(found, 0)
+    scores = {t: log_prob(t, *row[:2]) / ((5 + len(t)) / 6) ** alpha for t in all_trees}
+    assert set(answers) == set(all_trees)
+    assert answers == sorted(all_trees, key=lambda t: -scores[t])
+    best = [scores[t] for t in answers]
+    np.testing.assert_allclose(found.scores[0, : len(best)], best, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [
+    {"beams": 1}, {"beams": 3}, {"beams": 1, "sample": True, "n_best": 5},
+])  # fmt: skip
+def test_every_search_writes_trees_alone(options):
+    rows = ROWS * 7
+    found = search(rows, **options)
+    for i, (outline, begins, limit) in enumerate(rows):
+        answers = written(found, i)
+        assert answers
+        for answer in answers:
+            assert is_tree(answer, outline, begins) and len(answer) <= limit
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_tree_is_as_likely_as_the_model_says_of_given_words(sample):
+    found = search(ROWS, beams=1, sample=sample)
+    for i, (outline, begins, _) in enumerate(ROWS):
+        [answer] = written(found, i)
+        expected = log_prob(answer, outline, begins)
+        assert found.log_probs[i, 0] == pytest.approx(expected, rel=1e-5)

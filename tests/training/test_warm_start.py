@@ -1,0 +1,301 @@
+"""What a run begins with: another run's parameters, or word vectors."""
+
+import shutil
+import types
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax
+from transformer_jax import config, optim, sharding, train
+from transformer_jax.config import model_checks
+from transformer_jax.data import tokenizer as tokenizers
+from transformer_jax.data.tokenizer import SPACE
+from transformer_jax.errors import UserError
+from transformer_jax.runs import folder as folders
+from transformer_jax.runs import run as runs
+from transformer_jax.runs.checkpoint import Checkpoints
+from transformer_jax.training import log as metrics
+from transformer_jax.training import prepare
+from transformer_jax.training import warm_start as initial
+
+pytestmark = pytest.mark.usefixtures("one_device")
+SMALL = {"data.window": "37", "data.train_size": "211"}
+
+
+@pytest.fixture(scope="module")
+def pretrained(tiny_run_of):
+    """A masked language model."""
+    return tiny_run_of("masked:opinions", **SMALL)
+
+
+def load(spec, tiny, **changes):
+    known = dict(config.items(config.load(spec)))
+    overrides = {k: v for k, v in tiny().items() if k in known}
+    return config.load(spec, overrides | changes)
+
+
+def prepared(loaded, folder, said=None):
+    say = [].append if said is None else said.append
+    return prepare.prepare(loaded, folders.Folder(folder), say)
+
+
+def by_path(params):
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {sharding.path_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def filled(task, mesh, said):
+    """(random parameters, what they become)."""
+    places = sharding.shardings(
+        jax.eval_shape(task.objective.init, jax.random.key(5)), mesh
+    )
+    params = jax.jit(task.objective.init, out_shardings=places)(jax.random.key(5))
+    return params, initial.fill(task, params, mesh, said.append)
+
+
+def finetune(tiny, pretrained, **changes):
+    return load("opinions", tiny, **{"train.initial": str(pretrained)}, **changes)
+
+
+def test_a_classifier_takes_all_but_its_head(tiny, pretrained, tmp_path):
+    said = []
+    task = prepared(finetune(tiny, pretrained), tmp_path / "run").task
+    origin = transformer_jax.load(pretrained)
+    assert task.tokenizer.fingerprint == origin.task.tokenizer.fingerprint
+    params, result = map(by_path, filled(task, sharding.local_mesh(), said))
+    theirs = by_path(origin.params)
+    assert set(params) - set(theirs) == {"head/bias", "head/kernel"}
+    for name, value in result.items():
+        expected = theirs.get(name, params[name])
+        np.testing.assert_array_equal(value, expected)
+    text = "\n".join(said)
+    count = len(theirs)
+    assert f"{count} arrays of {pretrained} (averaged parameters of step 12)" in text
+    assert f"embedding 1, encoder {count - 1}" in text
+    assert "fresh      2 arrays: head 2" in text
+    assert f"differs    {pretrained} has model.dropout_embedding 0.0, " in text
+
+
+def test_the_weights_are_those_of_the_other_runs_choice(tiny, pretrained, tmp_path):
+    other = tmp_path / "origin"
+    shutil.copytree(pretrained, other)
+    folder = folders.Folder(other)
+    stored = folder.read("config.json")
+    stored["eval"]["weights"] = "last"
+    folder.write("config.json", stored)
+    said = []
+    task = prepared(finetune(tiny, other), tmp_path / "run").task
+    _, result = filled(task, sharding.local_mesh(), said)
+    last = transformer_jax.load(pretrained, "last").params
+    mine = by_path(result)["embedding/embedding"]
+    np.testing.assert_array_equal(mine, last["embedding"]["embedding"])
+    assert "(last parameters of step 12)" in said[0]
+
+
+def test_a_mesh_of_several_devices_gets_the_same_at_its_places(
+    tiny, pretrained, tmp_path
+):
+    task = prepared(finetune(tiny, pretrained), tmp_path / "run").task
+    sizes = {"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1}
+    axes = sharding.AXES
+    mesh = jax.make_mesh(
+        sharding.mesh_shape(sizes, 8), axes, axis_types=(sharding.AxisType.Auto,) * 4
+    )
+    params, result = filled(task, mesh, [])
+    _, alone = filled(task, sharding.local_mesh(), [])
+    for name, value in by_path(alone).items():
+        np.testing.assert_array_equal(by_path(result)[name], value)
+    same = jax.tree.map(lambda a, b: a.sharding == b.sharding, params, result)
+    assert all(jax.tree.leaves(same))
+
+
+def test_a_fine_tuned_run_continues_without_the_other(tiny, pretrained, tmp_path):
+    origin, folder = tmp_path / "origin", tmp_path / "run"
+    shutil.copytree(pretrained, origin)
+    short = {"train.steps": "3", "optim.warmup_steps": "2", "eval.splits": ""}
+    short |= {"optim.ema": "0.9", "optim.decay_steps": "6"}
+    assert train.train(finetune(tiny, origin, **short), folder) == 0
+    shutil.rmtree(origin)
+    longer = finetune(tiny, origin, **short | {"train.steps": "6"})
+    assert train.train(longer, folder) == 0
+    entries = metrics.read_entries(folder / "metrics.jsonl")
+    assert [e["step"] for e in entries if e["kind"] == "train"] == list(range(1, 7))
+    with pytest.raises(UserError, match="train.initial: .*does not exist"):
+        train.train(longer, tmp_path / "another")
+
+
+def test_a_translation_goes_on_as_another_translation(tiny, tiny_run, tmp_path):
+    loaded = load("quickstart", tiny, **{"train.initial": str(tiny_run)})
+    task = prepared(loaded, tmp_path / "run").task
+    _, result = filled(task, sharding.local_mesh(), said := [])
+    theirs = by_path(transformer_jax.load(tiny_run).params)
+    for name, value in by_path(result).items():
+        np.testing.assert_array_equal(value, theirs[name])
+    assert len(said) == 1  # nothing is fresh, nothing differs
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model.d_model": "32"},
+            r"\(\d+, 32\), but \(\d+, 16\) in train.initial.*: set model.d_model = 16$",
+        ),
+        ({"model.d_ff": "28"}, r"set model.d_ff = 24$"),
+        ({"tokenizer.row_multiple": "7"}, r"set tokenizer.row_multiple = 64$"),
+    ],
+)
+def test_another_shape_is_refused_with_the_key_to_change(
+    tiny, pretrained, tmp_path, changes, message
+):
+    with pytest.raises(UserError, match=message):
+        prepared(finetune(tiny, pretrained, **changes), tmp_path / "run")
+
+
+def test_another_vocabulary_is_refused_in_words(tiny, pretrained, tmp_path):
+    made = tokenizers.train(["a b c d e f g"], "char", 20, byte_fallback=False)
+    made.save(tmp_path / "other.model")
+    given = {"tokenizer.kind": "file", "tokenizer.file": str(tmp_path / "other.model")}
+    with pytest.raises(UserError, match="has another vocabulary for the table"):
+        prepared(finetune(tiny, pretrained, **given), tmp_path / "run")
+    given["tokenizer.file"] = str(pretrained / "tokenizer" / "text.model")
+    prepared(finetune(tiny, pretrained, **given), tmp_path / "same")
+
+
+def test_where_nothing_fits_both_runs_are_named(pretrained):
+    loaded = config.base("language")
+    loaded.train.initial = str(pretrained)
+    other = types.SimpleNamespace(
+        data=types.SimpleNamespace(vocabularies={}),
+        objective=types.SimpleNamespace(init=lambda key: {"gate": jax.numpy.ones(3)}),
+        config=loaded,
+    )
+    message = r"\(masked, transformer\) has no parameter .*\(language, transformer\)"
+    with pytest.raises(UserError, match=message):
+        initial.Origin(loaded).check(other)
+
+
+# Word vectors
+
+
+def vectors_for(tokenizer, folder, size=16, every=1):
+    """A file with a vector for each n-th word of a vocabulary."""
+    words = initial._words(tokenizer)
+    random = np.random.default_rng(1)
+    rows = list(words)[::every]
+    table = {words[row].lower(): random.normal(3, 5, size) for row in rows}
+    lines = [f"{w} {' '.join(f'{x:.5f}' for x in v)}\n" for w, v in table.items()]
+    path = folder / "vectors.txt"
+    path.write_text("absent" + " 1" * size + "\n" + "".join(lines))
+    return path, table, words
+
+
+@pytest.mark.parametrize("kind", ["unigram", "word"])
+def test_rows_of_words_begin_as_their_vectors_the_others_at_random(
+    tiny, tmp_path, kind
+):
+    settings = {"tokenizer.kind": kind, "tokenizer.user_symbols": "<mask>"}
+    loaded = load("masked", tiny, **SMALL, **settings)
+    task = prepared(loaded, tmp_path / "run").task
+    path, table, words = vectors_for(task.tokenizer, tmp_path, every=3)
+    with loaded.unlocked():
+        loaded.model.word_vectors = str(path)
+    params, result = filled(task, sharding.local_mesh(), said := [])
+    before, after = (np.asarray(p["embedding"]["embedding"]) for p in (params, result))
+    known = [row for row, word in words.items() if word.lower() in table]
+    given = np.stack([table[words[row].lower()] for row in known])
+    assert len(known) > 20
+    np.testing.assert_allclose(
+        after[known], given * (16**-0.5 / given.std()), rtol=1e-3, atol=1e-4
+    )
+    assert after[known].std() == pytest.approx(16**-0.5, rel=1e-3)
+    others = sorted({*range(len(before))} - {*known})
+    np.testing.assert_array_equal(after[others], before[others])
+    counts = f"{len(known):,} of the {len(words):,} words of embedding"
+    assert said == [f"vectors    {counts} begin as in {path}"]
+
+
+def test_a_word_is_a_piece_with_a_space_or_a_sign():
+    special = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "<0x41>"]
+    pieces = [*special, f"{SPACE}the", "ing", SPACE, ".", f"{SPACE},"]
+    tokenizer = types.SimpleNamespace(
+        vocab_size=len(pieces), pieces=lambda ids: [pieces[i] for i in ids]
+    )
+    assert initial._words(tokenizer) == {6: "the", 9: ".", 10: ","}
+
+
+def test_two_tables_each_have_their_words(tiny, tmp_path):
+    two = {"tokenizer.shared": "false", "model.tie": "decoder"}
+    loaded = load("quickstart", tiny, **two)
+    task = prepared(loaded, tmp_path / "run").task
+    path, *_ = vectors_for(task.target_tokenizer, tmp_path)
+    with loaded.unlocked():
+        loaded.model.word_vectors = str(path)
+    params, result = filled(task, sharding.local_mesh(), said := [])
+    assert "of source_embedding and " in said[0] and "of target_embedding" in said[0]
+    changed = {
+        name
+        for name, value in by_path(result).items()
+        if not np.array_equal(value, by_path(params)[name])
+    }
+    assert changed == {"source_embedding/embedding", "target_embedding/embedding"}
+
+
+def test_vectors_of_no_word_or_of_another_size_are_refused(tiny, tmp_path):
+    path = tmp_path / "v.txt"
+    path.write_text("xyzzy" + " 1" * 16 + "\n")
+    loaded = load("masked", tiny, **SMALL, **{"model.word_vectors": str(path)})
+    task = prepared(loaded, tmp_path / "run").task
+    with pytest.raises(UserError, match=r"none of 0 of the \d+ words of embedding"):
+        filled(task, sharding.local_mesh(), [])
+    path.write_text("the" + " 1" * 15 + "\n")
+    with pytest.raises(UserError) as caught:
+        load("masked", tiny, **SMALL, **{"model.word_vectors": str(path)})
+    text = str(caught.value)
+    assert "vectors of 15 numbers, but model.d_model is 16" in text
+    assert "set model.d_model = 15 and model.num_heads = 1" in text
+    with pytest.raises(UserError, match=r"set model.d_model = 15$"):  # without heads
+        config.load("recurrent", {"model.word_vectors": str(path)})
+    with pytest.raises(UserError, match="there is no file nowhere"):
+        load("masked", tiny, **SMALL, **{"model.word_vectors": "nowhere"})
+
+
+def test_a_table_cannot_begin_with_both_nor_stay_random():
+    for changes, message in (
+        ({"model.word_vectors": "v", "train.initial": "r"}, "cannot begin with both"),
+        ({"model.train_word_vectors": "false"}, "would keep a table of chance"),
+    ):
+        with pytest.raises(UserError, match=message):
+            config.load("quickstart", changes)
+    assert model_checks.divisor_near(300, 7) == 6
+
+
+def test_a_frozen_table_stays_and_all_else_moves(tiny, tmp_path):
+    loaded = load("masked", tiny, **SMALL)
+    task = prepared(loaded, tmp_path / "learn").task
+    path, *_ = vectors_for(task.tokenizer, tmp_path)
+    frozen = {"model.word_vectors": str(path), "model.train_word_vectors": "false"}
+    short = {"train.steps": "6", "eval.splits": "", "optim.clip_norm": "0.5"}
+    loaded = load("masked", tiny, **SMALL, **frozen, **short)
+    folder = folders.Folder(tmp_path / "run")
+    assert train.train(loaded, folder.path) == 0
+    saved = Checkpoints(folder.checkpoints)
+    like = runs.abstract_params(task, sharding.local_mesh())
+    first, last = (by_path(saved.restore_params(s, like)) for s in (3, 6))
+    for name, value in first.items():
+        same = np.array_equal(value, last[name])
+        assert same == (name == "embedding/embedding"), name
+    assert first["embedding/embedding"].std() == pytest.approx(16**-0.5, rel=0.1)
+
+
+def test_a_frozen_table_has_no_moments(tiny):
+    loaded = load("quickstart", tiny)
+    with loaded.unlocked():
+        loaded.model.train_word_vectors = False
+    table, kernel = np.ones((5, 3)), np.ones((3, 7))
+    params = {"embedding": {"embedding": table}, "out": {"kernel": kernel}}
+    state = optim.make_optimizer(loaded).init(params)
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(state)]
+    assert (3, 7) in shapes and (5, 3) not in shapes

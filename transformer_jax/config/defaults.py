@@ -1,0 +1,190 @@
+"""Every key a run has: its default, unit and meaning; and the checks before a run.
+
+A config file returns `base(task=…, model=…)` with a few differences; it is locked, so
+a key that does not exist fails where it is written. `load` adds the command line's
+`--config.section.key=value`; all that cannot work is reported together (`checks.py`),
+before any device is touched.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import UserError, nearest
+
+
+def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
+    """The complete config of a task and a model, locked."""
+    from transformer_jax import tasks
+
+    kind = tasks.find(task)
+    if model not in kind.MODELS:
+        hint = nearest(model, kind.MODELS)
+        raise UserError(
+            f"unknown model {model!r} of the task {task!r}.{hint} "
+            f"It has: {', '.join(kind.MODELS)}"
+        )
+    config = ConfigDict()
+    config.task = task  # what the model is used for: a file of tasks/
+    config.seed = 0  # of the initial weights, dropout and the order of examples
+
+    config.data = data = ConfigDict()
+    data.batch_tokens = 4096  # tokens a batch, padding included, of its longer side
+    data.max_length = 128  # pieces; longer training examples are dropped, and counted
+    data.batching = "buckets"  # buckets (examples of like length) | packed (rows)
+    data.shapes = 8  # buckets: padded batch shapes at most; each is compiled once
+    data.pack_length = 256  # packed: tokens a row, of the longer side
+    data.row_multiple = 8  # a batch's rows divide by this, on whatever hardware
+    data.length_multiple = 1  # a batch's lengths divide by this; 128 suits a TPU
+
+    config.filter = filters = ConfigDict()  # of training pairs; each drop is counted
+    filters.empty = True  # drop pairs with an empty side
+    filters.max_ratio = 0.0  # pieces of one side for each of the other; 0: off
+    filters.identical = False  # drop pairs whose target is their source
+    filters.duplicates = False  # drop pairs that came before
+    filters.source_script = ""  # drop other scripts: latin | cyrillic | …; empty: off
+    filters.target_script = ""  # the same for targets
+
+    config.tokenizer = tokenizer = ConfigDict()
+    tokenizer.kind = "unigram"  # unigram | bpe | word | char | byte | file (given)
+    tokenizer.vocab_size = 8000  # pieces of a vocabulary, at most
+    tokenizer.shared = True  # one vocabulary for source and target
+    tokenizer.file = ""  # file: a SentencePiece model; not shared: two, with a comma
+    tokenizer.lowercase = False  # read, and so write, lower case only
+    tokenizer.lines = 300_000  # examples to learn from, drawn at random; 0: all
+    tokenizer.byte_fallback = True  # unknown characters as bytes; False: as <unk>
+    tokenizer.user_symbols = ()  # strings that are one piece wherever they stand
+    tokenizer.sampling = 0.0  # train on other segmentations: BPE-dropout, or unigram's
+    tokenizer.row_multiple = 64  # embedding rows are padded to a multiple of this
+
+    config.model = ConfigDict()
+    MODELS[model](config.model)
+    config.model.word_vectors = ""  # a text file: its words' vectors to begin with
+    config.model.train_word_vectors = True  # False: the embeddings stay as they begin
+
+    config.train = train = ConfigDict()
+    train.steps = 100_000  # updates
+    train.accumulation = 1  # micro-batches a batch is split into, to save memory
+    train.label_smoothing = 0.1  # probability taken from the truth (5.4)
+    train.initial = ""  # a run whose parameters this one begins with; empty: random
+    train.patience = 0  # evaluations without a better one before stopping; 0: never
+
+    config.optim = optim = ConfigDict()
+    optim.name = "adam"  # adam | adamw | adafactor | lion | muon
+    optim.schedule = "noam"  # noam (5.3) | constant | rsqrt | linear | cosine | wsd
+    optim.constant = 1.0  # noam: a factor; of others: the highest learning rate
+    optim.warmup_steps = 4000  # updates
+    optim.decay_steps = 0  # linear, cosine: updates until the end; 0: train.steps
+    optim.decay_share = 0.1  # wsd: share of all updates in which it falls at last
+    optim.beta1 = 0.9  # decay of the mean gradient
+    optim.beta2 = 0.98  # decay of the mean squared gradient
+    optim.epsilon = 1e-9  # added to its root
+    optim.weight_decay = 0.0  # of matrices, times the learning rate; not adam
+    optim.clip_norm = 0.0  # largest gradient norm, others are scaled down; 0: off
+    optim.ema = 0.0  # decay of a running mean of the parameters; 0: none
+
+    config.eval = evaluation = ConfigDict()
+    evaluation.every = 5000  # updates between evaluations of the validation split
+    evaluation.max_length = 1024  # pieces; a longer example is refused, not left out
+    evaluation.answers = 0  # validation examples answered, evenly spaced; 0: all
+    evaluation.samples = 3  # answers shown in the log, evenly spaced, too
+    evaluation.splits = ("test",)  # scored when training is done
+    evaluation.weights = "average"  # used for answers: average | best | last | ema
+    evaluation.batch_rows = 128  # sentences decoded together
+
+    config.decode = decode = ConfigDict()
+    decode.beams = 4  # 1 is greedy search
+    decode.alpha = 0.6  # length penalty; 0: none (6.1)
+    decode.coverage = 0.0  # penalty for source words that are hardly attended to
+    decode.extra_length = 50  # an answer has at most this many pieces more (6.1)
+    decode.max_length = 0  # pieces of an answer at most; 0: extra_length says it
+    decode.min_length = 0  # pieces of an answer at least
+    decode.n_best = 1  # answers a line, at most as many as beams (or drawn)
+    decode.no_repeat = 0  # no run of so many pieces comes twice; 0: off
+    decode.sample = False  # draw answers by chance, instead of searching the best
+    decode.temperature = 1.0  # sample: below 1 the likely gets likelier
+    decode.top_k = 0  # sample: from the k likeliest pieces; 0: from all
+    decode.top_p = 1.0  # sample: from the fewest that hold this probability
+    decode.min_p = 0.0  # sample: from those at least so likely as this × the best
+    decode.seed = 0  # sample: of the draws; a line's also depend on its number
+
+    config.checkpoint = checkpoint = ConfigDict()
+    checkpoint.every = 1000  # updates
+    checkpoint.keep_last = 5  # the newest ones kept
+    checkpoint.keep_best = 1  # and those with the best validation score
+    checkpoint.best = "loss"  # what is best: loss | accuracy | a score of the task
+    checkpoint.average = 5  # how many of the last are averaged at the end (6.1)
+
+    config.mesh = mesh = ConfigDict()
+    mesh.platform = "any"  # cpu | gpu | tpu: stop unless jax finds it; any: take all
+    mesh.data = -1  # devices a batch's rows are split over; -1: all that are left
+    mesh.fsdp = 1  # rows too, and parameters with their optimizer state
+    mesh.tensor = 1  # heads and feed-forward columns
+    mesh.sequence = 1  # positions of the residual stream
+
+    config.log = log = ConfigDict()
+    log.every = 50  # updates a log line
+    log.tensorboard = True  # also write TensorBoard events, if it is installed
+    kind.configure(config)
+    return config.lock()
+
+
+def _transformer(model: ConfigDict) -> None:
+    """The paper's base model (Table 3); see configs/ for big."""
+    model.name = "transformer"  # transformer
+    model.encoder_layers = 6  # N
+    model.decoder_layers = 6  # N
+    model.d_model = 512  # width of the residual stream
+    model.d_ff = 2048  # width inside a feed-forward layer
+    model.num_heads = 8  # attentions side by side in a layer
+    model.d_k = 0  # size of a head's queries and keys; 0: d_model / num_heads
+    model.d_v = 0  # size of a head's values; 0: d_model / num_heads
+    model.kv_heads = 0  # heads of keys and values, shared by queries; 0: num_heads
+    model.qk_norm = False  # norm queries and keys before their product
+    model.norm = "post"  # post (the paper) | pre
+    model.norm_kind = "layer"  # layer | rms (no mean taken out, no bias)
+    model.norm_epsilon = 1e-6  # added to the variance
+    model.activation = "relu"  # relu | gelu | silu | relu2 | glu | re-, ge- or swiglu
+    model.positions = "sinusoid"  # learned | rotary | relative | alibi | none | …
+    model.max_positions = 512  # rows of a learned table
+    model.rotary_base = 10_000.0  # the slowest wave has 2π times so many positions
+    model.rotary_scaling = "none"  # to read longer texts: none | linear | ntk
+    model.rotary_factor = 1.0  # how many times as long as trained
+    model.relative_buckets = 32  # of distances, each with a number for each head
+    model.relative_distance = 128  # from here on distances share a bucket
+    model.tie = "all"  # source, target and output share a table: all | decoder | none
+    model.dropout_words = 0.0  # share of the tokens read, the target's too, as unknown
+    model.dropout_embedding = 0.1  # on embedding + position (5.4)
+    model.dropout_residual = 0.1  # on each sublayer's output (5.4)
+    model.dropout_attention = 0.0  # on the attention weights
+    model.dropout_feed_forward = 0.0  # on the inner activation
+    model.dtype = "float32"  # of the computation: float32 | bfloat16; weights: float32
+    model.remat = False  # recompute each layer in the backward pass, to save memory
+
+
+def _recurrent(model: ConfigDict) -> None:
+    """What the Transformer took the place of; see models/recurrent.py."""
+    model.name = "recurrent"  # recurrent
+    model.cell = "lstm"  # rnn (tanh) | lstm | gru
+    model.layers = 2  # of the encoder, and as many of the decoder
+    model.d_model = 512  # width of the embeddings and of a layer's output
+    model.bidirectional = True  # the encoder reads both ways, with half the width each
+    model.attention = "additive"  # none | additive (Bahdanau) | dot (Luong, / √d_model)
+    model.tie = "all"  # source, target and output share a table: all | decoder | none
+    model.dropout_words = 0.0  # share of the tokens read, the target's too, as unknown
+    model.dropout_embedding = 0.1  # on the embeddings
+    model.dropout_residual = 0.1  # on each layer's output, on its way to the next
+    model.dtype = "float32"  # of the computation: float32 | bfloat16; weights: float32
+
+
+MODELS = {"transformer": _transformer, "recurrent": _recurrent}
+
+
+def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All (dotted key, value) pairs."""
+    for key, value in config.items():
+        if isinstance(value, ConfigDict):
+            yield from items(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

@@ -1,0 +1,137 @@
+"""Load a config file, apply the command line, and compare with an older run."""
+
+import ast
+import importlib.util
+import pathlib
+import traceback
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax import optim
+from transformer_jax.config import checks
+from transformer_jax.config.defaults import base, items
+from transformer_jax.errors import UserError, nearest
+
+
+def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:
+    """The config of `path.py[:variant]` with overrides applied, checked and locked.
+
+    `quickstart` alone names configs/quickstart.py of this package.
+    """
+    config = _run_file(spec)
+    problems = []
+    for key, text in (overrides or {}).items():
+        problem = _override(config, key, text)
+        if problem:
+            problems.append(problem)
+
+    problems += checks.find_problems(config)
+    if problems:
+        raise UserError(*problems)
+    return config
+
+
+def shipped() -> dict[str, pathlib.Path]:
+    """The config files that travel with the package, by name."""
+    return {p.stem: p for p in sorted(shipped_folder().glob("*.py"))}
+
+
+def shipped_folder() -> pathlib.Path:
+    here = pathlib.Path(__file__).parents[1]
+    inside = here / "configs"  # in a wheel; a checkout has them at the top level
+    return inside if inside.is_dir() else here.parent / "configs"
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Lines about the keys that differ and may not, when a run is continued."""
+
+    lines = []
+    may_change = set(MAY_CHANGE_ON_RESUME)
+    if new["optim.schedule"] in optim.ENDING and not new["optim.decay_steps"]:
+        may_change.remove("train.steps")
+    # A key that is younger than the run: it had what is the default.
+    old = dict(items(base(new["task"], new["model.name"]))) | old
+    for key in sorted({*old, *new}):
+        free = any(key == k or key.startswith(k + ".") for k in may_change)
+        if not free and old.get(key) != new.get(key):
+            lines.append(f"{key}: {old.get(key)!r} in the run, now {new.get(key)!r}")
+    return lines
+
+
+# What may differ when a run is continued: none of it changes what is learned from
+# which example. Everything else is compared with the run directory's config.json.
+MAY_CHANGE_ON_RESUME = (
+    "train.steps",  # unless the schedule ends there: see `differences`
+    "train.patience",
+    "data.folder",  # the data are compared by what they hold, not by where they are
+    "mesh",
+    "log",
+    "eval",
+    "checkpoint",
+)
+
+
+def _run_file(spec: str) -> ConfigDict:
+    path, _, variant = spec.partition(":")
+    file = pathlib.Path(path)
+    if not file.is_file():
+        known = shipped()
+        if file.stem not in known or (file.suffix and len(file.parts) > 2):
+            hint = nearest(file.stem, known)
+            names = ", ".join(known)
+            raise UserError(f"there is no config file {path}.{hint} Shipped: {names}")
+        file = known[file.stem]
+    module_spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+        config = module.get_config(variant) if variant else module.get_config()
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's file raises: shown with its line
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f.lineno for f in frames if f.filename == str(file)]
+        line = own[-1] if own else getattr(error, "lineno", 1)
+        text = str(error).strip("\"'").split("\n")[0]
+        raise UserError(
+            f"{file}, line {line}: {type(error).__name__}: {text}"
+        ) from None
+    return config.lock()
+
+
+def _override(config: ConfigDict, key: str, text: str) -> str | None:
+    """Sets one key from its text on the command line; returns what is wrong with it."""
+    known = dict(items(config))
+    if key not in known:
+        section, _, last = key.rpartition(".")
+        siblings = [k for k in known if k.rpartition(".")[0] == section]
+        elsewhere = [k for k in known if k.rpartition(".")[2] == last]
+        hint = nearest(key, elsewhere) or nearest(key, siblings) or nearest(key, known)
+        if not hint:
+            hint = f" Known: {', '.join(siblings or known)}"
+        return f"--config.{key}: there is no such key.{hint}"
+    old = known[key]
+    kind = type(old).__name__
+    try:
+        value = _parse(text, old)
+    except (ValueError, SyntaxError):
+        return f"--config.{key}: {text!r} is not of type {kind} (default: {old!r})"
+    with config.unlocked():
+        config.update_from_flattened_dict({key: value})
+    return None
+
+
+def _parse(text: str, like: Any) -> Any:
+    if isinstance(like, str):
+        return text
+    if isinstance(like, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    if isinstance(like, tuple):
+        if not text.startswith(("(", "[")):
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        value = ast.literal_eval(text)
+        return tuple(value) if isinstance(value, tuple | list) else (value,)
+    return type(like)(text)

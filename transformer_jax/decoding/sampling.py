@@ -1,0 +1,142 @@
+"""Writing token by token: the likeliest each time (greedy), or drawn by chance.
+
+Sampling takes p^(1/temperature), cut to the `top_k` likeliest, to the fewest that hold
+`top_p` of the probability, and to those at least `min_p` times as likely as the best.
+A line's draws depend on its seed alone, not on what shares its batch.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.decoding import (
+    NEG_INF,
+    DecodeInputs,
+    Hypotheses,
+    Model,
+    Options,
+    prefill,
+)
+from transformer_jax.decoding.constraints import Pairs
+from transformer_jax.decoding.rules import (
+    allow,
+    by_hypothesis,
+    must_end,
+    top_next_tokens,
+)
+from transformer_jax.ids import EOS
+
+
+@flax.struct.dataclass
+class Written:
+    """K texts of each row, in progress."""
+
+    step: Any  # Int []: tokens written so far
+    tokens: Any  # Int [B, K, L]
+    log_probs: Any  # Float [B, K]
+    done: Any  # Bool [B, K]
+    question: DecodeInputs
+    logits: Any  # Float [B, K × V] of the next token
+    static: Any  # of the model
+    state: Any  # of the model, leaves [B, K, …]
+
+
+@dataclasses.dataclass(frozen=True)
+class Writing:
+    """One text a row, or several drawn independently of each other."""
+
+    options: Options
+    pairs: Pairs = ()
+
+    def begin(self, model: Model, batch: dict, question: DecodeInputs, length: int):
+        copies = self.options.n_best if self.options.sample else 1
+        static, state, logits = prefill(model, batch, question, copies, length)
+        shape = (len(question.limits), copies)
+        return Written(
+            step=jnp.int32(0),
+            tokens=jnp.zeros((*shape, length), jnp.int32),
+            log_probs=jnp.zeros(shape, jnp.float32),
+            done=jnp.broadcast_to(question.limits[:, None] < 1, shape),
+            question=question,
+            logits=logits.reshape(len(logits), -1),
+            static=static,
+            state=state,
+        )
+
+    def unfinished(self, written: Written) -> Array:
+        return ~written.done.all(axis=1) & (written.step < written.tokens.shape[-1])
+
+    def advance(self, model: Model, written: Written) -> Written:
+        w, question = written, written.question
+        gain, token = self._choose(w)
+        positions = (question.prompt_lengths + w.step)[:, None, None]
+        logits, state = model.extend(
+            token[..., None],
+            jnp.broadcast_to(positions, (*token.shape, 1)),
+            w.static,
+            w.state,
+        )
+        return w.replace(
+            step=w.step + 1,
+            tokens=w.tokens.at[..., w.step].set(jnp.where(w.done, 0, token)),
+            log_probs=jnp.where(w.done, w.log_probs, w.log_probs + gain),
+            done=w.done | (token == EOS),
+            logits=logits.reshape(w.logits.shape),
+            state=state,
+        )
+
+    def result(self, written: Written) -> Hypotheses:
+        order = jnp.argsort(-written.log_probs, axis=1, stable=True)
+        tokens = jnp.take_along_axis(written.tokens, order[..., None], axis=1)
+        scores = jnp.take_along_axis(written.log_probs, order, axis=1)
+        return Hypotheses(tokens, (tokens != 0).sum(-1), scores, scores)
+
+    def _choose(self, w: Written) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
+        """The next token of each text, and its log-probability."""
+        options, rules = self.options, (w.question, self.options, self.pairs)
+        if not options.sample:
+            found = top_next_tokens(w.logits, w.tokens, w.step, *rules, 1)
+            return found[0][..., 0], found[1][..., 0]
+        log_probs = jax.nn.log_softmax(by_hypothesis(w.logits, w.tokens))
+        allowed = allow(log_probs, w.tokens, w.step, *rules)
+        # An end that is forbidden is still forced; a word that is given counts more.
+        log_probs = jnp.maximum(log_probs, allowed)
+        allowed = narrow(allowed, options)
+        log_probs, allowed = (
+            a.reshape(*w.done.shape, -1) for a in (log_probs, allowed)
+        )
+
+        def draw(seed, texts):
+            key = jax.random.fold_in(jax.random.key(options.seed), seed)
+            keys = jax.random.split(jax.random.fold_in(key, w.step), texts.shape[0])
+            return jax.vmap(jax.random.categorical)(keys, texts)
+
+        drawn = jax.vmap(draw)(w.question.seeds, allowed).astype(jnp.int32)
+        token = jnp.where(must_end(w.step, w.question.limits), EOS, drawn)
+        gain = jnp.take_along_axis(log_probs, token[..., None], axis=-1)
+        return gain[..., 0], token
+
+
+def narrow(log_probs: Float[Array, "*B V"], options: Options) -> Float[Array, "*B V"]:
+    """What is drawn from: scores at a temperature, -inf for what is cut away."""
+    scores = log_probs / max(options.temperature, 1e-6)
+    if options.top_k:
+        few = min(options.top_k, scores.shape[-1])
+        least = jax.lax.top_k(scores, few)[0][..., -1:]
+        scores = jnp.where(scores < least, NEG_INF, scores)
+    if options.top_p < 1.0:
+        ordered = jnp.sort(scores, axis=-1)[..., ::-1]
+        shares = jax.nn.softmax(ordered)
+        before = jnp.cumsum(shares, axis=-1) - shares
+        # The likeliest is always kept: nothing lies before it.
+        kept = (before < options.top_p).sum(axis=-1, keepdims=True)
+        least = jnp.take_along_axis(ordered, kept - 1, axis=-1)
+        scores = jnp.where(scores < least, NEG_INF, scores)
+    if options.min_p:
+        least = scores.max(axis=-1, keepdims=True) + jnp.log(options.min_p)
+        scores = jnp.where(scores < least, NEG_INF, scores)
+    return scores

@@ -1,0 +1,201 @@
+"""A run directory: the one reader and writer that everything shares.
+
+    config.json     every key of the run        metrics.jsonl   what was logged
+    versions.json   what it ran with            scores.json     every evaluation
+    tokenizer/      what reads its text         result.json     how it ended
+    checkpoints/ averaged/ preempted/           its parameters
+
+It holds all that is needed to use it. What is missing or damaged is explained here.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+import transformer_jax
+from transformer_jax.tasks import protocols
+from transformer_jax.runs.folder import Folder
+from transformer_jax.decoding import answering
+from transformer_jax.config import checks
+from transformer_jax import cli, sharding, tasks
+from transformer_jax import config as configs
+from transformer_jax.runs.checkpoint import Checkpoints, Damaged
+from transformer_jax.runs import bundle
+from transformer_jax.data import cache
+from transformer_jax.decoding import Options
+from transformer_jax.errors import UserError, nearest
+
+
+
+
+
+@dataclasses.dataclass
+class Run:
+    """A trained model, ready to answer."""
+
+    folder: Folder
+    config: ConfigDict
+    task: Any
+    params: Any
+    step: int
+    weights: str  # which parameters these are, in words
+    mesh: Any
+
+    def predict(self, lines: Sequence[str], **options: Any) -> list[str]:
+        """One answer a line; `options` override the run's `decode` section."""
+        return [reply.text for reply in self.replies(lines, **options)]
+
+    def replies(
+        self,
+        lines: Sequence[str],
+        *,
+        max_input: int = 0,
+        on_long: str = "refuse",
+        prefixes: Sequence[str] = (),
+        **options: Any,
+    ) -> list[answering.Reply]:
+        """As `predict`, with scores, other hypotheses, and why a line has no answer.
+
+        A line of more than `max_input` pieces is refused or split; 0: of any length,
+        or, if lines are to be split, of more than those that it was trained on.
+        """
+        if on_long == "split":
+            max_input = max_input or self.config.data.get("max_length", 0)
+        found = answering.reply(
+            self.task,
+            self.params,
+            self.mesh,
+            lines,
+            decode_options(self.config, **options),
+            max_length=max_input,
+            on_long=on_long,
+            prefixes=prefixes,
+        )
+        return list(found)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """The log-probability of each target as the answer to its source."""
+        pairs = list(zip(sources, targets, strict=True))
+        found = protocols.require(self.task, protocols.ReadsPairs, "read").read(self.params, pairs, self.mesh)
+        return [float(reading.log_probs.sum()) for reading in found]
+
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str] | None = None
+    ) -> list[list[tuple[int, int]]]:
+        """(source word, target word) pairs; without targets, of its own answers."""
+        targets = self.predict(sources) if targets is None else targets
+        pairs = list(zip(sources, targets, strict=True))
+        found = protocols.require(self.task, protocols.ReadsPairs, "read").read(self.params, pairs, self.mesh)
+        aligner = protocols.require(self.task, protocols.Aligns, "align")
+        return [aligner.align(reading) for reading in found]
+
+    def encode(self, lines: Sequence[str]) -> np.ndarray:
+        """A vector [D] for each line, to compare sentences with."""
+        return protocols.require(self.task, protocols.Embeds, "vectors").vectors(self.params, lines, self.mesh)
+
+    def attention(self, source: str, target: str | None = None) -> dict[str, Any]:
+        """Attention weights [layers, heads, queries, keys] of one sentence."""
+        target = self.predict([source])[0] if target is None else target
+        return protocols.require(self.task, protocols.ShowsAttention, "attention").attention(self.params, source, target)
+
+
+def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
+    """Opens a run directory, or a bundle made of one.
+
+    `weights` (average, best, last, ema) overrides what the run's config asks for. Its
+    parameters are put on the mesh, or else on one device.
+    """
+    if weights and weights not in cli.WEIGHTS:
+        choices = " | ".join(cli.WEIGHTS)
+        raise UserError(f"{weights=}: choose {choices}.{nearest(weights, cli.WEIGHTS)}")
+    folder = Folder(path)
+    about = bundle.check(folder.path) if bundle.is_bundle(folder.path) else None
+    if about and weights:
+        raise UserError(
+            f"{folder.path} is a bundle of {about['weights']} parameters: it has no "
+            "others to choose from"
+        )
+    config = folder.config()
+    if not folder.tokenizer.is_dir():
+        raise UserError(f"{folder.path} has no tokenizer: its training never began")
+    task = tasks.find(config.task).open(config, folder.tokenizer)
+    mesh = mesh or sharding.local_mesh()
+    if about:
+        params = bundle.read_params(folder.path, abstract_params(task, mesh))
+        return Run(folder, config, task, params, about["step"], about["weights"], mesh)
+    params, step, words = read_params(
+        folder, task, mesh, weights or config.eval.weights
+    )
+    return Run(folder, config, task, params, step, words, mesh)
+
+
+def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
+    """(params, step, which they are in words) as the weights of a run's choice."""
+    like = abstract_params(task, mesh)
+    checkpoints = Checkpoints(folder.checkpoints)
+    try:
+        if weights == "average":
+            averaged = Checkpoints(folder.averaged)
+            if averaged.steps():
+                step = averaged.steps()[-1]
+                return averaged.restore_params(step, like), step, "averaged"
+        steps = checkpoints.steps()
+        if not steps:
+            raise UserError(
+                f"{folder.path} has no checkpoint yet: its training has not saved one"
+            )
+        if weights == "ema":
+            return checkpoints.restore_params(steps[-1], like, "ema"), steps[-1], "ema"
+        step = checkpoints.best_step() if weights == "best" else steps[-1]
+        words = "best" if weights == "best" else "last"
+        step = steps[-1] if step is None else step
+        return checkpoints.restore_params(step, like), step, words
+    except Damaged as error:
+        raise UserError(f"{error}. Try --weights=best or --weights=last") from None
+
+
+def abstract_params(task: Any, mesh: Any) -> Any:
+    return sharding.abstract(jax.eval_shape(task.objective.init, jax.random.key(0)), mesh)
+
+
+def decode_options(config: ConfigDict, **changes: Any) -> Options:
+    """How a run searches, with changes; a name that is none says which is near."""
+    names = set(config.decode) if "decode" in config else set()
+    for name in changes:
+        if name not in names:
+            hint = nearest(name, names)
+            raise UserError(f"the task {config.task!r} has no option {name!r}.{hint}")
+    if not names:
+        return Options()
+    options = dataclasses.replace(Options(**config.decode), **changes)
+    if problems := checks.find_search_problems(config, options):
+        raise UserError(*problems)
+    return options
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+

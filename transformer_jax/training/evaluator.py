@@ -1,0 +1,120 @@
+"""The scores of a split."""
+
+import functools
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from transformer_jax import sharding
+from transformer_jax.data.batches import Buckets
+from transformer_jax.decoding import answering
+from transformer_jax.errors import UserError
+from transformer_jax.losses import Sums
+from transformer_jax.training.feed import assemble
+from transformer_jax.training.prepare import Split
+
+SHAPES, LENGTH_MULTIPLE = 2, 8
+
+
+class Evaluator:
+    """The scores of one split, again and again with other parameters."""
+
+    def __init__(self, task: Any, split: Split, mesh: Any):
+        self.task, self.mesh = task, mesh
+        self.records, self.store = split.records, split.store
+        data = task.config.data
+        self.plan = Buckets(
+            task.data.lengths(split.store),
+            data.batch_tokens,
+            SHAPES,
+            data.row_multiple,
+            math.lcm(data.length_multiple, LENGTH_MULTIPLE),
+            seed=0,
+        )
+        self._loss = _compiled_loss(task, mesh)
+
+    def teacher_forced(self, params: Any) -> dict[str, float]:
+        """Loss, perplexity and accuracy; every example counts exactly once."""
+        total = Sums(0.0, 0.0, 0.0, 0.0)
+        for batch in self.plan.epoch(0):
+            with jax.set_mesh(self.mesh):
+                sums = self._loss(
+                    params, assemble(self.task, self.store, batch, self.mesh)[0]
+                )
+            total = total + jax.tree.map(float, jax.device_get(sums))
+        return self.task.objective.means(total, self.records)
+
+    def choose(self, limit: int) -> list[int]:
+        """The numbers of the records that are answered; 0: all that judge the split."""
+        return evenly_spaced(
+            limit or self.task.scoring.answered(self.records), len(self.records)
+        )
+
+    def free_running(
+        self,
+        params: Any,
+        options: Any,
+        limit: int = 0,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The task's scores of its own answers to `choose(limit)`, and the answers."""
+        task = self.task
+        records = [self.records[i] for i in self.choose(limit)]
+        replies = answer_all(task, params, self.mesh, records, options, progress)
+        scores = task.scoring.score(
+            replies, [task.scoring.reference(r) for r in records]
+        )
+        if by_tag := self._by_tag(records, replies):
+            scores["by_tag"] = by_tag
+        return scores, [reply.text for reply in replies]
+
+    def _by_tag(self, records: Sequence[dict], replies: Sequence[Any]) -> dict:
+        """The scores of each tag's examples; none if all are of one."""
+        groups: dict[str, list[int]] = {}
+        for i, record in enumerate(records):
+            groups.setdefault(getattr(record.get("source"), "tag", ""), []).append(i)
+        found = {}
+        for tag, members in sorted(groups.items()) if len(groups) > 1 else ():
+            references = [self.task.scoring.reference(records[i]) for i in members]
+            scores = self.task.scoring.score([replies[i] for i in members], references)
+            summary = self.task.scoring.summary(scores)
+            found[tag] = {**scores, "examples": len(members), "summary": summary}
+        return found
+
+
+def evenly_spaced(count: int, total: int) -> list[int]:
+    """So many of the numbers below `total`, evenly spaced; all, if no more are."""
+    count = min(count, total)
+    return [(2 * i + 1) * total // (2 * count) for i in range(count)]
+
+
+def answer_all(
+    task: Any,
+    params: Any,
+    mesh: Any,
+    records: Sequence[dict],
+    options: Any,
+    progress: Callable[[int, int], None],
+) -> list[answering.Reply]:
+    """An answer to each example: one that is refused ends the evaluation."""
+    questions = [task.inference.question(record) for record in records]
+    replies = []
+    for reply in answering.reply(
+        task, params, mesh, questions, options, progress=progress
+    ):
+        if reply.error:
+            shown = textwrap.shorten(questions[len(replies)], 60)
+            raise UserError(f"{shown!r} cannot be answered: {reply.error}")
+        replies.append(reply)
+    return replies
+
+
+@functools.cache
+def _compiled_loss(task: Any, mesh: Any) -> Callable:
+    return jax.jit(
+        functools.partial(task.objective.loss, key=None),
+        out_shardings=sharding.replicated(mesh),
+    )

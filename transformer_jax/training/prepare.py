@@ -1,0 +1,227 @@
+"""From a config to what a run trains on: tokenizers, stores and the batch plan.
+
+Used by `train`, `evaluate` and `inspect_data`. Everything is made once and kept in the
+cache; all splits are read before training begins, so that what is wrong with a test
+set is said now and not at the end.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax import cli, sharding, tasks
+from transformer_jax.data import cache
+from transformer_jax.data import store as stores
+from transformer_jax.data.batches import Buckets, Plan
+from transformer_jax.data.packing import Packed
+from transformer_jax.data.sampling import Sampler
+from transformer_jax.errors import UserError, nearest
+from transformer_jax.runs.folder import Folder
+from transformer_jax.training import log as metrics
+from transformer_jax.training.warm_start import Origin
+
+QUIET = 30.0  # seconds between lines about work that goes on
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """A split of the data: the raw records, and the store of what was made of them."""
+
+    name: str
+    records: Any
+    store: stores.Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """All that a run needs of its data."""
+
+    task: Any
+    train: Split
+    held_out: dict[str, Split]
+    ledger: dict[str, Any]
+
+
+def prepare_together(
+    config: ConfigDict, folder: Folder, writer: metrics.RunLog
+) -> Prepared:
+    """Process 0 learns and encodes; the others are told when its work can be found."""
+    if not writer.active and not sharding.broadcast_from_first(False):
+        raise UserError("process 0 could not prepare the data: its message says why")
+    done = False
+    try:
+        prepared = prepare(config, folder, writer.say, writer.progress)
+        folder.adopt_data(prepared.ledger, write=writer.active)
+        done = True
+    finally:
+        if writer.active:
+            sharding.broadcast_from_first(done)
+    return prepared
+
+
+def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> Prepared:
+    """Reads and encodes all splits of a config; `show(done, total)` draws a bar."""
+    source = tasks.find(config.task).source(config)
+    wanted = ["train", "validation", *_scored_splits(config, source, say)]
+    records = {name: source.read(name) for name in dict.fromkeys(wanted)}
+    for note in dict.fromkeys(n for r in records.values() for n in r.notes):
+        say(f"note       {note}")
+    task = _create_task(config, source, folder, say)
+    for size in {t.vocab_size for t in task.data.tokenizers.values()}:
+        asked = config.tokenizer.vocab_size
+        learnt = config.tokenizer.kind not in ("byte", "file")
+        if learnt and not config.train.initial and size < asked:
+            say(
+                f"note       this text gives a vocabulary of {size:,} pieces, not the "
+                f"{asked:,} of tokenizer.vocab_size"
+            )
+    splits = {
+        name: open_split(task, name, found, say, show)
+        for name, found in records.items()
+    }
+    train = splits.pop("train")
+    if not len(train.store):
+        raise UserError(
+            f"no training example is left of {len(train.records)}: "
+            f"{stores.summary(train.store.ledger)}"
+        )
+    ledger = {
+        name: {
+            "store": split.store.folder.name,
+            "records": len(split.records),
+            "examples": len(split.store),
+            "left_out": split.store.ledger,
+            "notes": split.records.notes,
+        }
+        for name, split in {"train": train, **splits}.items()
+    }
+    return Prepared(task, train, splits, ledger)
+
+
+def _scored_splits(config: ConfigDict, source: Any, say: Say) -> list[str]:
+    """Those of eval.splits that there are; a name that never is one is refused."""
+    asked = config.eval.splits
+    known = [split for split in source.known_splits if split != "train"]
+    for name in asked:
+        if name not in known:
+            raise UserError(
+                f"eval.splits has {name!r}, and no data of {config.task} have such a "
+                f"split to score: choose from {', '.join(known)}.{nearest(name, known)}"
+            )
+        if name not in source.splits and asked != ("test",):  # which is the default
+            say(f"note       these data have no {name!r} of eval.splits to score")
+    return [name for name in asked if name in source.splits]
+
+
+def _create_task(config: ConfigDict, source: Any, folder: Folder, say: Say) -> Any:
+    """The config's task; a new run that begins with another one reads as that does."""
+    kind, begun = tasks.find(config.task), folder.read("ledger.json") is not None
+    if begun or not config.train.initial:
+        return kind.create(config, source, folder.tokenizer, say)
+    origin = Origin(config)
+    task = kind.create(origin.lend_tokenizers(config), source, folder.tokenizer, say)
+    origin.check(task)
+    return task
+
+
+def open_split(
+    task: Any, name: str, records: Any, say: Say = print, show: Any = None
+) -> Split:
+    """The encoded examples of a split; only training may leave examples out."""
+    training = name == "train"
+    fingerprint = f"{records.fingerprint}-{task.data.fingerprint}"
+    store = stores.build(
+        cache.folder() / "stores",
+        records,
+        task.data.columns_for(records),
+        task.data.encode,
+        fingerprint + (task.data.filter_fingerprint if training else ""),
+        task.data.make_filter if training else None,
+        _Progress(name, say, show),
+    )
+    if not training:
+        _refuse_endless(task, name, records, store)
+    return Split(name, records, store)
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """All batches of a training, and what draws their segmentations (or None)."""
+
+    plan: Plan
+    sampler: Sampler | None
+    padding: float  # share of the places that hold no token
+
+
+def make_plan(config: ConfigDict, task: Any, train: Split) -> Planned:
+    lengths, sampler = task.data.lengths(train.store), None
+    real = lengths
+    if task.data.tokenizers and config.tokenizer.sampling:
+        sampler = Sampler(
+            task.data.tokenizers,
+            train.records,
+            config.tokenizer.sampling,
+            config.seed,
+            config.data.max_length + task.data.ENDS,
+            task.data.texts,
+            task.data.framed,
+        )
+        growth = sampler.growth(train.store)
+        real = lengths * growth
+        lengths = sampler.room(lengths, growth)
+    data = config.data
+    kind, size = Buckets, data.shapes
+    if data.batching == "packed":
+        kind, size = Packed, data.pack_length
+    plan = kind(
+        lengths,
+        data.batch_tokens,
+        size,
+        data.row_multiple,
+        data.length_multiple,
+        config.seed,
+        train.records.repeats_of(train.store.column(stores.RECORD)),
+    )
+    return Planned(plan, sampler, plan.padding_share(real))
+
+
+def _refuse_endless(task, name, records, store) -> None:
+    """A held-out example beyond all measure would take the run's memory with it."""
+    limit = task.config.eval.max_length
+    longest = task.data.lengths(store).max(axis=1) if len(store) else np.zeros(0)
+    if len(bad := np.flatnonzero(longest > limit + 1)):
+        first = int(store.column(stores.RECORD)[bad[0]])
+        raise UserError(
+            f"{records.where(first)} ({name}) has {longest[bad[0]] - 1:,} pieces, more "
+            f"than eval.max_length {limit} ({len(bad)} such examples): a held-out "
+            "example is never left out; split it, or raise the limit"
+        )
+
+
+class _Progress:
+    """Says that records are being encoded: a bar, and now and then a line."""
+
+    def __init__(self, name: str, say: Say, show: Any):
+        self.name, self.say, self.show = name, say, show
+        self._began = self._said = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self._began:
+            self._began = self._said = now
+        if self.show:
+            self.show(done, total, f"encoding {self.name}")
+        if now - self._said >= QUIET:
+            self._said = now
+            rate = done / (now - self._began)
+            left = cli.duration((total - done) / rate)
+            self.say(
+                f"encoding   {self.name}: {done:,} of {total:,} examples, {rate:,.0f} "
+                f"a second, left {left}"
+            )

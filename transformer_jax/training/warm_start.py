@@ -1,0 +1,193 @@
+"""What the parameters of a new run begin with, where it is not chance.
+
+`train.initial` names a run: the new one reads text with its pieces, and takes all
+parameters that have the same path and shape. `model.word_vectors` names a file: what
+it has for the words of a vocabulary are the rows of their table. A run that continues
+looks at neither again.
+"""
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax import config as configs
+from transformer_jax import tasks
+from transformer_jax.data import vectors
+from transformer_jax.data.tokenizer import SPACE, SPECIAL, Tokenizer
+from transformer_jax.errors import UserError
+from transformer_jax.runs import folder as folders
+from transformer_jax.runs import run as runs
+from transformer_jax.sharding import path_name
+
+Say = Callable[[str], None]
+
+
+def fill(task: Any, params: Any, mesh: Any, say: Say) -> Any:
+    """Random parameters, some of them replaced as the task's config asks."""
+    if task.config.train.initial:
+        return Origin(task.config).fill(task, params, mesh, say)
+    if path := task.config.model.get("word_vectors", ""):  # an image has no words
+        return _place_vectors(path, task, params, say)
+    return params
+
+
+class Origin:
+    """The run that another one begins with."""
+
+    def __init__(self, config: ConfigDict):
+        self.path = config.train.initial
+        self.folder = folders.Folder(self.path)
+        try:
+            self.config = self.folder.config()
+        except UserError as error:
+            raise UserError(f"train.initial: {error}") from None
+
+    def lend_tokenizers(self, config: ConfigDict) -> ConfigDict:
+        """The config with this run's pieces, unless it names some itself."""
+        files = sorted(map(str, self.folder.tokenizer.glob("*.model")))
+        if not files or "tokenizer" not in config or config.tokenizer.kind == "file":
+            return config
+        lent = config.copy_and_resolve_references()
+        with lent.unlocked():
+            lent.tokenizer.kind, lent.tokenizer.file = "file", ",".join(files)
+            lent.tokenizer.lowercase = False  # their rule is in the files
+        return lent
+
+    def check(self, task: Any) -> None:
+        """Refuses a run whose parameters would mean something else, or nothing."""
+        other = tasks.find(self.config.task).open(self.config, self.folder.tokenizer)
+        for name in task.data.vocabularies.keys() & other.vocabularies.keys():
+            both = task.data.vocabularies[name], other.vocabularies[name]
+            if both[0].fingerprint != both[1].fingerprint:
+                raise UserError(
+                    f"train.initial = {self.path!r} has another vocabulary for the "
+                    f"table {name!r}: {both[1].vocab_size:,} pieces, not these "
+                    f"{both[0].vocab_size:,}. Do not set tokenizer.kind = 'file', and "
+                    "its own are taken"
+                )
+        own, theirs = (
+            _by_path(jax.eval_shape(t.init, jax.random.key(0))) for t in (task, other)
+        )
+        common = sorted(own.keys() & theirs.keys())
+        unlike = [name for name in common if own[name].shape != theirs[name].shape]
+        if unlike and (keys := self._other_sizes(task.config)):
+            name = unlike[0]
+            raise UserError(
+                f"{name} is {own[name].shape}, but {theirs[name].shape} in "
+                f"train.initial = {self.path!r}: set {' and '.join(keys)}"
+            )
+        if common == unlike:
+            raise UserError(
+                f"train.initial = {self.path!r} ({self.config.task}, "
+                f"{self.config.model.name}) has no parameter of a path and shape that "
+                f"this run has ({task.config.task}, {task.config.model.name})"
+            )
+
+    def _other_sizes(self, config: ConfigDict) -> list[str]:
+        """The keys that decide shapes and differ, with this run's values."""
+        return [
+            f"{key} = {value}"
+            for key, value in self._differences(config)
+            if type(value) is int and not key.endswith("_layers")
+        ]
+
+    def _differences(self, config: ConfigDict) -> list[tuple[str, Any]]:
+        """(key, this run's value) of all that makes another model of the config."""
+        new = dict(configs.items(config))
+        return [
+            (key, value)
+            for key, value in configs.items(self.config)
+            if key.startswith("model.") or key == "tokenizer.row_multiple"
+            if key in new and new[key] != value
+        ]
+
+    def fill(self, task: Any, params: Any, mesh: Any, say: Say) -> Any:
+        """The parameters, as far as this run has them; the others as they are."""
+        self.check(task)  # again: it may have changed since the data were prepared
+        run = runs.load(self.path, mesh=mesh)
+        theirs = _by_path(run.params)
+        taken: collections.Counter = collections.Counter()
+        fresh: collections.Counter = collections.Counter()
+
+        def choose(path, leaf):
+            name = path_name(path)
+            found = name in theirs and theirs[name].shape == leaf.shape
+            (taken if found else fresh)[name.partition("/")[0]] += 1
+            return theirs[name] if found else leaf
+
+        params = jax.tree_util.tree_map_with_path(choose, params)
+        say(
+            f"initial    {taken.total()} arrays of {self.path} ({run.weights} "
+            f"parameters of step {run.step}): {_in_words(taken)}"
+        )
+        if fresh:
+            say(f"fresh      {fresh.total()} arrays: {_in_words(fresh)}")
+        if changed := self._differences(task.config):
+            values = ", ".join(f"{key} {value!r}" for key, value in changed)
+            say(f"differs    {self.path} has {values}")
+        return params
+
+
+def _in_words(counts: collections.Counter) -> str:
+    return ", ".join(f"{group} {count}" for group, count in sorted(counts.items()))
+
+
+def _by_path(params: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {path_name(path): leaf for path, leaf in leaves}
+
+
+def _place_vectors(path: str, task: Any, params: Any, say: Say) -> Any:
+    """Rows of the embedding tables from a file; all others keep their random start.
+
+    A table is multiplied by √D when it is read, and may be the output layer as well:
+    both need the initialiser's σ = D^-½ (`models/embeddings.py`), whatever scale the
+    vectors were trained to.
+    """
+    tables = {
+        name: _words(tokenizer)
+        for name, tokenizer in task.data.vocabularies.items()
+        if name in params
+    }
+    every = {word for words in tables.values() for word in words.values()}
+    found = vectors.read(path, every | {word.lower() for word in every})
+    params, counts = dict(params), []
+    for name, words in tables.items():
+        known = {
+            row: found[form]
+            for row, word in words.items()
+            if (form := word if word in found else word.lower()) in found
+        }
+        counts.append(f"{len(known):,} of the {len(words):,} words of {name}")
+        if known:
+            table = params[name]["embedding"]
+            rows, values = np.array([*known]), np.stack([*known.values()])
+            values *= table.shape[1] ** -0.5 / values.std()
+            put = jax.jit(_set_rows, out_shardings=table.sharding)
+            params[name] = {"embedding": put(table, rows, values)}
+    if not found:
+        raise UserError(
+            f"model.word_vectors: none of {' and '.join(counts)} is in {path}, neither "
+            "as written nor in lower case: take vectors of the text's language"
+        )
+    say(f"vectors    {' and '.join(counts)} begin as in {path}")
+    return params
+
+
+def _set_rows(table: Any, rows: Any, values: Any) -> Any:
+    return table.at[rows].set(values)
+
+
+def _words(tokenizer: Tokenizer) -> dict[int, str]:
+    """The pieces that are words, or signs, but not parts of words, by their numbers."""
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    words = {}
+    for i, piece in enumerate(pieces[SPECIAL:], SPECIAL):
+        whole = piece.startswith(SPACE) or not any(map(str.isalnum, piece))
+        if whole and (word := piece.removeprefix(SPACE)):
+            words[i] = word
+    return words
