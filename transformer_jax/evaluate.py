@@ -22,8 +22,10 @@ from transformer_jax import cli
 from transformer_jax.data.sources import parallel_text
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
+from transformer_jax.runs import run as runs
 from transformer_jax.scores import Score, compare, verdict
 from transformer_jax.training import log as metrics
+from transformer_jax.training import report
 from transformer_jax.training.evaluator import Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
 
@@ -46,8 +48,6 @@ def define_flags() -> None:
 
 
 def main(overrides: dict[str, str]) -> None:
-    from transformer_jax.runs import run as runs
-
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
     cli.require("workdir", args.workdir, "the run directory to evaluate")
@@ -151,8 +151,6 @@ def _answer(
     run: Any, records: Sequence[dict], changes: dict[str, Any], bar: cli.Bar
 ) -> list[str]:
     """What a run answers, with its own way to search, or changed as the other's."""
-    from transformer_jax.runs import run as runs
-
     options = runs.decode_options(run.config, **changes)
     replies = answer_all(run.task, run.params, run.mesh, records, options, bar.show)
     bar.clear()
@@ -199,37 +197,8 @@ def print_scores(task: Any, scores: dict[str, Any]) -> None:
     )
     given = "given the truth so far: " * ("decode" in task.config)
     print(f"{given}{metrics.in_words(scores, summary)}")
-    for line in lines_by_tag(scores):
+    for line in report.lines_by_tag(scores):
         print(line)
-
-
-def lines_by_tag(scores: dict[str, Any]) -> list[str]:
-    """What each tag's examples score, where there are several tags."""
-    return [
-        f"  {tag or 'no tag'}: {found['summary']}  ({found['examples']} examples)"
-        for tag, found in scores.get("by_tag", {}).items()
-    ]
-
-
-def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> None:
-    """The last lines of a training run."""
-    state = "was already done" if already else "done"
-    early = ", stopped early" if result["stopped_early"] else ""
-    # A result of an older version tells no time.
-    took = f", trained {cli.duration(result['seconds'])}" * ("seconds" in result)
-    print(f"{state}: {folder.path}, step {result['step']}{early}{took}")
-    for split, scores in result["scores"].items():
-        summary = scores["summary"]
-        print(
-            f"{split}: {summary}  {metrics.in_words(scores, summary)}  "
-            f"({scores['examples']} examples, {result['weights']} parameters)"
-        )
-        for line in lines_by_tag(scores):
-            print(line)
-    print(
-        f'try it: echo "…" | python -m transformer_jax.predict --workdir {folder.path}',
-        flush=True,
-    )
 
 
 if __name__ == "__main__":

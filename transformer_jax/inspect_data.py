@@ -23,6 +23,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.ids import UNK
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training.prepare import Prepared, Split, make_plan, prepare
+from transformer_jax.visualize import figures
 
 PROBED = 2000  # examples of each split that are decoded again
 UNKNOWN = 0.01  # share of unknown pieces that is serious
@@ -189,8 +190,6 @@ def _show_example(prepared: Prepared, index: int) -> None:
 
 
 def _draw(prepared: Prepared, path: str) -> None:
-    from transformer_jax.visualize import figures
-
     sides = {s: prepared.train.store.lengths(s) for s in prepared.task.data.tokenizers}
     figures.length_histogram(sides).savefig(path)
 

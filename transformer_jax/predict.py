@@ -25,6 +25,7 @@ from transformer_jax.data.text import Lines
 from transformer_jax.decoding.answering import ON_LONG, Reply, reply
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import environment
+from transformer_jax.runs import run as runs
 from transformer_jax.tasks import protocols
 
 CHUNK = 2000  # lines read, sorted and answered together
@@ -66,7 +67,6 @@ def define_flags() -> None:
 
 def main(overrides: dict[str, str]) -> int:
     from transformer_jax.decoding import Options
-    from transformer_jax.runs import run as runs
 
     args = flags.FLAGS
     cli.refuse_overrides(overrides)

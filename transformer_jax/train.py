@@ -19,7 +19,7 @@ import optax
 from absl import flags
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, evaluate, losses, optim, sharding
+from transformer_jax import cli, losses, optim, sharding
 from transformer_jax import config as configs
 from transformer_jax.config import checks
 from transformer_jax.data import batches
@@ -30,7 +30,7 @@ from transformer_jax.runs import environment, lock
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
-from transformer_jax.training import feed
+from transformer_jax.training import feed, report
 from transformer_jax.training import log as metrics
 from transformer_jax.training import warm_start as initial
 from transformer_jax.training.compiled_steps import CompiledSteps
@@ -79,7 +79,7 @@ def train(
             return continue_run(config, folder, accept_changes, mesh)
     folder.adopt(config, accept_changes, write=False)
     if primary:
-        evaluate.print_result(result, folder, already=True)
+        report.print_result(result, folder, already=True)
     return 0
 
 
@@ -104,7 +104,7 @@ def continue_run(
             trainer.close()
         writer.close()
     if primary:
-        evaluate.print_result(result, folder)
+        report.print_result(result, folder)
     return 0
 
 
@@ -311,7 +311,7 @@ class Trainer:
         )
         words = metrics.in_words(values, summary)
         self.writer.say(f"validation step {step}  {words}  {summary}  ({took})")
-        for line in evaluate.lines_by_tag(values):
+        for line in report.lines_by_tag(values):
             self.writer.say(line)
         answered = self.validation.choose(config.eval.answers)
         for i in evenly_spaced(config.eval.samples, len(lines)):

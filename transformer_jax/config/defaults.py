@@ -11,13 +11,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax import tasks
 from transformer_jax.errors import UserError, nearest
 
 
 def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     """The complete config of a task and a model, locked."""
-    from transformer_jax import tasks
-
     kind = tasks.find(task)
     if model not in kind.MODELS:
         hint = nearest(model, kind.MODELS)

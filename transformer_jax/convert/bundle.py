@@ -9,6 +9,7 @@ from absl import flags
 
 from transformer_jax import cli
 from transformer_jax.errors import UserError
+from transformer_jax.runs import run as runs
 from transformer_jax.runs.bundle import export
 
 
@@ -19,8 +20,6 @@ def define_flags() -> None:
 
 
 def main(overrides: dict[str, str]) -> None:
-    from transformer_jax.runs import run as runs
-
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
     cli.require("workdir", args.workdir, "the run directory to export")

@@ -23,6 +23,8 @@ from absl import flags
 from transformer_jax import cli
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, PAD
+from transformer_jax.models.positions import sinusoid
+from transformer_jax.runs import run as runs
 
 POSITIONS = 2048  # of a sinusoid: CTranslate2 takes a table
 NEG_INF = -1e9  # the bias of what must not be chosen
@@ -129,8 +131,6 @@ def _positions(config: Any, params: dict, stack: str) -> np.ndarray:
     if config.positions == "learned":
         side = "source" if stack == "encoder" else "target"
         return params[f"{side}_positions"]["table"]
-    from transformer_jax.models.positions import sinusoid
-
     places = jnp.arange(POSITIONS)[None]
     interleave = config.positions == "sinusoid"
     return np.asarray(sinusoid(places, config.d_model, interleave)[0], np.float32)
@@ -185,8 +185,6 @@ def define_flags() -> None:
 
 
 def main(overrides: dict[str, str]) -> None:
-    from transformer_jax.runs import run as runs
-
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
     cli.require("workdir", args.workdir, "the run directory to export")

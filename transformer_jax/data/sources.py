@@ -13,7 +13,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.data import text
+from transformer_jax.data import text, tfds
 from transformer_jax.data.generated import phrasebook
 from transformer_jax.data.records import (
     Concatenation,
@@ -192,8 +192,6 @@ class Source:
             ]
         columns = self._columns()
         if self._form == "tfds":
-            from transformer_jax.data import tfds
-
             names = _entries(data.tfds_name)
             part = data[f"{split}_split"]
             return [[tfds.Split(n, part, data.folder, columns, True)] for n in names]

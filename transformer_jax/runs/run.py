@@ -88,27 +88,30 @@ class Run:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """The log-probability of each target as the answer to its source."""
         pairs = list(zip(sources, targets, strict=True))
-        found = protocols.require(self.task, protocols.ReadsPairs, "read").read(self.params, pairs, self.mesh)
+        reader = protocols.require(self.task, protocols.ReadsPairs, "read")
+        found = reader.read(self.params, pairs, self.mesh)
         return [float(reading.log_probs.sum()) for reading in found]
 
     def align(
         self, sources: Sequence[str], targets: Sequence[str] | None = None
     ) -> list[list[tuple[int, int]]]:
         """(source word, target word) pairs; without targets, of its own answers."""
+        aligner = protocols.require(self.task, protocols.Aligns, "align")
         targets = self.predict(sources) if targets is None else targets
         pairs = list(zip(sources, targets, strict=True))
-        found = protocols.require(self.task, protocols.ReadsPairs, "read").read(self.params, pairs, self.mesh)
-        aligner = protocols.require(self.task, protocols.Aligns, "align")
+        found = aligner.read(self.params, pairs, self.mesh)
         return [aligner.align(reading) for reading in found]
 
     def encode(self, lines: Sequence[str]) -> np.ndarray:
         """A vector [D] for each line, to compare sentences with."""
-        return protocols.require(self.task, protocols.Embeds, "vectors").vectors(self.params, lines, self.mesh)
+        embedder = protocols.require(self.task, protocols.Embeds, "vectors")
+        return embedder.vectors(self.params, lines, self.mesh)
 
     def attention(self, source: str, target: str | None = None) -> dict[str, Any]:
         """Attention weights [layers, heads, queries, keys] of one sentence."""
         target = self.predict([source])[0] if target is None else target
-        return protocols.require(self.task, protocols.ShowsAttention, "attention").attention(self.params, source, target)
+        viewer = protocols.require(self.task, protocols.ShowsAttention, "attention")
+        return viewer.attention(self.params, source, target)
 
 
 def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:

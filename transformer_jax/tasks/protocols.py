@@ -176,7 +176,7 @@ class ReadsPairs(Protocol):
 
 
 @runtime_checkable
-class Aligns(Protocol):
+class Aligns(ReadsPairs, Protocol):
     """Say which words of a source and a target belong together."""
 
     def align(self, reading: Any) -> list[tuple[int, int]]:

@@ -60,8 +60,8 @@ class Origin:
     def check(self, task: Any) -> None:
         """Refuses a run whose parameters would mean something else, or nothing."""
         other = tasks.find(self.config.task).open(self.config, self.folder.tokenizer)
-        for name in task.data.vocabularies.keys() & other.vocabularies.keys():
-            both = task.data.vocabularies[name], other.vocabularies[name]
+        for name in task.data.vocabularies.keys() & other.data.vocabularies.keys():
+            both = task.data.vocabularies[name], other.data.vocabularies[name]
             if both[0].fingerprint != both[1].fingerprint:
                 raise UserError(
                     f"train.initial = {self.path!r} has another vocabulary for the "
@@ -70,7 +70,7 @@ class Origin:
                     "its own are taken"
                 )
         own, theirs = (
-            _by_path(jax.eval_shape(t.init, jax.random.key(0))) for t in (task, other)
+            _by_path(jax.eval_shape(t.objective.init, jax.random.key(0))) for t in (task, other)
         )
         common = sorted(own.keys() & theirs.keys())
         unlike = [name for name in common if own[name].shape != theirs[name].shape]
