@@ -1,0 +1,165 @@
+"""Write the tables of results from the files of this folder.
+
+    python results/generate.py
+    python results/generate.py --check
+
+Each results/<config>_<variant>.json is one run. The first command rewrites what stands
+between the two markers in README.md (runs on real data) and in docs/results.md (all
+runs). The second writes nothing, and exits with 1 if a table is not up to date.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+KEYS = {  # key → type; an unknown value is an empty string
+    "config": str,  # file of configs/, with the variant
+    "command": str,
+    "task": str,
+    "data": str,
+    "parameters": str,
+    "updates": str,
+    "time": str,
+    "hardware": str,
+    "commit": str,
+    "protocol": str,
+    "score": Decimal,  # a number, printed with the digits that the file gives
+    "metric": str,
+    "further": list,  # other readings of the same run
+    "published": str,
+    "note": str,
+}
+
+
+def main(arguments: Sequence[str] | None = None, root: pathlib.Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    args = parser.parse_args(arguments)
+    try:
+        stale = out_of_date(root)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for name, text in stale.items():
+        if args.check:
+            print(f"{name} is stale: run python results/generate.py", file=sys.stderr)
+        else:
+            (root / name).write_text(text, encoding="utf-8")
+            print(f"wrote {name}")
+    return int(args.check and bool(stale))
+
+
+def out_of_date(root: pathlib.Path) -> dict[str, str]:
+    """Return the pages whose table is stale, by name, as they should be."""
+    runs = read(root / "results")
+    tables = {"README.md": compact_table(runs), "docs/results.md": full_table(runs)}
+    stale = {}
+    for name, table in tables.items():
+        before = (root / name).read_text(encoding="utf-8")
+        after = replace(before, table, name)
+        if after != before:
+            stale[name] = after
+    return stale
+
+
+def read(folder: pathlib.Path) -> list[dict]:
+    """Read every run of a folder, by file name. Refuse other keys and types."""
+    return [read_run(path) for path in sorted(folder.glob("*.json"))]
+
+
+def read_run(path: pathlib.Path) -> dict:
+    """Read one run."""
+    run = json.loads(
+        path.read_text(encoding="utf-8"), parse_float=Decimal, parse_int=Decimal
+    )
+    if not isinstance(run, dict) or set(run) != set(KEYS):
+        raise ValueError(f"{path.name} must have the keys {', '.join(KEYS)}")
+    for key, kind in KEYS.items():
+        if not isinstance(run[key], kind):
+            raise ValueError(f"{path.name}: {key!r} must be {kind.__name__}")
+    if not all(isinstance(reading, str) for reading in run["further"]):
+        raise ValueError(f"{path.name}: 'further' must be a list of strings")
+    return run
+
+
+def replace(text: str, table: str, name: str) -> str:
+    """Put a table between the markers of a page."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"{name} must have {BEGIN} and {END} once each")
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def compact_table(runs: Sequence[Mapping]) -> str:
+    """Return one line for each run on real data."""
+    header = ("config", "trained on", "score (protocol)", "published", "time")
+    rows = [
+        (code(run["config"]), run["data"], score(run), run["published"], trained(run))
+        for run in runs
+        if on_real_data(run)
+    ]
+    return markdown(header, rows)
+
+
+def full_table(runs: Sequence[Mapping]) -> str:
+    """Return all runs, with every key."""
+    header = ("config", "task", "trained on", "parameters", "updates", "time")
+    header += ("score (protocol)", "further readings", "published", "note", "command")
+    rows = []
+    for run in runs:
+        rows.append(
+            (
+                code(run["config"]),
+                run["task"],
+                run["data"],
+                run["parameters"],
+                run["updates"],
+                trained(run),
+                score(run),
+                "; ".join(run["further"]),
+                run["published"],
+                run["note"],
+                code(run["command"]),
+            )
+        )
+    return markdown(header, rows)
+
+
+def on_real_data(run: Mapping) -> bool:
+    """Say whether a run reads data that the user has to get."""
+    return "--config.data.folder=" in run["command"]
+
+
+def score(run: Mapping) -> str:
+    """Return the score with its metric and protocol."""
+    value = f"{run['score']} {run['metric']}"
+    return f"{value} ({run['protocol']})" if run["protocol"] else value
+
+
+def trained(run: Mapping) -> str:
+    """Return time, hardware and commit, as far as they are known."""
+    text = " on ".join(part for part in (run["time"], run["hardware"]) if part)
+    return f"{text} ({run['commit']})" if run["commit"] else text
+
+
+def code(text: str) -> str:
+    return f"`{text}`"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table. A bar in a cell is escaped."""
+    lines = [header, ["---"] * len(header), *rows]
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
