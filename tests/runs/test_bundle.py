@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import transformer_jax
-from transformer_jax.runs import bundle
 from transformer_jax.errors import UserError
+from transformer_jax.runs import bundle
 
 LINES = ["O gato dorme.", "A menina não leu o livro."]
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.runs import checkpoint
 from transformer_jax import config, optim
-from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 from transformer_jax.errors import UserError
+from transformer_jax.runs import checkpoint
+from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 
 
 def state(step):

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from transformer_jax import config, train
-from transformer_jax.runs import lock
 from transformer_jax.errors import UserError
+from transformer_jax.runs import lock
 
 HOLD = """
 import pathlib, sys, time

@@ -20,9 +20,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 
-from transformer_jax import cli, sharding
+from transformer_jax import sharding
 from transformer_jax.errors import UserError
 
 FORMAT = 1

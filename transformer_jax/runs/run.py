@@ -9,36 +9,22 @@ It holds all that is needed to use it. What is missing or damaged is explained h
 """
 
 import dataclasses
-import hashlib
-import json
 import os
-import pathlib
-import platform
-import subprocess
-import sys
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-import transformer_jax
-from transformer_jax.tasks import protocols
-from transformer_jax.runs.folder import Folder
-from transformer_jax.decoding import answering
-from transformer_jax.config import checks
 from transformer_jax import cli, sharding, tasks
-from transformer_jax import config as configs
-from transformer_jax.runs.checkpoint import Checkpoints, Damaged
-from transformer_jax.runs import bundle
-from transformer_jax.data import cache
-from transformer_jax.decoding import Options
+from transformer_jax.config import checks
+from transformer_jax.decoding import Options, answering
 from transformer_jax.errors import UserError, nearest
-
-
-
+from transformer_jax.runs import bundle
+from transformer_jax.runs.checkpoint import Checkpoints, Damaged
+from transformer_jax.runs.folder import Folder
+from transformer_jax.tasks import protocols
 
 
 @dataclasses.dataclass
@@ -170,7 +156,9 @@ def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
 
 
 def abstract_params(task: Any, mesh: Any) -> Any:
-    return sharding.abstract(jax.eval_shape(task.objective.init, jax.random.key(0)), mesh)
+    return sharding.abstract(
+        jax.eval_shape(task.objective.init, jax.random.key(0)), mesh
+    )
 
 
 def decode_options(config: ConfigDict, **changes: Any) -> Options:
@@ -186,19 +174,3 @@ def decode_options(config: ConfigDict, **changes: Any) -> Options:
     if problems := checks.find_search_problems(config, options):
         raise UserError(*problems)
     return options
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-

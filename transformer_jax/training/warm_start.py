@@ -70,7 +70,8 @@ class Origin:
                     "its own are taken"
                 )
         own, theirs = (
-            _by_path(jax.eval_shape(t.objective.init, jax.random.key(0))) for t in (task, other)
+            _by_path(jax.eval_shape(t.objective.init, jax.random.key(0)))
+            for t in (task, other)
         )
         common = sorted(own.keys() & theirs.keys())
         unlike = [name for name in common if own[name].shape != theirs[name].shape]

@@ -1,0 +1,84 @@
+"""What a run ran with: versions, devices, the compile cache."""
+
+import hashlib
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from importlib import metadata
+
+import jax
+
+import transformer_jax
+from transformer_jax.data import cache
+
+
+def versions() -> dict[str, str]:
+    """What a run ran with, and on what."""
+    found = {"transformer_jax": transformer_jax.__version__}
+    if commit := _commit():
+        found["commit"] = commit
+    device = jax.devices()[0]
+    found["devices"] = f"{jax.device_count()} × {device.device_kind}"
+    seen = getattr(os, "sched_getaffinity", None)  # Linux: what a process may use
+    cores = len(seen(0)) if seen else os.cpu_count()
+    found["host"] = f"{cores} × {_cpu_model()}"
+    found["python"] = platform.python_version()
+    for name in PACKAGES:
+        found[name] = metadata.version(name)
+    return found
+
+
+def use_compile_cache() -> None:
+    """Compiles each program once per machine; a cache that fails never stops a run."""
+    machine = f"jaxlib-{metadata.version('jaxlib')}-py{sys.version_info[1]}"
+    folder = cache.folder() / "compiled" / machine / _cpu_name()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with "-dirty" where files differ; none if installed."""
+    checkout = pathlib.Path(transformer_jax.__file__).parents[1]
+    if not (checkout / ".git").exists():
+        return None
+    asked = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu_model() -> str:
+    for line in _cpu_lines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _cpu_name() -> str:
+    """Programs compiled for one CPU may not run on another that shares the disk."""
+    lines = "".join(sorted(set(_cpu_lines()))) or platform.machine()
+    return hashlib.sha256(lines.encode()).hexdigest()[:12]
+
+
+def _cpu_lines() -> list[str]:
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().split("\n")
+    except OSError:
+        return []
+    return [x for x in lines if x.startswith(("model name", "flags"))]
+
+
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "sentencepiece",
+)

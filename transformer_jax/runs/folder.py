@@ -1,0 +1,122 @@
+"""The names inside a run directory."""
+
+import json
+import os
+import pathlib
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax import config as configs
+from transformer_jax.errors import UserError
+from transformer_jax.runs.environment import versions
+
+
+class Folder:
+    """The names inside a run directory; a file is written whole or not at all."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = pathlib.Path(path)
+        self.tokenizer = self.path / "tokenizer"
+        self.checkpoints = self.path / "checkpoints"
+        self.averaged = self.path / "averaged"
+        self.preempted = self.path / "preempted"
+
+    def read(self, name: str) -> Any | None:
+        try:
+            return json.loads((self.path / name).read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise UserError(f"{self.path / name} is damaged: {error}") from None
+
+    def write(self, name: str, content: Any) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        temporary = self.path / f".{name}.tmp"
+        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        temporary.replace(self.path / name)
+
+    def add_scores(self, name: str, scores: dict) -> None:
+        self.write("scores.json", {**(self.read("scores.json") or {}), name: scores})
+
+    def adopt(
+        self, config: ConfigDict, accept_changes: bool, write: bool = True
+    ) -> None:
+        """Makes this the config's run, or sees that it may be continued with it.
+
+        A run keeps the config that it has until `note_start`.
+        """
+        old = self.read("config.json")
+        if old is None and write:
+            self.note_start(config)
+        if old is not None and not accept_changes:
+            lines = configs.differences(_flat(old), _flat(_plain(config)))
+            if lines:
+                raise UserError(
+                    f"{self.path} is a run of another config: use another --workdir, "
+                    "or continue it as it is now with --accept_changes:",
+                    *lines,
+                )
+
+    def note_start(self, config: ConfigDict) -> None:
+        """Notes the config, with which the run goes on, and what it runs with."""
+        self.write("config.json", _plain(config))
+        self.write("versions.json", self._versions())
+
+    def _versions(self) -> dict[str, Any]:
+        """What this start runs with, and whatever else earlier ones ran with."""
+        now, before = versions(), self.read("versions.json") or {}
+        earlier = before.pop("earlier", [])
+        if before and before != now:
+            earlier.append(before)
+        return {**now, "earlier": earlier} if earlier else now
+
+    def adopt_data(self, ledger: dict[str, Any], write: bool = True) -> None:
+        """Notes what the run's data are, or sees that they are still the same."""
+        old, name = self.read("ledger.json"), "train"
+        if old is not None and old[name]["store"] != ledger[name]["store"]:
+            raise UserError(
+                f"the training data of {self.path} have changed since it began "
+                f"({old[name]['examples']:,} examples then, "
+                f"{ledger[name]['examples']:,} now): give it the same data, or use "
+                "another --workdir"
+            )
+        if write:
+            self.write("ledger.json", ledger)
+
+    def config(self) -> ConfigDict:
+        stored = self.read("config.json")
+        if stored is None:
+            what = "holds no run" if self.path.is_dir() else "does not exist"
+            raise UserError(
+                f"{self.path} {what} (no config.json): train one with "
+                "python -m transformer_jax.train --config quickstart "
+                f"--workdir {self.path}"
+            )
+        config = configs.base(stored["task"], stored["model"]["name"])
+        known = dict(configs.items(config))
+        flat = _flat(stored)
+        unknown = [k for k in flat if k not in known]
+        if unknown:
+            raise UserError(
+                f"{self.path}/config.json has keys this version does not know: "
+                f"{', '.join(unknown)} (it ran with {self.read('versions.json')})"
+            )
+        for key, value in flat.items():
+            flat[key] = tuple(value) if isinstance(known[key], tuple) else value
+        config.update_from_flattened_dict(flat)
+        return config
+
+
+def _plain(config: ConfigDict) -> dict[str, Any]:
+    return json.loads(config.to_json())
+
+
+def _flat(tree: dict, prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
