@@ -38,9 +38,8 @@ def test_every_option_has_a_meaning_and_bounds(field):
 def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
     flag = known_flags[field.name]
     assert flag.default is None and flag.help == field.metadata["meaning"]
-    text = {True: "false", False: "true"}.get(field.default, str(field.default))
     want = not field.default if type(field.default) is bool else field.default
-    known_flags(["predict", f"--{field.name}={text}"])
+    known_flags(["predict", f"--{field.name}={want}"])
     assert flag.value == want and type(flag.value) is type(field.default)
     assert keys.given_flags(known_flags, Options) == {field.name: want}
 

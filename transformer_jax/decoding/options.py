@@ -12,7 +12,7 @@ from transformer_jax.keys import key
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Say how to search; as a hashable value, because jit compiles for each."""
+    """Set how to search; as a hashable value, because jit compiles for each."""
 
     beams: int = key(4, "Beam width; 1 is greedy search.", least=1)
     alpha: float = key(0.6, "Length penalty; 0: none (6.1).")
@@ -49,7 +49,7 @@ class Options:
     )
     min_p: float = key(
         0.0,
-        "sample: draw from pieces at least so likely as this × the best.",
+        "sample: draw from pieces at least as likely as this × the best.",
         least=0,
         most=1,
     )
@@ -60,7 +60,7 @@ class Options:
 
 
 def find_problems(options: Any) -> list[str]:
-    """Refuse what cannot work in options, or in a config's `decode` section."""
+    """List the problems of options, or of the `decode` section of a config."""
     if not isinstance(options, Options):
         options = Options(**options)
     problems = keys.find_problems("decode", options)
