@@ -27,6 +27,7 @@ FLOORS = (
     "models",
     "data optim losses scores",
     "sharding cli",
+    "keys",
     "errors ids",
 )
 

@@ -26,7 +26,7 @@ def test_rooms_import_downwards_only():
         f"{room} imports {other}"
         for room, others in plan.items()
         for other in others
-        if floors[other] >= floors[room]
+        if floors[other] <= floors[room]
     ]
     assert not upwards
 

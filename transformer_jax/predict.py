@@ -7,7 +7,6 @@ As many lines come out as went in, in order. A line ends at a newline only. A li
 cannot be answered gives an empty line, a message on stderr, and exit code 1.
 """
 
-import dataclasses
 import itertools
 import json
 import os
@@ -19,9 +18,10 @@ from typing import Any, BinaryIO
 
 from absl import flags
 
-from transformer_jax import cli
+from transformer_jax import cli, keys
 from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.text import Lines
+from transformer_jax.decoding import Options
 from transformer_jax.decoding.answering import ON_LONG, Reply, reply
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import environment
@@ -48,26 +48,10 @@ def define_flags() -> None:
     flags.DEFINE_bool("score", False, "Lines are source<TAB>target: how likely is it?")
     flags.DEFINE_bool("embed", False, "A vector for each line, instead of an answer.")
     # How to search; without one of these, as the run's config says.
-    flags.DEFINE_integer("beams", None, "Beam width; 1 is greedy.")
-    flags.DEFINE_float("alpha", None, "Length penalty.")
-    flags.DEFINE_float("coverage", None, "Penalty for source words not attended to.")
-    flags.DEFINE_integer("n_best", None, "Answers a line (with --format=jsonl).")
-    flags.DEFINE_integer("min_length", None, "Pieces of an answer at least.")
-    flags.DEFINE_integer("max_length", None, "Pieces of an answer at most.")
-    flags.DEFINE_integer("extra_length", None, "Pieces more than the line's, at most.")
-    flags.DEFINE_integer("no_repeat", None, "No run of so many pieces comes twice.")
-    flags.DEFINE_bool("well_formed", None, "Parsing: write nothing but trees.")
-    flags.DEFINE_bool("sample", None, "Draw answers by chance.")
-    flags.DEFINE_float("temperature", None, "Below 1: the likely gets likelier.")
-    flags.DEFINE_integer("top_k", None, "Draw from the k likeliest pieces.")
-    flags.DEFINE_float("top_p", None, "Draw from the fewest that hold this share.")
-    flags.DEFINE_float("min_p", None, "Draw from those so likely beside the best.")
-    flags.DEFINE_integer("seed", None, "Of what is drawn by chance.")
+    keys.define_flags(flags, Options)
 
 
 def main(overrides: dict[str, str]) -> int:
-    from transformer_jax.decoding import Options
-
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
     cli.require("workdir", args.workdir, "the run directory to predict with")
@@ -90,11 +74,9 @@ def main(overrides: dict[str, str]) -> int:
     prefixes = Lines(args.prefixes) if args.prefixes else ()
     environment.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
-    given = {f.name: args[f.name].value for f in dataclasses.fields(Options)}
-    changes = {name: value for name, value in given.items() if value is not None}
     shell = Shell(
         run,
-        runs.decode_options(run.config, **changes),
+        runs.decode_options(run.config, **keys.given_flags(args, Options)),
         args.max_input or run.config.data.get("max_length", 0),
         args.format,
         args.on_long,

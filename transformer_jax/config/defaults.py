@@ -11,7 +11,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import tasks
+from transformer_jax import keys, tasks
+from transformer_jax.decoding.options import Options
 from transformer_jax.errors import UserError, nearest
 
 
@@ -92,21 +93,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     evaluation.weights = "average"  # used for answers: average | best | last | ema
     evaluation.batch_rows = 128  # sentences decoded together
 
-    config.decode = decode = ConfigDict()
-    decode.beams = 4  # 1 is greedy search
-    decode.alpha = 0.6  # length penalty; 0: none (6.1)
-    decode.coverage = 0.0  # penalty for source words that are hardly attended to
-    decode.extra_length = 50  # an answer has at most this many pieces more (6.1)
-    decode.max_length = 0  # pieces of an answer at most; 0: extra_length says it
-    decode.min_length = 0  # pieces of an answer at least
-    decode.n_best = 1  # answers a line, at most as many as beams (or drawn)
-    decode.no_repeat = 0  # no run of so many pieces comes twice; 0: off
-    decode.sample = False  # draw answers by chance, instead of searching the best
-    decode.temperature = 1.0  # sample: below 1 the likely gets likelier
-    decode.top_k = 0  # sample: from the k likeliest pieces; 0: from all
-    decode.top_p = 1.0  # sample: from the fewest that hold this probability
-    decode.min_p = 0.0  # sample: from those at least so likely as this × the best
-    decode.seed = 0  # sample: of the draws; a line's also depend on its number
+    config.decode = ConfigDict(keys.defaults(Options))  # of decoding/options.py
 
     config.checkpoint = checkpoint = ConfigDict()
     checkpoint.every = 1000  # updates

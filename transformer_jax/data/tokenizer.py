@@ -334,3 +334,9 @@ def for_sides(
         own = [symbol for field in members for symbol in symbols.get(field, ())]
         made[side] = make(settings, records, members, given, own, say)
     return made
+
+
+def number_words(tokenizer: Tokenizer, ids: Sequence[int]) -> np.ndarray:
+    """Return, for each piece, the number of the word (between spaces) it belongs to."""
+    read = [len(tokenizer.decode(ids[: i + 1]).split()) for i in range(len(ids))]
+    return np.maximum(np.asarray(read, int) - 1, 0)

@@ -10,7 +10,6 @@ A search is a class with pure methods over what it carries: `begin`, `advance` b
 token, `unfinished` [B], `result`. `run` drives one to its end; `engine.py` in parts.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.decoding.options import Options as Options
+from transformer_jax.decoding.options import find_problems as find_problems
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.attention import MASKED
 
@@ -112,59 +113,6 @@ class Hypotheses:
     lengths: Any  # Int [B, K], end of sentence counted
     log_probs: Any  # Float [B, K]
     scores: Any  # Float [B, K]: log_probs over the length penalty
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How to search; `config.decode` has the defaults and what each means."""
-
-    beams: int = 4
-    alpha: float = 0.6
-    coverage: float = 0.0
-    extra_length: int = 50
-    min_length: int = 0
-    max_length: int = 0
-    n_best: int = 1
-    no_repeat: int = 0
-    sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    well_formed: bool = False
-
-
-def find_problems(options: Any) -> list[str]:
-    """What cannot work in these options (a config's `decode` section has them too)."""
-    problems = []
-    bounds = {
-        "beams": (1, None), "n_best": (1, None), "extra_length": (0, None),
-        "max_length": (0, None), "min_length": (0, None), "no_repeat": (0, None),
-        "top_k": (0, None), "coverage": (0, None), "top_p": (1e-9, 1), "min_p": (0, 1),
-        "temperature": (1e-6, None),
-    }  # fmt: skip
-    for name, (least, most) in bounds.items():
-        value = getattr(options, name)
-        if value < least or (most is not None and value > most):
-            upper = "" if most is None else f" and at most {most}"
-            problems.append(f"decode.{name} = {value}: must be at least {least}{upper}")
-    if options.n_best > options.beams and not options.sample:
-        problems.append(
-            f"decode.n_best {options.n_best} is more than decode.beams "
-            f"{options.beams}: a beam finds no more than it is wide"
-        )
-    if options.well_formed and (options.no_repeat or options.min_length):
-        problems.append(
-            f"decode.well_formed: a tree over given words obeys neither no_repeat "
-            f"{options.no_repeat} nor min_length {options.min_length}: use 0, or False"
-        )
-    if options.max_length and options.min_length > options.max_length:
-        problems.append(
-            f"decode.min_length {options.min_length} is more than decode.max_length "
-            f"{options.max_length}"
-        )
-    return problems
 
 
 def row_sizes(most: int, multiple: int) -> list[int]:

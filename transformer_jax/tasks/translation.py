@@ -312,7 +312,7 @@ class Task(Base):
         )  # fmt: skip
         if not reading.attention.shape[1]:
             raise UserError(NO_ATTENTION)
-        words = [_word_of(tokenizer, ids[:-1]) for tokenizer, ids in sides]
+        words = [tokenizers.number_words(t, ids[:-1]) for tokenizer, ids in sides]
         if not all(map(len, words)):
             return []
         attended = np.zeros((words[1].max() + 1, words[0].max() + 1))
@@ -370,12 +370,6 @@ class Task(Base):
         if not any(found.values()):
             raise UserError(NO_ATTENTION)
         return {k: np.stack([w[0] for w in found[k]]) for k in found if found[k]}
-
-
-def _word_of(tokenizer: Tokenizer, ids: Sequence[int]) -> np.ndarray:
-    """For each piece the number of the word (between spaces) that it belongs to."""
-    read = [len(tokenizer.decode(ids[: i + 1]).split()) for i in range(len(ids))]
-    return np.maximum(np.asarray(read, int) - 1, 0)
 
 
 def build(

@@ -1,0 +1,114 @@
+"""The options of decoding: one dataclass makes the config, the flags and the checks."""
+
+import dataclasses
+import functools
+
+import jax
+import pytest
+from absl import flags
+
+from transformer_jax import config, keys, predict, tasks
+from transformer_jax.decoding import Options, find_problems
+
+FIELDS = dataclasses.fields(Options)
+UNBOUNDED = {"alpha", "seed"}  # any number has a meaning
+
+
+@pytest.fixture
+def known_flags(monkeypatch):
+    """The flags of predict, apart from the flags of the process."""
+    values = flags.FlagValues()
+    for kind in ("string", "integer", "float", "bool"):
+        name = f"DEFINE_{kind}"
+        define = functools.partial(getattr(flags, name), flag_values=values)
+        monkeypatch.setattr(flags, name, define)
+    predict.define_flags()
+    return values
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda f: f.name)
+def test_every_option_has_a_meaning_and_bounds(field):
+    assert field.metadata["meaning"].endswith(".")
+    bounded = field.metadata["least"] is not None or field.metadata["most"] is not None
+    free = field.name in UNBOUNDED or type(field.default) is bool
+    assert bounded != free
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda f: f.name)
+def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
+    flag = known_flags[field.name]
+    assert flag.default is None and flag.help == field.metadata["meaning"]
+    want = not field.default if type(field.default) is bool else field.default
+    known_flags(["predict", f"--{field.name}={want}"])
+    assert flag.value == want and type(flag.value) is type(field.default)
+    assert keys.given_flags(known_flags, Options) == {field.name: want}
+
+
+@pytest.mark.parametrize(
+    ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).MODELS]
+)
+def test_a_config_has_keys_of_the_options_alone(task, model):
+    section = config.base(task, model).get("decode", {})
+    types = {field.name: type(field.default) for field in FIELDS}
+    assert all(type(value) is types[name] for name, value in section.items())
+    assert ("well_formed" in section) == (task == "parsing")
+    assert find_problems(section) == find_problems(Options(**section)) == []
+
+
+def test_a_translation_has_the_defaults_of_the_dataclass():
+    assert Options(**config.base().decode) == Options()
+    assert set(config.base().decode) == set(keys.defaults(Options))
+    assert keys.defaults(Options).keys() | {"well_formed"} == {f.name for f in FIELDS}
+
+
+@pytest.mark.parametrize(
+    ("field", "bound"),
+    [
+        (field, bound)
+        for field in FIELDS
+        for bound in ("least", "most")
+        if field.metadata[bound] is not None
+    ],
+    ids=lambda x: x if isinstance(x, str) else x.name,
+)
+def test_a_value_outside_a_bound_is_refused_with_both_numbers(field, bound):
+    limit = field.metadata[bound]
+    inside = type(field.default)(limit)
+    assert find_problems(Options(**{field.name: inside})) == []
+    outside = inside + (-1 if bound == "least" else 1)
+    # Others may follow: a beam of 0 is also less wide than n_best.
+    problem, *_ = find_problems(Options(**{field.name: outside}))
+    assert problem.startswith(f"decode.{field.name} = {outside}: must be ")
+    assert f"at {bound} {limit}" in problem
+
+
+def test_both_bounds_stand_in_one_sentence():
+    wanted = "decode.top_p = 2.0: must be at least 1e-09 and at most 1"
+    assert find_problems(Options(top_p=2.0)) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"beams": 2, "n_best": 3}, "decode.n_best 3 is more than decode.beams 2"),
+        ({"well_formed": True, "no_repeat": 2}, "neither no_repeat 2 nor min_length 0"),
+        ({"max_length": 3, "min_length": 4}, "min_length 4 is more than decode.max"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(changes, says):
+    (problem,) = find_problems(Options(**changes))
+    assert says in problem
+
+
+def test_options_are_a_static_argument_of_jit():
+    @functools.partial(jax.jit, static_argnums=1)
+    def wide(x, options):
+        return x * options.beams
+
+    assert wide(2, Options(beams=3)) == 6
+    assert hash(Options(beams=3)) == hash(Options(beams=3)) != hash(Options())
+
+
+def test_a_default_that_can_be_no_flag_is_refused():
+    with pytest.raises(TypeError, match="tuple"):
+        keys.key((), "Several.")
