@@ -204,7 +204,10 @@ def test_without_segments_every_token_is_real(name):
     run = jax.jit(module.apply)
     got = run(variables, *inputs)
     expected = run(variables, *inputs, *map(jnp.ones_like, inputs))
-    jax.tree.map(np.testing.assert_array_equal, got, expected)
+    # Two programs: constants fold, and a sum may round otherwise.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), got, expected
+    )
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got))
 
 
