@@ -42,6 +42,8 @@ def build(norm):
             d_k=D // N,
             d_v=D // N,
             norm=norm,
+            dropout_embedding=0.0,
+            dropout_residual=0.0,
         )
     )
 

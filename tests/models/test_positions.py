@@ -66,6 +66,7 @@ def small(**changes):
         vocab_size=13, vocab_rows=13, source_vocab_size=13, source_vocab_rows=13,
         encoder_layers=1, decoder_layers=1, d_model=D, d_ff=11, num_heads=2,
         d_k=3, d_v=5, max_positions=7,
+        dropout_embedding=0.0, dropout_residual=0.0,
     )  # fmt: skip
     return TransformerConfig(**{**sizes, **changes})
 

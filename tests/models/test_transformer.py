@@ -31,6 +31,7 @@ def config(**changes):
         vocab_size=V, vocab_rows=ROWS, source_vocab_size=17, source_vocab_rows=29,
         encoder_layers=1, decoder_layers=2, d_model=D, d_ff=11, num_heads=7,
         d_k=3, d_v=5, tie="none",
+        dropout_embedding=0.0, dropout_residual=0.0,
     )  # fmt: skip
     return TransformerConfig(**{**sizes, **changes})
 

@@ -46,6 +46,7 @@ def config(**changes):
         vocab_size=V, vocab_rows=V, source_vocab_size=V, source_vocab_rows=V,
         encoder_layers=1, decoder_layers=1, d_model=D, d_ff=11, num_heads=6,
         d_k=4, d_v=5, max_positions=17,
+        dropout_embedding=0.0, dropout_residual=0.0,
     )  # fmt: skip
     return TransformerConfig(**{**sizes, **changes})
 

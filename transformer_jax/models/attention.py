@@ -71,6 +71,13 @@ def look_ahead_mask(
     return Mask(keys, segments, positions, positions, causal=True)
 
 
+def all_real(
+    segments: Int[Array, "B T"] | None, tokens: Int[Array, "B T"]
+) -> Int[Array, "B T"]:
+    """Return the segments, or ones where none are given: every token is real."""
+    return jnp.ones_like(tokens) if segments is None else segments
+
+
 def attend(
     query: Float[Array, "B T N K"],
     key: Float[Array, "B S G K"],
@@ -121,16 +128,17 @@ def attend_by_head(
 class MultiHeadAttention(nn.Module):
     """N attentions side by side, each on its own projection of queries, keys, values.
 
-    Keys and values are made by `keys_values` and passed in: from the queries' own
-    sequence (self-attention), from the encoder (cross-attention), or from a cache.
+    Queries attend to their own sequence (self-attention) or to a memory
+    (cross-attention), given as vectors, or as the keys and values that `keys_values`
+    made of them: once for a source, or to be kept in a cache.
     With fewer heads of keys and values, several of the queries share one (grouped, or
     with one alone multi-query attention): a smaller cache to read at each step.
     """
 
     d_model: int
     num_heads: int
-    d_k: int
-    d_v: int
+    d_k: int = 0  # size of a head's queries and keys; 0: d_model // num_heads
+    d_v: int = 0  # size of a head's values; 0: d_model // num_heads
     kv_heads: int = 0  # heads of keys and values; 0: num_heads
     qk_norm: bool = False  # queries and keys are normed: scores cannot run away
     dropout: float = 0.0
@@ -138,17 +146,20 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self):
         kv_heads = self.kv_heads or self.num_heads
+        head = self.d_model // self.num_heads
+        d_k, d_v = self.d_k or head, self.d_v or head
         begin = dict(dtype=self.dtype, scale=QKV_SCALE)
-        self.query = dense(self.num_heads * self.d_k, **begin)
-        self.key = dense(kv_heads * self.d_k, **begin)
-        self.value = dense(kv_heads * self.d_v, **begin)
+        self.query = dense(self.num_heads * d_k, **begin)
+        self.key = dense(kv_heads * d_k, **begin)
+        self.value = dense(kv_heads * d_v, **begin)
         self.out = dense(self.d_model, self.dtype)
         self.drop = Dropout(self.dropout)
         if self.qk_norm:
             self.query_norm = rms_norm(1e-6, self.dtype)
             self.key_norm = rms_norm(1e-6, self.dtype)
 
-    def keys_values(self, x: Float[Array, "B S D"], turn: Any = None) -> KeysValues:
+    def keys_values(self, x: Float[Array, "B S E"], turn: Any = None) -> KeysValues:
+        """Project vectors to keys and values, so that they can be attended to."""
         kv_heads = self.kv_heads or self.num_heads
         key = _split_heads(self.key(x), kv_heads)
         if self.qk_norm:
@@ -161,11 +172,23 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self,
         x: Float[Array, "R T D"],
-        keys_values: KeysValues,
+        memory: KeysValues | Float[Array, "B S E"] | None = None,
         mask: Mask | Bool[Array, "#B #N #Q S"] | None = None,
         place: PositionSignal | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "R T D"], Float[Array, "R N T S"]]:
+        """Attend from `x` to `memory`, or to `x` itself if there is none.
+
+        Returns the attended vectors and the weights of each head. `place` is felt by
+        queries, and in self-attention by the keys too; keys and values that are given
+        have been placed before.
+        """
+        if memory is None:
+            keys_values = self.keys_values(x, place and place.turn)
+        elif isinstance(memory, KeysValues):
+            keys_values = memory
+        else:
+            keys_values = self.keys_values(memory)
         rows, length, _ = x.shape
         query = _split_heads(self.query(x), self.num_heads)
         if self.qk_norm:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
-from transformer_jax.models.attention import Mask
+from transformer_jax.models.attention import Mask, all_real
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.layers import Dropout, dense
 from transformer_jax.models.positions import PositionEncoding
@@ -47,14 +47,24 @@ class Encoder(nn.Module):
         self.encoder = Stack(c, c.encoder_layers)
         self.drop = Dropout(c.dropout_embedding)
 
+    def __call__(
+        self,
+        tokens: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
+        train: bool = False,
+    ) -> Any:
+        """Encode tokens: vectors and attention weights, as `encode` returns them."""
+        return self.encode(tokens, segments, train)
+
     def encode(
         self,
         tokens: Int[Array, "B S"],
-        segments: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], Any]:
         """The last layer's output, and the attention weights by layer."""
         c = self.config
+        segments = all_real(segments, tokens)
         places = jnp.arange(tokens.shape[1])[None]
         x = self.embedding(tokens, train) + self.positions(places)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
@@ -76,9 +86,10 @@ class Classifier(Encoder):
     def __call__(
         self,
         tokens: Int[Array, "B S"],
-        segments: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
         train: bool = False,
     ) -> Outputs:
+        segments = all_real(segments, tokens)
         x, weights = self.encode(tokens, segments, train=train)
         logits = self.head(pool(x, segments, self.pooling)).astype(jnp.float32)
         return Outputs(logits, encoder_attention=weights)
@@ -101,7 +112,7 @@ class MaskedLM(Encoder):
     def __call__(
         self,
         tokens: Int[Array, "B S"],
-        segments: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
         places: Int[Array, "B K"] | None = None,
         train: bool = False,
     ) -> Outputs:

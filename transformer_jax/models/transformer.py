@@ -14,7 +14,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
-from transformer_jax.models.attention import Mask, look_ahead_mask, padding_mask
+from transformer_jax.models.attention import (
+    Mask,
+    all_real,
+    look_ahead_mask,
+    padding_mask,
+)
 from transformer_jax.models.cache import KVCache
 from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
 from transformer_jax.models.layers import Dropout, dense
@@ -55,13 +60,18 @@ class Seq2Seq(EmbeddingTables):
         self,
         source: Int[Array, "B S"],
         target: Int[Array, "B T"],
-        source_segments: Int[Array, "B S"],
-        target_segments: Int[Array, "B T"],
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
         source_positions: Int[Array, "#B S"] | None = None,
         target_positions: Int[Array, "#B T"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Teacher forcing: `target` is what the decoder reads, shifted right."""
+        """Teacher forcing: `target` is what the decoder reads, shifted right.
+
+        Without segments every token is real, without positions they count from 0.
+        """
+        source_segments = all_real(source_segments, source)
+        target_segments = all_real(target_segments, target)
         memory, encoder_weights = self.encode(
             source, source_segments, source_positions, train
         )
@@ -79,12 +89,13 @@ class Seq2Seq(EmbeddingTables):
     def encode(
         self,
         source: Int[Array, "B S"],
-        segments: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
         positions: Int[Array, "#B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
         """The encoder's output, and its attention weights by layer."""
         c = self.config
+        segments = all_real(segments, source)
         positions = _count(source) if positions is None else positions
         place = self.source_positions if c.positions == "learned" else self.positions
         x = self.embed_source(source, train) + place(positions)
@@ -139,10 +150,12 @@ class LanguageModel(nn.Module):
     def __call__(
         self,
         tokens: Int[Array, "B T"],
-        segments: Int[Array, "B T"],
+        segments: Int[Array, "B T"] | None = None,
         positions: Int[Array, "#B T"] | None = None,
         train: bool = False,
     ) -> Outputs:
+        """Predict what follows each token; without segments every token is real."""
+        segments = all_real(segments, tokens)
         positions = _count(tokens) if positions is None else positions
         x, _, weights, _ = self.decoder(
             self._embed(tokens, positions, train),

@@ -247,9 +247,6 @@ def sizes(
     kind = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
     kind = kind[config.model.name]
     values = {"encoder_layers": 0, "decoder_layers": 0, **config.model}
-    if kind is TransformerConfig:
-        head = values["d_model"] // values["num_heads"]
-        values |= {"d_k": values["d_k"] or head, "d_v": values["d_v"] or head}
     known = {field.name for field in dataclasses.fields(kind)}
     multiple = config.tokenizer.row_multiple if "tokenizer" in config else 1
     return kind(
