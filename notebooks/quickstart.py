@@ -317,6 +317,7 @@ figures.attention(weights["cross"], target_pieces, source_pieces, layer=last_lay
 #
 # - Another sentence: change `sentences` and `records` above.
 # - Another model: `configs.load("quickstart", {"model.num_heads": "8"})` with another
-#   `workdir`. All keys, with their defaults, are in `transformer_jax/config/defaults.py`.
+#   `workdir`. All keys, with their defaults, are in
+#   `transformer_jax/config/defaults.py`.
 # - Your own text: two files, line *i* of one translating line *i* of the other, with
 #   `{"data.source": "text", "data.train_source": …}`.

@@ -99,8 +99,8 @@ class DecodeInputs:
     prompt_lengths: Int[Array, "B"]
     limits: Int[Array, "B"]  # tokens an answer may have, its end counted; 0: no row
     seeds: Int[Array, "B"] | None = None  # of what is drawn by chance
-    # For trees (`constraints.py`): the tokens between brackets, in their order, padded at
-    # the end, and whether a bracket may stand before each.
+    # For trees (`constraints.py`): the tokens between brackets, in their order, padded
+    # at the end, and whether a bracket may stand before each.
     outline: Int[Array, "B W"] | None = None
     begins: Bool[Array, "B W"] | None = None
 
