@@ -129,7 +129,7 @@ def test_a_config_without_a_word_is_the_papers_base_model():
 def test_the_defaults_of_a_model_are_those_of_the_config_file():
     base = configs.base("translation")
     default, model = dataclasses.asdict(TransformerConfig()), base.model
-    shared = default.keys() & set(model) - {"d_k", "d_v"}
+    shared = (default.keys() & set(model.keys())) - {"d_k", "d_v"}
     assert len(shared) > 20
     assert {k: default[k] for k in shared} == {k: model[k] for k in shared}
     assert default["vocab_size"] == base.tokenizer.vocab_size
