@@ -26,7 +26,7 @@ from transformer_jax.decoding.engine import pad_length
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.tasks.translation import Answer
-from transformer_jax.training import prepare
+from transformer_jax.training import evaluator, prepare
 from transformer_jax.training.evaluator import Evaluator
 
 
@@ -253,6 +253,17 @@ def test_evaluate_prints_every_reading_of_the_scores(tiny_run, scored):
     for key in ("bleu_lc", "bleu_intl", "bleu_compound", "bleu_tok_lc"):
         assert f"{entry[key]:.2f}" in done.stdout
         assert "nrefs:1" in entry[f"{key}_signature"]
+
+
+def test_training_and_evaluate_write_one_schema(tiny_run, scored):
+    result = json.loads((tiny_run / "result.json").read_text())["scores"]["test"]
+    scored(tiny_run)
+    entry = json.loads((tiny_run / "scores.json").read_text())["test"]
+    assert entry["schema"] == evaluator.SCHEMA
+    assert entry.keys() == result.keys()
+    timed = {"seconds", "answering_seconds"}
+    for key in entry.keys() - timed:
+        assert entry[key] == pytest.approx(result[key], rel=1e-5), key
 
 
 def test_a_run_without_capitals_is_scored_so_and_says_so(tiny_run_of, scored):

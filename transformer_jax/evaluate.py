@@ -12,7 +12,6 @@ user gets.
 import functools
 import os
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,28 +79,12 @@ def main(overrides: dict[str, str]) -> None:
     split = open_split(run.task, name, records, say, bar.show)
     evaluator = Evaluator(run.task, split, run.mesh)
 
-    began = time.monotonic()
-    scores, lines = evaluator.free_running(run.params, options, progress=bar.show)
-    seconds = time.monotonic() - began
+    evaluation = evaluator.evaluate(run.params, options, progress=bar.show)
     bar.clear()
-    answered = [records[i] for i in evaluator.choose(0)]
-    references = [run.task.scoring.reference(record) for record in answered]
-    panel = run.task.scoring.panel(lines, answered)
-    scores = {**scores, **evaluator.teacher_forced(run.params)}
-    for score in panel:  # not over the headline, which may ignore case
-        found = {score.key: score.value, f"{score.key}_signature": score.signature}
-        scores = found | scores
-    scores.update(
-        examples=len(records),
-        answered=len(lines),
-        step=run.step,
-        weights=run.weights,
-        beams=options.beams,
-        alpha=options.alpha,
-        seconds=round(seconds, 1),
-    )
+    lines = evaluation.answers
+    scores = evaluation.entry(run.step, run.weights, options)
     print_scores(run.task, scores)
-    print_panel(panel)
+    print_panel(evaluation.readings)
     rule = f" (context {args.context})" if args.context else ""
     run.folder.add_scores(name + rule, scores)
     if sink is not None:
@@ -110,7 +93,7 @@ def main(overrides: dict[str, str]) -> None:
     if other is not None:
         theirs = _answer(other, records, changes, bar)
         systems = {args.compare: theirs, args.workdir: lines}
-        print_comparison(systems, references, _is_lower_case(run, other))
+        print_comparison(systems, evaluation.references, _is_lower_case(run, other))
 
 
 def set_context(run: Any, characters: int) -> None:
@@ -185,7 +168,7 @@ def print_comparison(
 
 def print_scores(task: Any, scores: dict[str, Any]) -> None:
     """The scores of the field, how they were computed, then the rest in words."""
-    summary = task.scoring.summary(scores)
+    summary = scores["summary"]
     print(summary)
     search = ""
     if "decode" in task.config:
@@ -193,7 +176,7 @@ def print_scores(task: Any, scores: dict[str, Any]) -> None:
     print(
         f"{scores['examples']} examples, {scores['weights']} parameters of step "
         f"{scores['step']}, {search}"
-        f"{scores['answered'] / max(scores['seconds'], 0.1):.1f} answers/s"
+        f"{scores['answered'] / max(scores['answering_seconds'], 0.1):.1f} answers/s"
     )
     given = "given the truth so far: " * ("decode" in task.config)
     print(f"{given}{metrics.in_words(scores, summary)}")

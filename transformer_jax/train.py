@@ -10,7 +10,6 @@ continues to the same bits. Exit codes: 0 done, 2 the user's mistake, 75 preempt
 import collections
 import functools
 import os
-import time
 from typing import Any
 
 import jax
@@ -293,17 +292,15 @@ class Trainer:
         config = self.config
         if step % config.eval.every and step != config.train.steps:
             return None
-        began = time.monotonic()
         state = self.state
         params = state.ema if config.eval.weights == "ema" else state.params
-        values = self.validation.teacher_forced(params)
-        scores, lines = self.validation.free_running(
+        evaluation = self.validation.evaluate(
             params,
             runs.decode_options(config),
             config.eval.answers,
             self.writer.progress,
         )
-        values = {**values, **scores, "seconds": round(time.monotonic() - began, 2)}
+        values, lines = evaluation.scores, evaluation.answers
         self.writer.record(step, "validation", values)
         summary, took = (
             self.task.scoring.summary(values),
@@ -313,9 +310,8 @@ class Trainer:
         self.writer.say(f"validation step {step}  {words}  {summary}  ({took})")
         for line in report.lines_by_tag(values):
             self.writer.say(line)
-        answered = self.validation.choose(config.eval.answers)
         for i in evenly_spaced(config.eval.samples, len(lines)):
-            record = self.validation.records[answered[i]]
+            record = evaluation.records[i]
             self.writer.say(f"  source     {self.task.inference.question(record)}")
             self.writer.say(f"  reference  {self.task.scoring.reference(record)}")
             self.writer.say(f"  answer     {lines[i]}")
@@ -375,10 +371,8 @@ def finish(trainer: Trainer) -> dict[str, Any]:
     for split in [s for s in config.eval.splits if s in held_out]:
         writer.say(f"scoring    {split} with the {words} parameters of step {step}")
         evaluator = Evaluator(trainer.task, held_out[split], trainer.mesh)
-        scores, _ = evaluator.free_running(params, options, progress=writer.progress)
-        scores |= evaluator.teacher_forced(params)
-        scores |= {"examples": len(held_out[split].records)}
-        scores |= {"summary": trainer.task.scoring.summary(scores)}
+        evaluation = evaluator.evaluate(params, options, progress=writer.progress)
+        scores = evaluation.entry(step, words, options)
         result["scores"][split] = scores
         writer.record(steps[-1], split, scores)
     if writer.active:

@@ -1,8 +1,10 @@
 """The scores of a split."""
 
+import dataclasses
 import functools
 import math
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,16 +15,62 @@ from transformer_jax.data.batches import Buckets
 from transformer_jax.decoding import answering
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
+from transformer_jax.scores import Score
+from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.feed import assemble
 from transformer_jax.training.prepare import Split
 
 SHAPES, LENGTH_MULTIPLE = 2, 8
 
+SCHEMA = 1  # of an entry in scores.json; entries without one are older
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """The scores of a split, and the answers that they judge."""
+
+    task: Task
+    scores: dict[str, Any]
+    records: list[Any]  # those that were answered
+    answers: list[str]
+    examples: int  # of the split, answered or not
+    answering_seconds: float
+
+    def entry(self, step: int, weights: str, options: Any) -> dict[str, Any]:
+        """Return what `scores.json` and `result.json` hold of a split (SCHEMA)."""
+        readings: dict[str, Any] = {}
+        for score in self.readings:
+            readings[score.key] = score.value
+            readings[f"{score.key}_signature"] = score.signature
+        return {
+            "schema": SCHEMA,
+            **readings,
+            **self.scores,  # over the readings: a headline may ignore case
+            "summary": self.task.scoring.summary(self.scores),
+            "examples": self.examples,
+            "answered": len(self.answers),
+            "answering_seconds": round(self.answering_seconds, 1),
+            "step": step,
+            "weights": weights,
+            "beams": options.beams,
+            "alpha": options.alpha,
+        }
+
+    @functools.cached_property
+    def readings(self) -> list[Score]:
+        """Read the same answers by every protocol that published figures use."""
+        return self.task.scoring.panel(self.answers, self.records)
+
+    @property
+    def references(self) -> list[str]:
+        """Return the right answers, in the order of the answers."""
+        return [self.task.scoring.reference(record) for record in self.records]
+
 
 class Evaluator:
-    """The scores of one split, again and again with other parameters."""
+    """Score one split, again and again with other parameters."""
 
-    def __init__(self, task: Any, split: Split, mesh: Any):
+    def __init__(self, task: Task, split: Split, mesh: Any):
         self.task, self.mesh = task, mesh
         self.records, self.store = split.records, split.store
         data = task.config.data
@@ -35,6 +83,25 @@ class Evaluator:
             seed=0,
         )
         self._loss = _compiled_loss(task, mesh)
+
+    def evaluate(
+        self,
+        params: Any,
+        options: Any,
+        limit: int = 0,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Evaluation:
+        """Score the split both ways: given the truth so far, and writing freely."""
+        began = time.monotonic()
+        scores = self.teacher_forced(params)
+        answering = time.monotonic()
+        free, answers = self.free_running(params, options, limit, progress)
+        ended = time.monotonic()
+        scores = {**scores, **free, "seconds": round(ended - began, 2)}
+        records = [self.records[i] for i in self.choose(limit)]
+        return Evaluation(
+            self.task, scores, records, answers, len(self.records), ended - answering
+        )
 
     def teacher_forced(self, params: Any) -> dict[str, float]:
         """Loss, perplexity and accuracy; every example counts exactly once."""
