@@ -7,8 +7,8 @@
 
 Variants: digits (8×8 pixels, of scikit-learn: `pip install scikit-learn`; a stratified
 fifth is the test) and mnist (idx files; the last 5,000 of train are the validation).
-Measured on 2 CPU cores: digits 97.8 % of the test right, 1 minute; mnist (commit
-fe754db) 98.76 % of the validation, 11 minutes.
+Measured: digits 97.8 % of the test right, mnist 98.76 % of the validation; see
+results/images_digits.json and results/images_mnist.json.
 """
 
 from transformer_jax.config import base

@@ -3,8 +3,8 @@
     python -m transformer_jax.train --config configs/quickstart.py \\
         --workdir runs/quickstart
 
-Measured on 2 CPU cores (float32): 4 minutes of training, 6 with the installation; BLEU
-99.18 on the test split, 99.28 on unseen combinations (sacreBLEU, cased, 500 each).
+Measured: 99.18 BLEU on the test split (sacreBLEU, cased), 4 minutes of training
+on two CPU cores; see results/quickstart.json.
 """
 
 from transformer_jax.config import base

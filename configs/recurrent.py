@@ -11,8 +11,8 @@ looks at an encoder that reads both ways (Bahdanau et al., 2015). Data, vocabula
 updates and the number of parameters are about those of configs/quickstart.py. multi30k
 is a larger lstm_attention for English to German; PATH is that of configs/multi30k.py.
 `benchmarks/recurrent.py` compares such runs with a Transformer's.
-Measured on 2 CPU cores (test, test_combinations): lstm_attention BLEU 99.65, 99.75 in 4
-minutes, lstm 64.34, 45.72 in 3. The others: not yet measured.
+Measured: BLEU 99.65 (lstm_attention) and 64.34 (lstm) on the test; see
+results/recurrent_*.json. The others: not yet measured.
 """
 
 from transformer_jax.config import base

@@ -8,8 +8,7 @@ On a generated grammar of small talk, in which a reply may depend on what was sa
 three turns ago. For dialogues of your own see dailydialog.py (one a line), or use
 data.source = 'tsv' with the context (turns joined by " __eou__ ") and the reply in
 columns 1 and 2.
-Measured on 2 CPU cores: 4 minutes, 98.3 % of 1,000 test replies exactly right, BLEU
-99.08; a table from the last line to its reply gets 70 % at most.
+Measured: 98.3 % of 1,000 test replies exactly right; see results/smalltalk.json.
 """
 
 from transformer_jax.config import base

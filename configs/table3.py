@@ -14,21 +14,8 @@ figures; killed, the same command goes on. The rows at full size, on WMT14 data 
 As in the paper, scores are of the development set, of the last parameters (no average).
 The paper's figures stand in ROWS; the rows at full size here: not yet measured.
 
-Measured on one CPU core (commit 1d4835a; 2 hours for all, beside other work):
-perplexity and BLEU of 500 generated sentences after 800 updates (big: 2,400), one
-training each.
-
-    base          1.14 93.0 | c_layers_2    1.14 92.5 | d_dropout_0    1.22 94.3
-    a_1           1.17 91.6 | c_layers_4    1.11 95.1 | d_dropout_2    1.66 62.5
-    a_4           1.13 94.6 | c_layers_8    2.54 30.9 | d_smoothing_0  1.10 93.0
-    a_16          1.15 93.6 | c_width_256   1.44 77.3 | d_smoothing_2  1.23 93.9
-    a_32          1.28 84.6 | c_width_1024  1.13 92.9 | e_learned      1.14 93.5
-    b_16          1.41 75.7 | c_inner_1024  1.14 93.9 | big            2.46 28.1
-    b_32          1.16 92.8 | c_inner_4096  1.14 93.4 |
-
-Keys of 2 numbers (b_16) and heads of 2 (a_32) hurt, one head a little, as in the
-paper; learned positions do as well as sinusoids. Other than there, more layers and more
-dropout hurt: so short a training on so regular a text is far from learning it by heart.
+Measured: 93.0 BLEU for tiny_base after 800 updates; the other tiny_ rows, and what they
+show, are in results/table3_tiny_base.json.
 """
 
 from transformer_jax.config import base

@@ -13,9 +13,8 @@ TFDS has the same text; with it prepared under PATH, add
         --config.data.source=tfds --config.data.tfds_name=wmt14_translate/de-en \\
         --config.data.source_column=en --config.data.target_column=de
 
-The paper (its protocol, tokenised with compounds split, reads 1 to 1.5 points above
-sacreBLEU): EN-DE base 27.3, big 28.4; EN-FR base 38.1, big 41.8; 12 hours and 3.5 days
-on 8 P100. As sacreBLEU, others reach 26.5 to 26.9 (base) and 27.8 to 28.6 (big) EN-DE.
+Published by the paper (compounds split, 1 to 1.5 above sacreBLEU): EN-DE 27.3, big
+28.4; EN-FR 38.1, big 41.8. By others (sacreBLEU): EN-DE 26.5 to 26.9, big 27.8 to 28.6.
 Here: not yet measured.
 """
 

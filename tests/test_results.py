@@ -1,0 +1,110 @@
+"""The files of results/, and the tables that are made of them."""
+
+import importlib.util
+import json
+import pathlib
+import runpy
+import shutil
+
+import pytest
+
+from transformer_jax import config
+
+ROOT = pathlib.Path(__file__).parent.parent
+RUNS = sorted((ROOT / "results").glob("*.json"))
+TEXTS = (
+    "config command task data parameters updates time hardware commit protocol metric "
+    "published note"
+).split()
+
+
+@pytest.fixture(scope="module")
+def generate():
+    spec = importlib.util.spec_from_file_location(
+        "generate", ROOT / "results" / "generate.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of what the tables are made of."""
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/results.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_a_run_has_every_key_of_its_type_and_a_config_that_is_shipped(path):
+    run = json.loads(path.read_text())
+    assert set(run) == {*TEXTS, "score", "further"}
+    for key in TEXTS:
+        assert isinstance(run[key], str), key
+    assert isinstance(run["score"], int | float) and not isinstance(run["score"], bool)
+    assert isinstance(run["further"], list)
+    assert all(isinstance(reading, str) for reading in run["further"])
+    for key in ("config", "command", "task", "data", "protocol", "metric"):
+        assert run[key], key
+
+    file, _, variant = run["config"].partition(":")
+    name = file.removesuffix(".py")
+    assert (ROOT / "configs" / file).is_file()
+    assert name in config.shipped()
+    assert path.stem == (f"{name}_{variant}" if variant else name)
+    get_config = runpy.run_path(str(config.shipped()[name]))["get_config"]
+    made = get_config(variant) if variant else get_config()
+    assert made.task == run["task"]
+
+
+def test_the_tables_are_in_step(generate):
+    assert generate.out_of_date(ROOT) == {}
+    assert generate.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    "name, pages",
+    [
+        ("multi30k_de_en", ["README.md", "docs/results.md"]),
+        ("quickstart", ["docs/results.md"]),  # on generated data
+    ],
+)
+def test_a_changed_score_is_found_and_written(generate, copy, capsys, name, pages):
+    path = copy / "results" / f"{name}.json"
+    run = json.loads(path.read_text()) | {"score": 12.345}
+    path.write_text(json.dumps(run))
+    before = {page: (copy / page).read_text() for page in pages}
+
+    assert generate.main(["--check"], copy) == 1
+    said = capsys.readouterr().err
+    assert [line.split()[0] for line in said.splitlines()] == pages
+    assert {page: (copy / page).read_text() for page in pages} == before
+
+    assert generate.main([], copy) == 0
+    assert all("12.345" in (copy / page).read_text() for page in pages)
+    assert generate.main(["--check"], copy) == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"score": "40.40"}, {"further": "none"}, {"speed": ""}, {"time": 28}]
+)
+def test_a_wrong_key_or_type_is_refused(generate, copy, capsys, change):
+    path = copy / "results" / "multi30k_de_en.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert generate.main([], copy) == 1
+    assert "multi30k_de_en.json" in capsys.readouterr().err
+
+
+def test_a_page_without_markers_is_named(generate, copy, capsys):
+    (copy / "README.md").write_text("nothing here\n")
+    assert generate.main(["--check"], copy) == 1
+    assert "README.md" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_every_config_that_is_measured_names_its_results(path):
+    name = json.loads(path.read_text())["config"].partition(".")[0]
+    assert f"results/{name}" in (ROOT / "configs" / f"{name}.py").read_text()
