@@ -312,7 +312,7 @@ class Task(Base):
         )  # fmt: skip
         if not reading.attention.shape[1]:
             raise UserError(NO_ATTENTION)
-        words = [tokenizers.number_words(t, ids[:-1]) for tokenizer, ids in sides]
+        words = [tokenizers.number_words(t, ids[:-1]) for t, ids in sides]
         if not all(map(len, words)):
             return []
         attended = np.zeros((words[1].max() + 1, words[0].max() + 1))
