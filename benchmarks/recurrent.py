@@ -31,6 +31,7 @@ from transformer_jax.decoding.engine import pad_length
 from transformer_jax.ids import EOS
 from transformer_jax.runs import environment
 from transformer_jax.runs.checkpoint import TrainState
+from transformer_jax.runs.run import Run
 from transformer_jax.tasks.translation import Task, segments, shift_right
 from transformer_jax.train import train_step
 from transformer_jax.visualize import figures
@@ -102,7 +103,7 @@ def draw_reach(args: argparse.Namespace) -> None:
     print(f"drawn in {args.output}")
 
 
-def reach(run: transformer_jax.run.Run, records: Sequence[dict]) -> list[float]:
+def reach(run: Run, records: Sequence[dict]) -> list[float]:
     """The mean gradient norm 1, 2, … words back, as far as there are enough pairs.
 
     Between token s of a source of S tokens and token t of the output S - s + t tokens
@@ -238,7 +239,7 @@ def print_scores(args: argparse.Namespace) -> None:
         print(f"| {pathlib.Path(path).name} | {' | '.join(cells)} |", flush=True)
 
 
-def bleu(run: transformer_jax.run.Run, records: Sequence[dict]) -> str:
+def bleu(run: Run, records: Sequence[dict]) -> str:
     if not records:
         return "none"
     answers = run.predict([record["source"] for record in records])

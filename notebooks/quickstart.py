@@ -218,7 +218,7 @@ records = [
     {"source": "O gato dorme.", "target": "The cat sleeps."},
     {"source": sentences[0], "target": "Ana's cat sleeps on the couch."},
 ]
-short, long = (row["source"] for row in run.task.encode(records))
+short, long = (row["source"] for row in run.task.data.encode(records))
 source = jnp.asarray([short + [0] * (len(long) - len(short))])
 source_pieces = run.task.source_tokenizer.pieces(source[0])
 figures.mask(

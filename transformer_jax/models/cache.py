@@ -1,4 +1,8 @@
-"""The key-value cache of decoding."""
+"""Keep the keys and values that the hypotheses of a search have read.
+
+They are written once and never moved: a beam that goes on from another one takes over
+who wrote each slot (`writer`), which is a small array, instead of copying its keys.
+"""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """A run as one folder that holds all it takes to answer, and nothing else.
 
-    python -m transformer_jax.convert.bundle --workdir RUN --output FOLDER
+Written by `python -m transformer_jax.convert.bundle`:
 
     weights.safetensors   the parameters that the run answers with, by their paths
     config.json versions.json tokenizer/

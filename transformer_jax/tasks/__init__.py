@@ -1,42 +1,10 @@
-"""What a model is used for: a task turns examples into batches, losses and answers.
+"""Find a task by its name; and what most tasks have in common.
 
-`train`, `evaluate` and `predict` know a task by these members, and nothing else of
-text or images. A task is a file of this folder with a class `Task` of `Base`:
-
-    configure(config)                        adds the keys it has, deletes those it
-                                             does not read (a class method, as are
-    find_problems(config) → lines            what cannot work, and
-    source(config) → splits of records       where examples come from)
-    create(config, source, folder, say)      → task; learns and saves what it needs
-    open(config, folder) → task              the same task, from a run directory
-    fingerprint                              of all that decides the encoding
-    columns, columns_for(records)             what a store holds of an example
-    texts(record) → record                   as its pieces are taken of it
-    framed(ids), ENDS                        what stands around a text's pieces
-    encode(records) → rows of columns        several examples at once
-    make_filter() → why_not(record, row)     why training leaves an example out, or None
-    filter_fingerprint                       of all that decides this
-    tokenizers                               of the columns that may be sampled anew
-    vocabularies                             of the embedding tables, by their names
-    lengths(store) → [examples, sides]       what the batch plan sees
-    collate(columns, batch) → arrays         padded or packed, as batch.shape says
-    module                                   the flax model
-    init(key) → params
-    loss(params, batch, key) → Sums          with dropout, or (key None) without
-    means(sums, records) → scores            teacher-forced, of a whole split
-    parse(line, max_length, prefix, number, options) → item; raises Refused
-    pairs                                    brackets that match, if it writes trees
-    split(line, max_length) → lines          a line that is too long, in parts
-    join(answers) → answer                   of the parts of a line
-    question(record), reference(record)      an example, and its answer
-    answered(records)                        how many are answered to judge a split
-    answers(params, items, mesh, options)    → (number of an item, answer) as found
-    render(answer) → line, details(answer)   of which jsonl has more
-    score(answers, references) → scores      the metrics of the task's field
-    score(replies, references) → scores      the same, if more than the text counts
-    context(turns) → line, forgotten         what is read of a session so far
-    summary(scores) → words                  those scores in a log line
-    panel(answers, records) → [Score]        all readings of them, to be published
+A task is a file of this folder with a class `Task` of `Base` (or of another task).
+`protocols.py` says what training, evaluation and prediction ask of an opened task. The
+class itself adds the keys of its configs (`configure`), finds what cannot work in them
+(`find_problems`), says where examples come from (`source`), learns what it needs from
+them (`create`), and opens what an earlier run learned (`open`).
 """
 
 import dataclasses
