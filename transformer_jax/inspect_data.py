@@ -71,7 +71,7 @@ def main(overrides: dict[str, str]) -> int:
 
 
 def refuse_other_tasks(config: ConfigDict) -> None:
-    if not tasks.find(config.task).PAIRS:
+    if not tasks.find(config.task).pairs:
         raise UserError(
             f"inspect_data reads pairs of texts, and {config.task} has none: training "
             "itself says what is wrong with its examples"
@@ -79,7 +79,8 @@ def refuse_other_tasks(config: ConfigDict) -> None:
 
 
 def _inspect_text(prepared: Prepared) -> dict[str, list[findings.Finding]]:
-    apart = prepared.task.WORDS_APART
+    pairs = tasks.find(prepared.task.config.task).pairs
+    apart = pairs is not None and pairs.words_apart
     splits = [
         findings.Split(s.name, s.records.untagged, s.records.where, apart)
         for s in (prepared.train, *prepared.held_out.values())
@@ -102,7 +103,7 @@ def _describe(config: ConfigDict, prepared: Prepared) -> int:
     task, store = prepared.task, prepared.train.store
     serious = 0
     print()
-    for side, tokenizer in task.data.tokenizers.items():
+    for side, tokenizer in task.data.texts.tokenizers.items():
         values = store.column(side)
         unknown = float((values == UNK).mean())
         used = len(np.unique(values))
@@ -136,8 +137,8 @@ def _check_round_trip(config: ConfigDict, task: Any, split: Split) -> bool:
     changed = []
     for i in np.unique(chosen.astype(int)):
         place = int(split.store.column(stores.RECORD)[i])
-        record = task.data.texts(split.records[place])
-        for side, tokenizer in task.data.tokenizers.items():
+        record = task.data.texts.prepare(split.records[place])
+        for side, tokenizer in task.data.texts.tokenizers.items():
             read = tokenizer.decode(split.store.row(side, i))
             given = tokenizer.as_read(record[side])
             if read != given:
@@ -183,14 +184,16 @@ def _show_example(prepared: Prepared, index: int) -> None:
     task, store = prepared.task, prepared.train.store
     record = int(store.column(stores.RECORD)[index])
     print(f"example    {prepared.train.records.where(record)}")
-    for side, tokenizer in task.data.tokenizers.items():
+    for side, tokenizer in task.data.texts.tokenizers.items():
         row = store.row(side, index)
         print(f"  {side:<8} {tokenizer.decode(row)}")
         print(f"           {' '.join(tokenizer.pieces(row))}")
 
 
 def _draw(prepared: Prepared, path: str) -> None:
-    sides = {s: prepared.train.store.lengths(s) for s in prepared.task.data.tokenizers}
+    sides = {
+        s: prepared.train.store.lengths(s) for s in prepared.task.data.texts.tokenizers
+    }
     figures.length_histogram(sides).savefig(path)
 
 

@@ -16,27 +16,17 @@ def key(
     *,
     least: float | None = None,
     most: float | None = None,
-    task_only: bool = False,
 ) -> Any:
-    """Declare an option with its meaning and its bounds, both inclusive.
-
-    `task_only`: a config has the key only if its task sets it.
-    """
+    """Declare an option with its meaning and its bounds, both inclusive."""
     if type(default) not in FLAG_KINDS:
         raise TypeError(f"an option of type {type(default).__name__} can be no flag")
-    metadata = {
-        "meaning": meaning, "least": least, "most": most, "task_only": task_only,
-    }  # fmt: skip
+    metadata = {"meaning": meaning, "least": least, "most": most}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def defaults(cls: type) -> dict[str, Any]:
-    """List the defaults that every config has, in the order of the fields."""
-    return {
-        field.name: field.default
-        for field in dataclasses.fields(cls)
-        if not field.metadata["task_only"]
-    }
+    """List the defaults in the order of the fields."""
+    return {field.name: field.default for field in dataclasses.fields(cls)}
 
 
 def find_problems(section: str, instance: Any) -> list[str]:
@@ -58,17 +48,22 @@ def find_problems(section: str, instance: Any) -> list[str]:
     return problems
 
 
-def define_flags(flags: Any, cls: type) -> None:
-    """Define a flag for each option; `flags` is the module of absl.
+def define_flags(flags: Any, *classes: type) -> None:
+    """Define a flag for each option of these classes, those of one name once.
 
-    A flag defaults to None, because the config of a run has the value otherwise.
+    `flags` is the module of absl. A flag defaults to None, because the config of a run
+    has the value otherwise.
     """
-    for field in dataclasses.fields(cls):
+    for name, field in _fields(classes).items():
         define = getattr(flags, f"DEFINE_{FLAG_KINDS[type(field.default)]}")
-        define(field.name, None, field.metadata["meaning"])
+        define(name, None, field.metadata["meaning"])
 
 
-def given_flags(flag_values: Any, cls: type) -> dict[str, Any]:
+def given_flags(flag_values: Any, *classes: type) -> dict[str, Any]:
     """Read the options that the command line sets."""
-    values = {f.name: flag_values[f.name].value for f in dataclasses.fields(cls)}
+    values = {name: flag_values[name].value for name in _fields(classes)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _fields(classes: tuple[type, ...]) -> dict[str, dataclasses.Field]:
+    return {f.name: f for cls in classes for f in dataclasses.fields(cls)}

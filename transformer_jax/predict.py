@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 
 from absl import flags
 
-from transformer_jax import cli, keys
+from transformer_jax import cli, keys, tasks
 from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.text import Lines
-from transformer_jax.decoding import Options
-from transformer_jax.decoding.answering import ON_LONG, Reply, reply
+from transformer_jax.decoding import Reply
+from transformer_jax.decoding.answering import ON_LONG, reply
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
@@ -48,7 +48,7 @@ def define_flags() -> None:
     flags.DEFINE_bool("score", False, "Lines are source<TAB>target: how likely is it?")
     flags.DEFINE_bool("embed", False, "A vector for each line, instead of an answer.")
     # How to search; without one of these, as the run's config says.
-    keys.define_flags(flags, Options)
+    keys.define_flags(flags, *tasks.option_classes())
 
 
 def main(overrides: dict[str, str]) -> int:
@@ -76,7 +76,9 @@ def main(overrides: dict[str, str]) -> int:
     run = runs.load(args.workdir, args.weights)
     shell = Shell(
         run,
-        runs.decode_options(run.config, **keys.given_flags(args, Options)),
+        runs.decode_options(
+            run.config, **keys.given_flags(args, *tasks.option_classes())
+        ),
         args.max_input or run.config.data.get("max_length", 0),
         args.format,
         args.on_long,
@@ -147,7 +149,7 @@ class Shell:
                 "they go together line by line"
             )
         replies = reply(
-            self.run.task,
+            self.run.task.inference,
             self.run.params,
             self.run.mesh,
             lines,
@@ -211,7 +213,7 @@ class Shell:
         for number, entry in enumerate(entries, start=first):
             try:
                 for side, text in zip(FIELDS, list(entry.values()), strict=False):
-                    self.run.task.inference.check_length(side, text, self.max_input)
+                    self.run.task.inspector.check_length(side, text, self.max_input)
             except Refused as error:
                 entry["error"] = str(error)
                 self._refuse(number, entry["error"])
@@ -236,7 +238,7 @@ class Shell:
         if one.error:
             entry["error"] = one.error
         else:
-            entry |= self.run.task.inference.details(one.answer)
+            entry |= one.details
         return _json(entry)
 
     def converse(self) -> int:
@@ -255,7 +257,9 @@ class Shell:
                 print(file=sys.stderr)
                 return 0
             turns.append(line)
-            context, forgotten = run.task.inference.context(turns)
+            context, forgotten = line, 0
+            if isinstance(run.task.inference, protocols.Converses):
+                context, forgotten = run.task.inference.context(turns)
             for text in self.answer([context]):
                 print(text, flush=True)
                 turns.append(text)

@@ -203,7 +203,7 @@ def to_global(
             (total, *array.shape[1:]), _batch_sharding(array, mesh), part
         )
 
-    return {name: place(array) for name, array in batch.items()}
+    return jax.tree.map(place, batch)
 
 
 def abstract_global(batch: dict[str, np.ndarray], mesh: Mesh, rows: int) -> dict:

@@ -308,7 +308,7 @@ class Trainer:
         )
         words = metrics.in_words(values, summary)
         self.writer.say(f"validation step {step}  {words}  {summary}  ({took})")
-        for line in report.lines_by_tag(values):
+        for line in report.group_lines(values):
             self.writer.say(line)
         for i in evenly_spaced(config.eval.samples, len(lines)):
             record = evaluation.records[i]

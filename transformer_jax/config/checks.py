@@ -45,7 +45,7 @@ def find_problems(config: ConfigDict) -> list[str]:
     if problems:
         return problems  # the checks below need numbers to be numbers
     task = tasks.find(config.task)
-    own = {"checkpoint.best": ("loss", "accuracy", *task.METRICS), **task.CHOICES}
+    own = {"checkpoint.best": ("loss", "accuracy", *task.metrics), **task.choices}
     for key, choices in (CHOICES | own).items():
         value = dict(items(config)).get(key)
         if value is not None and value not in choices:
@@ -59,14 +59,14 @@ def find_problems(config: ConfigDict) -> list[str]:
     if "tokenizer" in config:
         problems += _impossible_text(config)
     if "decode" in config:
-        options = decoding.Options(**config.decode)
+        options = task.options(**config.decode)
         problems += find_search_problems(config, options)
     return problems + task.find_problems(config)
 
 
 def find_search_problems(config: ConfigDict, options: decoding.Options) -> list[str]:
     """Also asked when one answer is to be searched in another way than the others."""
-    problems = decoding.find_problems(options)
+    problems = options.find_problems()
     if options.coverage and config.model.get("attention") == "none":
         problems.append(
             f"decode.coverage = {options.coverage}: a model without attention attends "

@@ -12,18 +12,17 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import keys, tasks
-from transformer_jax.decoding.options import Options
 from transformer_jax.errors import UserError, nearest
 
 
 def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     """The complete config of a task and a model, locked."""
     kind = tasks.find(task)
-    if model not in kind.MODELS:
-        hint = nearest(model, kind.MODELS)
+    if model not in kind.models:
+        hint = nearest(model, kind.models)
         raise UserError(
             f"unknown model {model!r} of the task {task!r}.{hint} "
-            f"It has: {', '.join(kind.MODELS)}"
+            f"It has: {', '.join(kind.models)}"
         )
     config = ConfigDict()
     config.task = task  # what the model is used for: a file of tasks/
@@ -93,7 +92,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     evaluation.weights = "average"  # used for answers: average | best | last | ema
     evaluation.batch_rows = 128  # sentences decoded together
 
-    config.decode = ConfigDict(keys.defaults(Options))  # of decoding/options.py
+    config.decode = ConfigDict(keys.defaults(kind.options))
 
     config.checkpoint = checkpoint = ConfigDict()
     checkpoint.every = 1000  # updates

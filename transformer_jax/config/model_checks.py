@@ -3,7 +3,8 @@
 from ml_collections import ConfigDict
 
 from transformer_jax import decoding, tasks
-from transformer_jax.decoding.engine import DecodeRequest, positions_needed
+from transformer_jax.decoding import DecodeRequest
+from transformer_jax.decoding.engine import positions_needed
 
 LONGEST = "data.max_length or data.window, and its ends"
 
@@ -12,7 +13,7 @@ def longest_example(config: ConfigDict) -> int:
     """Pieces of an example at most, its ends counted; an image has none."""
     data = config.data
     pieces = data.max_length if "max_length" in data else data.get("window", 0)
-    return pieces + tasks.find(config.task).ENDS
+    return pieces + tasks.find(config.task).ends
 
 
 def _impossible_transformer(config: ConfigDict) -> list[str]:

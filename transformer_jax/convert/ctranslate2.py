@@ -49,7 +49,10 @@ def export(run: Any, folder: pathlib.Path) -> None:
     )
     spec.config.layer_norm_epsilon = config.norm_epsilon
     spec.config.add_source_eos = True
-    sides = {"encoder": run.task.source_tokenizer, "decoder": run.task.target_tokenizer}
+    sides = {
+        "encoder": data.source_tokenizer,
+        "decoder": data.target_tokenizer,
+    }
     for name, tokenizer in sides.items():
         stack = getattr(spec, name)
         rows = _embedding(params, name)[: tokenizer.vocab_size]
@@ -61,13 +64,13 @@ def export(run: Any, folder: pathlib.Path) -> None:
             _set_layer(layer, given)
         if config.norm == "pre":
             _set_norm(stack.layer_norm, params[name]["norm"])
-    size = run.task.target_tokenizer.vocab_size
+    size = data.target_tokenizer.vocab_size
     spec.decoder.projection.weight = _output(params, size)
     bias = np.zeros(size, np.float32)
     bias[[PAD, BOS]] = NEG_INF
     spec.decoder.projection.bias = bias
-    spec.register_source_vocabulary(_names(run.task.source_tokenizer))
-    spec.register_target_vocabulary(_names(run.task.target_tokenizer))
+    spec.register_source_vocabulary(_names(data.source_tokenizer))
+    spec.register_target_vocabulary(_names(data.target_tokenizer))
     spec.validate()
     spec.optimize(quantization=None)
     folder.mkdir(parents=True)

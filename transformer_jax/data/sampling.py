@@ -7,40 +7,33 @@ replaced by the stored segmentation, and counted.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.data.batches import Batch
+from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import RECORD, Ragged, Store
-from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.ids import EOS
 
 PROBED = 512  # examples drawn once, to learn how much longer samples are
 MARGIN = 1.15  # beyond that mean, so that few outgrow their room
 
 
 class Sampler:
-    """Draws the columns of `tokenizers` again from the text of their records."""
+    """Draw columns of text again from the text of their records."""
 
     def __init__(
         self,
-        tokenizers: Mapping[str, Tokenizer],
+        texts: TextColumns,
         records: Any,
         strength: float,
         seed: int,
-        limit: int,
-        texts: Callable[[dict[str, str]], dict[str, str]] = lambda record: record,
-        framed: Callable[[list[int]], list[int]] = lambda ids: [*ids, EOS],
+        max_length: int,
     ):
-        """No sample has more than `limit` pieces, what frames it counted.
-
-        `texts` makes of a record what pieces are taken of, `framed` of them a row.
-        """
-        self.tokenizers, self.records = tokenizers, records
-        self.strength, self.seed, self.limit = strength, seed, limit
-        self.texts, self.framed = texts, framed
+        """Draw no more than `max_length` pieces, those around a text not counted."""
+        self.texts, self.tokenizers, self.records = texts, texts.tokenizers, records
+        self.strength, self.seed = strength, seed
+        self.limit = max_length + len(texts.frame([]))
 
     def growth(self, store: Store) -> np.ndarray:
         """How many times longer than what is stored samples are, by side."""
@@ -82,6 +75,6 @@ class Sampler:
         for example, record in zip(examples, columns[RECORD], strict=True):
             name = f"{self.seed}/{epoch}/{example}/{side}".encode()
             seed = int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) >> 1
-            text = self.texts(self.records[int(record)])[side]
-            found.append(self.framed(tokenizer.sample(text, self.strength, seed)))
+            text = self.texts.prepare(self.records[int(record)])[side]
+            found.append(self.texts.frame(tokenizer.sample(text, self.strength, seed)))
         return found

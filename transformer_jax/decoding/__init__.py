@@ -17,14 +17,15 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
+from transformer_jax.decoding.constraints import NEG_INF as NEG_INF
+from transformer_jax.decoding.constraints import Constraint as Constraint
 from transformer_jax.decoding.options import Options as Options
-from transformer_jax.decoding.options import find_problems as find_problems
+from transformer_jax.decoding.requests import DecodeRequest as DecodeRequest
+from transformer_jax.decoding.requests import Reply as Reply
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.attention import MASKED
-
-NEG_INF = float("-inf")
 
 
 class Model(NamedTuple):
@@ -99,10 +100,7 @@ class DecodeInputs:
     prompt_lengths: Int[Array, "B"]
     limits: Int[Array, "B"]  # tokens an answer may have, its end counted; 0: no row
     seeds: Int[Array, "B"] | None = None  # of what is drawn by chance
-    # For trees (`constraints.py`): the tokens between brackets, in their order, padded
-    # at the end, and whether a bracket may stand before each.
-    outline: Int[Array, "B W"] | None = None
-    begins: Bool[Array, "B W"] | None = None
+    constraint: Any = None  # {name: [B, W]}, what the search's constraint reads
 
 
 @flax.struct.dataclass

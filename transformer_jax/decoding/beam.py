@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.decoding import (
     NEG_INF,
+    Constraint,
     DecodeInputs,
     Hypotheses,
     Model,
@@ -26,7 +27,6 @@ from transformer_jax.decoding import (
     prefill,
     reorder,
 )
-from transformer_jax.decoding.constraints import Pairs
 from transformer_jax.decoding.rules import top_next_tokens
 from transformer_jax.ids import EOS
 
@@ -56,7 +56,7 @@ class BeamSearch:
     """
 
     options: Options
-    pairs: Pairs = ()
+    constraint: Constraint | None = None
 
     def begin(self, model: Model, batch: dict, question: DecodeInputs, length: int):
         beams, rows = self.options.beams, len(question.limits)
@@ -128,7 +128,7 @@ class BeamSearch:
         few = min(beams, beam.logits.shape[-1] // beams)
         gains, tokens = top_next_tokens(
             beam.logits, beam.tokens, beam.step, beam.question,
-            self.options, self.pairs, few,
+            self.options, self.constraint, few,
         )  # fmt: skip
         totals = (beam.log_probs[..., None] + gains).reshape(rows, -1)
         scores, best = jax.lax.top_k(totals, beams)

@@ -1,35 +1,73 @@
-"""Nothing but trees: brackets that match, around tokens that are given.
+"""Constrain a search to trees: matching brackets around tokens that are given.
 
-A parser writes the words of its sentence in their order, and between them brackets. So
-at every step only these are possible: the next token of the outline; a bracket that
-opens, while words are left to go into it; the one that closes the innermost, unless it
-is empty or words would stay outside of all; the end, behind a whole tree. A bracket
-opens only if the answer's limit leaves room to close it: every answer is a tree.
+A constraint is a function of logits, the tokens written so far, the step, the limits of
+the rows and arrays of its own (`DecodeRequest.constraint`); it returns the logits with
+-inf where a token may not follow. `rules.allow` applies it in every search.
 
-What is searched is the likeliest tree of given words. So a word is as likely as it is
-that any word comes next, not that this one does: it would be put off by brackets.
+A parser writes the words of its sentence in their order, and brackets between them. At
+every step only these tokens are possible: the next token of the outline; an opening
+bracket, while words are left to go into it; the bracket that closes the innermost
+phrase, unless that is empty or words would stay outside of all phrases; the end, behind
+a whole tree. A bracket opens only if the answer's limit leaves room to close it, so
+every answer is a tree.
+
+The search looks for the likeliest tree over given words. So a word scores as much as
+all words together, not as this one: otherwise unlikely words would put off brackets.
 """
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.decoding import NEG_INF, DecodeInputs
 from transformer_jax.ids import EOS
 
-Pairs = tuple[tuple[int, int], ...]  # tokens that open, and those that close them
+NEG_INF = float("-inf")
 ROOT = 3  # a tree has these tokens more than its outline, at least: ( ) and the end
 
 
-def steer(
-    logits: Float[Array, "BK V"],
-    tokens: Int[Array, "B K L"],
-    step: Int[Array, ""],
-    question: DecodeInputs,
-    pairs: Pairs,
-) -> Float[Array, "BK V"]:
-    """The logits of what may come next; `tokens` holds `step` of each hypothesis."""
+class Constraint(Protocol):
+    """Forbid tokens by what has been written; hashable, because jit compiles for it."""
+
+    def __call__(
+        self,
+        logits: Float[Array, "BK V"],
+        tokens: Int[Array, "B K L"],
+        step: Int[Array, ""],
+        limits: Int[Array, "B"],
+        arrays: Mapping[str, Array],
+    ) -> Float[Array, "BK V"]:
+        """Return the logits with -inf where a token may not follow."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeConstraint:
+    """Allow nothing but trees over the tokens of an outline.
+
+    `arrays` has `outline` [B, W], the tokens between brackets in their order, and
+    `begins` [B, W], whether a bracket may stand before each.
+    """
+
+    pairs: tuple[tuple[int, int], ...]  # tokens that open, and those that close them
+
+    def __call__(
+        self,
+        logits: Float[Array, "BK V"],
+        tokens: Int[Array, "B K L"],
+        step: Int[Array, ""],
+        limits: Int[Array, "B"],
+        arrays: Mapping[str, Array],
+    ) -> Float[Array, "BK V"]:
+        """Return the logits of what may come next, -inf for everything else."""
+        return _steer(self.pairs, logits, tokens, step, limits, arrays)
+
+
+def _steer(pairs, logits, tokens, step, limits, arrays):
     vocab = logits.shape[-1]
     opened, closed = np.array(pairs).T
     depth_of = np.zeros(vocab, np.int32)
@@ -47,7 +85,7 @@ def steer(
     innermost = jnp.take_along_axis(tokens, jnp.maximum(innermost, 0), axis=-1)[..., 0]
     behind_open = jnp.where(place == step - 1, change, 0).sum(axis=-1) > 0
 
-    outline, begins = question.outline, question.begins
+    outline, begins = arrays["outline"], arrays["begins"]
     size = (outline != 0).sum(axis=-1)[:, None]
     written = ((change == 0) & (place < step)).sum(axis=-1)
     at = jnp.minimum(written, outline.shape[1] - 1)
@@ -55,7 +93,7 @@ def steer(
     left = size - written
     between = (left == 0) | jnp.take_along_axis(begins, at, axis=1)
 
-    room = question.limits[:, None] - step
+    room = limits[:, None] - step
     root = (depth == 0) & (left > 0)  # is not open yet
     needed = left + depth + 1  # tokens that end the tree from here, without a root's
     may_open = between & (left > 0) & (room >= needed + 2)

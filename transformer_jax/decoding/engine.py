@@ -25,7 +25,9 @@ from jax.sharding import Mesh
 
 from transformer_jax import sharding
 from transformer_jax.decoding import (
+    Constraint,
     DecodeInputs,
+    DecodeRequest,
     Hypotheses,
     Options,
     bind,
@@ -34,7 +36,6 @@ from transformer_jax.decoding import (
     rows_for,
 )
 from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.constraints import Pairs
 from transformer_jax.decoding.sampling import Writing
 from transformer_jax.ids import BOS
 
@@ -50,19 +51,6 @@ class Hypothesis:
     score: float
 
 
-@dataclasses.dataclass(frozen=True)
-class DecodeRequest:
-    """A source with its end of sentence, and what its answer is to begin with."""
-
-    source: Sequence[int]
-    prefix: Sequence[int] = ()
-    seed: int = 0  # of what is drawn by chance
-    text: str = ""  # what was asked, for a task whose answer repeats it
-    # Of a tree over given tokens: these, and whether a bracket may stand before each.
-    outline: Sequence[int] = ()
-    begins: Sequence[bool] = ()
-
-
 class Engine:
     """Searches with one module on one mesh."""
 
@@ -72,10 +60,10 @@ class Engine:
         mesh: Mesh,
         batch_rows: int,
         row_multiple: int,
-        pairs: Pairs = (),
+        constraint: Constraint | None = None,
     ):
-        """`pairs` are the brackets of trees, for what is asked with an outline."""
-        self.module, self.mesh, self.pairs = module, mesh, pairs
+        """Bind the requests that have arrays for it by `constraint`."""
+        self.module, self.mesh, self.constraint = module, mesh, constraint
         self.row_sizes = row_sizes(batch_rows, row_multiple)
         jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
         self._begin = jax.jit(self._begin_search, static_argnames=("shape", "options"))
@@ -195,8 +183,8 @@ class Engine:
 
     def _kind(self, options: Options) -> Any:
         if options.beams == 1 or options.sample:
-            return Writing(options, self.pairs)
-        return BeamSearch(options, self.pairs)
+            return Writing(options, self.constraint)
+        return BeamSearch(options, self.constraint)
 
     def _batches(self, asked, options) -> Iterator[tuple[int, "_Shape", list[int]]]:
         """(rows, shape, members) of each batch, short sources first."""
@@ -218,7 +206,7 @@ class _Shape:
     source: int
     prompt: int
     length: int
-    outline: int = 0
+    constraint: tuple[tuple[str, int], ...] = ()  # its arrays and their length
 
     @property
     def room(self) -> int:
@@ -230,8 +218,9 @@ def _shape_of(asked: DecodeRequest, options: Options) -> _Shape:
     source = pad_length(len(asked.source))
     prompt = pad_length(len(asked.prefix)) + 1 if asked.prefix else 1
     length = options.max_length or source + options.extra_length
-    outline = pad_length(len(asked.outline)) if asked.outline else 0
-    return _Shape(source, prompt, length, outline)
+    arrays = asked.constraint or {}
+    widths = tuple((name, pad_length(len(a))) for name, a in arrays.items())
+    return _Shape(source, prompt, length, widths)
 
 
 def longest_answer(asked: DecodeRequest, options: Options) -> int:
@@ -263,9 +252,11 @@ def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any
         "limits": np.zeros(rows, np.int32),
         "seeds": np.zeros(rows, np.int32),
     }
-    if shape.outline:
-        batch["outline"] = np.zeros((rows, shape.outline), np.int32)
-        batch["begins"] = np.zeros((rows, shape.outline), bool)
+    if shape.constraint:
+        batch["constraint"] = {
+            name: np.zeros((rows, width), np.asarray(asked[0].constraint[name]).dtype)
+            for name, width in shape.constraint
+        }
     batch["prompt"][:, 0] = BOS
     for i, one in enumerate(asked):
         batch["source"][i, : len(one.source)] = one.source  # none: a language model
@@ -273,9 +264,9 @@ def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any
         batch["prompt_lengths"][i] += len(one.prefix)
         batch["limits"][i] = longest_answer(one, options)
         batch["seeds"][i] = one.seed
-        if shape.outline:
-            batch["outline"][i, : len(one.outline)] = one.outline
-            batch["begins"][i, : len(one.begins)] = one.begins
+        for name, _ in shape.constraint:
+            values = one.constraint[name]
+            batch["constraint"][name][i, : len(values)] = values
     batch["source_segments"] = (batch["source"] != 0).astype(np.int32)
     # An empty row still has something to look at.
     batch["source_segments"][len(asked) :, 0] = 1

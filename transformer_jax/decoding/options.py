@@ -1,10 +1,10 @@
-"""How to search: each option with its default, meaning and bounds.
+"""Declare the options of a search: default, meaning and bounds of each.
 
-`config.decode` and the flags of `predict` are made from these fields.
+`config.decode` and the flags of `predict` are made from these fields. A task that has
+options of its own declares them in a subclass.
 """
 
 import dataclasses
-from typing import Any
 
 from transformer_jax import keys
 from transformer_jax.keys import key
@@ -54,29 +54,18 @@ class Options:
         most=1,
     )
     seed: int = key(0, "sample: seed of the draws; a line's also depend on its number.")
-    well_formed: bool = key(
-        False, "Parsing: search among trees over the words alone.", task_only=True
-    )
 
-
-def find_problems(options: Any) -> list[str]:
-    """List the problems of options, or of the `decode` section of a config."""
-    if not isinstance(options, Options):
-        options = Options(**options)
-    problems = keys.find_problems("decode", options)
-    if options.n_best > options.beams and not options.sample:
-        problems.append(
-            f"decode.n_best {options.n_best} is more than decode.beams "
-            f"{options.beams}: a beam finds no more than it is wide"
-        )
-    if options.well_formed and (options.no_repeat or options.min_length):
-        problems.append(
-            f"decode.well_formed: a tree over given words obeys neither no_repeat "
-            f"{options.no_repeat} nor min_length {options.min_length}: use 0, or False"
-        )
-    if options.max_length and options.min_length > options.max_length:
-        problems.append(
-            f"decode.min_length {options.min_length} is more than decode.max_length "
-            f"{options.max_length}"
-        )
-    return problems
+    def find_problems(self) -> list[str]:
+        """List the values that are out of bounds or contradict each other."""
+        problems = keys.find_problems("decode", self)
+        if self.n_best > self.beams and not self.sample:
+            problems.append(
+                f"decode.n_best {self.n_best} is more than decode.beams "
+                f"{self.beams}: a beam finds no more than it is wide"
+            )
+        if self.max_length and self.min_length > self.max_length:
+            problems.append(
+                f"decode.min_length {self.min_length} is more than decode.max_length "
+                f"{self.max_length}"
+            )
+        return problems

@@ -1,7 +1,8 @@
-"""What comes next: the likeliest tokens of a step, among those that rules allow.
+"""Choose the likeliest next tokens among those that the rules allow.
 
-They hold for every search: the least and the largest length, no n-gram twice, trees
-alone. The logits are the largest array of a step, so they are read as seldom as can be.
+The rules hold for every search: the least and the largest length, no n-gram twice, and
+a task's constraint. The logits are the largest array of a step, so they are read as
+seldom as possible.
 """
 
 import math
@@ -10,8 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.decoding import NEG_INF, DecodeInputs, Options
-from transformer_jax.decoding.constraints import Pairs, steer
+from transformer_jax.decoding import NEG_INF, Constraint, DecodeInputs, Options
 from transformer_jax.ids import EOS
 
 
@@ -21,7 +21,7 @@ def top_next_tokens(
     step: Int[Array, ""],
     question: DecodeInputs,
     options: Options,
-    pairs: Pairs,
+    constraint: Constraint | None,
     count: int,
 ) -> tuple[Float[Array, "B K C"], Int[Array, "B K C"]]:
     """The `count` likeliest tokens and their log-probabilities, likeliest first.
@@ -30,7 +30,7 @@ def top_next_tokens(
     ends, whatever else is forbidden or likely. What is forbidden scores -inf.
     """
     logits = by_hypothesis(logits, tokens)
-    allowed = allow(logits, tokens, step, question, options, pairs)
+    allowed = allow(logits, tokens, step, question, options, constraint)
     scores, best = largest(allowed, count)
     # Not `scores[:, :1]`: with another slice of it, XLA sorts instead of selecting.
     changed = allowed is not logits
@@ -65,12 +65,9 @@ def allow(
     step: Int[Array, ""],
     question: DecodeInputs,
     options: Options,
-    pairs: Pairs = (),
+    constraint: Constraint | None = None,
 ) -> Float[Array, "BK V"]:
-    """The logits with -inf where a rule forbids a token.
-
-    `pairs` are the brackets of trees, which a question with an outline asks for.
-    """
+    """Return the logits with -inf where a rule forbids a token."""
     vocab = logits.shape[-1]
     is_end = jnp.arange(vocab) == EOS
     if options.min_length:
@@ -81,8 +78,9 @@ def allow(
         # The end of a sentence is no repetition.
         repeats = repeats.reshape(logits.shape)
         logits = jnp.where(repeats & ~is_end, NEG_INF, logits)
-    if question.outline is not None:
-        logits = steer(logits, tokens, step, question, pairs)
+    if constraint is not None and question.constraint is not None:
+        arrays = question.constraint
+        logits = constraint(logits, tokens, step, question.limits, arrays)
     return logits
 
 

@@ -15,13 +15,13 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.decoding import (
     NEG_INF,
+    Constraint,
     DecodeInputs,
     Hypotheses,
     Model,
     Options,
     prefill,
 )
-from transformer_jax.decoding.constraints import Pairs
 from transformer_jax.decoding.rules import (
     allow,
     by_hypothesis,
@@ -50,7 +50,7 @@ class Writing:
     """One text a row, or several drawn independently of each other."""
 
     options: Options
-    pairs: Pairs = ()
+    constraint: Constraint | None = None
 
     def begin(self, model: Model, batch: dict, question: DecodeInputs, length: int):
         copies = self.options.n_best if self.options.sample else 1
@@ -97,7 +97,7 @@ class Writing:
 
     def _choose(self, w: Written) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
         """The next token of each text, and its log-probability."""
-        options, rules = self.options, (w.question, self.options, self.pairs)
+        options, rules = self.options, (w.question, self.options, self.constraint)
         if not options.sample:
             found = top_next_tokens(w.logits, w.tokens, w.step, *rules, 1)
             return found[0][..., 0], found[1][..., 0]

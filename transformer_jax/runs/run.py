@@ -19,12 +19,13 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, sharding, tasks
 from transformer_jax.config import checks
-from transformer_jax.decoding import Options, answering
+from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs import bundle
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import protocols
+from transformer_jax.tasks.protocols import Task
 
 
 @dataclasses.dataclass
@@ -33,7 +34,7 @@ class Run:
 
     folder: Folder
     config: ConfigDict
-    task: Any
+    task: Task
     params: Any
     step: int
     weights: str  # which parameters these are, in words
@@ -51,7 +52,7 @@ class Run:
         on_long: str = "refuse",
         prefixes: Sequence[str] = (),
         **options: Any,
-    ) -> list[answering.Reply]:
+    ) -> list[Reply]:
         """As `predict`, with scores, other hypotheses, and why a line has no answer.
 
         A line of more than `max_input` pieces is refused or split; 0: of any length,
@@ -60,7 +61,7 @@ class Run:
         if on_long == "split":
             max_input = max_input or self.config.data.get("max_length", 0)
         found = answering.reply(
-            self.task,
+            self.task.inference,
             self.params,
             self.mesh,
             lines,
@@ -162,15 +163,16 @@ def abstract_params(task: Any, mesh: Any) -> Any:
 
 
 def decode_options(config: ConfigDict, **changes: Any) -> Options:
-    """How a run searches, with changes; a name that is none says which is near."""
+    """Return how a run searches, with changes; refuse names that it does not have."""
     names = set(config.decode) if "decode" in config else set()
     for name in changes:
         if name not in names:
             hint = nearest(name, names)
             raise UserError(f"the task {config.task!r} has no option {name!r}.{hint}")
+    kind = tasks.find(config.task).options
     if not names:
-        return Options()
-    options = dataclasses.replace(Options(**config.decode), **changes)
+        return kind()
+    options = dataclasses.replace(kind(**config.decode), **changes)
     if problems := checks.find_search_problems(config, options):
         raise UserError(*problems)
     return options

@@ -1,11 +1,12 @@
 """Conversation: the last turns of a dialogue in, the reply out (a seq2seq chatbot).
 
 The encoder reads the last `data.turns` turns, oldest first, with a mark between them;
-what was said before that is forgotten. Everything else is translation.
+what was said before that is forgotten.
 """
 
 import functools
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -21,79 +22,95 @@ from transformer_jax.data.sources import (
     Source,
     add_keys,
 )
+from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
-from transformer_jax.tasks import translation
+from transformer_jax.tasks.parts import seq2seq
+from transformer_jax.tasks.parts.pairs import (
+    PairData,
+    learn_tokenizers,
+    open_tokenizers,
+)
+from transformer_jax.tasks.parts.scoring import BleuScoring, texts_of
+from transformer_jax.tasks.parts.writing import Seq2SeqInference
+from transformer_jax.tasks.protocols import Pairs, Task, TaskDefinition
 
 END_OF_TURN = "__eou__"
 
 
-class Task(translation.Task):
-    """Contexts and replies; `source` is a context, `target` its reply."""
+def configure(config: ConfigDict) -> None:
+    """Add the keys of dialogues: `source` is a context, `target` its reply."""
+    add_keys(config.data, "smalltalk", FIELDS)
+    config.data.turns = 3  # turns of a dialogue that are read
+    config.tokenizer.user_symbols = (SEPARATOR.strip(),)
+    config.checkpoint.best = "loss"
 
-    METRICS = ("bleu", "exact", "distinct_2")
-    IN_PARTS = False
-    CHOICES = {"data.source": ("smalltalk", "dialogues", *FORMS)}
 
-    @classmethod
-    def configure(cls, config: ConfigDict) -> None:
-        add_keys(config.data, "smalltalk", FIELDS)
-        config.data.turns = 3  # turns of a dialogue that are read
-        config.tokenizer.user_symbols = (SEPARATOR.strip(),)
-        config.checkpoint.best = "loss"
+def check(config: ConfigDict) -> list[str]:
+    """List what cannot work in the keys of dialogues."""
+    if config.data.turns < 1:
+        return [f"data.turns = {config.data.turns}: must be at least 1"]
+    return []
 
-    @classmethod
-    def find_problems(cls, config: ConfigDict) -> list[str]:
-        problems = super().find_problems(config)
-        if config.data.turns < 1:
-            problems.append(f"data.turns = {config.data.turns}: must be at least 1")
-        return problems
 
-    @classmethod
-    def source(cls, config: ConfigDict) -> Source:
-        turns = config.data.turns
+def source(config: ConfigDict) -> Source:
+    """Read the generated dialogues, or files of them."""
+    turns = config.data.turns
 
-        def generate(split: str, size: int) -> list[dict[str, str]]:
-            found = smalltalk.generate(split, size, turns=turns)
-            pairs = [(r["context"], r["reply"]) for r in found]
-            if split == "train":  # every example is there once, but people greet often
-                pairs += [FIXED] * (size // 200)
-            return [{"source": context, "target": reply} for context, reply in pairs]
+    def generate(split: str, size: int) -> list[dict[str, str]]:
+        found = smalltalk.generate(split, size, turns=turns)
+        pairs = [(r["context"], r["reply"]) for r in found]
+        if split == "train":  # every example is there once, but people greet often
+            pairs += [FIXED] * (size // 200)
+        return [{"source": context, "target": reply} for context, reply in pairs]
 
-        about = ("smalltalk", smalltalk.VERSION, smalltalk.SPLITS, generate)
-        embedded = GeneratedSource(*about, (str(turns),))
-        read = functools.partial(_read_dialogue, turns)
-        readings = {"dialogues": Reading(read, str(turns), once=True)}
-        return Source(config.data, embedded=embedded, readings=readings)
+    about = ("smalltalk", smalltalk.VERSION, smalltalk.SPLITS, generate)
+    embedded = GeneratedSource(*about, (str(turns),))
+    read = functools.partial(_read_dialogue, turns)
+    readings = {"dialogues": Reading(read, str(turns), once=True)}
+    return Source(config.data, embedded=embedded, readings=readings)
+
+
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with the tokenizers that a run has learned."""
+    data = PairData(config, *open_tokenizers(config, folder))
+    scoring = DialogueScoring(data.target_tokenizer.lowercase)
+    return seq2seq.compose(data, DialogueInference, scoring)
+
+
+class DialogueInference(Seq2SeqInference):
+    """A context in, its reply out."""
 
     def context(self, turns: Sequence[str]) -> tuple[str, int]:
-        """What is read of a dialogue so far, and how many turns are forgotten."""
-        kept = turns[-self.config.data.turns :]
+        """Return what is read of a dialogue so far, and how many turns are not."""
+        kept = turns[-self.data.config.data.turns :]
         return SEPARATOR.join(kept), len(turns) - len(kept)
 
-    def score_texts(self, answers: Sequence[str], references: Sequence[str]) -> dict:
-        """BLEU, which share is exactly right, and how varied they are."""
-        lowercase = self.target_tokenizer.lowercase
-        if lowercase:
+
+class DialogueScoring(BleuScoring):
+    """BLEU, the share of replies that are exactly right, and how varied they are."""
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Score replies; `distinct_2` is the share of different pairs of words."""
+        answers = texts_of(replies)
+        if self.lowercase:
             references = [reference.lower() for reference in references]
         right = sum(a == r for a, r in zip(answers, references, strict=True))
         return {
-            **scores.headline(answers, references, lowercase),
+            **scores.headline(answers, references, self.lowercase),
             "exact": 100 * right / max(len(references), 1),
             "distinct_2": 100 * scores.distinct(answers, 2),
         }
 
-    def summary(self, scores: dict[str, Any]) -> str:
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Put the scores into words."""
         return (
             f"{super().summary(scores)}  exact {scores['exact']:.1f}%  "
             f"distinct-2 {scores['distinct_2']:.1f}%"
         )
 
-    def panel(self, answers: Sequence[str], records: Any) -> list:
-        return []  # readings of BLEU that published translations compare by
-
 
 def _read_dialogue(turns: int, line: str) -> list[dict[str, str]]:
-    """A dialogue, its turns divided by __eou__: all but the first are replies."""
+    """Read a dialogue, its turns divided by __eou__: all but the first are replies."""
     said = [turn.strip() for turn in line.split(END_OF_TURN) if turn.strip()]
     if len(said) < 2:
         raise UserError(
@@ -104,3 +121,16 @@ def _read_dialogue(turns: int, line: str) -> list[dict[str, str]]:
         {"source": SEPARATOR.join(said[max(0, i - turns) : i]), "target": said[i]}
         for i in range(1, len(said))
     ]
+
+
+TASK = TaskDefinition(
+    configure=configure,
+    source=source,
+    check=check,
+    learn=learn_tokenizers,
+    open=open_run,
+    models=("transformer", "recurrent"),
+    metrics=("bleu", "exact", "distinct_2"),
+    choices={"data.source": ("smalltalk", "dialogues", *FORMS)},
+    pairs=Pairs(),
+)

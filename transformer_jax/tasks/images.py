@@ -11,12 +11,13 @@ import functools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
@@ -26,18 +27,20 @@ from transformer_jax.data.batches import Batch
 from transformer_jax.data.records import Concatenation
 from transformer_jax.data.sources import SPLITS
 from transformer_jax.data.store import Column, Store
-from transformer_jax.decoding import row_sizes, rows_for
+from transformer_jax.decoding import DecodeRequest, Options, Reply, row_sizes, rows_for
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.models.vision import POSITIONS, VisionConfig, ViT
-from transformer_jax.tasks import Base, sizes
-from transformer_jax.tasks.classification import Answer, likeliest, score_labels
+from transformer_jax.tasks.classification import likeliest
+from transformer_jax.tasks.parts.scoring import LabelScoring
+from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums, sizes
+from transformer_jax.tasks.protocols import Say, Task, TaskDefinition
 
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
 
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What the training images are like."""
+    """Describe the training images."""
 
     height: int
     width: int
@@ -58,6 +61,7 @@ class Pictures:
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def read(self, split: str) -> Concatenation:
+        """Read the images of a split."""
         if split not in self.splits:
             raise UserError(
                 f"there is no split {split!r}: this run's data has "
@@ -82,6 +86,7 @@ class Pictures:
         return pathlib.Path(self.data.folder, self.data[key])
 
     def find_problems(self) -> list[str]:
+        """List the files that are missing."""
         if self.data.source == "digits":
             return []
         problems = []
@@ -95,88 +100,79 @@ class Pictures:
         return problems
 
 
-class Task(Base):
-    """Labelled images, an encoder over their patches."""
+def configure(config: ConfigDict) -> None:
+    """Add the keys of images; there is no text."""
+    data, model = config.data, config.model
+    data.source = "digits"  # digits (of scikit-learn) | idx (files as MNIST's)
+    data.folder = ""  # relative paths begin here
+    data.train_images = ""  # idx: a path, .gz too
+    data.train_labels = ""  # idx: a path, .gz too
+    data.test_images = ""  # idx: a path, or none
+    data.test_labels = ""  # idx: a path, or none
+    data.validation_size = 5000  # idx: images at the end of train that are held out
+    model.patch = 2  # pixels of a patch's side: a patch is what words are to text
+    model.positions = "learned"
+    model.norm = "pre"
+    model.activation = "gelu"
+    config.train.label_smoothing = 0.0
+    config.checkpoint.best = "accuracy"
+    config.eval.samples = 0  # a picture cannot be shown in a log
+    del data.max_length, data.pack_length
+    for key in ("decoder_layers", "max_positions", "tie"):
+        del model[key]
+    del model.word_vectors, model.train_word_vectors, model.dropout_words
+    del config.filter, config.decode, config.tokenizer
 
-    METRICS = ("accuracy", "f1")
-    CHOICES = {
-        "data.source": ("digits", "idx"),
-        "data.batching": ("buckets",),
-        "model.positions": POSITIONS,
-    }
-    unit = "examples"
 
-    @classmethod
-    def configure(cls, config: ConfigDict) -> None:
-        data, model = config.data, config.model
-        data.source = "digits"  # digits (of scikit-learn) | idx (files as MNIST's)
-        data.folder = ""  # relative paths begin here
-        data.train_images = ""  # idx: a path, .gz too
-        data.train_labels = ""  # idx: a path, .gz too
-        data.test_images = ""  # idx: a path, or none
-        data.test_labels = ""  # idx: a path, or none
-        data.validation_size = 5000  # idx: images at the end of train that are held out
-        model.patch = 2  # pixels of a patch's side: a patch is what words are to text
-        model.positions = "learned"
-        model.norm = "pre"
-        model.activation = "gelu"
-        config.train.label_smoothing = 0.0
-        config.checkpoint.best = "accuracy"
-        config.eval.samples = 0  # a picture cannot be shown in a log
-        del data.max_length, data.pack_length
-        for key in ("decoder_layers", "max_positions", "tie"):
-            del model[key]
-        del model.word_vectors, model.train_word_vectors, model.dropout_words
-        del config.filter, config.decode, config.tokenizer
+def learn(config: ConfigDict, source: Any, folder: pathlib.Path, say: Say) -> None:
+    """Note the size of the training images and their classes."""
+    if not (folder / ABOUT_FILE).exists():
+        records = source.read("train")
+        labels = sorted({int(record["label"]) for record in records})
+        about = About(*records[0]["image"].shape, tuple(map(str, labels)))
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(dataclasses.asdict(about), indent=1)
+        (folder / ABOUT_FILE).write_text(text + "\n")
 
-    @classmethod
-    def find_problems(cls, config: ConfigDict) -> list[str]:
-        return cls.source(config).find_problems()
 
-    @classmethod
-    def source(cls, config: ConfigDict) -> Pictures:
-        return Pictures(config.data)
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with what a run has noted."""
+    found = json.loads((folder / ABOUT_FILE).read_text())
+    return compose(config, About(**{**found, "labels": tuple(found["labels"])}))
 
-    def __init__(self, config: ConfigDict, about: About):
-        self.config, self.about = config, about
-        self.module = build(config, about)
-        self._forward = functools.cache(self._compile)
 
-    @classmethod
-    def create(
-        cls,
-        config: ConfigDict,
-        source: Pictures,
-        folder: pathlib.Path,
-        say: Callable[[str], None] = print,
-    ) -> "Task":
-        """Notes the size of the training images and their classes."""
-        if not (folder / ABOUT_FILE).exists():
-            records = source.read("train")
-            labels = sorted({int(record["label"]) for record in records})
-            about = About(*records[0]["image"].shape, tuple(map(str, labels)))
-            folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(dataclasses.asdict(about), indent=1)
-            (folder / ABOUT_FILE).write_text(text + "\n")
-        return cls.open(config, folder)
+def compose(config: ConfigDict, about: About) -> Task:
+    """Compose the task of its parts."""
+    shape = about.height, about.width, about.channels
+    vision = VisionConfig(
+        *shape, config.model.patch, len(about.labels), config.model.positions
+    )
+    objective = ImageObjective(config, ViT(sizes(config), vision), about)
+    return Task(
+        config,
+        ImageData(about, vision),
+        objective,
+        ImageInference(config, objective, about),
+        LabelScoring(),
+    )
 
-    @classmethod
-    def open(cls, config: ConfigDict, folder: pathlib.Path) -> "Task":
-        found = json.loads((folder / ABOUT_FILE).read_text())
-        return cls(config, About(**{**found, "labels": tuple(found["labels"])}))
 
-    @property
-    def fingerprint(self) -> str:
-        return f"images-{self.about}"
+class ImageData:
+    """Pixels and the places of labels."""
 
-    # Examples → batches
+    texts, vocabularies, filter_fingerprint = None, {}, ""
 
-    @property
-    def columns(self) -> dict[str, Column]:
+    def __init__(self, about: About, vision: VisionConfig):
+        self.about, self.vision = about, vision
+        self.fingerprint = f"images-{about}"
+
+    def columns_for(self, records: Any) -> dict[str, Column]:
+        """Describe a column of images, and one of labels."""
         shape = (self.about.height, self.about.width, self.about.channels)
         return {"image": Column("float32", shape), "label": Column("int32", ())}
 
-    def encode(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def encode(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Number the labels."""
         return [
             {"image": r["image"], "label": self._place(r["label"])} for r in records
         ]
@@ -189,44 +185,67 @@ class Task(Base):
             )
         return self.about.labels.index(str(label))
 
-    def lengths(self, store: Store) -> np.ndarray:
-        """An image counts as its patches and the class token."""
-        return np.full((len(store), 1), self.module.vision.length)
+    def make_filter(self) -> Any:
+        """Make a filter that leaves no image out."""
+        return lambda record, row: None
 
-    def collate(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
+    def lengths(self, store: Store) -> np.ndarray:
+        """Count an image as its patches and the class token."""
+        return np.full((len(store), 1), self.vision.length)
+
+    def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+        """Fill rows without an image with zeros, their label with -1."""
         real = batch.examples[:, 0] >= 0
-        labels = np.full(len(real), -1, np.int32)  # -1: no image
-        pictures = np.zeros((len(real), *self.module.vision.image), np.float32)
+        labels = np.full(len(real), -1, np.int32)
+        pictures = np.zeros((len(real), *self.vision.image), np.float32)
         labels[real], pictures[real] = columns["label"], columns["image"]
         return {"images": pictures, "labels": labels}
 
-    # Batches → losses
+
+class ImageObjective:
+    """Cross-entropy of labels."""
+
+    unit = "examples"
+
+    def __init__(self, config: ConfigDict, module: ViT, about: About):
+        self.module, self.labels = module, len(about.labels)
+        self.smoothing = config.train.label_smoothing
 
     def init(self, key: Array) -> Any:
+        """Draw fresh parameters."""
         blank = jnp.zeros((1, *self.module.vision.image), jnp.float32)
         return self.module.init(key, blank)["params"]
 
-    def loss(self, params: Any, batch: dict, key: Array | None = None) -> losses.Sums:
+    def outputs(self, params: Any, pictures: Array, key: Array | None = None) -> Array:
+        """Return what the head makes of images, [B, labels]."""
+        arguments = dropout_rngs(key)
+        return self.module.apply({"params": params}, pictures, **arguments).logits
+
+    def loss(
+        self, params: Any, batch: Mapping[str, Array], key: Array | None = None
+    ) -> losses.Sums:
+        """Sum over the images."""
         labels = batch["labels"]
-        logits = self._apply(params, batch["images"], key)
+        logits = self.outputs(params, batch["images"], key)
         return losses.cross_entropy(
             logits[:, None],
             jnp.maximum(labels, 0)[:, None],
             (labels >= 0).astype(jnp.float32)[:, None],
-            self.config.train.label_smoothing,
-            len(self.about.labels),
+            self.smoothing,
+            self.labels,
         )
 
-    def _apply(self, params: Any, pictures: Array, key: Array | None = None) -> Array:
-        rngs = None if key is None else {"dropout": key}
-        train = key is not None
-        return self.module.apply({"params": params}, pictures, train, rngs=rngs).logits
-
     def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
-        found = losses.means(sums)
-        return {name: found[name] for name in ("loss", "accuracy")}
+        """Return mean loss and accuracy."""
+        return mean_sums(sums, "loss", "accuracy")
 
-    # Lines → answers
+
+class ImageInference:
+    """The path of an image in, its class out."""
+
+    def __init__(self, config: ConfigDict, objective: ImageObjective, about: About):
+        self.config, self.objective, self.about = config, objective, about
+        self.compiled = functools.cache(self._compile)
 
     def parse(
         self,
@@ -234,11 +253,11 @@ class Task(Base):
         max_length: int = 0,
         prefix: str = "",
         number: int = 0,
-        options: Any = None,
-    ) -> np.ndarray:
-        """The image of a path; or the image that a record has."""
+        options: Options | None = None,
+    ) -> DecodeRequest:
+        """Read the image of a path; an array is an image already."""
         if not isinstance(line, str):
-            return line
+            return DecodeRequest(line, line=line)
         about, path = self.about, line.strip()
         if not os.path.isfile(path):
             raise Refused(f"there is no image file {path!r}")
@@ -246,53 +265,46 @@ class Task(Base):
             found = images.read_image(path, about.height, about.width, about.channels)
         except images.NoImage as error:
             raise Refused(*error.problems) from None
-        return images.as_floats(found)
+        return DecodeRequest(images.as_floats(found), line=line)
 
-    def question(self, record: dict[str, Any]) -> np.ndarray:
+    def question(self, record: Mapping[str, Any]) -> np.ndarray:
+        """Return the image of an example."""
         return record["image"]
 
-    def reference(self, record: dict[str, Any]) -> str:
-        return str(record["label"])
-
     def answers(
-        self, params: Any, items: Sequence[np.ndarray], mesh: Any, options: Any
-    ) -> Iterator[tuple[int, Answer]]:
+        self,
+        params: Any,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, its class)."""
         sizes = row_sizes(self.config.eval.batch_rows, self.config.data.row_multiple)
-        for begin in range(0, len(items), sizes[0]):
-            part = items[begin : begin + sizes[0]]
-            rows = rows_for(sizes, len(part))
-            pictures = np.zeros((rows, *self.module.vision.image), np.float32)
-            pictures[: len(part)] = part
+        shape = self.objective.module.vision.image
+        for begin in range(0, len(requests), sizes[0]):
+            part = requests[begin : begin + sizes[0]]
+            pictures = np.zeros((rows_for(sizes, len(part)), *shape), np.float32)
+            pictures[: len(part)] = [request.source for request in part]
             with jax.set_mesh(mesh):
                 batch = sharding.to_global({"images": pictures}, mesh)
-                found = jax.device_get(self._forward(mesh)(params, batch))
-            for i, output in enumerate(found[: len(part)], begin):
-                yield i, likeliest(output, self.about.labels)
+                found = jax.device_get(self.compiled(mesh)(params, batch["images"]))
+            for i, request in enumerate(part):
+                yield begin + i, likeliest(request.line, found[i], self.about.labels)
 
-    def _compile(self, mesh: Any) -> Callable:
-        return jax.jit(
-            lambda params, batch: self._apply(params, batch["images"]),
-            out_shardings=sharding.replicated(mesh),
-        )
-
-    def details(self, answer: Answer) -> dict[str, Any]:
-        return {"chances": answer.chances}
-
-    def score_texts(self, answers: Sequence[str], references: Sequence[str]) -> dict:
-        return score_labels(answers, references)
-
-    def summary(self, scores: dict[str, Any]) -> str:
-        return f"accuracy = {scores['accuracy']:.2%}  F1 = {scores['f1']:.2%}"
+    def _compile(self, mesh: Mesh) -> Any:
+        places = sharding.replicated(mesh)
+        return jax.jit(self.objective.outputs, out_shardings=places)
 
 
-def build(config: ConfigDict, about: About) -> ViT:
-    """The config's model for images of this size and these classes."""
-    vision = VisionConfig(
-        about.height,
-        about.width,
-        about.channels,
-        config.model.patch,
-        len(about.labels),
-        config.model.positions,
-    )
-    return ViT(sizes(config), vision)
+TASK = TaskDefinition(
+    configure=configure,
+    source=lambda config: Pictures(config.data),
+    learn=learn,
+    open=open_run,
+    metrics=("accuracy", "f1"),
+    choices={
+        "data.source": ("digits", "idx"),
+        "data.batching": ("buckets",),
+        "model.positions": POSITIONS,
+    },
+)

@@ -8,17 +8,20 @@ before them, which is not judged. Bits per character count all that a window cos
 its characters, so that vocabularies compare.
 """
 
+import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, scores
+from transformer_jax import keys, losses, scores
 from transformer_jax.data import windows
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.generated import phrasebook
@@ -26,16 +29,39 @@ from transformer_jax.data.sources import FORMS, GeneratedSource, Source
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.windows import Windows
-from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import DecodeRequest
+from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused
 from transformer_jax.ids import BOS, PAD
+from transformer_jax.keys import key
 from transformer_jax.models.transformer import LanguageModel
-from transformer_jax.tasks import Answer, Text, sizes
-from transformer_jax.tasks.translation import segments, shift_right
+from transformer_jax.tasks.parts.scoring import Scoring, texts_of
+from transformer_jax.tasks.parts.text import (
+    TextData,
+    attention_of,
+    check_positions,
+    dropout_rngs,
+    init_text_model,
+    learn_tokenizer,
+    open_tokenizer,
+    segments,
+    shift_right,
+    sizes,
+)
+from transformer_jax.tasks.parts.writing import Writer, Written
+from transformer_jax.tasks.protocols import Task, TaskDefinition
 
 CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
 PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationKeys:
+    """Set how held-out windows are judged."""
+
+    context: int = key(
+        0, "Characters of a language model's window that it only reads.", least=0
+    )
 
 
 class Stream(Source):
@@ -54,79 +80,89 @@ class Stream(Source):
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def read(self, split: str) -> Windows:
+        """Read the windows of a split; only held-out ones have a context."""
         data, lines = self.data, super().read(split)
         stride, context = (data.stride, 0) if split == "train" else (0, self.context)
         return Windows(lines, data.window, stride, self.whole_words, self.flat, context)
 
-    def find_problems(self) -> list[str]:
-        problems, data = super().find_problems(), self.data
-        for key, least in (("window", 2), ("stride", 0)):
-            if data[key] < least:
-                problems.append(f"data.{key} = {data[key]}: must be at least {least}")
-        if not 0 <= self.context < max(data.window, 1):
-            problems.append(
-                f"eval.context = {self.context}: of the {data.window} characters of "
-                f"data.window, 0 to {data.window - 1} can be read only, not judged"
-            )
+
+def check_windows(config: ConfigDict) -> list[str]:
+    """List windows that cannot be cut."""
+    data, problems = config.data, []
+    for name, least in (("window", 2), ("stride", 0)):
+        if data[name] < least:
+            problems.append(f"data.{name} = {data[name]}: must be at least {least}")
+    context = config.eval.get("context", 0)
+    if not 0 <= context < max(data.window, 1):
+        problems.append(
+            f"eval.context = {context}: of the {data.window} characters of "
+            f"data.window, 0 to {data.window - 1} can be read only, not judged"
+        )
+    return problems
+
+
+def configure(config: ConfigDict) -> None:
+    """Add the keys of running text; there is no source to encode."""
+    windows.add_keys(config, "phrasebook")
+    config.train.label_smoothing = 0.0
+    config.eval.answers = 3
+    config.eval.update(keys.defaults(EvaluationKeys))
+    config.decode.beams = 1
+    config.decode.sample = True
+    config.decode.max_length = 100
+    del config.decode.extra_length, config.decode.coverage
+    del config.model.encoder_layers
+
+
+def check(config: ConfigDict) -> list[str]:
+    """List what cannot work in the lengths of windows and of texts to write."""
+    data, problems = config.data, check_windows(config)
+    most = data.window - int(data.window * PROMPT)
+    if 1 <= config.decode.max_length <= most:
         return problems
+    return [
+        *problems,
+        f"decode.max_length = {config.decode.max_length}: a text goes on for 1 "
+        f"to {most} pieces, so that with a quarter of data.window "
+        f"{data.window} before it, it fits in",
+    ]
 
 
-class Task(Text):
-    """Running text, one vocabulary, a decoder without a source."""
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with the tokenizer that a run has learned."""
+    return compose(config, open_tokenizer(folder))
 
-    ENDS = 0
-    CHOICES = {"data.source": ("phrasebook", *FORMS), "model.tie": ("all", "none")}
 
-    @classmethod
-    def configure(cls, config: ConfigDict) -> None:
-        windows.add_keys(config, "phrasebook")
-        config.train.label_smoothing = 0.0
-        config.eval.answers = 3
-        config.eval.context = 0  # characters of a held-out window that are not judged
-        config.decode.beams = 1
-        config.decode.sample = True
-        config.decode.max_length = 100
-        del config.decode.extra_length, config.decode.coverage
-        del config.model.encoder_layers
+def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
+    """Compose the task of its parts."""
+    module = LanguageModel(sizes(config, tokenizer.vocab_size))
+    prompts = Prompts(config, tokenizer)
+    return Task(
+        config,
+        StreamData(config, tokenizer),
+        LanguageObjective(config, module, tokenizer.vocab_size),
+        TextInference(config, prompts, Writer(config, module, tokenizer)),
+        TextScoring(config, prompts),
+        TextInspector(config, module, tokenizer),
+    )
 
-    @classmethod
-    def find_problems(cls, config: ConfigDict) -> list[str]:
-        data, problems = config.data, cls.source(config).find_problems()
-        most = data.window - int(data.window * PROMPT)
-        if not 1 <= config.decode.max_length <= most:
-            problems.append(
-                f"decode.max_length = {config.decode.max_length}: a text goes on for 1 "
-                f"to {most} pieces, so that with a quarter of data.window "
-                f"{data.window} before it, it fits in"
-            )
-        return problems
 
-    @classmethod
-    def source(cls, config: ConfigDict) -> Stream:
-        return Stream(config)
+class StreamData(TextData):
+    """Windows of text as rows of pieces."""
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
-        self.config, self.tokenizer = config, tokenizer
-        self.module = build(config, tokenizer.vocab_size)
-
-    @property
-    def fingerprint(self) -> str:
-        whole_words = self.config.tokenizer.kind not in CHARACTERS
-        return super().fingerprint + "-inside" * whole_words
-
-    # Windows → batches
-
-    @property
-    def columns(self) -> dict[str, Column]:
-        small = self.tokenizer.vocab_size <= 1 << 16
-        return {"text": Column("uint16" if small else "int32")}
+        super().__init__(config, tokenizer)
+        whole_words = config.tokenizer.kind not in CHARACTERS
+        self.fingerprint += "-inside" * whole_words
 
     def columns_for(self, records: Any) -> dict[str, Column]:
-        """With how many pieces are not judged, where there are any."""
-        before = {"before": Column("int32", ())} if records.context else {}
-        return self.columns | before
+        """Describe the pieces, and how many are not judged where there are any."""
+        small = self.tokenizer.vocab_size <= 1 << 16
+        columns = {"text": Column("uint16" if small else "int32")}
+        return columns | ({"before": Column("int32", ())} if records.context else {})
 
-    def encode(self, records: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+    def encode(self, records: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+        """Encode windows, each behind its context."""
         rows = []
         for record in records:
             row: dict[str, Any] = {"text": self.tokenizer.encode_inside(record["text"])}
@@ -136,7 +172,8 @@ class Task(Text):
             rows.append(row)
         return rows
 
-    def collate(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
+    def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+        """Pad or pack windows; count the pieces of each that are not judged."""
         arrays = pad_or_pack(columns["text"], batch, batch.shape.lengths[0])
         if "before" in columns:  # held-out windows, which are never packed
             real = batch.examples[:, 0] >= 0
@@ -144,10 +181,24 @@ class Task(Text):
             arrays["before"][real] = columns["before"]
         return arrays
 
-    # Batches → losses
 
-    def loss(self, params: Any, batch: dict, key: Array | None = None) -> losses.Sums:
-        """Sums over the real tokens; each is predicted from those before it."""
+class LanguageObjective:
+    """Cross-entropy of each token, given those before it."""
+
+    unit = "tokens"
+
+    def __init__(self, config: ConfigDict, module: LanguageModel, vocab_size: int):
+        self.module, self.vocab_size = module, vocab_size
+        self.smoothing = config.train.label_smoothing
+
+    def init(self, key: Array) -> Any:
+        """Draw fresh parameters."""
+        return init_text_model(self.module, key)
+
+    def loss(
+        self, params: Any, batch: Mapping[str, Array], key: Array | None = None
+    ) -> losses.Sums:
+        """Sum over the real tokens, a context's apart."""
         tokens, positions = batch["tokens"], batch.get("positions")
         judged = tokens != PAD
         if "before" in batch:
@@ -157,19 +208,19 @@ class Task(Text):
             shift_right(tokens, positions),
             batch.get("segments", segments(tokens)),
             positions,
-            train=key is not None,
-            rngs=None if key is None else {"dropout": key},
+            **dropout_rngs(key),
         )
         return losses.cross_entropy_of(
             outputs.hidden,
             functools.partial(self.module.apply, {"params": params}, method="logits"),
             tokens,
             judged.astype(jnp.float32),
-            self.config.train.label_smoothing,
-            self.tokenizer.vocab_size,
+            self.smoothing,
+            self.vocab_size,
         )
 
     def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
+        """Return means per token; of a whole split, bits per character too."""
         found = losses.means(sums)
         if records is not None:
             characters = sum(len(record["text"]) for record in records)
@@ -177,7 +228,28 @@ class Task(Text):
             found["context"] = records.context
         return found
 
-    # Lines → answers
+
+class Prompts:
+    """Cut held-out windows into a beginning that is given, and the rest."""
+
+    def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.room = config.data.window - config.decode.max_length
+
+    def cut(self, record: Mapping[str, str]) -> tuple[str, str]:
+        """Return beginning and rest; so little is given that the answer has room."""
+        text = record.get("before", "") + record["text"]
+        given = max(int(len(text) * PROMPT), 1)
+        while len(self.tokenizer.encode_inside(text[:given])) > self.room:
+            given -= 1  # a character may be several bytes
+        return text[:given], text[given:]
+
+
+class TextInference:
+    """A beginning in, the text out."""
+
+    def __init__(self, config: ConfigDict, prompts: Prompts, writer: Writer):
+        self.config, self.prompts, self.writer = config, prompts, writer
 
     def parse(
         self,
@@ -187,9 +259,9 @@ class Task(Text):
         number: int = 0,
         options: Options | None = None,
     ) -> DecodeRequest:
-        """A beginning; with what is to follow it must fit into the trained window."""
+        """Encode a beginning; with what is to follow it must fit into the window."""
         options = options or Options(**self.config.decode)
-        given = self.tokenizer.encode_inside(line + prefix)
+        given = self.writer.tokenizer.encode_inside(line + prefix)
         # Of one piece a character; of longer pieces a window held fewer.
         room = self.config.data.window
         following = options.max_length or options.extra_length
@@ -199,48 +271,56 @@ class Task(Text):
                 f"the {room} that the model was trained to see: shorten it, or lower "
                 "--max_length"
             )
-        return DecodeRequest((), tuple(given), number)
+        return DecodeRequest((), tuple(given), number, line)
 
-    def question(self, record: dict[str, str]) -> str:
-        text = record.get("before", "") + record["text"]
-        return text[: self._given(text)]
+    def question(self, record: Mapping[str, str]) -> str:
+        """Return the beginning of a window."""
+        return self.prompts.cut(record)[0]
 
-    def reference(self, record: dict[str, str]) -> str:
-        text = record.get("before", "") + record["text"]
-        return text[self._given(text) :]
+    def answers(
+        self,
+        params: Any,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, the text it goes on to) as found."""
+        for number, texts in self.writer.write(params, requests, mesh, options):
+            yield number, make_reply(requests[number].line, texts)
 
-    def answered(self, records: Any) -> int:
-        """With a context so many as hold the text once, however small windows are."""
+
+def make_reply(line: str, texts: Sequence[Written]) -> Reply:
+    """Make a reply of whole texts; their line ends are in the details alone."""
+    best, *others = texts
+    details: dict[str, Any] = {"score": best.score, "text": best.text}
+    if others:
+        details["others"] = [{"text": t.text, "score": t.score} for t in others]
+    rest = tuple(Reply(line, one_line(t.text), t.score) for t in others)
+    return Reply(line, one_line(best.text), best.score, rest, details)
+
+
+class TextScoring(Scoring):
+    """How varied the texts are; what they cost is the loss."""
+
+    def __init__(self, config: ConfigDict, prompts: Prompts):
+        self.window, self.prompts = config.data.window, prompts
+
+    def reference(self, record: Mapping[str, str]) -> str:
+        """Return what follows the beginning of a window."""
+        return self.prompts.cut(record)[1]
+
+    def count_answered(self, records: Any) -> int:
+        """Count windows; with a context, so many as hold the text once."""
         if not records.context:
             return len(records)
         return min(len(records), -(-len(records.text) // records.size))
 
-    def _given(self, text: str) -> int:
-        """How many characters are given: so few that their pieces leave room."""
-        given = max(int(len(text) * PROMPT), 1)
-        room = self.config.data.window - self.config.decode.max_length
-        while len(self.tokenizer.encode_inside(text[:given])) > room:
-            given -= 1  # a character may be several bytes
-        return given
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Return the share of different pairs of words."""
+        return {"distinct_2": scores.distinct(texts_of(replies), 2)}
 
-    def answers(
-        self, params: Any, items: Sequence[DecodeRequest], mesh: Any, options: Options
-    ) -> Iterator[tuple[int, Answer]]:
-        yield from self.write(params, items, mesh, options, self.tokenizer)
-
-    def details(self, answer: Answer) -> dict[str, Any]:
-        entry: dict[str, Any] = {"score": answer.score, "text": answer.text}
-        if answer.others:
-            entry["others"] = [
-                {"text": a.text, "score": a.score} for a in answer.others
-            ]
-        return entry
-
-    def score_texts(self, answers: Sequence[str], references: Sequence[str]) -> dict:
-        """How varied the texts are: the share of different pairs of words."""
-        return {"distinct_2": scores.distinct(answers, 2)}
-
-    def summary(self, scores: dict[str, Any]) -> str:
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Put bits per character and the context rule into words."""
         bits = scores.get("bits_per_character")
         written = f"distinct pairs of words {scores['distinct_2']:.0%}"
         if bits is None:
@@ -248,23 +328,23 @@ class Task(Text):
         context = scores.get("context")
         rule = f"{context} of them only read" if context else "each read alone"
         return (
-            f"bits per character = {bits:.4f} (windows of {self.config.data.window} "
+            f"bits per character = {bits:.4f} (windows of {self.window} "
             f"characters, {rule})  {written}"
         )
 
-    # Looking inside
+
+class TextInspector:
+    """Show what attends to what while a text is read."""
+
+    def __init__(self, config: ConfigDict, module: Any, tokenizer: Tokenizer):
+        self.config, self.module, self.tokenizer = config, module, tokenizer
 
     def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
-        """Weights [layers, heads, queries, keys] while a text is read."""
+        """Return weights [layers, heads, queries, keys], of `decoder` alone."""
         tokens = jnp.asarray([[BOS, *self.tokenizer.encode_inside(source)]])
-        self.check_positions(tokens.size, "a text")
+        check_positions(self.config, tokens.size, "a text")
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
-        return {"decoder": np.stack([np.asarray(w[0]) for w in outputs.self_attention])}
-
-
-def build(config: ConfigDict, vocab: int) -> LanguageModel:
-    """The config's model for a vocabulary of this size."""
-    return LanguageModel(sizes(config, vocab))
+        return {"decoder": attention_of(outputs.self_attention)}
 
 
 def _phrases(split: str, size: int) -> list[dict[str, str]]:
@@ -273,4 +353,16 @@ def _phrases(split: str, size: int) -> list[dict[str, str]]:
 
 PHRASES = GeneratedSource(
     "phrasebook", phrasebook.VERSION, phrasebook.SPLITS, _phrases, ("en",)
+)
+
+
+TASK = TaskDefinition(
+    configure=configure,
+    source=Stream,
+    check=check,
+    learn=learn_tokenizer,
+    open=open_run,
+    choices={"data.source": ("phrasebook", *FORMS), "model.tie": ("all", "none")},
+    ends=0,
+    evaluation=EvaluationKeys,
 )

@@ -2,21 +2,22 @@
 
     P(token_i | the text, in which some tokens, i among them, are hidden)
 
-Devlin et al. (2019), section 3.1: of the 15 % that are asked for, 80 % are shown as the
+Devlin et al. (2019), section 3.1: of the 15 % that are predicted, 80 % are shown as the
 mask, 10 % as some other token and 10 % as they are, because a text to be read later
-has no masks in it. A classifier can begin with what is learnt here (`train.initial`).
+has no masks in it. A classifier can begin with what is learned here (`train.initial`).
 """
 
-import dataclasses
 import functools
 import itertools
+import pathlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, UInt32
 from ml_collections import ConfigDict
 
@@ -27,135 +28,197 @@ from transformer_jax.data.generated import opinions
 from transformer_jax.data.sources import FORMS, GeneratedSource
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import SPACE, SPECIAL, Tokenizer
+from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import BatchedForward
+from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.classifier import MaskedLM
 from transformer_jax.models.layers import mix
-from transformer_jax.tasks import Text, sizes
-from transformer_jax.tasks.language import PHRASES, Stream
-from transformer_jax.tasks.translation import segments
+from transformer_jax.tasks.language import PHRASES, Stream, check_windows
+from transformer_jax.tasks.parts.reading import EncoderInspector
+from transformer_jax.tasks.parts.scoring import Scoring
+from transformer_jax.tasks.parts.text import (
+    TextData,
+    check_positions,
+    dropout_rngs,
+    init_text_model,
+    learn_tokenizer,
+    open_tokenizer,
+    segments,
+    sizes,
+)
+from transformer_jax.tasks.protocols import Task, TaskDefinition
 
 MASK = "<mask>"
-PERCENT = 15  # of a text's tokens are asked for
+PERCENT = 15  # of a text's tokens are predicted
 SHOWN_AS_MASK, SHOWN_AS_OTHER = 0.8, 0.1  # shares of those; the rest are not hidden
 
 
-@dataclasses.dataclass(frozen=True)
-class Guess:
-    """A piece that may stand at a mask, and how likely; a space begins a word."""
-
-    text: str
-    chance: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """A text with its masks filled, and what may stand at each, best first."""
-
-    text: str
-    guesses: tuple[tuple[Guess, ...], ...]
+def configure(config: ConfigDict) -> None:
+    """Add the keys of running text; nothing is decoded step by step."""
+    windows.add_keys(config, "phrasebook")
+    config.tokenizer.user_symbols = (MASK,)
+    config.train.label_smoothing = 0.0
+    config.eval.guesses = 5  # of each mask, in jsonl
+    del config.data.pack_length, config.decode, config.model.decoder_layers
+    del config.model.dropout_words  # hiding words is what the task does
 
 
-class Task(Text):
-    """Running text, one vocabulary, an encoder whose table is its output layer too."""
+def check(config: ConfigDict) -> list[str]:
+    """List what cannot work in the keys of windows and masks."""
+    problems = check_windows(config)
+    if config.eval.guesses < 1:
+        problems.append(f"eval.guesses = {config.eval.guesses}: at least 1")
+    if MASK not in config.tokenizer.user_symbols:
+        problems.append(
+            f"tokenizer.user_symbols = {config.tokenizer.user_symbols}: {MASK} "
+            "must be among them"
+        )
+    return problems
 
-    METRICS = ("filled",)
-    CHOICES = {
-        "data.source": ("phrasebook", "opinions", *FORMS),
-        "data.batching": ("buckets",),
-        "model.tie": ("all",),
-        "tokenizer.kind": ("unigram", "bpe", "word", "file"),  # that have words
-    }
-    unit = "masks"
-    ENDS = 2
 
-    @classmethod
-    def configure(cls, config: ConfigDict) -> None:
-        windows.add_keys(config, "phrasebook")
-        config.tokenizer.user_symbols = (MASK,)
-        config.train.label_smoothing = 0.0
-        config.eval.guesses = 5  # of each mask, in jsonl
-        del config.data.pack_length, config.decode, config.model.decoder_layers
-        del config.model.dropout_words  # hiding words is what the task does
+def source(config: ConfigDict) -> Stream:
+    """Read the text as one stream of words, in windows."""
+    return Stream(config, EMBEDDED.get(config.data.source), flat=True)
 
-    @classmethod
-    def find_problems(cls, config: ConfigDict) -> list[str]:
-        problems = cls.source(config).find_problems()
-        if config.eval.guesses < 1:
-            problems.append(f"eval.guesses = {config.eval.guesses}: at least 1")
-        if MASK not in config.tokenizer.user_symbols:
-            problems.append(
-                f"tokenizer.user_symbols = {config.tokenizer.user_symbols}: {MASK} "
-                "must be among them"
-            )
-        return problems
 
-    @classmethod
-    def source(cls, config: ConfigDict) -> Stream:
-        return Stream(config, EMBEDDED.get(config.data.source), flat=True)
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with the tokenizer that a run has learned."""
+    return compose(config, open_tokenizer(folder))
 
-    def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
-        self.config, self.tokenizer = config, tokenizer
-        names = tokenizer.pieces(range(tokenizer.vocab_size))
-        if MASK not in names:
+
+def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
+    """Compose the task of its parts."""
+    module = MaskedLM(sizes(config, source_vocab=tokenizer.vocab_size))
+    masks = Masks(tokenizer)
+    inference = FillingInference(config, module, masks)
+    return Task(
+        config,
+        WindowData(config, tokenizer),
+        MaskedObjective(config, module, masks),
+        inference,
+        FillingScoring(tokenizer),
+        EncoderInspector(inference, module),
+    )
+
+
+class Masks:
+    """The piece that hides words, in a vocabulary that has it."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        if MASK not in self.pieces:
             raise UserError(
                 f"the tokenizer has no piece {MASK}: learn one with {MASK} in "
                 "tokenizer.user_symbols"
             )
-        self._names, self._mask = names, names.index(MASK)
+        self.id = self.pieces.index(MASK)
         # Inside of a word, a vocabulary of words finds nothing.
-        self._words_only = self._mask not in tokenizer.encode(f"{MASK}a")
-        self.module = build(config, tokenizer.vocab_size)
-        rows, multiple = config.eval.batch_rows, config.data.row_multiple
-        self._forward = BatchedForward(self._guess, rows, multiple, pad_length)
+        self._words_only = self.id not in tokenizer.encode(f"{MASK}a")
 
-    # Windows → batches
+    def encode(self, line: str) -> list[int]:
+        """Encode a text with masks. A mask is a piece, and has the space before it."""
+        first, *rest = line.replace(f" {MASK}", MASK).split(MASK)
+        ids = [BOS, *self.tokenizer.encode(first)]
+        for part in rest:
+            ids += [self.id, *self._encode_behind(part)]
+        return [*ids, EOS]
 
-    @property
-    def columns(self) -> dict[str, Column]:
+    def _encode_behind(self, part: str) -> list[int]:
+        """Encode what stands between a mask and the next one, or the end."""
+        if self._words_only:
+            return self.tokenizer.encode(part.strip())
+        return self.tokenizer.encode_inside(part)
+
+    def cover(self, text: str) -> str:
+        """Hide some words of a text, with a mask for each of their pieces."""
+        words = text.split()
+        encoded = self.tokenizer.encode_all(words)
+        # A word that is not known, or by its bytes only, is left as it is.
+        fair = [
+            i
+            for i, ids in enumerate(encoded)
+            if len(ids) <= len(words[i]) and UNK not in ids
+        ]
+        draw = random.Random(text)
+        order = sorted(fair or [0], key=lambda i: draw.random())
+        for i in order[: -(-len(words) * PERCENT // 100)]:
+            words[i] = MASK * len(encoded[i])
+        return " ".join(words)
+
+
+class WindowData(TextData):
+    """Windows of text between the ends that a classifier's texts have."""
+
+    def columns_for(self, records: Any) -> dict[str, Column]:
+        """Describe the pieces of a window."""
         return {"text": Column("int32")}
 
-    def encode(self, records: Sequence[dict[str, str]]) -> list[dict[str, list[int]]]:
-        """Pieces between the ends that a classifier's texts have."""
+    def encode(
+        self, records: Sequence[Mapping[str, str]]
+    ) -> list[dict[str, list[int]]]:
+        """Encode windows."""
         encoded = self.tokenizer.encode_all([r["text"] for r in records])
         return [{"text": [BOS, *ids, EOS]} for ids in encoded]
 
-    def collate(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
+    def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+        """Pad windows."""
         return pad_or_pack(columns["text"], batch, batch.shape.lengths[0])
 
-    # Batches → losses
 
-    def loss(self, params: Any, batch: dict, key: Array | None = None) -> losses.Sums:
-        """Sums over what is asked for; without a key, a text alone decides what."""
+class MaskedObjective:
+    """Cross-entropy of hidden tokens, given all that is shown."""
+
+    unit = "masks"
+
+    def __init__(self, config: ConfigDict, module: MaskedLM, masks: Masks):
+        self.module, self.mask = module, masks.id
+        self.vocab_size = masks.tokenizer.vocab_size
+        self.smoothing = config.train.label_smoothing
+
+    def init(self, key: Array) -> Any:
+        """Draw fresh parameters."""
+        return init_text_model(self.module, key)
+
+    def loss(
+        self, params: Any, batch: Mapping[str, Array], key: Array | None = None
+    ) -> losses.Sums:
+        """Sum over what is hidden; without a key, a text alone decides what."""
         tokens = batch["tokens"]
         if key is None:
             seeds = of_content(tokens)
         else:
             key, own = jax.random.split(key)
             seeds = jax.random.bits(own, (len(tokens), 1), jnp.uint32)
-        vocab = self.tokenizer.vocab_size
-        shown, places, weights = hide(tokens, seeds, self._mask, vocab)
+        shown, places, weights = hide(tokens, seeds, self.mask, self.vocab_size)
         outputs = self.module.apply(
-            {"params": params},
-            shown,
-            segments(tokens),
-            places,
-            train=key is not None,
-            rngs=None if key is None else {"dropout": key},
+            {"params": params}, shown, segments(tokens), places, **dropout_rngs(key)
         )
         return losses.cross_entropy_of(
             outputs.hidden,
             functools.partial(self.module.apply, {"params": params}, method="logits"),
             jnp.take_along_axis(tokens, places, axis=1),
             weights,
-            self.config.train.label_smoothing,
-            vocab,
+            self.smoothing,
+            self.vocab_size,
         )
 
-    # Lines → answers
+    def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
+        """Return loss, perplexity and accuracy per hidden token."""
+        return losses.means(sums)
+
+
+class FillingInference:
+    """A line with masks in, the line without them out."""
+
+    def __init__(self, config: ConfigDict, module: MaskedLM, masks: Masks):
+        self.config, self.module, self.masks = config, module, masks
+        rows, multiple = config.eval.batch_rows, config.data.row_multiple
+        self._forward = BatchedForward(self._guess, rows, multiple, pad_length)
 
     def parse(
         self,
@@ -163,9 +226,9 @@ class Task(Text):
         max_length: int = 0,
         prefix: str = "",
         number: int = 0,
-        options: Any = None,
-    ) -> list[int]:
-        """A text with masks. A mask is a piece, and a piece has its own space."""
+        options: Options | None = None,
+    ) -> DecodeRequest:
+        """Encode a text with masks, as long as a window at most."""
         if prefix:
             raise Refused("an answer of this task has no beginning to be given")
         if MASK not in line:
@@ -177,84 +240,79 @@ class Task(Text):
                 f"{length} characters are more than the {window} of a window that the "
                 "model was trained to see: shorten it"
             )
-        first, *rest = line.replace(f" {MASK}", MASK).split(MASK)
-        ids = [BOS, *self.tokenizer.encode(first)]
-        for part in rest:
-            ids += [self._mask, *self._encode_behind(part)]
-        self.check_positions(len(ids) + 1, "a text with masks")
-        return [*ids, EOS]
+        ids = self.masks.encode(line)
+        check_positions(self.config, len(ids), "a text with masks")
+        return DecodeRequest(ids, line=line)
 
-    def _encode_behind(self, part: str) -> list[int]:
-        """What stands between a mask and the next one, or the end."""
-        if self._words_only:
-            return self.tokenizer.encode(part.strip())
-        return self.tokenizer.encode_inside(part)
-
-    def question(self, record: dict[str, str]) -> str:
-        """A text in which some words are hidden, a mask for each of their pieces."""
-        words = record["text"].split()
-        encoded = self.tokenizer.encode_all(words)
-        # A word that is not known, or by its bytes only, is not asked for.
-        fair = [
-            i
-            for i, ids in enumerate(encoded)
-            if len(ids) <= len(words[i]) and UNK not in ids
-        ]
-        draw = random.Random(record["text"])
-        order = sorted(fair or [0], key=lambda i: draw.random())
-        for i in order[: -(-len(words) * PERCENT // 100)]:
-            words[i] = MASK * len(encoded[i])
-        return " ".join(words)
-
-    def reference(self, record: dict[str, str]) -> str:
-        return record["text"]
+    def question(self, record: Mapping[str, str]) -> str:
+        """Return the text of an example, in which some words are hidden."""
+        return self.masks.cover(record["text"])
 
     def answers(
-        self, params: Any, items: Sequence[list[int]], mesh: Any, options: Any
-    ) -> Iterator[tuple[int, Answer]]:
-        """Each mask is filled with the likeliest, whatever fills the others."""
-        places = [[i for i, t in enumerate(ids) if t == self._mask] for ids in items]
-        sides = {"tokens": items, "places": places}
+        self,
+        params: Any,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Fill each mask with the likeliest piece, whatever fills the others."""
+        texts = [request.source for request in requests]
+        places = [[i for i, t in enumerate(ids) if t == self.masks.id] for ids in texts]
+        sides = {"tokens": texts, "places": places}
         for number, (chances, found) in self._forward(params, sides, mesh):
             count = len(places[number])
-            yield number, self._answer(items[number], chances[:count], found[:count])
+            reply = self._reply(requests[number], chances[:count], found[:count])
+            yield number, reply
 
-    def _guess(self, params: Any, batch: dict) -> tuple[Array, Array]:
-        """The likeliest pieces of each place, [B, K, guesses], best first."""
+    def _guess(self, params: Any, batch: Mapping[str, Array]) -> tuple[Array, ...]:
+        """Return the likeliest pieces of each place, [B, K, guesses], best first."""
         tokens = batch["tokens"]
         logits = self.module.apply(
             {"params": params}, tokens, segments(tokens), batch["places"]
         ).logits
-        never = jnp.array([*range(SPECIAL), self._mask])
+        never = jnp.array([*range(SPECIAL), self.masks.id])
         chances = jax.nn.softmax(logits.at[..., never].set(MASKED))
-        most = min(self.config.eval.guesses, self.tokenizer.vocab_size - len(never))
-        return tuple(jax.lax.top_k(chances, most))
+        most = len(self.masks.pieces) - len(never)
+        return tuple(jax.lax.top_k(chances, min(self.config.eval.guesses, most)))
 
-    def _answer(
+    def _reply(
         self,
-        ids: Sequence[int],
+        request: DecodeRequest,
         chances: Float[np.ndarray, "K guesses"],
         found: Int[np.ndarray, "K guesses"],
-    ) -> Answer:
+    ) -> Reply:
+        """Fill the masks; a guess that begins a word begins with a space."""
         best = iter(found[:, 0])
-        filled = [next(best) if token == self._mask else token for token in ids]
-        guesses = tuple(
-            tuple(
-                Guess(self._names[token].replace(SPACE, " "), float(chance))
+        ids = [next(best) if t == self.masks.id else t for t in request.source]
+        guesses = [
+            [
+                {
+                    "text": self.masks.pieces[token].replace(SPACE, " "),
+                    "chance": float(chance),
+                }
                 for token, chance in zip(*both, strict=True)
-            )
+            ]
             for both in zip(found, chances, strict=True)
-        )
-        return Answer(self.tokenizer.decode(filled), guesses)
+        ]
+        text = one_line(self.masks.tokenizer.decode(ids))
+        return Reply(request.line, text, details={"masks": guesses})
 
-    def details(self, answer: Answer) -> dict[str, Any]:
-        return {"masks": [list(map(dataclasses.asdict, g)) for g in answer.guesses]}
 
-    def score(self, replies: Sequence[Any], references: Sequence[str]) -> dict:
-        """The share of the hidden words that came back."""
+class FillingScoring(Scoring):
+    """The share of the hidden words that come back."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+
+    def reference(self, record: Mapping[str, str]) -> str:
+        """Return the text of an example."""
+        return record["text"]
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Compare each hidden word with the best guesses of its masks."""
         right = hidden = 0
         for reply, reference in zip(replies, references, strict=True):
-            best = (guesses[0].text for guesses in reply.answer.guesses)
+            best = (guesses[0]["text"] for guesses in reply.details["masks"])
             words = zip(reply.line.split(), reference.split(), strict=True)
             for shown, word in words:
                 if masks := shown.count(MASK):
@@ -263,26 +321,13 @@ class Task(Text):
                     right += found.strip() == self.tokenizer.as_read(word)
         return {"filled": 100 * right / max(hidden, 1)}
 
-    def summary(self, scores: dict[str, Any]) -> str:
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Put the score into words."""
         return f"hidden words filled in right {scores['filled']:.1f}%"
-
-    # Looking inside
-
-    def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
-        """Weights [layers, heads, queries, keys] of a text with masks."""
-        tokens = jnp.asarray([self.parse(source)])
-        outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
-        weights = [np.asarray(w[0]) for w in outputs.encoder_attention]
-        return {"encoder": np.stack(weights)}
-
-
-def build(config: ConfigDict, vocab: int) -> MaskedLM:
-    """The config's model for a vocabulary of this size."""
-    return MaskedLM(sizes(config, source_vocab=vocab))
 
 
 def of_content(tokens: Int[Array, "B T"]) -> UInt32[Array, "B 1"]:
-    """A number for each row, of its tokens alone: padding adds nothing to it."""
+    """Return a number for each row that depends on its real tokens alone."""
     factor = jnp.full(tokens.shape[1], 0x9E3779B1, jnp.uint32)
     terms = tokens.astype(jnp.uint32) * jnp.cumprod(factor, dtype=jnp.uint32)
     return mix(terms.sum(axis=1, keepdims=True, dtype=jnp.uint32))
@@ -291,10 +336,10 @@ def of_content(tokens: Int[Array, "B T"]) -> UInt32[Array, "B 1"]:
 def hide(
     tokens: Int[Array, "B T"], seeds: UInt32[Array, "B 1"], mask: int, vocab_size: int
 ) -> tuple[Int[Array, "B T"], Int[Array, "B K"], Float[Array, "B K"]]:
-    """What is shown of the tokens, the places asked for, and which of these count.
+    """Return the tokens to show, the places to predict, and which of these count.
 
     The share of each row is rounded up, and drawn by the row's seed and the place
-    alone: neither other rows nor padding changes it. No special token is asked for.
+    alone: neither other rows nor padding changes it. Special tokens are never hidden.
     """
     length = tokens.shape[1]
     places = jnp.arange(length, dtype=jnp.uint32)
@@ -325,3 +370,20 @@ EMBEDDED = {
         "opinions", opinions.VERSION, opinions.SPLITS, _opinions, ("text",)
     ),
 }
+
+
+TASK = TaskDefinition(
+    configure=configure,
+    source=source,
+    check=check,
+    learn=learn_tokenizer,
+    open=open_run,
+    metrics=("filled",),
+    choices={
+        "data.source": ("phrasebook", "opinions", *FORMS),
+        "data.batching": ("buckets",),
+        "model.tie": ("all",),
+        "tokenizer.kind": ("unigram", "bpe", "word", "file"),  # that have words
+    },
+    ends=2,
+)

@@ -1,20 +1,24 @@
 """Constituency parsing: a sentence in, its tree out (section 6.3).
 
-The tree is written as a line of brackets, and learnt as a translation. Between them
-stand the words (`data.leaves`), which must be copied, or the one symbol XX for each,
-which must be counted. What is written may be no tree: it is repaired, so that every
-sentence has one over its own words, and how often that was needed is told beside the
+The tree is written as a line of brackets, and learned as a translation. Between the
+brackets stand the words (`data.leaves`), which must be copied, or one symbol XX for
+each, which must be counted. The search can be constrained to trees over the sentence's
+words (`decode.well_formed`). What is written without that is repaired, so that every
+sentence has a tree over its own words; how often that was needed stands beside the
 score.
 """
 
 import dataclasses
 import functools
+import pathlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax import decoding
 from transformer_jax.data import trees
 from transformer_jax.data.generated import treebank
 from transformer_jax.data.records import Reading
@@ -25,127 +29,188 @@ from transformer_jax.data.sources import (
     Source,
     add_keys,
 )
-from transformer_jax.data.tokenizer import SPACE
-from transformer_jax.decoding import Options
-from transformer_jax.decoding.constraints import ROOT, Pairs
-from transformer_jax.decoding.engine import DecodeRequest, longest_answer
+from transformer_jax.data.tokenizer import SPACE, Tokenizer
+from transformer_jax.decoding import DecodeRequest, Reply
+from transformer_jax.decoding.constraints import ROOT, TreeConstraint
+from transformer_jax.decoding.engine import longest_answer
 from transformer_jax.errors import Refused, UserError
-from transformer_jax.tasks import translation
+from transformer_jax.keys import key
+from transformer_jax.tasks.parts import seq2seq
+from transformer_jax.tasks.parts.pairs import (
+    PairData,
+    learn_tokenizers,
+    open_tokenizers,
+)
+from transformer_jax.tasks.parts.scoring import Scoring, group_by_tag, texts_of
+from transformer_jax.tasks.parts.writing import Seq2SeqInference
+from transformer_jax.tasks.protocols import Pairs, Say, Task, TaskDefinition
 
-COMPACT = ("unigram", "bpe")  # vocabularies that are told what brackets there are
+COMPACT = ("unigram", "bpe")  # kinds of tokenizer that are told the brackets
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer(translation.Answer):
-    """A bracketed tree, and what had to be repaired to make it one."""
+class Options(decoding.Options):
+    """Set how to search for a tree."""
 
-    repairs: tuple[str, ...] = ()
+    well_formed: bool = key(True, "Parsing: search among trees over the words alone.")
 
-
-class Task(translation.Task):
-    """Sentences, words apart, and linearised trees; two vocabularies."""
-
-    METRICS = ("f1", "exact", "well_formed")
-    IN_PARTS = False
-    WORDS_APART = True
-    CHOICES = {
-        "data.source": ("treebank", "trees", *FORMS),
-        "data.leaves": ("XX", "words"),
-    }
-
-    @classmethod
-    def configure(cls, config: ConfigDict) -> None:
-        add_keys(config.data, "treebank", FIELDS)
-        config.data.leaves = "XX"  # what a word is in the trees that are learnt | words
-        config.tokenizer.shared = False
-        config.model.tie = "decoder"
-        config.checkpoint.best = "f1"
-        config.decode.well_formed = True  # search among trees over the words alone
-
-    @classmethod
-    def find_problems(cls, config: ConfigDict) -> list[str]:
-        problems = super().find_problems(config)
-        settings, words = config.tokenizer, config.data.leaves != trees.WORD
-        if config.decode.well_formed and settings.kind not in ("word", *COMPACT):
+    def find_problems(self) -> list[str]:
+        """List the values that are out of bounds or contradict each other."""
+        problems = super().find_problems()
+        if self.well_formed and (self.no_repeat or self.min_length):
             problems.append(
-                f"decode.well_formed needs brackets that are one piece each, and "
-                f"tokenizer.kind {settings.kind!r} has none: use word, bpe or unigram, "
-                "or False"
+                f"decode.well_formed: a tree over given words obeys neither no_repeat "
+                f"{self.no_repeat} nor min_length {self.min_length}: use 0, or False"
             )
-        if words and not (settings.shared and settings.kind in COMPACT):
-            problems.append(
-                f"data.leaves = {config.data.leaves!r}: words of trees and those of "
-                "sentences share pieces: set tokenizer.shared=True and tokenizer.kind "
-                f"bpe or unigram, not {settings.kind}"
-            )
-        if words and config.data.train_tags:
-            problems.append("data.leaves: a tag is no word of the tree: use XX")
-        if settings.lowercase:
-            problems.append("tokenizer.lowercase: the labels of trees have capitals")
         return problems
 
-    @classmethod
-    def source(cls, config: ConfigDict) -> Source:
-        about = ("treebank", treebank.VERSION, treebank.SPLITS, treebank.generate)
-        readings = {"trees": Reading(_read_tree)}
-        return Source(config.data, embedded=GeneratedSource(*about), readings=readings)
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        form = (self._leaves != trees.WORD) * "-words" + self._compact * "-compact"
-        return super().fingerprint + form
+def configure(config: ConfigDict) -> None:
+    """Add the keys of treebanks."""
+    add_keys(config.data, "treebank", FIELDS)
+    config.data.leaves = "XX"  # what a word is in the trees that are learned | words
+    config.tokenizer.shared = False
+    config.model.tie = "decoder"
+    config.checkpoint.best = "f1"
 
-    @property
-    def _leaves(self) -> str:
-        return self.config.data.leaves
 
-    @classmethod
-    def symbols(cls, config: ConfigDict, records: Any) -> dict[str, list[str]]:
-        """All brackets, where words may fall apart."""
-        brackets: set[str] = set()
-        if config.tokenizer.kind in COMPACT:
-            for record in records:
-                brackets |= {t for t in record["target"].split() if t[0] in "()"}
-        return {**super().symbols(config, records), "target": sorted(brackets)}
-
-    @functools.cached_property
-    def _brackets(self) -> dict[str, int]:
-        """The pieces that are a whole bracket, each with its label."""
-        vocabulary = range(self.target_tokenizer.vocab_size)
-        pieces = enumerate(self.target_tokenizer.pieces(vocabulary))
-        return {p: i for i, p in pieces if re.fullmatch(f"{SPACE}?[()]\\w\\S*", p)}
-
-    @functools.cached_property
-    def pairs(self) -> Pairs:
-        """The pieces that open and close a phrase of each label."""
-        closers = {p: p.replace("(", ")") for p in self._brackets if "(" in p}
-        return tuple(
-            (self._brackets[a], self._brackets[b])
-            for a, b in closers.items()
-            if b in self._brackets
+def check(config: ConfigDict) -> list[str]:
+    """List what cannot work in the keys of treebanks."""
+    problems = []
+    settings, words = config.tokenizer, config.data.leaves != trees.WORD
+    if config.decode.well_formed and settings.kind not in ("word", *COMPACT):
+        problems.append(
+            f"decode.well_formed needs brackets that are one piece each, and "
+            f"tokenizer.kind {settings.kind!r} has none: use word, bpe or unigram, "
+            "or False"
         )
+    if words and not (settings.shared and settings.kind in COMPACT):
+        problems.append(
+            f"data.leaves = {config.data.leaves!r}: words of trees and those of "
+            "sentences share pieces: set tokenizer.shared=True and tokenizer.kind "
+            f"bpe or unigram, not {settings.kind}"
+        )
+    if words and config.data.train_tags:
+        problems.append("data.leaves: a tag is no word of the tree: use XX")
+    if settings.lowercase:
+        problems.append("tokenizer.lowercase: the labels of trees have capitals")
+    return problems
 
-    @functools.cached_property
-    def _compact(self) -> bool:
-        """Whether brackets are pieces by themselves, not words with their space."""
-        return any(piece[0] in "()" for piece in self._brackets)
 
-    def texts(self, record: dict[str, str]) -> dict[str, str]:
-        """The record with its tree as it is to be written; a bracketed one, too."""
+def source(config: ConfigDict) -> Source:
+    """Read the generated treebank, or files of trees."""
+    about = ("treebank", treebank.VERSION, treebank.SPLITS, treebank.generate)
+    readings = {"trees": Reading(_read_tree)}
+    return Source(config.data, embedded=GeneratedSource(*about), readings=readings)
+
+
+def learn(config: ConfigDict, source: Any, folder: pathlib.Path, say: Say) -> None:
+    """Learn the tokenizers; all brackets are one piece each, where words are not."""
+    learn_tokenizers(config, source, folder, say, _brackets_of)
+
+
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with the tokenizers that a run has learned."""
+    source, target = open_tokenizers(config, folder)
+    form = TreeForm(config.data.leaves, target)
+    data = PairData(config, source, target, Options, form.prepare, form.name)
+    inference = functools.partial(TreeInference, form=form)
+    constraint = TreeConstraint(form.pairs) if form.pairs else None
+    return seq2seq.compose(data, inference, TreeScoring(), constraint)
+
+
+class TreeForm:
+    """Write trees as a vocabulary can learn them, and read them again."""
+
+    def __init__(self, leaves: str, tokenizer: Tokenizer):
+        self.leaves, self.tokenizer = leaves, tokenizer
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        # The pieces that are a whole bracket, each with its label.
+        brackets = {
+            piece: i
+            for i, piece in enumerate(pieces)
+            if re.fullmatch(f"{SPACE}?[()]\\w\\S*", piece)
+        }
+        # Whether brackets are pieces by themselves, not words with their space.
+        self.compact = any(piece[0] in "()" for piece in brackets)
+        closers = {p: p.replace("(", ")") for p in brackets if "(" in p}
+        self.pairs = tuple(
+            (brackets[a], brackets[b]) for a, b in closers.items() if b in brackets
+        )
+        words = (leaves != trees.WORD) * "-words"
+        self.name = words + self.compact * "-compact"
+
+    def prepare(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a record with its tree, linearised or bracketed, as it is learned."""
         tree = record["target"]
-        if re.search(r"\)(?=[\s)]|$)", tree):  # a bracket that closes names no label
+        if re.search(r"\)(?=[\s)]|$)", tree):  # a closing bracket without a label
             tree = " ".join(map(trees.linearise, trees.read(tree)))
-        if self._leaves != trees.WORD and trees.WORD in tree.split():
+        if self.leaves != trees.WORD and trees.WORD in tree.split():
             tree = trees.with_words(tree, record["source"].split())
-        return record | {"target": trees.compact(tree) if self._compact else tree}
+        return {**record, "target": trees.compact(tree) if self.compact else tree}
 
-    def _linearised(self, written: str) -> str:
-        """What was written, as trees are linearised."""
-        # What is unknown is written with spaces around it, inside of a word, too.
-        tree = trees.spaced(written.replace(" ⁇ ", "⁇")) if self._compact else written
-        return tree if self._leaves == trees.WORD else trees.without_words(tree)
+    def linearise(self, written: str) -> str:
+        """Return what was written as trees are linearised, without words."""
+        # An unknown piece is written with spaces around it, inside of a word, too.
+        tree = trees.spaced(written.replace(" ⁇ ", "⁇")) if self.compact else written
+        return tree if self.leaves == trees.WORD else trees.without_words(tree)
 
-    def reference(self, record: dict[str, str]) -> str:
+    def outline(self, words: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the arrays of a `TreeConstraint` over these words."""
+        [bracket] = self.tokenizer.pieces(self.pairs[0][:1])
+        # A tree may be read as if a space stood before its first bracket.
+        lead = self.tokenizer.encode(bracket.removeprefix(SPACE))[:-1]
+        outline, begins = list(lead), [False] * len(lead)
+        tree = " ".join([trees.WORD] * len(words))
+        if self.leaves != trees.WORD:
+            tree = trees.with_words(tree, words)
+        for leaf in tree.split():
+            ids = self.tokenizer.encode_inside(f" {leaf}")
+            outline += ids
+            begins += [True] + [False] * (len(ids) - 1)
+        return {"outline": np.array(outline, np.int32), "begins": np.array(begins)}
+
+
+class TreeInference(Seq2SeqInference):
+    """A sentence in, its tree out."""
+
+    def __init__(self, *parts: Any, form: TreeForm):
+        super().__init__(*parts)
+        self.form = form
+
+    def parse(
+        self,
+        line: str,
+        max_length: int = 0,
+        prefix: str = "",
+        number: int = 0,
+        options: decoding.Options | None = None,
+    ) -> DecodeRequest:
+        """Encode a sentence, with the outline of its trees if only they are wanted."""
+        form, options = self.form, options or self.data.options
+        prefix = trees.compact(prefix) if form.compact else prefix
+        request = super().parse(line, max_length, prefix, number, options)
+        well_formed = getattr(options, "well_formed", False)
+        if not (request.source and well_formed and form.pairs):
+            return request
+        if request.prefix:
+            raise Refused("a tree begins with no prefix (decode.well_formed)")
+        arrays = form.outline(line.split())
+        if len(arrays["outline"]) + ROOT > longest_answer(request, options):
+            return request  # no tree fits: what is written is repaired, and counted
+        return dataclasses.replace(request, constraint=arrays)
+
+    def answers(self, *arguments: Any) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, the tree written to it), repaired if need be."""
+        for number, reply in super().answers(*arguments):
+            yield number, restore(reply, self.form.linearise)
+
+
+class TreeScoring(Scoring):
+    """Labelled brackets by EVALB's rules."""
+
+    def reference(self, record: Any) -> str:
+        """Return the bracketed tree of an example, its words included."""
         tree, repairs = _bracketed(record["target"], record["source"])
         if repairs:
             raise UserError(
@@ -156,77 +221,59 @@ class Task(translation.Task):
             )
         return tree
 
-    def parse(
-        self,
-        line: str,
-        max_length: int = 0,
-        prefix: str = "",
-        number: int = 0,
-        options: Options | None = None,
-    ) -> DecodeRequest:
-        prefix = trees.compact(prefix) if self._compact else prefix
-        asked = super().parse(line, max_length, prefix, number, options)
-        options = options or Options(**self.config.decode)
-        asked = dataclasses.replace(asked, text=line)
-        if not (asked.source and options.well_formed and self.pairs):
-            return asked
-        if asked.prefix:
-            raise Refused("a tree begins with no prefix (decode.well_formed)")
-        outline, begins = self._outline(line.split())
-        if len(outline) + ROOT > longest_answer(asked, options):
-            return asked  # no tree fits: what is written is repaired, and counted
-        return dataclasses.replace(asked, outline=outline, begins=begins)
-
-    def _outline(self, words: list[str]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-        """What stands between the brackets, and where a bracket may stand before it."""
-        tokenizer = self.target_tokenizer
-        [bracket] = tokenizer.pieces(self.pairs[0][:1])
-        # A tree may be read as if a space stood before its first bracket.
-        lead = tokenizer.encode(bracket.removeprefix(SPACE))[:-1]
-        outline, begins = list(lead), [False] * len(lead)
-        tree = " ".join([trees.WORD] * len(words))
-        if self._leaves != trees.WORD:
-            tree = trees.with_words(tree, words)
-        for leaf in tree.split():
-            ids = tokenizer.encode_inside(f" {leaf}")
-            outline += ids
-            begins += [True] + [False] * (len(ids) - 1)
-        return tuple(outline), tuple(begins)
-
-    def answers(
-        self, params: Any, items: Sequence[DecodeRequest], mesh: Any, options: Options
-    ) -> Iterator[tuple[int, Answer]]:
-        for number, answer in super().answers(params, items, mesh, options):
-            yield number, _restore(answer, items[number].text, self._linearised)
-
-    def details(self, answer: Answer) -> dict[str, Any]:
-        return {**super().details(answer), "repairs": list(answer.repairs)}
-
-    def score(self, replies: Sequence[Any], references: Sequence[str]) -> dict:
-        whole = sum(not reply.answer.repairs for reply in replies)
-        scores = self.score_texts([reply.text for reply in replies], references)
-        return scores | {"well_formed": 100 * whole / max(len(replies), 1)}
-
-    def score_texts(self, answers: Sequence[str], references: Sequence[str]) -> dict:
-        """Labelled brackets by EVALB's rules, in percent."""
-        guesses, golds = (trees.read("\n".join(s)) for s in (answers, references))
-        found = trees.evaluate(golds, guesses)
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Score trees, in percent; `well_formed` is the share without a repair."""
+        guesses = trees.read("\n".join(texts_of(replies)))
+        found = trees.evaluate(trees.read("\n".join(references)), guesses)
         names = ("precision", "recall", "f1", "exact")
-        return {name: getattr(found, name) for name in names}
+        whole = sum(not reply.details.get("repairs") for reply in replies)
+        share = 100 * whole / max(len(replies), 1)
+        return {name: getattr(found, name) for name in names} | {"well_formed": share}
 
-    def summary(self, scores: dict[str, Any]) -> str:
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Put the scores into words."""
         return (
             f"F1 = {scores['f1']:.2f}  (precision {scores['precision']:.2f}, recall "
             f"{scores['recall']:.2f})  exact {scores['exact']:.1f}%  well-formed "
             f"{scores['well_formed']:.1f}%"
         )
 
-    def panel(self, answers: Sequence[str], records: Any) -> list:
-        return []  # there is one way to count brackets
+    def groups(self, records: Any) -> dict[str, list[int]]:
+        """Group examples by their direction tag, if there are several."""
+        return group_by_tag(records)
+
+
+def restore(reply: Reply, linearise: Any = str) -> Reply:
+    """Make a tree over the words of the line of what was written."""
+    if not reply.line.strip():
+        return dataclasses.replace(reply, details=reply.details | {"repairs": []})
+    text, repairs = _bracketed(linearise(reply.text), reply.line)
+    others = tuple(restore(other, linearise) for other in reply.others)
+    details = dict(reply.details)
+    if others:
+        details["others"] = [{"output": o.text, "score": o.score} for o in others]
+    details["repairs"] = list(repairs)
+    return dataclasses.replace(reply, text=text, others=others, details=details)
+
+
+def _bracketed(linearised: str, sentence: str) -> tuple[str, tuple[str, ...]]:
+    tree, problems = trees.restore(linearised.split(), sentence.split())
+    return str(tree), tuple(f"{what}: {n}" for what, n in sorted(problems.items()))
+
+
+def _brackets_of(config: ConfigDict, records: Any) -> list[str]:
+    """Return all brackets of the targets, where words may fall apart."""
+    if config.tokenizer.kind not in COMPACT:
+        return []
+    found = (t for record in records for t in record["target"].split())
+    return sorted({token for token in found if token[0] in "()"})
 
 
 def _read_tree(line: str) -> list[dict[str, str]]:
-    """A bracketed tree a line, as the Penn Treebank's; one of traces has no words."""
+    """Read a line of bracketed trees, as the Penn Treebank's.
+
+    A tree of nothing but traces has no words, and is left out.
+    """
     found = [trees.clean(tree) for tree in trees.read(line)]
     return [
         {"source": " ".join(trees.words(tree)), "target": trees.linearise(tree)}
@@ -235,18 +282,18 @@ def _read_tree(line: str) -> list[dict[str, str]]:
     ]
 
 
-def _restore(
-    answer: translation.Answer,
-    sentence: str,
-    linearised: Callable[[str], str] = str,
-) -> Answer:
-    if not sentence.strip():
-        return Answer("", 0.0)
-    text, repairs = _bracketed(linearised(answer.text), sentence)
-    others = tuple(_restore(other, sentence, linearised) for other in answer.others)
-    return Answer(text, answer.score, others, repairs)
-
-
-def _bracketed(linearised: str, sentence: str) -> tuple[str, tuple[str, ...]]:
-    tree, problems = trees.restore(linearised.split(), sentence.split())
-    return str(tree), tuple(f"{what}: {n}" for what, n in sorted(problems.items()))
+TASK = TaskDefinition(
+    configure=configure,
+    source=source,
+    check=check,
+    learn=learn,
+    open=open_run,
+    models=("transformer", "recurrent"),
+    metrics=("f1", "exact", "well_formed"),
+    choices={
+        "data.source": ("treebank", "trees", *FORMS),
+        "data.leaves": ("XX", "words"),
+    },
+    options=Options,
+    pairs=Pairs(words_apart=True),
+)

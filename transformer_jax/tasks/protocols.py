@@ -1,4 +1,8 @@
-"""What the rest of the package knows of a task: four small protocols.
+"""Describe what the rest of the package knows of a task.
+
+`TaskDefinition` is what a config and the preparation of data need before there is a
+run; one stands at the end of each task's file. `Task` is an opened run's task, in four
+parts:
 
     data        records → rows of a store → batches
     objective   parameters and batches → sums of the loss
@@ -6,10 +10,13 @@
     scoring     replies and references → scores, in numbers and in words
 
 Training needs `data` and `objective`, prediction `inference`, evaluation all four. What
-only some tasks can do (score a given pair, align it, show its attention, embed a
-sentence) is an optional protocol of `task.inspector`, asked for with `isinstance`.
+only some tasks offer (split a long line, compare two systems, score a given pair, align
+it, show its attention, embed a sentence) is an optional protocol of a part or of
+`task.inspector`, asked for with `isinstance`.
 """
 
+import dataclasses
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,14 +26,17 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax.data.batches import Batch
+from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
-from transformer_jax.scores import Score
+from transformer_jax.scores import Comparison, Score
 
 Record = Mapping[str, Any]  # an example as its source gives it
 Row = Mapping[str, Any]  # an example as a store holds it
+Say = Callable[[str], None]
 
 
 @runtime_checkable
@@ -35,7 +45,7 @@ class Data(Protocol):
 
     fingerprint: str  # of all that decides the encoding
     filter_fingerprint: str  # of all that decides what training leaves out
-    tokenizers: Mapping[str, Tokenizer]  # of the columns that can be sampled anew
+    texts: TextColumns | None  # whose segmentation can be sampled anew
     vocabularies: Mapping[str, Tokenizer]  # of the embedding tables, by their names
 
     def columns_for(self, records: Any) -> Mapping[str, Column]:
@@ -91,17 +101,9 @@ class Inference(Protocol):
         max_length: int = 0,
         prefix: str = "",
         number: int = 0,
-        options: Any = None,
-    ) -> Any:
+        options: Options | None = None,
+    ) -> DecodeRequest:
         """Make a request of a line, or raise `Refused` with the reason."""
-        ...
-
-    def split(self, line: Any, max_length: int) -> list[Any]:
-        """Divide a line that is too long into parts, if the task can."""
-        ...
-
-    def join(self, answers: Sequence[Any]) -> Any:
-        """Join the answers to the parts of one line."""
         ...
 
     def question(self, record: Record) -> Any:
@@ -109,39 +111,29 @@ class Inference(Protocol):
         ...
 
     def answers(
-        self, params: Any, items: Sequence[Any], mesh: Mesh, options: Any
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield (number of a request, its answer) as they are found."""
-        ...
-
-    def render(self, answer: Any) -> str:
-        """Write an answer as one line of text."""
-        ...
-
-    def details(self, answer: Any) -> dict[str, Any]:
-        """Return what `--format=jsonl` says beside the text."""
-        ...
-
-    def context(self, turns: Sequence[str]) -> tuple[str, int]:
-        """Return what is read of a session so far, and how many turns are not."""
+        self,
+        params: Any,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, its reply) as they are found."""
         ...
 
 
 @runtime_checkable
 class Scoring(Protocol):
-    """Judge the answers to a split."""
-
-    METRICS: tuple[str, ...]  # scores of which more is better
+    """Judge the replies to a split."""
 
     def reference(self, record: Record) -> str:
         """Return the right answer of an example."""
         ...
 
-    def answered(self, records: Any) -> int:
+    def count_answered(self, records: Any) -> int:
         """Count the examples that must be answered to judge a split."""
         ...
 
-    def score_texts(self, replies: Sequence[Any], references: Sequence[str]) -> dict:
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
         """Score replies by the metrics of the task."""
         ...
 
@@ -149,13 +141,17 @@ class Scoring(Protocol):
         """Put the scores of the task into words, for a log line."""
         ...
 
-    def panel(self, answers: Sequence[str], records: Any) -> list[Score]:
-        """Return every reading of the same answers that may be published."""
+    def readings(self, answers: Sequence[str], records: Any) -> list[Score]:
+        """Score the same answers by every protocol that published figures use."""
+        ...
+
+    def groups(self, records: Any) -> Mapping[str, Sequence[int]]:
+        """Return the numbers of the examples to be scored apart, by group."""
         ...
 
 
-@runtime_checkable
-class Task(Protocol):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
     """A use of a model, opened for one run."""
 
     config: ConfigDict
@@ -163,12 +159,49 @@ class Task(Protocol):
     objective: Objective
     inference: Inference
     scoring: Scoring
-    inspector: Any  # implements those of the protocols below that the task can offer
+    inspector: Any = None  # implements those optional protocols that the task offers
+
+
+@runtime_checkable
+class SplitsLines(Protocol):
+    """Inference that can answer a long line part by part."""
+
+    def split(self, line: str, max_length: int) -> list[str]:
+        """Divide a line that has more pieces than allowed."""
+        ...
+
+    def join(self, replies: Sequence[Reply]) -> Reply:
+        """Join the replies to the parts of one line."""
+        ...
+
+
+@runtime_checkable
+class Converses(Protocol):
+    """Inference that reads what was said before."""
+
+    def context(self, turns: Sequence[str]) -> tuple[str, int]:
+        """Return what is read of a session so far, and how many turns are not."""
+        ...
+
+
+@runtime_checkable
+class Comparable(Protocol):
+    """Scoring that can tell whether two systems differ by more than chance."""
+
+    def compare(
+        self, other: Any, systems: Mapping[str, list[str]], references: list[str]
+    ) -> list[Comparison]:
+        """Compare two systems' answers; `other` is the second one's scoring."""
+        ...
 
 
 @runtime_checkable
 class ReadsPairs(Protocol):
     """Score given targets as the answers to their sources."""
+
+    def check_length(self, side: str, text: str, max_length: int) -> list[int]:
+        """Return the pieces of a text, or refuse one that has too many."""
+        ...
 
     def read(self, params: Any, pairs: Sequence[tuple[str, str]], mesh: Mesh) -> list:
         """Return a reading of each (source, target) pair."""
@@ -188,6 +221,10 @@ class Aligns(ReadsPairs, Protocol):
 class Embeds(Protocol):
     """Represent a line by one vector."""
 
+    def check_length(self, side: str, text: str, max_length: int) -> list[int]:
+        """Return the pieces of a text, or refuse one that has too many."""
+        ...
+
     def vectors(self, params: Any, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
         """Return vectors [lines, D]."""
         ...
@@ -200,6 +237,42 @@ class ShowsAttention(Protocol):
     def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
         """Return weights [layers, heads, queries, keys] by kind of attention."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Describe examples that are pairs of texts, `source` and `target`."""
+
+    words_apart: bool = False  # punctuation stands apart from words, as in treebanks
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskDefinition:
+    """A task before it is opened: its keys, its data, and what it learns from them."""
+
+    configure: Callable[[ConfigDict], None]  # adds and removes keys of a base config
+    source: Callable[[ConfigDict], Any]  # where examples come from
+    learn: Callable[[ConfigDict, Any, pathlib.Path, Say], None]  # writes the tokenizer
+    open: Callable[[ConfigDict, pathlib.Path], Task]  # with what was learned
+    models: tuple[str, ...] = ("transformer",)
+    metrics: tuple[str, ...] = ()  # of which more is better
+    choices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    ends: int = 1  # pieces that an example has beside those of its text
+    options: type[Options] = Options  # of `config.decode`
+    evaluation: type | None = None  # keys of `config.eval` that `evaluate` can change
+    pairs: Pairs | None = None
+    check: Callable[[ConfigDict], list[str]] = lambda config: []  # keys of its own
+
+    def find_problems(self, config: ConfigDict) -> list[str]:
+        """List what cannot work in the task's part of a config."""
+        return [*self.source(config).find_problems(), *self.check(config)]
+
+    def create(
+        self, config: ConfigDict, source: Any, folder: pathlib.Path, say: Say = print
+    ) -> Task:
+        """Learn what the folder does not hold yet, then open the task."""
+        self.learn(config, source, folder, say)
+        return self.open(config, folder)
 
 
 def require(task: Task, protocol: type, member: str) -> Any:

@@ -12,7 +12,7 @@ import jax
 
 from transformer_jax import sharding
 from transformer_jax.data.batches import Buckets
-from transformer_jax.decoding import answering
+from transformer_jax.decoding import Reply, answering
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.scores import Score
@@ -22,7 +22,8 @@ from transformer_jax.training.prepare import Split
 
 SHAPES, LENGTH_MULTIPLE = 2, 8
 
-SCHEMA = 1  # of an entry in scores.json; entries without one are older
+# Of an entry in scores.json: 2 has `groups` where 1 had `by_tag`; older ones have none.
+SCHEMA = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Evaluation:
     @functools.cached_property
     def readings(self) -> list[Score]:
         """Read the same answers by every protocol that published figures use."""
-        return self.task.scoring.panel(self.answers, self.records)
+        return self.task.scoring.readings(self.answers, self.records)
 
     @property
     def references(self) -> list[str]:
@@ -117,7 +118,7 @@ class Evaluator:
     def choose(self, limit: int) -> list[int]:
         """The numbers of the records that are answered; 0: all that judge the split."""
         return evenly_spaced(
-            limit or self.task.scoring.answered(self.records), len(self.records)
+            limit or self.task.scoring.count_answered(self.records), len(self.records)
         )
 
     def free_running(
@@ -134,21 +135,18 @@ class Evaluator:
         scores = task.scoring.score(
             replies, [task.scoring.reference(r) for r in records]
         )
-        if by_tag := self._by_tag(records, replies):
-            scores["by_tag"] = by_tag
+        if groups := self._score_groups(records, replies):
+            scores["groups"] = groups
         return scores, [reply.text for reply in replies]
 
-    def _by_tag(self, records: Sequence[dict], replies: Sequence[Any]) -> dict:
-        """The scores of each tag's examples; none if all are of one."""
-        groups: dict[str, list[int]] = {}
-        for i, record in enumerate(records):
-            groups.setdefault(getattr(record.get("source"), "tag", ""), []).append(i)
-        found = {}
-        for tag, members in sorted(groups.items()) if len(groups) > 1 else ():
-            references = [self.task.scoring.reference(records[i]) for i in members]
-            scores = self.task.scoring.score([replies[i] for i in members], references)
-            summary = self.task.scoring.summary(scores)
-            found[tag] = {**scores, "examples": len(members), "summary": summary}
+    def _score_groups(self, records: Sequence[Any], replies: Sequence[Reply]) -> dict:
+        """Score groups of examples apart, where the task has any."""
+        scoring, found = self.task.scoring, {}
+        for name, members in scoring.groups(records).items():
+            references = [scoring.reference(records[i]) for i in members]
+            scores = scoring.score([replies[i] for i in members], references)
+            summary = scoring.summary(scores)
+            found[name] = {**scores, "examples": len(members), "summary": summary}
         return found
 
 
@@ -165,12 +163,12 @@ def answer_all(
     records: Sequence[dict],
     options: Any,
     progress: Callable[[int, int], None],
-) -> list[answering.Reply]:
+) -> list[Reply]:
     """An answer to each example: one that is refused ends the evaluation."""
     questions = [task.inference.question(record) for record in records]
     replies = []
     for reply in answering.reply(
-        task, params, mesh, questions, options, progress=progress
+        task.inference, params, mesh, questions, options, progress=progress
     ):
         if reply.error:
             shown = textwrap.shorten(questions[len(replies)], 60)

@@ -73,7 +73,8 @@ def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> P
     for note in dict.fromkeys(n for r in records.values() for n in r.notes):
         say(f"note       {note}")
     task = _create_task(config, source, folder, say)
-    for size in {t.vocab_size for t in task.data.tokenizers.values()}:
+    texts = task.data.texts
+    for size in {t.vocab_size for t in texts.tokenizers.values()} if texts else ():
         asked = config.tokenizer.vocab_size
         learnt = config.tokenizer.kind not in ("byte", "file")
         if learnt and not config.train.initial and size < asked:
@@ -162,15 +163,13 @@ class Planned:
 def make_plan(config: ConfigDict, task: Any, train: Split) -> Planned:
     lengths, sampler = task.data.lengths(train.store), None
     real = lengths
-    if task.data.tokenizers and config.tokenizer.sampling:
+    if task.data.texts and config.tokenizer.sampling:
         sampler = Sampler(
-            task.data.tokenizers,
+            task.data.texts,
             train.records,
             config.tokenizer.sampling,
             config.seed,
-            config.data.max_length + task.data.ENDS,
-            task.data.texts,
-            task.data.framed,
+            config.data.max_length,
         )
         growth = sampler.growth(train.store)
         real = lengths * growth

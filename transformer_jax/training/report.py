@@ -1,4 +1,4 @@
-"""Put the scores of a run into words: its last lines, and the scores of each tag."""
+"""Put the scores of a run into words: its last lines, and those of groups."""
 
 from typing import Any
 
@@ -6,11 +6,12 @@ from transformer_jax import cli
 from transformer_jax.training import log as metrics
 
 
-def lines_by_tag(scores: dict[str, Any]) -> list[str]:
-    """What each tag's examples score, where there are several tags."""
+def group_lines(scores: dict[str, Any]) -> list[str]:
+    """Put the scores of groups of examples into words, where there are any."""
+    groups = scores.get("groups", scores.get("by_tag", {}))  # the name in older runs
     return [
-        f"  {tag or 'no tag'}: {found['summary']}  ({found['examples']} examples)"
-        for tag, found in scores.get("by_tag", {}).items()
+        f"  {name or 'no tag'}: {found['summary']}  ({found['examples']} examples)"
+        for name, found in groups.items()
     ]
 
 
@@ -27,7 +28,7 @@ def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> 
             f"{split}: {summary}  {metrics.in_words(scores, summary)}  "
             f"({scores['examples']} examples, {result['weights']} parameters)"
         )
-        for line in lines_by_tag(scores):
+        for line in group_lines(scores):
             print(line)
     print(
         f'try it: echo "…" | python -m transformer_jax.predict --workdir {folder.path}',

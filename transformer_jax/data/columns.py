@@ -1,0 +1,34 @@
+"""Encode the texts of a record as columns of pieces."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.ids import EOS
+
+
+@dataclasses.dataclass(frozen=True)
+class TextColumns:
+    """Encode the texts of records, a column for each tokenizer."""
+
+    tokenizers: Mapping[str, Tokenizer]  # by the column, which is a key of the records
+    begin: tuple[int, ...] = ()  # tokens before the pieces of every text
+    end: tuple[int, ...] = (EOS,)  # and behind them
+    prepare: Callable[[Any], Any] = lambda record: record  # before it is encoded
+
+    def frame(self, ids: Sequence[int]) -> list[int]:
+        """Put the tokens around the pieces of a text."""
+        return [*self.begin, *ids, *self.end]
+
+    def encode(self, records: Sequence[Any]) -> list[dict[str, list[int]]]:
+        """Encode several records at once."""
+        records = [self.prepare(record) for record in records]
+        columns = [
+            map(self.frame, tokenizer.encode_all([r[name] for r in records]))
+            for name, tokenizer in self.tokenizers.items()
+        ]
+        names = tuple(self.tokenizers)
+        return [
+            dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)
+        ]

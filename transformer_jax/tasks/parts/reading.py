@@ -1,0 +1,148 @@
+"""Look inside a model that read a source and a given target."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from transformer_jax.data import tokenizer as tokenizers
+from transformer_jax.data.sources import FIELDS
+from transformer_jax.decoding.engine import pad_length
+from transformer_jax.decoding.forward import PairScorer
+from transformer_jax.errors import UserError
+from transformer_jax.ids import BOS, EOS
+from transformer_jax.tasks.parts.pairs import PairData
+from transformer_jax.tasks.parts.text import (
+    attention_of,
+    check_length,
+    check_positions,
+)
+
+NO_ATTENTION = "model.attention is 'none' in this run: no word attends to another"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A pair that was read: its pieces, ends included, and what came of it."""
+
+    source: Sequence[int]
+    target: Sequence[int]
+    log_probs: np.ndarray  # of each target piece
+    attention: np.ndarray  # [target, source], the last layer's mean; or [target, 0]
+
+
+class PairInspector:
+    """Score, align and embed pairs, and show what attends to what."""
+
+    def __init__(self, data: PairData, module: Any, too_long: str):
+        self.data, self.config, self.module = data, data.config, module
+        self.too_long = too_long
+        self._scorers: dict[Mesh, PairScorer] = {}
+
+    def check_length(self, side: str, text: str, max_length: int) -> list[int]:
+        """Return the pieces of a text, or refuse one that has too many."""
+        tokenizer = self.data.texts.tokenizers[side]
+        return check_length(tokenizer, text, max_length, self.too_long)
+
+    def read(
+        self, params: Any, pairs: Sequence[tuple[str, str]], mesh: Mesh
+    ) -> list[Reading]:
+        """Read each target as the answer to its source."""
+        rows = self.data.encode([dict(zip(FIELDS, p, strict=True)) for p in pairs])
+        encoded = [(row["source"], row["target"]) for row in rows]
+        longest = max((len(side) for pair in encoded for side in pair), default=0)
+        check_positions(self.config, longest, "a side of a pair")
+        readings: list[Any] = [None] * len(pairs)
+        for i, log_probs, attention in self.scorer(mesh).pairs(params, encoded):
+            readings[i] = Reading(*encoded[i], log_probs, attention)
+        return readings
+
+    def align(self, reading: Reading) -> list[tuple[int, int]]:
+        """Return a (source word, target word), both from 0, for each target word.
+
+        The source word is the one that the target word's pieces attend to most.
+        """
+        if not reading.attention.shape[1]:
+            raise UserError(NO_ATTENTION)
+        sides = (
+            (self.data.source_tokenizer, reading.source),
+            (self.data.target_tokenizer, reading.target),
+        )
+        words = [tokenizers.number_words(t, ids[:-1]) for t, ids in sides]
+        if not all(map(len, words)):
+            return []
+        attended = np.zeros((words[1].max() + 1, words[0].max() + 1))
+        rows, columns = np.meshgrid(words[1], words[0], indexing="ij")
+        np.add.at(attended, (rows, columns), reading.attention[:-1, :-1])
+        return [(int(s), t) for t, s in enumerate(attended.argmax(axis=1))]
+
+    def vectors(self, params: Any, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
+        """Return [lines, D]: the mean of the encoder's output over a line's pieces."""
+        sources = [[*self.data.source_tokenizer.encode(line), EOS] for line in lines]
+        longest = max(map(len, sources), default=0)
+        check_positions(self.config, longest, "a line")
+        found = np.zeros((len(lines), self.config.model.d_model), np.float32)
+        for i, vector in self.scorer(mesh).vectors(params, sources):
+            found[i] = vector
+        return found
+
+    def scorer(self, mesh: Mesh) -> PairScorer:
+        """Return the scorer of a mesh, which keeps what it has compiled."""
+        if mesh not in self._scorers:
+            sizes = self.config.eval.batch_rows, self.config.data.row_multiple
+            self._scorers[mesh] = PairScorer(self.module, mesh, *sizes, pad_length)
+        return self._scorers[mesh]
+
+    def pieces(self, source: str, target: str) -> tuple[list[str], list[str]]:
+        """Return the pieces that the encoder and the decoder read, ends included."""
+        source_ids, target_ids = self._inputs(source, target)
+        return (
+            self.data.source_tokenizer.pieces(source_ids),
+            self.data.target_tokenizer.pieces(target_ids),
+        )
+
+    def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
+        """Return weights [layers, heads, queries, keys] while a target is read.
+
+        Of `encoder`, `decoder` and `cross`, those that the model has.
+        """
+        inputs = self._inputs(source, target)
+        source_ids, target_ids = (jnp.asarray([ids]) for ids in inputs)
+        longest = max(source_ids.size, target_ids.size)
+        check_positions(self.config, longest, "a sentence")
+        outputs = self.module.apply(
+            {"params": params},
+            source_ids,
+            target_ids,
+            jnp.ones_like(source_ids),
+            jnp.ones_like(target_ids),
+        )
+        found = {
+            "encoder": outputs.encoder_attention,
+            "decoder": outputs.self_attention,
+            "cross": outputs.cross_attention,
+        }
+        if not any(found.values()):
+            raise UserError(NO_ATTENTION)
+        return {kind: attention_of(w) for kind, w in found.items() if w}
+
+    def _inputs(self, source: str, target: str) -> tuple[list[int], list[int]]:
+        """Return what the encoder and, teacher-forced, the decoder read."""
+        [row] = self.data.encode([{"source": source, "target": target}])
+        return row["source"], [BOS, *row["target"][:-1]]
+
+
+class EncoderInspector:
+    """Show what attends to what in an encoder that reads one text."""
+
+    def __init__(self, inference: Any, module: Any):
+        self.inference, self.module = inference, module
+
+    def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
+        """Return weights [layers, heads, queries, keys], of `encoder` alone."""
+        tokens = jnp.asarray([self.inference.parse(source).source])
+        outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
+        return {"encoder": attention_of(outputs.encoder_attention)}

@@ -1,0 +1,101 @@
+"""Scoring that several tasks share."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from transformer_jax import scores
+from transformer_jax.decoding import Reply
+
+
+class Scoring:
+    """What most scoring parts share: every example judges, and none stands apart."""
+
+    def count_answered(self, records: Any) -> int:
+        """Count all examples."""
+        return len(records)
+
+    def readings(self, answers: Sequence[str], records: Any) -> list[scores.Score]:
+        """Return nothing: there is one way to score these answers."""
+        return []
+
+    def groups(self, records: Any) -> dict[str, list[int]]:
+        """Return nothing: no examples are scored apart."""
+        return {}
+
+
+class BleuScoring(Scoring):
+    """BLEU and chrF of targets, each with its signature."""
+
+    def __init__(self, lowercase: bool):
+        self.lowercase = lowercase  # whether the system cannot write capitals
+
+    def reference(self, record: Any) -> str:
+        """Return the target of an example."""
+        return record["target"]
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Score by BLEU and chrF; without case if there are no capitals."""
+        return scores.headline(texts_of(replies), references, self.lowercase)
+
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Put BLEU and chrF into words."""
+        return (
+            f"BLEU = {scores['bleu']:.2f}  chrF = {scores['chrf']:.2f}  "
+            f"({scores['bleu_signature']})"
+        )
+
+    def groups(self, records: Any) -> dict[str, list[int]]:
+        """Group examples by their direction tag, if there are several."""
+        return group_by_tag(records)
+
+    def compare(
+        self, other: Any, systems: Mapping[str, list[str]], references: list[str]
+    ) -> list[scores.Comparison]:
+        """Compare by BLEU and chrF; without case if neither system writes capitals."""
+        lowercase = self.lowercase and other.lowercase
+        return scores.compare(systems, references, lowercase=lowercase)
+
+
+class LabelScoring(Scoring):
+    """Accuracy and F1 of labels."""
+
+    def reference(self, record: Mapping[str, Any]) -> str:
+        """Return the label of an example."""
+        return str(record["label"]).strip()
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Score labels by their names."""
+        return score_labels(texts_of(replies), references)
+
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Put the scores into words."""
+        return f"accuracy = {scores['accuracy']:.2%}  F1 = {scores['f1']:.2%}"
+
+
+def texts_of(replies: Sequence[Reply]) -> list[str]:
+    """Return the text of each reply."""
+    return [reply.text for reply in replies]
+
+
+def group_by_tag(records: Any) -> dict[str, list[int]]:
+    """Return the numbers of the records by the tag of their source; {} of one tag."""
+    groups: dict[str, list[int]] = {}
+    for i, record in enumerate(records):
+        groups.setdefault(getattr(record["source"], "tag", ""), []).append(i)
+    if len(groups) < 2:
+        return {}
+    return {tag or "no tag": members for tag, members in sorted(groups.items())}
+
+
+def score_labels(answers: Sequence[str], references: Sequence[str]) -> dict:
+    """Return accuracy, and F1 averaged over the labels of the references."""
+    pairs = list(zip(answers, references, strict=True))
+    f1s = []
+    for label in sorted({*references}):
+        both = sum(a == r == label for a, r in pairs)
+        either = sum((a == label) + (r == label) for a, r in pairs)
+        f1s.append(2 * both / either)
+    right = sum(a == r for a, r in pairs)
+    return {"accuracy": right / max(len(pairs), 1), "f1": float(np.mean(f1s))}

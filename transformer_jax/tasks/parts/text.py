@@ -1,0 +1,145 @@
+"""Text as the tasks share it: one vocabulary, and the limits of learned positions."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+from ml_collections import ConfigDict
+
+from transformer_jax import losses
+from transformer_jax.data import tokenizer as tokenizers
+from transformer_jax.data.store import Store
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import Refused
+from transformer_jax.ids import BOS, PAD
+from transformer_jax.models.recurrent import RecurrentConfig
+from transformer_jax.models.transformer_config import TransformerConfig
+from transformer_jax.tasks.protocols import Say
+
+TEXT_FILE = "text.model"  # in the tokenizer's folder
+
+
+def learn_tokenizer(
+    config: ConfigDict, source: Any, folder: pathlib.Path, say: Say
+) -> None:
+    """Learn the tokenizer from the training text, unless the folder has it."""
+    if not (folder / TEXT_FILE).exists():
+        settings, records = config.tokenizer, source.read("train")
+        made = tokenizers.make(settings, records, ("text",), settings.file, [], say)
+        folder.mkdir(parents=True, exist_ok=True)
+        made.save(folder / TEXT_FILE)
+
+
+def open_tokenizer(folder: pathlib.Path) -> Tokenizer:
+    """Open the tokenizer that a run has learned."""
+    return Tokenizer.load(folder / TEXT_FILE)
+
+
+def check_positions(
+    config: ConfigDict, needed: int, what: str, way_out: str = "shorten it"
+) -> None:
+    """Refuse what is longer than a table of learned positions."""
+    model = config.model
+    if model.get("positions") == "learned" and needed > model.max_positions:
+        raise Refused(
+            f"{what} needs {needed} positions, but there are model.max_positions "
+            f"{model.max_positions} of them: {way_out}, or train with more"
+        )
+
+
+def check_length(
+    tokenizer: Tokenizer, text: str, max_length: int, way_out: str
+) -> list[int]:
+    """Return the pieces of a text, or refuse one that has more than `max_length`.
+
+    0 allows any number.
+    """
+    pieces = tokenizer.encode(text)
+    if max_length and len(pieces) > max_length:
+        raise Refused(
+            f"{len(pieces)} pieces are more than the {max_length} allowed: {way_out}"
+        )
+    return pieces
+
+
+class TextData:
+    """What the data parts share that hold one text a record."""
+
+    texts = None
+    filter_fingerprint = ""
+
+    def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
+        self.config, self.tokenizer = config, tokenizer
+        self.fingerprint = f"{config.task}-{tokenizer.fingerprint}"
+        self.vocabularies = {"embedding": tokenizer}
+
+    def make_filter(self) -> Any:
+        """Make a filter that leaves no example out."""
+        return lambda record, row: None
+
+    def lengths(self, store: Store) -> np.ndarray:
+        """Return the lengths [examples, 1] of the texts."""
+        lengths = store.lengths("text")[:, None]
+        check_positions(self.config, int(lengths.max(initial=0)), "an example")
+        return lengths
+
+
+def init_text_model(module: Any, key: Array) -> Any:
+    """Draw fresh parameters of a model that reads one text."""
+    tokens = jnp.ones((1, 1), jnp.int32)
+    return module.init(key, tokens, tokens)["params"]
+
+
+def dropout_rngs(key: Array | None) -> dict[str, Any]:
+    """Return the arguments of a linen module that decide on dropout."""
+    return {"train": key is not None, "rngs": key if key is None else {"dropout": key}}
+
+
+def segments(tokens: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Return 1 for each token and 0 for padding."""
+    return (tokens != PAD).astype(jnp.int32)
+
+
+def shift_right(
+    target: Int[Array, "B T"], positions: Int[Array, "B T"] | None = None
+) -> Int[Array, "B T"]:
+    """Return the decoder's input: the start token, then the target without its last.
+
+    In a packed row every example has its own start, where its positions begin.
+    """
+    shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+    return shifted if positions is None else jnp.where(positions == 0, BOS, shifted)
+
+
+def attention_of(weights: Sequence[Array]) -> np.ndarray:
+    """Stack the weights of one sentence, [layers, heads, queries, keys]."""
+    return np.stack([np.asarray(w[0]) for w in jax.device_get(weights)])
+
+
+def mean_sums(sums: losses.Sums, *names: str) -> dict[str, float]:
+    """Divide sums, and keep only the means of these names (default: all)."""
+    found = losses.means(sums)
+    return {name: found[name] for name in names or found}
+
+
+def sizes(
+    config: ConfigDict, target_vocab: int = 0, source_vocab: int = 0
+) -> TransformerConfig | RecurrentConfig:
+    """Return the config's sizes of a model, with vocabularies of padded rows."""
+    kind = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
+    kind = kind[config.model.name]
+    values = {"encoder_layers": 0, "decoder_layers": 0, **config.model}
+    known = {field.name for field in dataclasses.fields(kind)}
+    multiple = config.tokenizer.row_multiple if "tokenizer" in config else 1
+    return kind(
+        vocab_size=target_vocab,
+        vocab_rows=-(-target_vocab // multiple) * multiple,
+        source_vocab_size=source_vocab,
+        source_vocab_rows=-(-source_vocab // multiple) * multiple,
+        **{name: value for name, value in values.items() if name in known},
+    )

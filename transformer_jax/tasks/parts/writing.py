@@ -1,0 +1,128 @@
+"""Inference of models that write: requests through the engine, hypotheses to text."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding import (
+    Constraint,
+    DecodeRequest,
+    Options,
+    Reply,
+)
+from transformer_jax.decoding.engine import Engine, positions_needed
+from transformer_jax.decoding.requests import one_line
+from transformer_jax.ids import EOS
+from transformer_jax.tasks.parts.pairs import SHORTER, PairData
+from transformer_jax.tasks.parts.text import check_length, check_positions
+
+TOO_LONG = "raise --max_input"
+
+
+class Written(NamedTuple):
+    """A text that a model wrote, its given beginning included."""
+
+    text: str
+    score: float  # log-probability of what was added, length-penalised
+
+
+class Writer:
+    """A model that writes, its engine on each mesh, and its tokenizer."""
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        module: Any,
+        tokenizer: Tokenizer,
+        constraint: Constraint | None = None,
+    ):
+        self.module, self.tokenizer, self.constraint = module, tokenizer, constraint
+        self.sizes = config.eval.batch_rows, config.data.row_multiple
+        self._engines: dict[Mesh, Engine] = {}
+
+    def engine(self, mesh: Mesh) -> Engine:
+        """Return the engine of a mesh, which keeps what it has compiled."""
+        if mesh not in self._engines:
+            self._engines[mesh] = Engine(
+                self.module, mesh, *self.sizes, self.constraint
+            )
+        return self._engines[mesh]
+
+    def write(
+        self,
+        params: Any,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, list[Written]]]:
+        """Yield (number of a request, the texts written to it, best first)."""
+        for number, found in self.engine(mesh).search(params, requests, options):
+            begun = requests[number].prefix
+            yield (
+                number,
+                [
+                    Written(self.tokenizer.decode([*begun, *h.tokens]), h.score)
+                    for h in found
+                ],
+            )
+
+
+class Seq2SeqInference:
+    """A source in, the target out."""
+
+    too_long = TOO_LONG  # the way out for a line of too many pieces
+
+    def __init__(self, data: PairData, writer: Writer):
+        self.data, self.writer = data, writer
+
+    def parse(
+        self,
+        line: str,
+        max_length: int = 0,
+        prefix: str = "",
+        number: int = 0,
+        options: Options | None = None,
+    ) -> DecodeRequest:
+        """Encode a line; its number decides what is drawn by chance."""
+        if not line.strip():
+            return DecodeRequest(line=line)
+        tokenizer = self.data.source_tokenizer
+        pieces = check_length(tokenizer, line, max_length, self.too_long)
+        begun = self.data.target_tokenizer.encode(prefix) if prefix else []
+        request = DecodeRequest((*pieces, EOS), tuple(begun), number, line)
+        needed = positions_needed(request, options or self.data.options)
+        what = f"a line of {len(pieces)} pieces with its longest answer"
+        check_positions(self.data.config, needed, what, SHORTER)
+        return request
+
+    def question(self, record: Any) -> str:
+        """Return the source of an example."""
+        return record["source"]
+
+    def answers(
+        self,
+        params: Any,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, its reply) as found; blank lines stay blank."""
+        for number, request in enumerate(requests):
+            if not request.source:
+                yield number, Reply(request.line, score=0.0, details={"score": 0.0})
+        places = [i for i, request in enumerate(requests) if request.source]
+        asked = [requests[i] for i in places]
+        for number, texts in self.writer.write(params, asked, mesh, options):
+            yield places[number], make_reply(asked[number].line, texts)
+
+
+def make_reply(line: str, texts: Sequence[Written]) -> Reply:
+    """Make a reply of the texts written to a line, the best one first."""
+    best, *others = (Reply(line, one_line(t.text), t.score) for t in texts)
+    details: dict[str, Any] = {"score": best.score}
+    if others:
+        details["others"] = [{"output": o.text, "score": o.score} for o in others]
+    return Reply(line, best.text, best.score, tuple(others), details)
