@@ -88,7 +88,7 @@ def alone_and_together(run, lines):
         other = ties = 0
         worst = 0.0
         for one, many in zip(alone, together, strict=True):
-            scores = one.answer.score, many.answer.score
+            scores = one.score, many.score
             distance = abs(scores[0] - scores[1]) / max(abs(scores[0]), 1e-9)
             if one.text == many.text:
                 worst = max(worst, distance)

@@ -147,7 +147,7 @@ def load_huggingface(args: argparse.Namespace):
 
     torch.set_num_threads(os.cpu_count())
     run, model = make_marian(args.workdir)
-    source, target = run.task.source_tokenizer, run.task.target_tokenizer
+    source, target = run.task.data.source_tokenizer, run.task.data.target_tokenizer
 
     def translate(lines, beams):
         rows = [[*source.encode(line), 3] for line in lines]
@@ -181,7 +181,7 @@ def make_marian(workdir: str):
 
     run = transformer_jax.load(workdir)
     c, params = run.config.model, _numpy(run.params)
-    size = run.task.target_tokenizer.vocab_size
+    size = run.task.data.target_tokenizer.vocab_size
     model = MarianMTModel(
         MarianConfig(
             vocab_size=size, d_model=c.d_model, encoder_layers=c.encoder_layers,

@@ -132,7 +132,7 @@ def write_peer(config: ConfigDict, folder: pathlib.Path) -> str:
         for side in ("source", "target"):
             text = "".join(f"{record[side]}\n" for record in records)
             (folder / f"{split}.{side}").write_text(text)
-    model = prepared.task.target_tokenizer.model
+    model = prepared.task.data.target_tokenizer.model
     (folder / "pieces.model").write_bytes(model)
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
     names = [pieces.id_to_piece(i) for i in range(EOS + 1, pieces.get_piece_size())]

@@ -53,7 +53,7 @@ def by_length(workdir: pathlib.Path, args: argparse.Namespace) -> str:
     sources = [pair.source for pair in pairs]
     answers = run.predict(sources)
     bounds = (0, args.longest, args.longest * 3 // 2, 10_000)
-    lengths = [len(run.task.source_tokenizer.encode(s)) for s in sources]
+    lengths = [len(run.task.data.source_tokenizer.encode(s)) for s in sources]
     words = []
     for least, most in zip(bounds, bounds[1:], strict=False):
         group = [i for i, n in enumerate(lengths) if least < n <= most]

@@ -16,7 +16,6 @@ import pathlib
 import statistics
 import sys
 import time
-import types
 from collections.abc import Callable, Sequence
 
 import flax.linen as nn
@@ -32,7 +31,9 @@ from transformer_jax.ids import EOS
 from transformer_jax.runs import environment
 from transformer_jax.runs.checkpoint import TrainState
 from transformer_jax.runs.run import Run
-from transformer_jax.tasks.translation import Task, segments, shift_right
+from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
+from transformer_jax.tasks.parts.seq2seq import build
+from transformer_jax.tasks.parts.text import segments, shift_right
 from transformer_jax.train import train_step
 from transformer_jax.visualize import figures
 
@@ -87,7 +88,7 @@ def draw_reach(args: argparse.Namespace) -> None:
     curves = {}
     for path in args.runs:
         run = transformer_jax.load(path)
-        records = run.task.source(run.config).read(args.split)
+        records = run.records(args.split)
         count = min(args.sentences, len(records))
         if args.fresh:
             run.params = run.task.objective.init(jax.random.key(run.config.seed))
@@ -111,8 +112,8 @@ def reach(run: Run, records: Sequence[dict]) -> list[float]:
     """
     measure, found = gradient_norms(run.task.objective.module), {}
     for record in records:
-        source = [*run.task.source_tokenizer.encode(record["source"]), EOS]
-        target = [*run.task.target_tokenizer.encode(record["target"]), EOS]
+        source = [*run.task.data.source_tokenizer.encode(record["source"]), EOS]
+        target = [*run.task.data.target_tokenizer.encode(record["target"]), EOS]
         norms = measure(run.params, *(pad(tokens) for tokens in (source, target)))
         for t, by_source in enumerate(np.asarray(norms)[: len(target), : len(source)]):
             for s, norm in enumerate(by_source):
@@ -190,19 +191,19 @@ class Side:
 
     def __init__(self, spec: str):
         config = configs.load(spec)
-        tokenizer = types.SimpleNamespace(vocab_size=config.tokenizer.vocab_size)
-        task = Task(config, tokenizer, tokenizer)
+        size = config.tokenizer.vocab_size
+        objective = Seq2SeqObjective(config, build(config, size, size), size)
         optimizer = optim.make_optimizer(config)
         self.update = jax.jit(
             functools.partial(
                 train_step,
-                loss=task.objective.loss,
+                loss=objective.loss,
                 optimizer=optimizer,
                 micro_batches=1,
             ),
             donate_argnums=0,
         )
-        params = jax.jit(task.objective.init)(jax.random.key(0))
+        params = jax.jit(objective.init)(jax.random.key(0))
         self.size = sum(leaf.size for leaf in jax.tree.leaves(params))
         self.state = TrainState(
             jnp.int32(0), params, optimizer.init(params), jax.random.key(0)
@@ -233,7 +234,7 @@ def print_scores(args: argparse.Namespace) -> None:
     for path in args.runs:
         run = transformer_jax.load(path)
         groups = {False: [], True: []}
-        for record in run.task.source(run.config).read(args.split):
+        for record in run.records(args.split):
             groups[len(record["source"].split()) > args.words].append(record)
         cells = [f"{bleu(run, group)} ({len(group)})" for group in groups.values()]
         print(f"| {pathlib.Path(path).name} | {' | '.join(cells)} |", flush=True)
@@ -242,8 +243,8 @@ def print_scores(args: argparse.Namespace) -> None:
 def bleu(run: Run, records: Sequence[dict]) -> str:
     if not records:
         return "none"
-    answers = run.predict([record["source"] for record in records])
-    scores = run.task.scoring.score(answers, [record["target"] for record in records])
+    replies = run.replies([record["source"] for record in records])
+    scores = run.task.scoring.score(replies, [record["target"] for record in records])
     return f"{scores['bleu']:.2f}"
 
 

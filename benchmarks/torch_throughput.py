@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 from collections.abc import Callable
 from importlib import metadata
 
@@ -157,25 +156,26 @@ def our_training() -> tuple[Callable, Callable, str]:
     from transformer_jax import config as configs
     from transformer_jax import optim, sharding
     from transformer_jax.runs.checkpoint import TrainState
-    from transformer_jax.tasks.translation import Task
+    from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
+    from transformer_jax.tasks.parts.seq2seq import build
     from transformer_jax.train import IN_FLIGHT, train_step
 
     environment.use_compile_cache()
     config = our_config(configs.base("translation", "transformer"))
-    tokenizer = types.SimpleNamespace(vocab_size=VOCABULARY)  # all a loss asks of it
-    task = Task(config, tokenizer, tokenizer)
+    module = build(config, VOCABULARY, VOCABULARY)
+    objective = Seq2SeqObjective(config, module, VOCABULARY)
     optimizer = optim.make_optimizer(config)
     mesh = sharding.make_mesh(config.mesh)
 
     def init(key: jax.Array) -> TrainState:
-        params = task.objective.init(key)
+        params = objective.init(key)
         return TrainState(jnp.int32(0), params, optimizer.init(params), key)
 
     key = jax.random.key(0)
     places = sharding.shardings(jax.eval_shape(init, key), mesh)
     update = jax.jit(
         functools.partial(
-            train_step, loss=task.objective.loss, optimizer=optimizer, micro_batches=1
+            train_step, loss=objective.loss, optimizer=optimizer, micro_batches=1
         ),
         donate_argnums=0,
         out_shardings=(places, sharding.replicated(mesh)),

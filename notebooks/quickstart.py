@@ -212,7 +212,7 @@ figures.positional_slices(length=60, d_model=512, depths=(1, 5, 15, 20))
 import jax.numpy as jnp
 
 from transformer_jax.models.attention import look_ahead_mask, padding_mask
-from transformer_jax.tasks.translation import segments
+from transformer_jax.tasks.parts.text import segments
 
 records = [
     {"source": "O gato dorme.", "target": "The cat sleeps."},
@@ -220,7 +220,7 @@ records = [
 ]
 short, long = (row["source"] for row in run.task.data.encode(records))
 source = jnp.asarray([short + [0] * (len(long) - len(short))])
-source_pieces = run.task.source_tokenizer.pieces(source[0])
+source_pieces = run.task.data.source_tokenizer.pieces(source[0])
 figures.mask(
     padding_mask(segments(source)),
     source_pieces,
@@ -237,7 +237,7 @@ figures.mask(
 # piece.
 
 # %%
-source_pieces, target_pieces = run.task.pieces(**records[0])
+source_pieces, target_pieces = run.task.inspector.pieces(**records[0])
 positions = jnp.arange(len(target_pieces))[None]
 figures.mask(
     look_ahead_mask(positions),
@@ -279,7 +279,7 @@ figures.mask(
 
 # %%
 source, target = records[1]["source"], records[1]["target"]
-source_pieces, target_pieces = run.task.pieces(source, target)
+source_pieces, target_pieces = run.task.inspector.pieces(source, target)
 weights = run.attention(source, target)
 for kind, values in weights.items():
     print(f"{kind:8} [layers, heads, queries, keys] = {values.shape}")

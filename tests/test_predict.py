@@ -23,9 +23,10 @@ from transformer_jax.data import store as stores
 from transformer_jax.data.records import Generated
 from transformer_jax.data.sources import Source
 from transformer_jax.decoding.engine import pad_length
+from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import run as runs
-from transformer_jax.tasks.translation import Answer
+from transformer_jax.tasks import translation
 from transformer_jax.training import evaluator, prepare
 from transformer_jax.training.evaluator import Evaluator
 
@@ -79,7 +80,7 @@ def test_blank_lines_have_blank_answers(run):
 
 
 def test_an_answer_is_one_line(run):
-    assert run.task.inference.render(Answer("a\nb\r\nc", 0.0)) == "a b  c"
+    assert one_line("a\nb\r\nc") == "a b  c"
 
 
 def test_a_sentence_alone_and_in_any_batch_gets_the_same_answer(run, sentences):
@@ -89,7 +90,7 @@ def test_a_sentence_alone_and_in_any_batch_gets_the_same_answer(run, sentences):
     for line, reply in list(zip(lines, together, strict=True))[:7]:
         (alone,) = run.replies([line], beams=3)
         assert alone.text == reply.text
-        assert alone.answer.score == pytest.approx(reply.answer.score, rel=1e-5)
+        assert alone.score == pytest.approx(reply.score, rel=1e-5)
 
 
 def test_a_line_that_is_too_long_is_refused_with_both_numbers(run):
@@ -107,29 +108,32 @@ def test_what_outgrows_a_learned_table_is_refused_before_it_is_clamped(run, tmp_
     def encode(records):
         return [{k: [4] * len(v) for k, v in r.items()} for r in records]
 
-    store = stores.build(tmp_path, records, task.columns, encode, "a")
+    columns = task.data.columns_for(records)
+    store = stores.build(tmp_path, records, columns, encode, "a")
     with pytest.raises(UserError, match="21 positions.*model.max_positions 20"):
         task.data.lengths(store)
+    look_in = task.inspector
     for look in (
-        lambda line: task.read(run.params, [("O gato", line)], run.mesh),
-        lambda line: task.vectors(run.params, [line], run.mesh),
-        lambda line: task.attention(run.params, line, ""),
+        lambda line: look_in.read(run.params, [("O gato", line)], run.mesh),
+        lambda line: look_in.vectors(run.params, [line], run.mesh),
+        lambda line: look_in.attention(run.params, line, ""),
     ):
         with pytest.raises(UserError, match="model.max_positions 20"):
             look("A menina dorme. " * 9)
 
 
-def with_learned_table(run, rows):
+def with_learned_table(run, rows, extra_length=0):
     """The run's task with learned positions instead of sinusoids."""
     config = copy.deepcopy(run.config)
     config.model.positions, config.model.max_positions = "learned", rows
-    tokenizer = run.task.source_tokenizer
-    return type(run.task)(config, tokenizer, tokenizer)
+    config.decode.extra_length = extra_length or config.decode.extra_length
+    tokenizer = run.task.data.source_tokenizer
+    return translation.compose(config, tokenizer, tokenizer)
 
 
 def test_a_learned_table_needs_no_row_for_padding(run):
     """Neither that of a search's sources nor that of a validation's batches."""
-    records = run.task.source(run.config).read("validation")
+    records = run.records("validation")
     held_out = prepare.open_split(run.task, "validation", records)
     longest, target = run.task.data.lengths(held_out.store).max(axis=0).tolist()
     rows = max(longest + 1, target)  # an answer has at most two pieces more
@@ -141,7 +145,7 @@ def test_a_learned_table_needs_no_row_for_padding(run):
     assert np.isfinite(evaluator.teacher_forced(params)["loss"])
     options = runs.decode_options(task.config)
     assert len(evaluator.free_running(params, options)[1]) == len(records)
-    task.config.decode.extra_length = 9
+    task = with_learned_table(run, rows, extra_length=9)
     with pytest.raises(UserError, match="longest answer needs.*decode.extra_length"):
         prepare.open_split(task, "validation", records)
 
@@ -380,9 +384,11 @@ def test_what_is_found_has_the_probability_that_reading_it_gives(run, sentences,
     run.predict(["O gato."])
     asked = [run.task.inference.parse(line) for line in sentences[:7]]
     options = runs.decode_options(run.config, beams=beams)
-    found = dict(run.task._engines[run.mesh].search(run.params, asked, options))
+    engine = run.task.inference.writer.engine(run.mesh)
+    found = dict(engine.search(run.params, asked, options))
     pairs = [(one.source, found[i][0].tokens) for i, one in enumerate(asked)]
-    for i, log_probs, _ in run.task._reader(run.mesh).pairs(run.params, pairs):
+    scorer = run.task.inspector.scorer(run.mesh)
+    for i, log_probs, _ in scorer.pairs(run.params, pairs):
         assert log_probs.sum() == pytest.approx(found[i][0].log_prob, rel=1e-4)
 
 
@@ -390,7 +396,7 @@ def test_scores_are_sums_over_the_pieces_of_a_full_forward(run):
     source, target = "O gato dorme.", "The cat sleeps."
     weights = run.attention(source, target)
     (score,) = run.score([source], [target])
-    (reading,) = run.task.read(run.params, [(source, target)], run.mesh)
+    (reading,) = run.task.inspector.read(run.params, [(source, target)], run.mesh)
     assert score == pytest.approx(float(reading.log_probs.sum())) and score < 0
     expected = weights["cross"][-1].mean(axis=0)
     np.testing.assert_allclose(reading.attention, expected, atol=1e-5)
@@ -401,9 +407,10 @@ def test_scores_are_sums_over_the_pieces_of_a_full_forward(run):
 
 def test_words_are_aligned_by_what_their_pieces_attend_to(run):
     task = run.task
-    (reading,) = task.read(run.params, [("O gato dorme aqui", "Cats sleep")], run.mesh)
-    sides = [task.source_tokenizer.pieces(reading.source)[:-1]]
-    sides.append(task.target_tokenizer.pieces(reading.target)[:-1])
+    pairs = [("O gato dorme aqui", "Cats sleep")]
+    (reading,) = task.inspector.read(run.params, pairs, run.mesh)
+    sides = [task.data.source_tokenizer.pieces(reading.source)[:-1]]
+    sides.append(task.data.target_tokenizer.pieces(reading.target)[:-1])
     words = []
     for pieces in sides:
         starts = [p.startswith("▁") for p in pieces]
@@ -414,8 +421,11 @@ def test_words_are_aligned_by_what_their_pieces_attend_to(run):
     source = next(i for i, w in enumerate(words[0]) if w == 2)
     attention[target, source] = 1.0
     shown = dataclasses.replace(reading, attention=attention)
-    assert task.align(shown) == [(0, 0), (2, 1)]
-    assert task.align(dataclasses.replace(reading, target=reading.target[-1:])) == []
+    assert task.inspector.align(shown) == [(0, 0), (2, 1)]
+    assert (
+        task.inspector.align(dataclasses.replace(reading, target=reading.target[-1:]))
+        == []
+    )
     (pairs,) = run.align(["O gato dorme aqui"], ["Cats sleep"])
     assert [t for _, t in pairs] == [0, 1] and all(0 <= s < 4 for s, _ in pairs)
 
@@ -447,8 +457,8 @@ def test_a_long_line_is_split_where_sentences_end_and_joined(run):
 def test_the_parts_of_a_line_have_its_tag_and_its_prefix_once(run):
     changed = copy.deepcopy(run.config)
     changed.data.train_tags = "<2en>, <2de>"
-    tokenizer = run.task.source_tokenizer
-    task = type(run.task)(changed, tokenizer, tokenizer)
+    tokenizer = run.task.data.source_tokenizer
+    task = translation.compose(changed, tokenizer, tokenizer)
     parts = ["<2de> O gato dorme.", "<2de> Sim."]
     assert task.inference.split("<2de> O gato dorme. Sim.", 3) == parts
     assert task.inference.split("<2fr> Sim. Sim.", 3) == [
@@ -480,9 +490,9 @@ def test_answers_begin_as_they_are_told(run):
 
 def test_n_best_are_the_best_of_the_beam_in_order(run):
     (reply,) = run.replies(["O gato dorme."], beams=4, n_best=3, extra_length=5)
-    scores = [reply.answer.score, *(a.score for a in reply.answer.others)]
+    scores = [reply.score, *(a.score for a in reply.others)]
     assert len(scores) == 3 and scores == sorted(scores, reverse=True)
-    entry = run.task.inference.details(reply.answer)
+    entry = reply.details
     assert [o["score"] for o in entry["others"]] == scores[1:]
 
 
@@ -530,7 +540,7 @@ def test_the_command_refuses_what_does_not_fit_together(tiny_run):
 
 
 def test_attention_has_a_weight_for_each_pair_of_pieces(run, sentences):
-    pieces = run.task.pieces(sentences[0], "The cat sleeps.")
+    pieces = run.task.inspector.pieces(sentences[0], "The cat sleeps.")
     weights = run.attention(sentences[0], "The cat sleeps.")
     source, target = map(len, pieces)
     layers, heads = 1, run.config.model.num_heads

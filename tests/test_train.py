@@ -62,7 +62,7 @@ def make_abstract(trained, mesh):
     optimizer = optim.make_optimizer(trained.config)
 
     def init(key):
-        params = trained.task.init(key)
+        params = trained.task.objective.init(key)
         return checkpoint.TrainState(0, params, optimizer.init(params), key, params)
 
     shapes = jax.eval_shape(init, jax.random.key(0))
@@ -287,14 +287,14 @@ def test_the_examples_of_each_tag_are_scored_apart_too(tiny, tmp_path, monkeypat
     monkeypatch.setattr(trainer.writer, "say", said.append)
     trainer.validation.records = Concatenation(parts, tags=["<2en>", "<2de>"])
     scores, _ = trainer.validation.free_running(None, None)
-    found = scores["by_tag"]
+    found = scores["groups"]
     assert found["<2en>"]["bleu"] == pytest.approx(100) and found["<2de>"]["bleu"] == 0
     assert 0 < scores["bleu"] < 100
     assert [found[tag]["examples"] for tag in ("<2de>", "<2en>")] == [3, 4]
     trainer._evaluate(trainer.config.eval.every)
     assert "  <2en>: BLEU = 100.00 " in "\n".join(said)
     trainer.validation.records = Concatenation(parts, tags=["<2en>", "<2en>"])
-    assert "by_tag" not in trainer.validation.free_running(None, None)[0]
+    assert "groups" not in trainer.validation.free_running(None, None)[0]
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,7 @@ def main(overrides: dict[str, str]) -> None:
     other = runs.load(args.compare) if args.compare else None
     if other is not None:
         _refuse_incomparable(run, other)
-    kind = tasks.find(run.config.task)
-    if args.source and not kind.pairs:
+    if args.source and not tasks.find(run.config.task).pairs:
         cli.fail(
             f"--source and --reference are two texts, line by line, but the task "
             f"{run.config.task} is of other examples: use --split"
@@ -70,7 +69,7 @@ def main(overrides: dict[str, str]) -> None:
     if args.source:
         records, name = parallel_text(args.source, args.reference), args.source
     else:
-        records, name = kind.source(run.config).read(args.split), args.split
+        records, name = run.records(args.split), args.split
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
     sink = cli.open_file(args.answers, "w", encoding="utf-8") if args.answers else None

@@ -87,7 +87,7 @@ def test_no_key_defaults_to_none_so_that_each_can_be_set_on_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).MODELS]
+    ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).models]
 )
 def test_every_key_is_explained_where_it_is_defined(task, model):
     own = pathlib.Path(tasks.__file__).parent / f"{task}.py"

@@ -5,6 +5,7 @@ import pytest
 
 from transformer_jax.data import store, tokenizer
 from transformer_jax.data.batches import Batch, Buckets, Shape
+from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.records import Generated
 from transformer_jax.data.sampling import Sampler
 from transformer_jax.ids import EOS
@@ -32,7 +33,8 @@ def encoded(bpe, tmp_path_factory):
 
 
 def sampler(bpe, strength=0.3, seed=5, limit=99):
-    return Sampler({"source": bpe, "target": bpe}, RECORDS, strength, seed, limit)
+    texts = TextColumns({"source": bpe, "target": bpe})
+    return Sampler(texts, RECORDS, strength, seed, limit - 1)
 
 
 def draw(sampler, encoded, examples, epoch=0, room=99):

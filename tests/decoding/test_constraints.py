@@ -14,6 +14,7 @@ import pytest
 
 from transformer_jax.decoding import DecodeInputs, Model, Options, run
 from transformer_jax.decoding.beam import BeamSearch
+from transformer_jax.decoding.constraints import TreeConstraint
 from transformer_jax.decoding.sampling import Writing
 from transformer_jax.ids import BOS, EOS
 
@@ -56,8 +57,7 @@ def question(rows):
         jnp.ones(len(rows), jnp.int32),
         jnp.asarray([limit for _, _, limit in rows]),
         jnp.arange(len(rows)),
-        jnp.asarray(outline),
-        jnp.asarray(begins),
+        {"outline": jnp.asarray(outline), "begins": jnp.asarray(begins)},
     )
 
 
@@ -72,7 +72,9 @@ def compiled(search):
 
 def search(rows, **options):
     kind = Writing if options.get("sample") or options["beams"] == 1 else BeamSearch
-    return jax.device_get(compiled(kind(Options(**options), PAIRS))(question(rows)))
+    return jax.device_get(
+        compiled(kind(Options(**options), TreeConstraint(PAIRS)))(question(rows))
+    )
 
 
 def written(found, row):

@@ -8,9 +8,10 @@ import pytest
 from absl import flags
 
 from transformer_jax import config, keys, predict, tasks
-from transformer_jax.decoding import Options, find_problems
+from transformer_jax.decoding import Options
+from transformer_jax.tasks import parsing
 
-FIELDS = dataclasses.fields(Options)
+FIELDS = dataclasses.fields(parsing.Options)  # those of every task and its own
 UNBOUNDED = {"alpha", "seed"}  # any number has a meaning
 
 
@@ -41,18 +42,19 @@ def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
     want = not field.default if type(field.default) is bool else field.default
     known_flags(["predict", f"--{field.name}={want}"])
     assert flag.value == want and type(flag.value) is type(field.default)
-    assert keys.given_flags(known_flags, Options) == {field.name: want}
+    assert keys.given_flags(known_flags, parsing.Options) == {field.name: want}
 
 
 @pytest.mark.parametrize(
-    ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).MODELS]
+    ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).models]
 )
 def test_a_config_has_keys_of_the_options_alone(task, model):
     section = config.base(task, model).get("decode", {})
+    options = tasks.find(task).options(**section)
     types = {field.name: type(field.default) for field in FIELDS}
     assert all(type(value) is types[name] for name, value in section.items())
     assert ("well_formed" in section) == (task == "parsing")
-    assert find_problems(section) == find_problems(Options(**section)) == []
+    assert options.find_problems() == []
 
 
 def test_a_translation_has_the_defaults_of_the_dataclass():
@@ -74,17 +76,22 @@ def test_a_translation_has_the_defaults_of_the_dataclass():
 def test_a_value_outside_a_bound_is_refused_with_both_numbers(field, bound):
     limit = field.metadata[bound]
     inside = type(field.default)(limit)
-    assert find_problems(Options(**{field.name: inside})) == []
+    assert free(**{field.name: inside}).find_problems() == []
     outside = inside + (-1 if bound == "least" else 1)
     # Others may follow: a beam of 0 is also less wide than n_best.
-    problem, *_ = find_problems(Options(**{field.name: outside}))
+    problem, *_ = free(**{field.name: outside}).find_problems()
     assert problem.startswith(f"decode.{field.name} = {outside}: must be ")
     assert f"at {bound} {limit}" in problem
 
 
+def free(**changes):
+    """Options of a search that is not bound to trees."""
+    return parsing.Options(**{"well_formed": False, **changes})
+
+
 def test_both_bounds_stand_in_one_sentence():
     wanted = "decode.top_p = 2.0: must be at least 1e-09 and at most 1"
-    assert find_problems(Options(top_p=2.0)) == [wanted]
+    assert Options(top_p=2.0).find_problems() == [wanted]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +103,7 @@ def test_both_bounds_stand_in_one_sentence():
     ],
 )
 def test_options_that_exclude_each_other_are_refused(changes, says):
-    (problem,) = find_problems(Options(**changes))
+    (problem,) = free(**changes).find_problems()
     assert says in problem
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from transformer_jax import config as configs
-from transformer_jax import tasks
 from transformer_jax.models import (
     Classifier,
     Encoder,
@@ -134,7 +133,7 @@ def test_the_defaults_of_a_model_are_those_of_the_config_file():
     assert {k: default[k] for k in shared} == {k: model[k] for k in shared}
     assert default["vocab_size"] == base.tokenizer.vocab_size
     assert default == dataclasses.asdict(
-        tasks.sizes(base, default["vocab_size"], default["vocab_size"])
+        sizes(base, default["vocab_size"], default["vocab_size"])
     )
 
 
@@ -180,7 +179,7 @@ def test_a_task_of_one_vocabulary_has_no_layers_or_rows_that_it_did_not_ask(
 ):
     config = configs.base(task)
     config.tokenizer.row_multiple = 8
-    got = dataclasses.asdict(tasks.sizes(config, **given))
+    got = dataclasses.asdict(sizes(config, **given))
     unused = {"language": "encoder_layers", "classification": "decoder_layers"}[task]
     expected = {**expected, unused: 0, "d_k": 64, "d_v": 64}
     assert {name: got[name] for name in expected} == expected

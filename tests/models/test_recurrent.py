@@ -15,7 +15,7 @@ from transformer_jax.decoding.engine import DecodeRequest, Engine
 from transformer_jax.errors import UserError
 from transformer_jax.models import recurrent
 from transformer_jax.models.recurrent import Recurrent, RecurrentConfig
-from transformer_jax.tasks.translation import segments, shift_right
+from transformer_jax.tasks.parts.text import segments, shift_right
 
 B, T, S, D, V, ROWS = 2, 3, 5, 14, 19, 23
 SOURCE = jnp.array([[4, 9, 6, 11, 3], [5, 8, 3, 0, 0]])

@@ -12,8 +12,9 @@ from transformer_jax import config as configs
 from transformer_jax import sharding
 from transformer_jax.data import tokenizer
 from transformer_jax.errors import UserError
-from transformer_jax.tasks import classification, images, translation
+from transformer_jax.tasks import classification, images
 from transformer_jax.tasks.classification import Scale
+from transformer_jax.tasks.parts.seq2seq import build
 
 VOCAB = 40_960  # a multiple of the rows' 64, so that no row is padding
 BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
@@ -25,7 +26,7 @@ def parameters(kind="transformer", **model):
     config = configs.base(model=kind)
     with config.unlocked():
         config.model.update(model)
-    module = translation.build(config, VOCAB, VOCAB)
+    module = build(config, VOCAB, VOCAB)
     assert module.config.vocab_rows == VOCAB
     tokens = jnp.ones((1, 1), jnp.int32)
     shapes = jax.eval_shape(
@@ -118,11 +119,11 @@ def test_no_rule_is_idle():
 
 def with_heads():
     """The parameters of models that classify: text, and images."""
-    text = classification.Task(
+    text = classification.compose(
         configs.base("classification"), tokenizer.Bytes(), Scale(("no", "yes"))
     )
     about = images.About(8, 8, 1, ("0", "1"))
-    for task in (text, images.Task(configs.base("images"), about)):
+    for task in (text, images.compose(configs.base("images"), about)):
         shapes = jax.eval_shape(task.objective.init, jax.random.key(0))
         leaves = jax.tree_util.tree_leaves_with_path(shapes)
         yield {sharding.path_name(path): leaf for path, leaf in leaves}

@@ -18,7 +18,7 @@ from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
-from transformer_jax.tasks.translation import shift_right
+from transformer_jax.tasks.parts.text import shift_right
 
 B, T, S, D, V, ROWS = 2, 3, 5, 14, 19, 23
 SOURCE = jnp.array([[4, 9, 6, 11, 3], [5, 8, 3, 0, 0]])

@@ -21,7 +21,7 @@ from transformer_jax.models.layers import GATES, FeedForward, rms_norm
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
 from transformer_jax.models.vision import VisionConfig, ViT
-from transformer_jax.tasks.translation import shift_right
+from transformer_jax.tasks.parts.text import shift_right
 
 B, T, S, D, V = 2, 5, 7, 18, 13
 SOURCE = jnp.array([[4, 9, 6, 11, 3, 7, 2], [5, 8, 3, 0, 0, 0, 0]])

@@ -30,7 +30,7 @@ def copy(exported, tmp_path):
 def test_a_bundle_that_was_moved_answers_like_its_run(copy, tiny_run):
     run, alone = transformer_jax.load(tiny_run), transformer_jax.load(copy)
     assert run.predict(LINES) == alone.predict(LINES)
-    scores = [[r.answer.score for r in one.replies(LINES)] for one in (run, alone)]
+    scores = [[r.score for r in one.replies(LINES)] for one in (run, alone)]
     assert scores[0] == scores[1]
     assert (alone.step, alone.weights) == (run.step, run.weights)
     assert not (copy / "checkpoints").exists()

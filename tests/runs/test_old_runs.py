@@ -33,7 +33,7 @@ def test_an_old_run_and_an_old_bundle_give_the_same_answers(old, name):
     entries = [json.loads(line) for line in lines]
     run = transformer_jax.load(old / name)
     assert run.predict([e["input"] for e in entries]) == [e["output"] for e in entries]
-    found = [reply.answer.score for reply in run.replies([e["input"] for e in entries])]
+    found = [reply.score for reply in run.replies([e["input"] for e in entries])]
     assert found == pytest.approx([e["score"] for e in entries], rel=1e-5)
 
 

@@ -10,11 +10,13 @@ import pytest
 import transformer_jax
 from transformer_jax import config, sharding
 from transformer_jax.data.tokenizer import Bytes
+from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS
 from transformer_jax.runs import folder as folders
 from transformer_jax.tasks import classification
-from transformer_jax.tasks.classification import Scale, Task
+from transformer_jax.tasks.classification import Scale, compose
+from transformer_jax.tasks.parts import scoring
 from transformer_jax.training import prepare
 
 TEXTS = ["the soup was good .", "the film was never boring .", "the soup was bad ."]
@@ -33,18 +35,19 @@ def run(tiny_run_of):
 
 def test_a_label_is_the_likeliest_of_those_of_the_training_split(run):
     for reply in run["label"].replies(TEXTS):
-        chances = reply.answer.chances
+        chances = reply.details["chances"]
         assert set(chances) == {"negative", "positive"}
         assert reply.text == max(chances, key=chances.get)
         assert sum(chances.values()) == pytest.approx(1)
 
 
 def test_a_number_is_in_the_units_of_the_training_split(run):
-    task = run["score"].task
-    assert 0.1 < task.scale.deviation < 1 and abs(task.scale.mean) < 0.5
-    assert task._answer(np.array([0.0])).text == f"{task.scale.mean:.4g}"
-    moved = task._answer(np.array([2.0])).text
-    expected = task.scale.mean + 2 * task.scale.deviation
+    inference = run["score"].task.inference
+    scale = inference.scale
+    assert 0.1 < scale.deviation < 1 and abs(scale.mean) < 0.5
+    assert inference.reply("", np.array([0.0])).text == f"{scale.mean:.4g}"
+    moved = inference.reply("", np.array([2.0])).text
+    expected = scale.mean + 2 * scale.deviation
     assert float(moved) == pytest.approx(expected, rel=1e-3)
     assert all(np.isfinite(float(text)) for text in run["score"].predict(TEXTS))
 
@@ -55,10 +58,8 @@ def test_a_number_is_in_the_units_of_the_training_split(run):
 )
 def test_a_number_has_the_digits_that_tell_it_from_others(run, mean, deviation, text):
     of, scale = run["score"], Scale((), mean, deviation)
-    assert (
-        Task(of.config, of.task.tokenizer, scale)._answer(np.array([0.375])).text
-        == text
-    )
+    inference = compose(of.config, of.task.data.tokenizer, scale).inference
+    assert inference.reply("", np.array([0.375])).text == text
 
 
 @pytest.mark.parametrize("kind", ["label", "score"])
@@ -71,23 +72,27 @@ def test_the_scores_are_in_the_result(run, kind):
 def test_a_text_alone_gets_what_it_gets_in_a_batch(run):
     task, mesh = run["label"].task, run["label"].mesh
     items = [task.inference.parse(text * n) for n, text in enumerate(TEXTS, 1)]
-    together = dict(task.inference.answers(run["label"].params, items, mesh, None))
+    together = dict(task.inference.answers(run["label"].params, items, mesh, Options()))
     for i, item in enumerate(items):
-        [(_, alone)] = task.inference.answers(run["label"].params, [item], mesh, None)
-        for label, chance in alone.chances.items():
-            assert together[i].chances[label] == pytest.approx(chance, abs=1e-5)
+        [(_, alone)] = task.inference.answers(
+            run["label"].params, [item], mesh, Options()
+        )
+        for label, chance in alone.details["chances"].items():
+            assert together[i].details["chances"][label] == pytest.approx(
+                chance, abs=1e-5
+            )
 
 
 def test_a_text_longer_than_a_learned_table_is_refused_with_both_numbers():
     learned = {"model.positions": "learned", "model.max_positions": "10"}
     loaded = config.load("opinions", {"data.max_length": "8"} | learned)
-    task = Task(loaded, Bytes(), Scale(("no", "yes")))
-    assert len(task.inference.parse("x" * 8)) == 10
+    task = compose(loaded, Bytes(), Scale(("no", "yes")))
+    assert len(task.inference.parse("x" * 8).source) == 10
     with pytest.raises(UserError, match="9 pieces needs 11 .*model.max_positions 10"):
         task.inference.parse("x" * 9)
     params = task.objective.init(jax.random.key(0))  # padded to 12
     [(_, answer)] = task.inference.answers(
-        params, [task.inference.parse("x" * 8)], sharding.local_mesh(), None
+        params, [task.inference.parse("x" * 8)], sharding.local_mesh(), Options()
     )
     assert answer.text in ("no", "yes")
 
@@ -95,27 +100,27 @@ def test_a_text_longer_than_a_learned_table_is_refused_with_both_numbers():
 def test_only_the_special_token_is_read_and_padding_by_nobody(run):
     task = run["label"].task
     params = task.objective.init(jax.random.key(3))
-    tokens = jnp.asarray([task.inference.parse(TEXTS[1])])
+    tokens = jnp.asarray([task.inference.parse(TEXTS[1]).source])
     padded = jnp.pad(tokens, ((0, 0), (0, 5)))
-    plain, longer = (task._apply(params, t) for t in (tokens, padded))
+    plain, longer = (task.objective.outputs(params, t) for t in (tokens, padded))
     np.testing.assert_allclose(plain, longer, atol=1e-5)
 
-    real = task._apply(params, padded.at[0, -1].set(7))
+    real = task.objective.outputs(params, padded.at[0, -1].set(7))
     assert np.abs(real - longer).max() > 1e-3  # a token there would be read
 
 
 def test_the_mean_of_all_tokens_can_be_read_instead_and_still_no_padding(run):
     changed = config.load("opinions", {"model.pooling": "mean"})
     special = run["label"].task
-    mean = Task(changed, special.tokenizer, special.scale)
-    params = mean.init(jax.random.key(3))
-    tokens = jnp.asarray([mean.parse(TEXTS[1])])
+    mean = compose(changed, special.data.tokenizer, special.data.scale)
+    params = mean.objective.init(jax.random.key(3))
+    tokens = jnp.asarray([mean.inference.parse(TEXTS[1]).source])
     padded = jnp.pad(tokens, ((0, 1), (0, 5)))  # the second row is padding alone
-    plain, longer = (mean._apply(params, t) for t in (tokens, padded))
+    plain, longer = (mean.objective.outputs(params, t) for t in (tokens, padded))
     np.testing.assert_allclose(plain[0], longer[0], atol=1e-5)
     assert np.isfinite(longer).all()
 
-    x, _ = mean.module.apply(
+    x, _ = mean.objective.module.apply(
         {"params": params}, tokens, jnp.ones_like(tokens), method="encode"
     )
     head = params["head"]
@@ -129,16 +134,19 @@ def test_words_are_dropped_in_training_only(run):
 
     def of(rate):
         changed = config.load("opinions", rates | {"model.dropout_words": rate})
-        return Task(changed, run["label"].task.tokenizer, run["label"].task.scale)
+        own = run["label"].task.data
+        return compose(changed, own.tokenizer, own.scale)
 
     never, task = of("0.0"), of("0.5")
     params, tokens = (
         task.objective.init(jax.random.key(3)),
-        jnp.asarray([task.inference.parse(TEXTS[1])]),
+        jnp.asarray([task.inference.parse(TEXTS[1]).source]),
     )
-    plain = never._apply(params, tokens, jax.random.key(0))
-    np.testing.assert_allclose(task._apply(params, tokens), plain, atol=1e-6)
-    dropped = [task._apply(params, tokens, jax.random.key(n)) for n in range(3)]
+    plain = never.objective.outputs(params, tokens, jax.random.key(0))
+    np.testing.assert_allclose(task.objective.outputs(params, tokens), plain, atol=1e-6)
+    dropped = [
+        task.objective.outputs(params, tokens, jax.random.key(n)) for n in range(3)
+    ]
     assert all(np.abs(other - plain).max() > 1e-3 for other in dropped)
 
 
@@ -148,7 +156,7 @@ def test_a_squared_error_and_a_likelihood_are_what_is_summed(run):
         tokens = np.zeros((3, 8), np.int32)
         tokens[0, :3], tokens[1, :4] = (2, 9, 3), (2, 8, 7, 3)  # the third: no text
         answers = np.array([1.0, 0.0, 0.0], np.float32)
-        outputs = np.asarray(task._apply(params, jnp.asarray(tokens)))
+        outputs = np.asarray(task.objective.outputs(params, jnp.asarray(tokens)))
         batch = {"tokens": jnp.asarray(tokens), "answers": jnp.asarray(answers)}
         sums = task.objective.loss(params, batch)
         if kind == "score":
@@ -162,7 +170,7 @@ def test_a_squared_error_and_a_likelihood_are_what_is_summed(run):
 
 def test_f1_and_r_by_hand():
     answers, truth = ["a", "a", "b", "b", "b"], ["a", "b", "b", "b", "a"]
-    found = classification.score_labels(answers, truth)
+    found = scoring.score_labels(answers, truth)
     # a: 1 of 2 found, 1 of 2 right; b: 2 of 3 and 2 of 3.
     assert found == {"accuracy": 0.6, "f1": pytest.approx((1 / 2 + 2 / 3) / 2)}
     numbers = classification.score_numbers([1.0, 2.0, 4.0], [2.0, 2.0, 5.0])
@@ -197,7 +205,7 @@ def test_the_labels_travel_with_the_run(run):
     written = json.loads(
         (run["label"].folder.tokenizer / "answers.json").read_text(encoding="utf-8")
     )
-    assert Scale(tuple(written["labels"])) == run["label"].task.scale
+    assert Scale(tuple(written["labels"])) == run["label"].task.data.scale
 
 
 def test_what_this_task_has_not_is_said(run):
@@ -221,7 +229,7 @@ def test_other_segmentations_keep_the_special_token_and_the_text(tmp_path, tiny)
     room = planned.plan.room(batch)
     drawn, _ = planned.sampler.resample(stored, batch, 0, room)
     rows = {"drawn": drawn["text"].rows(), "stored": stored["text"].rows()}
-    decode = found.task.tokenizer.decode
+    decode = found.task.data.tokenizer.decode
     texts = {name: [decode(row) for row in own] for name, own in rows.items()}
     assert texts["drawn"] == texts["stored"]
     assert any(len(a) > len(b) for a, b in zip(*rows.values(), strict=True))
@@ -234,4 +242,4 @@ def test_keys_that_it_does_not_read_do_not_exist():
     assert not {"decode.beams", "model.decoder_layers", "filter.empty"} & set(known)
     with pytest.raises(UserError, match=r"checkpoint.best = 'r' is no score"):
         config.load("opinions", {"checkpoint.best": "r"})
-    assert Task.METRICS == ("accuracy", "f1", "r")
+    assert classification.TASK.metrics == ("accuracy", "f1", "r")

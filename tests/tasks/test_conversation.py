@@ -7,6 +7,7 @@ import pytest
 import transformer_jax
 from transformer_jax import config, predict
 from transformer_jax.data.generated.smalltalk import SEPARATOR
+from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
 
 
@@ -31,8 +32,8 @@ def test_examples_are_contexts_of_so_many_turns_and_their_replies():
 
 
 def test_the_mark_between_turns_is_one_piece(run):
-    pieces = run.task.source_tokenizer.pieces(
-        run.task.source_tokenizer.encode(f"Hi{SEPARATOR}Hello")
+    pieces = run.task.data.source_tokenizer.pieces(
+        run.task.data.source_tokenizer.encode(f"Hi{SEPARATOR}Hello")
     )
     assert pieces.count(SEPARATOR.strip()) == 1
 
@@ -76,9 +77,8 @@ def test_a_session_reads_its_own_replies_and_says_what_it_forgot(
 
 
 def test_replies_are_scored_by_words_by_sameness_and_by_variety(run):
-    found = run.task.score_texts(
-        ["I am fine", "I am here"], ["I am fine", "You are here"]
-    )
+    replies = [Reply(text=text) for text in ("I am fine", "I am here")]
+    found = run.task.scoring.score(replies, ["I am fine", "You are here"])
     assert found["exact"] == 50
     assert found["distinct_2"] == pytest.approx(100 * 3 / 4)
     assert {"bleu", "chrf"} <= set(found)

@@ -8,6 +8,7 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config
+from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
 
 
@@ -50,26 +51,31 @@ def run(tiny_run_of, keys):
 def test_it_learns_what_tells_two_kinds_apart(run):
     scores = run.folder.read("result.json")["scores"]["validation"]
     assert scores["accuracy"] > 0.9 and scores["examples"] == 20
-    assert run.task.about.labels == ("5", "6")
+    assert run.task.data.about.labels == ("5", "6")
 
 
 def test_an_image_alone_gets_what_it_gets_in_a_batch(run, monkeypatch):
-    records = run.task.source(run.config).read("validation")
-    pictures = [record["image"] for record in records]
-    together = dict(run.task.inference.answers(run.params, pictures, run.mesh, None))
-    rows, forward = [], run.task._forward(run.mesh)
+    records = run.records("validation")
+    parse = run.task.inference.parse
+    pictures = [parse(record["image"]) for record in records]
+    together = dict(
+        run.task.inference.answers(run.params, pictures, run.mesh, Options())
+    )
+    rows, forward = [], run.task.inference.compiled(run.mesh)
 
-    def counted(params, batch):
-        rows.append(len(batch["images"]))
-        return forward(params, batch)
+    def counted(params, images):
+        rows.append(len(images))
+        return forward(params, images)
 
-    monkeypatch.setattr(run.task, "_forward", lambda mesh: counted)
+    monkeypatch.setattr(run.task.inference, "compiled", lambda mesh: counted)
     for i in (0, 7, 19):
         [(_, alone)] = run.task.inference.answers(
-            run.params, [pictures[i]], run.mesh, None
+            run.params, [pictures[i]], run.mesh, Options()
         )
-        assert alone.chances["5"] == pytest.approx(together[i].chances["5"], abs=1e-5)
-        assert together[i].text == max(alone.chances, key=alone.chances.get)
+        chances = alone.details["chances"]
+        expected = together[i].details["chances"]["5"]
+        assert chances["5"] == pytest.approx(expected, abs=1e-5)
+        assert together[i].text == max(chances, key=chances.get)
     assert rows == [8] * 3  # no more than the smallest batch
 
 
@@ -89,11 +95,11 @@ def test_a_line_is_the_path_of_an_image_file(run, tmp_path):
 
 
 def test_a_row_without_an_image_weighs_nothing(run):
-    one = np.stack([record["image"] for record in run.task.source(run.config)
-                    .read("validation")][:2])  # fmt: skip
+    records = run.records("validation")
+    one = np.stack([records[i]["image"] for i in range(2)])
     batch = {"images": jnp.asarray(one), "labels": jnp.asarray([1, -1])}
     sums = run.task.objective.loss(run.params, batch)
-    logits = np.asarray(run.task._apply(run.params, jnp.asarray(one)))
+    logits = np.asarray(run.task.objective.outputs(run.params, jnp.asarray(one)))
     expected = np.log(np.exp(logits[0]).sum()) - logits[0, 1]
     np.testing.assert_allclose(sums.loss, expected, rtol=1e-4)
     assert sums.weight == 1

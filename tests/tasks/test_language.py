@@ -1,7 +1,6 @@
 """Language modelling: windows, bits per character, texts that go on."""
 
 import math
-import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,13 +8,14 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, evaluate, train
+from transformer_jax.data import store as stores
 from transformer_jax.data import tokenizer
 from transformer_jax.data.records import Generated
 from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.data.windows import Windows
 from transformer_jax.errors import UserError
 from transformer_jax.runs import folder as folders
-from transformer_jax.tasks.language import Task
+from transformer_jax.tasks.language import Stream, compose
 from transformer_jax.training.evaluator import Evaluator, evenly_spaced
 from transformer_jax.training.prepare import open_split
 
@@ -51,7 +51,7 @@ def test_text_of_several_files_is_read_from_its_folder(tmp_path):
     given = {"data.source": "text", "data.folder": str(tmp_path), "data.window": "32"}
     given |= {"data.train_text": "?.txt", "data.validation_text": "held.txt"}
     given |= {"data.test_text": "held.txt", "decode.max_length": "20"}
-    [window] = Task.source(config.load("language", given)).read("train")
+    [window] = Stream(config.load("language", given)).read("train")
     assert window["text"] == "to be\nor\nnot\n"
 
 
@@ -102,11 +102,10 @@ def test_the_words_of_windows_are_all_of_the_text():
 
 
 def test_bits_per_character_count_every_character_of_the_text_once(run):
-    task, source = run.task, run.task.source(run.config)
-    records = source.read("test")
+    task, records = run.task, run.records("test")
     total = 0.0
     for record in records:
-        tokens = jnp.asarray([task.tokenizer.encode_inside(record["text"])])
+        tokens = jnp.asarray([task.data.tokenizer.encode_inside(record["text"])])
         assert tokens.shape[1] == len(record["text"])  # characters
         total += float(task.objective.loss(run.params, {"tokens": tokens}).nll)
     bits = total / len(records.text) / math.log(2)
@@ -141,14 +140,18 @@ def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
     changed = run.config.copy_and_resolve_references()
     changed.eval.context = 20
-    task = Task(changed, run.task.tokenizer)
+    task = compose(changed, run.task.data.tokenizer)
     lines = Generated(lambda: [{"text": p} for p in PHRASES], "phrases")
     records = Windows(lines, 32, 0, whole_words=False, context=20)
     assert len(records) == 1 + -(-(len(records.text) - 32) // 12)
-    assert task.scoring.answered(records) == -(-len(records.text) // 32) < len(records)
+    assert (
+        task.scoring.count_answered(records)
+        == -(-len(records.text) // 32)
+        < len(records)
+    )
 
     def cost(text):
-        tokens = jnp.asarray([task.tokenizer.encode_inside(text)])
+        tokens = jnp.asarray([task.data.tokenizer.encode_inside(text)])
         return (
             float(task.objective.loss(run.params, {"tokens": tokens}).nll)
             if text
@@ -162,10 +165,10 @@ def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
     assert found["bits_per_character"] == pytest.approx(bits, rel=1e-4)
     assert found["context"] == 20
     assert evaluator.choose(0) == evenly_spaced(
-        task.scoring.answered(records), len(records)
+        task.scoring.count_answered(records), len(records)
     )
     alone = windows(9)  # of whole words: more than the text's length says
-    assert task.scoring.answered(alone) == len(alone) > -(-len(alone.text) // 9)
+    assert task.scoring.count_answered(alone) == len(alone) > -(-len(alone.text) // 9)
     for record in records:  # what goes on is what goes on of all that is read
         whole = task.inference.question(record) + task.scoring.reference(record)
         assert whole == record["before"] + record["text"]
@@ -187,16 +190,16 @@ def test_a_run_goes_on_with_another_context(tiny, tmp_path, one_device):
 
 def test_another_context_is_evaluated_with_of_a_language_model_only(run):
     opened = transformer_jax.load(run.folder.path)
-    evaluate.set_context(opened, 8)
-    read = opened.task.source(opened.config).read("test")
+    evaluate.change_evaluation(opened.config, {"context": 8})
+    read = opened.records("test")
     assert read[1]["before"] == read[0]["text"][-8:]
     other = config.load("quickstart")
-    train_windows = opened.task.source(opened.config).read("train")
+    train_windows = opened.records("train")
     assert "before" not in train_windows[1] and train_windows.context == 0
-    with pytest.raises(UserError, match="--context=32: .* 0 to 31"):
-        evaluate.set_context(opened, 32)
-    with pytest.raises(UserError, match="--context is for language .* translation"):
-        evaluate.set_context(types.SimpleNamespace(config=other), 8)
+    with pytest.raises(UserError, match="--context = 32: .* 0 to 31"):
+        evaluate.change_evaluation(opened.config, {"context": 32})
+    with pytest.raises(UserError, match="--context is for .* language, .* translation"):
+        evaluate.change_evaluation(other, {"context": 8})
 
 
 def test_a_context_as_large_as_the_window_is_refused():
@@ -205,7 +208,7 @@ def test_a_context_as_large_as_the_window_is_refused():
 
 
 def test_a_token_is_predicted_from_those_before_it_alone(run):
-    tokens = jnp.asarray([run.task.tokenizer.encode_inside("the cat sleeps")])
+    tokens = jnp.asarray([run.task.data.tokenizer.encode_inside("the cat sleeps")])
     inside = run.task.objective.module.apply(
         {"params": run.params}, tokens, jnp.ones_like(tokens)
     ).logits
@@ -221,13 +224,14 @@ def test_a_text_begins_with_what_was_given_and_goes_on_as_far_as_asked(run):
     for given in ("The cat", "a", ""):
         [reply] = run.replies([given], max_length=9)
         assert reply.text.startswith(given)
-        more = len(run.task.tokenizer.encode_inside(reply.answer.text)) - len(given)
+        text = reply.details["text"]
+        more = len(run.task.data.tokenizer.encode_inside(text)) - len(given)
         assert 0 <= more <= 9
 
 
 def test_greedy_takes_the_likeliest_of_a_full_forward(run):
     [reply] = run.replies(["The"], sample=False, max_length=4)
-    ids = [2, *run.task.tokenizer.encode_inside("The")]
+    ids = [2, *run.task.data.tokenizer.encode_inside("The")]
     for _ in range(3):  # the last is the end, which is forced
         tokens = jnp.asarray([ids])
         logits = run.task.objective.module.apply(
@@ -237,9 +241,7 @@ def test_greedy_takes_the_likeliest_of_a_full_forward(run):
         if best == 3:
             break
         ids.append(best)
-    assert reply.text == run.task.inference.render(
-        type(reply.answer)(run.task.tokenizer.decode(ids), 0.0)
-    )
+    assert reply.details["text"] == run.task.data.tokenizer.decode(ids)
 
 
 def test_what_outgrows_the_trained_window_is_refused_with_both_numbers(run):
@@ -251,25 +253,27 @@ def test_what_outgrows_the_trained_window_is_refused_with_both_numbers(run):
 
 def test_what_is_given_of_a_window_fits_however_many_bytes_a_character_has():
     small = {"data.window": "32", "decode.max_length": "24", "tokenizer.kind": "byte"}
-    task = Task(config.load("language", small), Bytes())
+    task = compose(config.load("language", small), Bytes())
     for text, given in (("今日は晴れです。" * 4, "今日"), ("abcd" * 8, "abcdabcd")):
         assert task.inference.question({"text": text}) == given
         assert given + task.scoring.reference({"text": text}) == text
         assert len(task.inference.parse(given).prefix) <= 8
 
 
-def test_a_window_of_more_pieces_than_a_learned_table_has_is_refused():
+def test_a_window_of_more_pieces_than_a_learned_table_has_is_refused(tmp_path):
     learned = {"model.positions": "learned", "model.max_positions": "32"}
     small = {"data.window": "32", "decode.max_length": "20"}
-    task = Task(config.load("language", learned | small), Bytes())
-    store = types.SimpleNamespace(lengths=lambda side: np.array([32, 33]))
+    task = compose(config.load("language", learned | small), Bytes())
+    columns = task.data.columns_for(Windows(Generated(list, ""), 32))
+    texts = Generated(lambda: [{"text": "x" * n} for n in (32, 33)], "")
+    store = stores.build(tmp_path, texts, columns, task.data.encode, "a")
     with pytest.raises(UserError, match="33 positions.*model.max_positions 32"):
         task.data.lengths(store)
     assert len(task.inference.parse("é" * 6).prefix) == 12
     with pytest.raises(UserError, match="14 pieces and 20"):
         task.inference.parse("é" * 7)
     with pytest.raises(UserError, match="model.max_positions 32"):
-        task.attention({}, "é" * 16, "")
+        task.inspector.attention({}, "é" * 16, "")
 
 
 def test_draws_differ_by_line_and_repeat_by_seed(run):

@@ -10,10 +10,10 @@ from transformer_jax import config
 from transformer_jax.data import tokenizer
 from transformer_jax.data.records import Generated
 from transformer_jax.data.windows import Windows
-from transformer_jax.decoding import answering
+from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
 from transformer_jax.tasks import masked
-from transformer_jax.tasks.masked import MASK, Answer, Guess
+from transformer_jax.tasks.masked import MASK
 
 SMALL = {"data.window": "37", "data.train_size": "211"}
 VOCAB, HIDDEN = 101, 4  # pieces, and which of them is the mask
@@ -82,7 +82,7 @@ def test_without_a_key_the_text_alone_decides():
 
 def test_a_validation_loss_is_repeatable_and_the_sum_of_its_rows(run):
     task, params = run.task, run.params
-    records = task.source(run.config).read("validation")
+    records = run.records("validation")
     rows = [row["text"] for row in task.data.encode([records[i] for i in range(7)])]
     tokens = np.zeros((7, max(map(len, rows))), np.int32)
     for row, ids in zip(tokens, rows, strict=True):
@@ -127,32 +127,33 @@ def test_a_mask_stands_where_the_word_stood(run):
     task = run.task
     text = "The cat sleeps."
     for word in text[:-1].split():
-        ids = task.tokenizer.encode(word)
-        hidden = task.inference.parse(text.replace(word, MASK * len(ids), 1))
-        plain = [2, *task.tokenizer.encode(text), 3]
+        ids = task.data.tokenizer.encode(word)
+        line = text.replace(word, MASK * len(ids), 1)
+        hidden = task.inference.parse(line).source
+        plain = [2, *task.data.tokenizer.encode(text), 3]
         assert len(hidden) == len(plain)
         kept = [(a, b) for a, b in zip(hidden, plain, strict=True) if a != b]
-        assert kept == [(task._mask, token) for token in ids]
+        assert kept == [(task.inference.masks.id, token) for token in ids]
 
 
 def test_a_vocabulary_of_words_sees_masks_wherever_they_stand(run):
     words = tokenizer.train(["the cat sleeps ."] * 9, "word", 99, symbols=[MASK])
-    task = masked.Task(run.config, words)
+    task = masked.compose(run.config, words)
     the, cat, end = (words.encode(word)[0] for word in ("the", "cat", "."))
-    hidden = task._mask
+    hidden = task.inference.masks.id
     for line, ids in (
         (f"the {MASK} .", [the, hidden, end]),
         (f"{MASK} cat{MASK}.", [hidden, cat, hidden, end]),
         (f"{MASK} {MASK} cat", [hidden, hidden, cat]),
     ):
-        assert task.inference.parse(line) == [2, *ids, 3]
+        assert task.inference.parse(line).source == [2, *ids, 3]
 
 
 def test_masks_are_filled_and_all_else_is_kept(run):
     lines = [f"The {MASK} sleeps.", f"{MASK}{MASK} é ☃ {MASK}", MASK]
     for line, reply in zip(lines, run.replies(lines), strict=True):
         assert not reply.error and MASK not in reply.text
-        details = run.task.inference.details(reply.answer)["masks"]
+        details = reply.details["masks"]
         assert len(details) == line.count(MASK)
         for guesses in details:
             chances = [g["chance"] for g in guesses]
@@ -161,7 +162,7 @@ def test_masks_are_filled_and_all_else_is_kept(run):
             assert all(g["text"] and "<" not in g["text"] for g in guesses)
     [reply] = run.replies(lines[:1])
     assert reply.text.startswith("The") and reply.text.endswith(" sleeps.")
-    best = reply.answer.guesses[0][0].text
+    best = reply.details["masks"][0][0]["text"]
     assert reply.text == f"The{best} sleeps."
 
 
@@ -171,8 +172,8 @@ def test_a_text_alone_is_filled_as_in_a_batch(run):
     for line, reply in zip(lines, together, strict=True):
         [alone] = run.replies([line])
         assert alone.text == reply.text
-        assert alone.answer.guesses[0][0].chance == pytest.approx(
-            reply.answer.guesses[0][0].chance, rel=1e-4
+        assert alone.details["masks"][0][0]["chance"] == pytest.approx(
+            reply.details["masks"][0][0]["chance"], rel=1e-4
         )
 
 
@@ -184,7 +185,9 @@ def test_what_asks_for_nothing_or_too_much_is_refused(run):
 
 def test_a_text_of_more_pieces_than_a_learned_table_has_is_refused(run):
     learned = {"model.positions": "learned", "model.max_positions": "39"}
-    task = masked.Task(config.load("masked", SMALL | learned), run.task.tokenizer)
+    task = masked.compose(
+        config.load("masked", SMALL | learned), run.task.data.tokenizer
+    )
     with pytest.raises(UserError, match="model.max_positions 39"):
         task.inference.parse(f"{'日' * 30} {MASK}")  # three bytes each
 
@@ -198,8 +201,8 @@ def test_a_question_hides_words_of_the_text_alone_the_same_ones_each_time(run):
     hidden = [(w, s) for w, s in zip(words, shown, strict=True) if w != s]
     assert len(hidden) == 2  # 15 % of 9, rounded up
     for word, masks in hidden:
-        assert masks == MASK * len(task.tokenizer.encode(word))
-    assert len(task.inference.parse(question)) == len(
+        assert masks == MASK * len(task.data.tokenizer.encode(word))
+    assert len(task.inference.parse(question).source) == len(
         task.data.encode([record])[0]["text"]
     )
     assert MASK in task.inference.question({"text": "☃"})  # there is no other word
@@ -208,10 +211,9 @@ def test_a_question_hides_words_of_the_text_alone_the_same_ones_each_time(run):
 def test_filled_is_the_share_of_hidden_words_that_came_back(run):
     line = f"{MASK} {MASK}{MASK} sleeps {MASK}"
     guesses = [" The", " ca", "t", " well"]
-    answer = Answer("", tuple((Guess(text, 0.5),) for text in guesses))
-    found = run.task.scoring.score(
-        [answering.Reply(line, "", answer)], ["The cat sleeps badly"]
-    )
+    masks = [[{"text": text, "chance": 0.5}] for text in guesses]
+    reply = Reply(line, details={"masks": masks})
+    found = run.task.scoring.score([reply], ["The cat sleeps badly"])
     assert found["filled"] == pytest.approx(100 * 2 / 3)
     result = run.folder.read("result.json")["scores"]["test"]
     assert 0 <= result["filled"] <= 100 and 0 <= result["accuracy"] <= 1
@@ -221,9 +223,9 @@ def test_filled_is_the_share_of_hidden_words_that_came_back(run):
 def test_in_lower_case_a_capital_letter_is_no_mistake(run):
     texts = ["The cat sleeps ."] * 9
     lowered = tokenizer.train(texts, "word", 99, symbols=[MASK], lowercase=True)
-    task = masked.Task(run.config, lowered)
-    answer = Answer("", ((Guess(" the", 0.5),),))
-    reply = answering.Reply(f"{MASK} cat", "", answer)
+    task = masked.compose(run.config, lowered)
+    masks = [[{"text": " the", "chance": 0.5}]]
+    reply = Reply(f"{MASK} cat", details={"masks": masks})
     assert task.scoring.score([reply], ["The cat"]) == {"filled": 100}
 
 
@@ -241,4 +243,4 @@ def test_a_vocabulary_without_the_mask_is_refused(run):
     with pytest.raises(UserError, match="<mask> must be among them"):
         config.load("masked", {"tokenizer.user_symbols": "<sep>"})
     with pytest.raises(UserError, match="has no piece <mask>"):
-        masked.Task(run.config, tokenizer.Bytes())
+        masked.compose(run.config, tokenizer.Bytes())

@@ -11,10 +11,9 @@ from transformer_jax.config import loading
 from transformer_jax.data import trees
 from transformer_jax.data.generated import treebank
 from transformer_jax.data.tokenizer import SPACE
-from transformer_jax.decoding import Options, answering
+from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
-from transformer_jax.tasks import parsing
-from transformer_jax.tasks.translation import Answer
+from transformer_jax.tasks.parsing import Options, TreeScoring, restore
 
 SMALL = {"eval.splits": "test", "decode.extra_length": "30"}
 WORDS = {"data.leaves": "words", "tokenizer.kind": "bpe", "tokenizer.shared": "true"}
@@ -43,7 +42,7 @@ def test_every_answer_is_a_tree_over_the_words_of_its_line(
     lines = ["the man saw a zyxgor .", "stop", "", "a ( b ) c"]
     replies = run.replies(lines, **options)
     # So little training: left to itself it writes no tree.
-    repaired = any(reply.answer.repairs for reply in replies if reply.text)
+    repaired = any(reply.details["repairs"] for reply in replies if reply.text)
     assert repaired == ("well_formed" in options)
     for line, reply in zip(lines, replies, strict=True):
         assert not reply.error
@@ -60,15 +59,13 @@ def test_the_reference_is_the_gold_tree_of_the_record():
     words = record["source"].split()
     tree, problems = trees.restore(record["target"].split(), words)
     assert not problems
-    task = parsing.Task.__new__(parsing.Task)
-    assert task.scoring.reference(record) == str(tree)
+    assert TreeScoring().reference(record) == str(tree)
 
 
 def test_a_reference_is_never_repaired_but_refused():
-    task = parsing.Task.__new__(parsing.Task)
     for wrong in ("(S (NP XX )NP XX", "(S (NP (NNS birds)) (VBP sing))"):
         with pytest.raises(UserError, match=r"no tree of 'birds sing' .*data\.source"):
-            task.scoring.reference({"source": "birds sing", "target": wrong})
+            TreeScoring().reference({"source": "birds sing", "target": wrong})
 
 
 def test_a_sentence_is_parsed_whole_or_not_at_all(run):
@@ -94,9 +91,9 @@ def test_what_leaves_no_choice_of_a_tree_is_refused(run):
         config.load("parsing", changes | {"decode.well_formed": "false"})
     [fits, too_short] = (run.task.inference.parse("a b c d e", options=o) for o in (
         Options(beams=1, max_length=n, well_formed=True) for n in (8, 7)))  # fmt: skip
-    assert len(fits.outline) == 5 and not too_short.outline
+    assert len(fits.constraint["outline"]) == 5 and too_short.constraint is None
     [reply] = run.replies(["a b c d e"], max_length=7)
-    assert reply.text and reply.answer.repairs
+    assert reply.text and reply.details["repairs"]
     [reply] = run.replies(["birds sing"], prefixes=["(S"])
     assert "a tree begins with no prefix" in reply.error
 
@@ -105,7 +102,7 @@ def test_words_in_the_trees_that_are_learnt_are_those_of_the_sentence(run_of_wor
     run = run_of_words
     record = {"source": "birds sing", "target": "(S (NP XX )NP XX )S"}
     [row] = run.task.data.encode([record])
-    learnt = run.task.target_tokenizer.decode(row["target"])
+    learnt = run.task.data.target_tokenizer.decode(row["target"])
     assert learnt == "(S(NP birds)NP sing)S"
     assert run.task.scoring.reference(record) == "(S (NP (XX birds)) (XX sing))"
     assert run.task.data.fingerprint.endswith("-words-compact")
@@ -116,49 +113,51 @@ def test_an_answer_can_be_read_as_a_target_again(run, run_of_words):
     tree = {**linear, "target": run.task.scoring.reference(linear)}
     assert tree["target"] == "(S (NP (XX birds)) (XX sing))"
     for found in (run, run_of_words):
-        assert found.task.texts(tree) == found.task.texts(linear)
-        [reading] = found.task.read(found.params, [tuple(tree.values())], found.mesh)
+        prepare = found.task.data.texts.prepare
+        assert prepare(tree) == prepare(linear)
+        [reading] = found.task.inspector.read(
+            found.params, [tuple(tree.values())], found.mesh
+        )
         assert np.isfinite(reading.log_probs).all()
 
 
 def test_what_is_unknown_stays_inside_of_its_word(run_of_words):
     written = "(S(NP z ⁇  ⁇ a)NP sing)S"
-    assert run_of_words.task._linearised(written) == "(S (NP XX )NP XX )S"
+    assert run_of_words.task.inference.form.linearise(written) == "(S (NP XX )NP XX )S"
 
 
 def test_each_bracket_is_one_piece(run, run_of_words):
     for found in (run, run_of_words):
-        tokenizer = found.task.target_tokenizer
-        pairs = [tokenizer.pieces(pair) for pair in found.task.pairs]
+        form = found.task.inference.form
+        tokenizer = form.tokenizer
+        pairs = [tokenizer.pieces(pair) for pair in form.pairs]
         assert ["(NP", ")NP"] in [[p.lstrip(SPACE) for p in pair] for pair in pairs]
-        text = found.task.texts({"source": "a", "target": "(S (NP XX )NP )S"})["target"]
-        ids = [i for pair in found.task.pairs for i in pair]
+        text = form.prepare({"source": "a", "target": "(S (NP XX )NP )S"})["target"]
+        ids = [i for pair in form.pairs for i in pair]
         assert sum(i in ids for i in tokenizer.encode(text)) == 4
 
 
 def test_a_word_that_is_written_stands_for_the_next_of_the_sentence():
-    written = Answer("(S (NP bird )NP sings )S", -1.0)
-    good = parsing._restore(written, "a b", trees.without_words)
-    assert good.text == "(S (NP (XX a)) (XX b))" and good.repairs == ()
-    bad = parsing._restore(written, "a b")
-    assert {"tokens that are none: 2", "words too few: 2"} <= {*bad.repairs}
+    written = Reply("a b", "(S (NP bird )NP sings )S", -1.0)
+    good = restore(written, trees.without_words)
+    assert good.text == "(S (NP (XX a)) (XX b))" and good.details["repairs"] == []
+    repairs = restore(written).details["repairs"]
+    assert {"tokens that are none: 2", "words too few: 2"} <= {*repairs}
 
 
 def test_repairs_are_named_and_counted():
-    good = parsing._restore(Answer("(S (NP XX )NP XX )S", -1.0), "birds sing")
-    assert good.repairs == () and good.score == -1.0
-    bad = parsing._restore(Answer("(S (NP XX )NP XX", -1.0), "birds sing")
-    assert bad.text == good.text and bad.repairs == ("brackets not closed: 1",)
+    good = restore(Reply("birds sing", "(S (NP XX )NP XX )S", -1.0))
+    assert good.details["repairs"] == [] and good.score == -1.0
+    bad = restore(Reply("birds sing", "(S (NP XX )NP XX", -1.0))
+    assert bad.text == good.text
+    assert bad.details["repairs"] == ["brackets not closed: 1"]
 
 
 def test_well_formed_is_the_share_that_needed_no_repair(run):
     golds = ["(S (NP (XX birds)) (XX sing))"] * 2
     replies = [
-        answering.Reply("birds sing", a.text, a)
-        for a in (
-            parsing._restore(Answer(text, 0.0), "birds sing")
-            for text in ("(S (NP XX )NP XX )S", "(S XX (VP XX")
-        )
+        restore(Reply("birds sing", text, 0.0))
+        for text in ("(S (NP XX )NP XX )S", "(S XX (VP XX")
     ]
     found = run.task.scoring.score(replies, golds)
     assert found["well_formed"] == 50 and found["exact"] == 50
@@ -170,8 +169,8 @@ def test_the_scores_are_in_the_result_and_jsonl_tells_the_repairs(run):
     result = run.folder.read("result.json")["scores"]["test"]
     assert {"f1", "precision", "recall", "exact", "well_formed"} <= set(result)
     [reply] = run.replies(["the man slept ."])
-    details = json.loads(json.dumps(run.task.inference.details(reply.answer)))
-    assert details["repairs"] == list(reply.answer.repairs)
+    assert json.loads(json.dumps(reply.details)) == reply.details
+    assert {"score", "repairs"} <= set(reply.details)
 
 
 def test_the_papers_decoding_is_in_its_configs():

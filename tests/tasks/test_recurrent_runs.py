@@ -39,7 +39,7 @@ def test_attention_aligns_words_and_can_be_looked_at(attending):
     assert first[1] == 0
     found = attending.attention(*LINES)
     assert set(found) == {"cross"}
-    source, target = attending.task.pieces(*LINES)
+    source, target = attending.task.inspector.pieces(*LINES)
     assert found["cross"].shape == (1, 1, len(target), len(source))
     attending.predict(LINES, coverage=0.2, beams=2)
 

@@ -194,7 +194,7 @@ def test_marks_and_carriage_returns_are_said_and_noted(tmp_path, tiny):
     assert "train.b: 31 lines, the first of them line 1, end in CR LF" in said[1]
     assert len(prepared.ledger["train"]["notes"]) == 2
     row = prepared.train.store.row("target", 0)
-    assert prepared.task.target_tokenizer.decode(row) == "o gato 0 dorme"
+    assert prepared.task.data.target_tokenizer.decode(row) == "o gato 0 dorme"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_vocabulary_larger_than_the_text_allows_is_said(tmp_path, tiny):
     said = []
     loaded = corpus(tmp_path, tiny, (LINES, LINES), tokenizer__vocab_size=20_000)
     prepared = prepared_in(loaded, tmp_path / "run", said)
-    size = prepared.task.source_tokenizer.vocab_size
+    size = prepared.task.data.source_tokenizer.vocab_size
     (note,) = [line for line in said if line.startswith("note")]
     assert f"this text gives a vocabulary of {size} pieces, not the 20,000" in note
 
@@ -315,7 +315,7 @@ def test_many_directions_share_a_model(tmp_path, tiny):
         tokenizer__vocab_size=310,
     )
     prepared = prepared_in(loaded, tmp_path / "run")
-    pieces = prepared.task.source_tokenizer.pieces(
+    pieces = prepared.task.data.source_tokenizer.pieces(
         prepared.train.store.row("source", 40)
     )
     assert pieces[:2] == ["▁", "<2pt>"]
@@ -324,7 +324,7 @@ def test_many_directions_share_a_model(tmp_path, tiny):
     assert np.bincount(seen).tolist() == [1] * 31 + [2] * 31
     task = tasks.find("translation").open(loaded, tmp_path / "run" / "tokenizer")
     asked = task.inference.parse("<2pt> the cat").source
-    assert asked[1] == task.source_tokenizer.encode("<2pt>")[1]
+    assert asked[1] == task.data.source_tokenizer.encode("<2pt>")[1]
 
 
 @pytest.mark.usefixtures("one_device")
@@ -351,7 +351,7 @@ def test_a_prepared_tfds_data_set_is_trained_on_like_the_files_it_came_from(
             p.train if name == "train" else p.held_out[name] for p in (ours, theirs)
         )
         assert list(one.records) == list(other.records)
-    assert ours.task.fingerprint == theirs.task.fingerprint
+    assert ours.task.data.fingerprint == theirs.task.data.fingerprint
     assert train.train(same, tmp_path / "b") == 0
 
 

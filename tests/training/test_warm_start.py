@@ -63,7 +63,7 @@ def test_a_classifier_takes_all_but_its_head(tiny, pretrained, tmp_path):
     said = []
     task = prepared(finetune(tiny, pretrained), tmp_path / "run").task
     origin = transformer_jax.load(pretrained)
-    assert task.tokenizer.fingerprint == origin.task.tokenizer.fingerprint
+    assert task.data.tokenizer.fingerprint == origin.task.data.tokenizer.fingerprint
     params, result = map(by_path, filled(task, sharding.local_mesh(), said))
     theirs = by_path(origin.params)
     assert set(params) - set(theirs) == {"head/bias", "head/kernel"}
@@ -199,7 +199,7 @@ def test_rows_of_words_begin_as_their_vectors_the_others_at_random(
     settings = {"tokenizer.kind": kind, "tokenizer.user_symbols": "<mask>"}
     loaded = load("masked", tiny, **SMALL, **settings)
     task = prepared(loaded, tmp_path / "run").task
-    path, table, words = vectors_for(task.tokenizer, tmp_path, every=3)
+    path, table, words = vectors_for(task.data.tokenizer, tmp_path, every=3)
     with loaded.unlocked():
         loaded.model.word_vectors = str(path)
     params, result = filled(task, sharding.local_mesh(), said := [])
@@ -230,7 +230,7 @@ def test_two_tables_each_have_their_words(tiny, tmp_path):
     two = {"tokenizer.shared": "false", "model.tie": "decoder"}
     loaded = load("quickstart", tiny, **two)
     task = prepared(loaded, tmp_path / "run").task
-    path, *_ = vectors_for(task.target_tokenizer, tmp_path)
+    path, *_ = vectors_for(task.data.target_tokenizer, tmp_path)
     with loaded.unlocked():
         loaded.model.word_vectors = str(path)
     params, result = filled(task, sharding.local_mesh(), said := [])
@@ -275,7 +275,7 @@ def test_a_table_cannot_begin_with_both_nor_stay_random():
 def test_a_frozen_table_stays_and_all_else_moves(tiny, tmp_path):
     loaded = load("masked", tiny, **SMALL)
     task = prepared(loaded, tmp_path / "learn").task
-    path, *_ = vectors_for(task.tokenizer, tmp_path)
+    path, *_ = vectors_for(task.data.tokenizer, tmp_path)
     frozen = {"model.word_vectors": str(path), "model.train_word_vectors": "false"}
     short = {"train.steps": "6", "eval.splits": "", "optim.clip_norm": "0.5"}
     loaded = load("masked", tiny, **SMALL, **frozen, **short)

@@ -49,6 +49,7 @@ def export(run: Any, folder: pathlib.Path) -> None:
     )
     spec.config.layer_norm_epsilon = config.norm_epsilon
     spec.config.add_source_eos = True
+    data = run.task.data
     sides = {
         "encoder": data.source_tokenizer,
         "decoder": data.target_tokenizer,

@@ -17,7 +17,7 @@ all words together, not as this one: otherwise unlikely words would put off brac
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ NEG_INF = float("-inf")
 ROOT = 3  # a tree has these tokens more than its outline, at least: ( ) and the end
 
 
+@runtime_checkable
 class Constraint(Protocol):
     """Forbid tokens by what has been written; hashable, because jit compiles for it."""
 

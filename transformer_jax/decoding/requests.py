@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 
 @dataclasses.dataclass(frozen=True)
 class DecodeRequest:
@@ -14,7 +16,7 @@ class DecodeRequest:
     seed: int = 0  # of the draws, if answers are sampled
     line: Any = ""  # the line itself
     # Arrays [W] that the engine's constraint reads, such as the words of a tree.
-    constraint: Mapping[str, Sequence[Any]] | None = None
+    constraint: Mapping[str, np.ndarray] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

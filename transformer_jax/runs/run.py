@@ -40,6 +40,10 @@ class Run:
     weights: str  # which parameters these are, in words
     mesh: Any
 
+    def records(self, split: str) -> Any:
+        """Read a split of the data that the run's config names."""
+        return tasks.find(self.config.task).source(self.config).read(split)
+
     def predict(self, lines: Sequence[str], **options: Any) -> list[str]:
         """One answer a line; `options` override the run's `decode` section."""
         return [reply.text for reply in self.replies(lines, **options)]
