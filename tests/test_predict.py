@@ -387,8 +387,8 @@ def test_what_is_found_has_the_probability_that_reading_it_gives(run, sentences,
     engine = run.task.inference.writer.engine(run.mesh)
     found = dict(engine.search(run.params, asked, options))
     pairs = [(one.source, found[i][0].tokens) for i, one in enumerate(asked)]
-    scorer = run.task.inspector.scorer(run.mesh)
-    for i, log_probs, _ in scorer.pairs(run.params, pairs):
+    scorer = run.task.inspector.scorer
+    for i, log_probs, _ in scorer.pairs(run.params, pairs, run.mesh):
         assert log_probs.sum() == pytest.approx(found[i][0].log_prob, rel=1e-4)
 
 

@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 
 
 def load(path, weights="", mesh=None):
-    """Opens a run directory: `load("runs/quickstart").predict(["…"])`.
+    """Open a run directory: `load("runs/quickstart").predict(["…"])`.
 
     `weights` is average, best, last or ema; by default what the run's config says. Its
     parameters are put on the mesh, or else on one device.

@@ -93,6 +93,7 @@ def main(overrides: dict[str, str]) -> None:
         theirs = _answer(other, records, changes, bar)
         systems = {args.compare: theirs, args.workdir: lines}
         scoring, references = run.task.scoring, evaluation.references
+        assert isinstance(scoring, Comparable)  # see _refuse_incomparable
         print_comparison(scoring.compare(other.task.scoring, systems, references))
 
 

@@ -1,4 +1,4 @@
-"""A line in, a line out, for every task.
+"""Answer lines: a line in, a line out, for every task.
 
     echo "O gato dorme." | python -m transformer_jax.predict --workdir RUN
     python -m transformer_jax.predict --workdir RUN --input F --output G
@@ -32,6 +32,7 @@ CHUNK = 2000  # lines read, sorted and answered together
 
 
 def define_flags() -> None:
+    """Define the flags of the command."""
     flags.DEFINE_string("workdir", "", "The run directory.")
     flags.DEFINE_string("input", "", "A file to answer, line by line; default: stdin.")
     flags.DEFINE_string("output", "", "A file for the answers; default: stdout.")
@@ -52,6 +53,7 @@ def define_flags() -> None:
 
 
 def main(overrides: dict[str, str]) -> int:
+    """Answer the input as the flags say; return the exit code."""
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
     cli.require("workdir", args.workdir, "the run directory to predict with")
@@ -98,7 +100,7 @@ def main(overrides: dict[str, str]) -> int:
 
 
 class Shell:
-    """Order, batching, progress and errors around a task's answers."""
+    """Keep order, batch, and show progress and errors around a task's answers."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class Shell:
         self.refused = 0
 
     def answer_all(self, source: BinaryIO, sink: BinaryIO) -> int:
-        """Answers every line; returns the exit code."""
+        """Answer every line; return the exit code."""
         bar = cli.Bar(cli.is_terminal())
         began, count = time.monotonic(), 0
 
@@ -141,7 +143,7 @@ class Shell:
         return 1 if self.refused else 0
 
     def answer(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
-        """One line of output for each line; `first` is the number of the first."""
+        """Yield a line of output for each line; `first` numbers the first one."""
         last = first - 1 + len(lines)
         if self.prefixes and last > len(self.prefixes):
             raise UserError(
@@ -180,7 +182,7 @@ class Shell:
             yield self._show(one, pairs)
 
     def score(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
-        """The log-probability of what stands behind the tab of each line."""
+        """Yield the log-probability of the target behind each line's tab."""
         entries = []
         for number, line in enumerate(lines, start=first):
             parts = line.split("\t")
@@ -197,7 +199,7 @@ class Shell:
         return self._read(entries, first, "score", read, "{:.6f}".format)
 
     def embed(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
-        """The sentence vector of each line."""
+        """Yield the sentence vector of each line."""
 
         def read(kept):
             return self.run.encode([e["input"] for e in kept]).tolist()
@@ -209,7 +211,7 @@ class Shell:
         return self._read(entries, first, "vector", read, show)
 
     def _read(self, entries, first, name, read, show) -> Iterator[str]:
-        """Each entry with what is read of it, or with why it is too long."""
+        """Yield each entry with what is read of it, or why it is too long."""
         for number, entry in enumerate(entries, start=first):
             try:
                 for side, text in zip(FIELDS, list(entry.values()), strict=False):
@@ -242,7 +244,7 @@ class Shell:
         return _json(entry)
 
     def converse(self) -> int:
-        """A line typed, a line answered, until the end of input."""
+        """Answer each line as it is typed, until the end of input."""
         run = self.run
         turns: list[str] = []
         print(
@@ -272,10 +274,10 @@ class Shell:
 
 
 def read_chunks(source: BinaryIO) -> Iterator[list[str]]:
-    """Lines as text: only a newline ends one; bytes that are not UTF-8 become U+FFFD.
+    """Yield chunks of lines; bytes that are not UTF-8 become U+FFFD.
 
-    A chunk also ends where waiting for more would begin, so a pipe that is written line
-    by line is answered line by line.
+    Only a newline ends a line. A chunk ends where reading would block, too, so a pipe
+    that is written line by line is answered line by line.
     """
     lines: list[bytes] = []
     rest = b""
@@ -299,7 +301,7 @@ def _decode(line: bytes) -> str:
 
 
 def _has_more(source: BinaryIO) -> bool:
-    """Whether a read would return at once (files always do, at their end too)."""
+    """Say whether a read would return at once (of a file it always does)."""
     try:
         return bool(select.select([source], [], [], 0)[0])
     except (OSError, ValueError):  # no file descriptor: a buffer in memory
@@ -307,10 +309,10 @@ def _has_more(source: BinaryIO) -> bool:
 
 
 def _refuse_same_file(source: str, sink: str) -> None:
-    """Opening the output empties it, before the input was read."""
-    if os.path.exists(source) and os.path.exists(sink):
-        if os.path.samefile(source, sink):
-            raise UserError(f"--output={sink} is the file to be read: name another")
+    """Refuse an output that is the input: opening it would empty it."""
+    both = os.path.exists(source) and os.path.exists(sink)
+    if both and os.path.samefile(source, sink):
+        raise UserError(f"--output={sink} is the file to be read: name another")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 
 from transformer_jax import sharding
 from transformer_jax.decoding import Options, row_sizes
-from transformer_jax.decoding.engine import DecodeRequest, Engine, _Shape, pad_length
+from transformer_jax.decoding.engine import DecodeRequest, Engine, _Shape
 from transformer_jax.decoding.forward import PairScorer
 from transformer_jax.decoding.rules import largest
 from transformer_jax.models.transformer import Seq2Seq
@@ -111,20 +111,20 @@ def test_a_model_that_recomputes_its_layers_finds_the_same(model):
 
 def test_what_is_read_alone_needs_no_full_batch(model):
     read, mesh = [], sharding.local_mesh()
-    few, full = (PairScorer(model[0], mesh, 8, n, pad_length) for n in (2, 8))
-    encode = few._encode
+    few, full = (PairScorer(model[0], 8, n) for n in (2, 8))
+    encode = few._encode._compiled(mesh)
 
     def count(params, batch):
         read.append(len(batch["source"]))
         return encode(params, batch)
 
-    few._encode = count
+    few._encode._compiled = lambda mesh: count
     sources = [one.source for one in ask()]
     for number, rows in ((1, [2]), (3, [4]), (5, [8]), (9, [8, 2])):
-        found = dict(few.vectors(model[1], sources[:number]))
+        found = dict(few.vectors(model[1], sources[:number], mesh))
         assert read == rows
         read.clear()
-        expected = dict(full.vectors(model[1], sources[:number]))
+        expected = dict(full.vectors(model[1], sources[:number], mesh))
         assert found.keys() == expected.keys() == set(range(number))
         for i, vector in expected.items():
             np.testing.assert_allclose(found[i], vector, rtol=1e-4, atol=1e-5)

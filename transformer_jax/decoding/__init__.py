@@ -1,13 +1,14 @@
-"""Decoding: pure functions that drive any autoregressive model.
+"""Drive any autoregressive model by pure functions.
 
-A model is two functions. `start(batch, length) → (static, state)` reads what is
-given; `extend(tokens [B, K, T], positions, static, state) → (logits, state)` reads
-tokens at their positions (-1: padding) and predicts what follows each. Leaves of
-`state` are [B, K, …]; a hypothesis goes on from another by `reorder`. `static` is never
-copied per beam.
+A model is two functions. `start(batch, length) → (static, state)` reads the source;
+`extend(tokens [B, K, T], positions, static, state) → (logits, state)` reads tokens at
+their positions (-1: padding) and predicts what follows each. Leaves of `state` are
+[B, K, …]; `reorder` makes hypotheses continue others. `static` is never copied per
+beam.
 
-A search is a class with pure methods over what it carries: `begin`, `advance` by one
-token, `unfinished` [B], `result`. `run` drives one to its end; `engine.py` in parts.
+A search is a class with pure methods over its own state: `begin`, `advance` by one
+token, `unfinished` [B], `result`. `run` drives a search to its end; `engine.py` does so
+in parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ class Model(NamedTuple):
 
 
 def bind(module: nn.Module, params: Any) -> Model:
-    """A linen module's two methods, with padding and start-of-sentence never chosen."""
+    """Bind a linen module's two methods; padding and start are never chosen."""
     variables = {"params": params}
 
     def start(batch, length):
@@ -57,29 +58,28 @@ def bind(module: nn.Module, params: Any) -> Model:
 
 
 def reorder(state: Any, parents: Int[Array, "B K"]) -> Any:
-    """The state of hypotheses that each go on from a parent.
+    """Return the state of hypotheses that each continue a parent.
 
-    A part of the state that has a method `reorder` knows a cheaper way than copying.
+    Arrays are gathered; a part of the state with a method `reorder` does it cheaper.
     """
-
     return _each_part(state, "reorder", gather, parents)
 
 
 def tile(state: Any, beams: int) -> Any:
-    """The state of several hypotheses that go on from the one that has read so far."""
+    """Return the state of `beams` hypotheses that continue the only one there is."""
     return _each_part(state, "tile", lambda a, n: jnp.repeat(a, n, axis=1), beams)
 
 
 def resize(state: Any, slots: int) -> Any:
-    """The state with room for so many tokens, prompt included, if it has a limit.
+    """Return the state with room for so many tokens, prompt included.
 
-    A part that has one has a method `resize`; a recurrent state has none.
+    A part that has a limit has a method `resize`; a recurrent state has none.
     """
     return _each_part(state, "resize", lambda a, _: a, slots)
 
 
 def _each_part(state: Any, name: str, otherwise: Callable, *args: Any) -> Any:
-    """The state, changed by the method `name` of its parts, arrays by `otherwise`."""
+    """Change the state by the method `name` of its parts, arrays by `otherwise`."""
 
     def change(part):
         method = getattr(part, name, None)
@@ -89,12 +89,12 @@ def _each_part(state: Any, name: str, otherwise: Callable, *args: Any) -> Any:
 
 
 def gather(array: Any, parents: Int[Array, "B K"]) -> Any:
+    """Take the parents' entries of an array [B, K, …]."""
     return array[jnp.arange(array.shape[0])[:, None], parents]
 
 
-@flax.struct.dataclass
-class DecodeInputs:
-    """What is asked of each row, beside the model's own input."""
+class DecodeInputs(flax.struct.PyTreeNode):
+    """What a search reads of each row, beside the model's own input."""
 
     prompt: Int[Array, "B P"]  # what the answer begins behind, padded at the end
     prompt_lengths: Int[Array, "B"]
@@ -103,9 +103,8 @@ class DecodeInputs:
     constraint: Any = None  # {name: [B, W]}, what the search's constraint reads
 
 
-@flax.struct.dataclass
-class Hypotheses:
-    """What a search found, best first; a slot that found nothing scores -inf."""
+class Hypotheses(flax.struct.PyTreeNode):
+    """The hypotheses of a search, best first; an empty slot scores -inf."""
 
     tokens: Any  # Int [B, K, L], padded with 0 behind the end of sentence
     lengths: Any  # Int [B, K], end of sentence counted
@@ -114,9 +113,9 @@ class Hypotheses:
 
 
 def row_sizes(most: int, multiple: int) -> list[int]:
-    """The rows that a batch may have, most first: all of them divide over the mesh.
+    """List the numbers of rows that a batch may have, largest first.
 
-    Each is compiled, so they are few.
+    All of them divide over the mesh. Each is compiled, so they are few.
     """
     few = min(multiple, most)
     sizes = [most // few * few]
@@ -126,7 +125,7 @@ def row_sizes(most: int, multiple: int) -> list[int]:
 
 
 def rows_for(sizes: Sequence[int], count: int) -> int:
-    """The smallest of these sizes that holds so many, or the largest."""
+    """Return the smallest of these sizes that holds so many, or the largest."""
     return min((n for n in sizes if n >= count), default=max(sizes))
 
 
@@ -138,9 +137,9 @@ def prefill(
     length: int,
     watch: bool = False,
 ) -> tuple[Any, Any, Float[Array, "B K V"]]:
-    """Reads the prompts, which may differ in length; the logits of what follows.
+    """Read the prompts, which may differ in length; return the logits that follow.
 
-    A prompt is read once, whatever the number of beams that go on from it. `watch`:
+    A prompt is read once, whatever the number of beams that continue it. With `watch`
     the state adds up what is attended to (`KVCache.track_attention`).
     """
     width = question.prompt.shape[1]
@@ -156,7 +155,7 @@ def prefill(
 
 
 def run(search: Any, model: Model, batch: dict, question: DecodeInputs, length: int):
-    """A search from its beginning to its end."""
+    """Run a search to its end."""
     carry = search.begin(model, batch, question, length)
     carry = jax.lax.while_loop(
         lambda c: search.unfinished(c).any(), lambda c: search.advance(model, c), carry

@@ -1,11 +1,11 @@
-"""Beam search: the K best beginnings side by side, ranked by a length penalty.
+"""Beam search: extend the K best hypotheses, ranked by a length penalty.
 
     score(Y) = log P(Y | X) / ((5 + |Y|) / 6)^α + β Σ_s log min(Σ_t a_ts, 1)   (GNMT)
 
 The paper uses K = 4, α = 0.6, β = 0; a_ts is what the last layer's cross-attention
 gives word s of the source while Y_t is written. A hypothesis that ends leaves the beam,
-which is one narrower from then on: a beam of 1 is greedy search. A row stops when no
-living hypothesis can still beat what is finished.
+which is one narrower from then on, so a beam of 1 is greedy search. A row stops when no
+living hypothesis can beat the finished ones any more.
 """
 
 import dataclasses
@@ -31,9 +31,8 @@ from transformer_jax.decoding.rules import top_next_tokens
 from transformer_jax.ids import EOS
 
 
-@flax.struct.dataclass
-class Beam:
-    """The state of a search; L is the output buffer's length."""
+class Beam(flax.struct.PyTreeNode):
+    """The state of a search; L is the length of the output buffer."""
 
     step: Any  # Int []: tokens written so far
     tokens: Any  # Int [B, K, L] of the living
@@ -50,15 +49,16 @@ class Beam:
 
 @dataclasses.dataclass(frozen=True)
 class BeamSearch:
-    """The best `beams` hypotheses of each row; exact in its first `n_best` places.
+    """Find the best `beams` hypotheses of each row.
 
-    Exact means: what a search without early stopping would return.
+    The first `n_best` are those that a search without early stopping would return.
     """
 
     options: Options
     constraint: Constraint | None = None
 
     def begin(self, model: Model, batch: dict, question: DecodeInputs, length: int):
+        """Read the prompts; each row begins with one hypothesis."""
         beams, rows = self.options.beams, len(question.limits)
         static, state, logits = prefill(
             model, batch, question, beams, length, watch=self.options.coverage > 0
@@ -80,11 +80,13 @@ class BeamSearch:
         )
 
     def unfinished(self, beam: Beam) -> Array:
+        """Say which rows have living hypotheses and room for them."""
         return (beam.log_probs > NEG_INF).any(axis=1) & (
             beam.step < beam.tokens.shape[-1]
         )
 
     def advance(self, model: Model, beam: Beam) -> Beam:
+        """Extend every living hypothesis by one token, and keep the best."""
         question, options = beam.question, self.options
         scores, parents, tokens = self._best_extensions(beam)
         place = jnp.arange(options.beams)
@@ -112,6 +114,7 @@ class BeamSearch:
         )
 
     def result(self, beam: Beam) -> Hypotheses:
+        """Return the finished hypotheses, best first."""
         order = jnp.argsort(-beam.finished_scores, axis=-1, stable=True)
         tokens = gather(beam.finished, order)
         return Hypotheses(
@@ -122,7 +125,7 @@ class BeamSearch:
         )
 
     def _best_extensions(self, beam: Beam) -> tuple[Array, Array, Array]:
-        """The K best (total log-probability, parent, token) over all living."""
+        """Return the K best (total log-probability, parent, token) over all living."""
         rows, beams = beam.log_probs.shape
         # No beam can place more than K of its own: two small selections, not one huge.
         few = min(beams, beam.logits.shape[-1] // beams)
@@ -143,7 +146,7 @@ class BeamSearch:
         log_probs: Float[Array, "B K"],
         state: Any,
     ) -> Beam:
-        """Moves what ended to the next free places among the finished."""
+        """Move hypotheses that ended to the next free places among the finished."""
         rows, beams = ended.shape
         slot = beam.finished_count[:, None] + jnp.cumsum(ended, axis=1) - 1
         slot = jnp.where(ended, slot, beams)  # out of range: dropped
@@ -163,7 +166,7 @@ class BeamSearch:
         )
 
     def _settled(self, beam: Beam, alive: Float[Array, "B K"]) -> Array:
-        """True where no continuation can enter the first `n_best` finished places.
+        """Say where no continuation can enter the first `n_best` finished places.
 
         A log-probability only falls, the penalty is monotonic in the length, and the
         coverage term is never above 0: so a hypothesis can reach no more than its
@@ -178,4 +181,5 @@ class BeamSearch:
 
 
 def length_penalty(length: Array, alpha: float) -> Array:
+    """Return ((5 + length) / 6)^α, by which log-probabilities are divided."""
     return ((5.0 + length) / 6.0) ** alpha

@@ -1,12 +1,11 @@
-"""One engine for every search: many sources in, their hypotheses out.
+"""Search the answers to any number of requests, in batches of few static shapes.
 
-Sources of like length share a batch of a static shape, and a shape follows from a
-source's own length, so an answer does not depend on what shares its batch. A search
-runs until enough sentences are finished to fit the others into a smaller batch: so a
-batch costs what its longest unfinished sentences cost. It begins with room for answers
-of a usual length, and with room for the longest allowed goes on if it must: attention
-reads all the room there is. Two batches are searched at a time, by threads: while one
-does what keeps a single core busy, the other goes on.
+A shape follows from a request's own length, so an answer does not depend on its batch.
+A search runs until enough rows have finished for the others to fit into a smaller
+batch; then it goes on with these alone. Its cache first has room for answers of usual
+length, and grows to the longest allowed only if it must, because attention reads all
+the room there is. On one device two batches are searched at a time, by threads, because
+parts of a step keep only one core busy.
 """
 
 import collections
@@ -44,7 +43,7 @@ IN_FLIGHT = 2  # batches searched at a time
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One hypothesis on the host."""
+    """A hypothesis on the host."""
 
     tokens: tuple[int, ...]
     log_prob: float
@@ -52,7 +51,7 @@ class Hypothesis:
 
 
 class Engine:
-    """Searches with one module on one mesh."""
+    """Search with one module on one mesh."""
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class Engine:
     def search(
         self, params: Any, asked: Sequence[DecodeRequest], options: Options
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """(number of a source, its hypotheses), in whatever order they are found."""
+        """Yield (number of a request, its hypotheses), in any order."""
         if self.mesh.size == 1:
             yield from self._search_by_threads(params, asked, options)
             return
@@ -224,27 +223,27 @@ def _shape_of(asked: DecodeRequest, options: Options) -> _Shape:
 
 
 def longest_answer(asked: DecodeRequest, options: Options) -> int:
-    """How many tokens an answer may have, its end counted."""
+    """Count the tokens that an answer may have, its end included."""
     pieces = max(len(asked.source) - 1, 0)  # a source's own, its end not counted
     return max(options.max_length or pieces + options.extra_length, 1)
 
 
 def positions_needed(asked: DecodeRequest, options: Options) -> int:
-    """Of source or target: its start is read, the end of an answer is not."""
+    """Count the positions of the longer side; an answer's end is never read."""
     return max(len(asked.source), len(asked.prefix) + longest_answer(asked, options))
 
 
 def pad_length(length: int) -> int:
-    """The padded length of a source: a power of 2, or halfway between two.
+    """Return the padded length of a source: a power of 2, or halfway between two.
 
-    Each is compiled, so they are few; a sentence's own length decides, not its company.
+    Each is compiled, so they are few.
     """
     whole = 1 << max(length - 1, 1).bit_length()
     return max(12, whole * 3 // 4 if length <= whole * 3 // 4 else whole)
 
 
 def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any]:
-    """Arrays of a batch; a row that is not asked for has the limit 0."""
+    """Return the arrays of a batch; an empty row has the limit 0."""
     batch = {
         "source": np.zeros((rows, shape.source), np.int32),
         "prompt": np.zeros((rows, shape.prompt), np.int32),
@@ -274,12 +273,12 @@ def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any
 
 
 def _shrink(carry: Any, kept: Any) -> Any:
-    """What a search carries, of these rows only; what is no row stays as it is."""
+    """Keep these rows of a search's state; scalars stay as they are."""
     return jax.tree.map(lambda a: a[kept] if a.ndim else a, carry)
 
 
 def _grow(carry: Any, slots: int) -> Any:
-    """What a search carries, with room for so many tokens, prompt included."""
+    """Give the state of a search room for so many tokens, prompt included."""
     return carry.replace(state=resize(carry.state, slots))
 
 

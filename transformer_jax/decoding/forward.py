@@ -1,14 +1,14 @@
-"""Reading what is given, instead of writing: how likely a target is, what it attends
-to, a vector for a sentence; or whatever else one forward pass finds.
+"""Read what is given instead of writing: one forward pass over any number of sequences.
 
-Sequences of like length share a batch; each shape is compiled once.
+`PairScorer` reads targets as the answers to their sources: how likely they are, what
+they attend to; and it makes a vector of a source. Sequences of like length share a
+batch; each shape is compiled once.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,26 +16,20 @@ from jax.sharding import Mesh
 
 from transformer_jax import sharding
 from transformer_jax.decoding import NEG_INF, row_sizes, rows_for
+from transformer_jax.decoding.engine import pad_length
 from transformer_jax.ids import BOS, PAD
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target, each with its end
-Sides = dict[str, Sequence[Sequence[int]]]  # of a batch, by name; item i of each is one
+Sides = Mapping[str, Sequence[Sequence[int]]]  # the sequences of a batch, by its names
 
 
 class BatchedForward:
-    """A function (params, batch) → outputs [B, …], over any number of sequences."""
+    """Apply a function (params, batch) → outputs [B, …] to sequences of any number."""
 
     def __init__(
-        self,
-        function: Callable[[Any, dict], Any],
-        batch_rows: int,
-        row_multiple: int,
-        pad_length: Callable[[int], int],
+        self, function: Callable[[Any, Any], Any], batch_rows: int, row_multiple: int
     ):
-        self.row_sizes, self.pad_length = (
-            row_sizes(batch_rows, row_multiple),
-            pad_length,
-        )
+        self.row_sizes = row_sizes(batch_rows, row_multiple)
         self._compiled = functools.cache(
             lambda mesh: jax.jit(function, out_shardings=sharding.replicated(mesh))
         )
@@ -43,8 +37,11 @@ class BatchedForward:
     def __call__(
         self, params: Any, sides: Sides, mesh: Mesh
     ) -> Iterator[tuple[int, Any]]:
-        """(number, its outputs) in whatever order."""
-        for batch, members in _batches(sides, self.row_sizes, self.pad_length):
+        """Yield (number of an item, its outputs), in any order.
+
+        Item i has the i-th sequence of each side.
+        """
+        for batch, members in _batches(sides, self.row_sizes):
             with jax.set_mesh(mesh):
                 batch = sharding.to_global(batch, mesh)
                 found = jax.device_get(self._compiled(mesh)(params, batch))
@@ -53,51 +50,32 @@ class BatchedForward:
 
 
 class PairScorer:
-    """Reads with one module on one mesh."""
+    """Read pairs, or sources alone, with an encoder-decoder model."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        mesh: Mesh,
-        batch_rows: int,
-        row_multiple: int,
-        pad_length: Callable[[int], int],
-    ):
-        self.module, self.mesh = module, mesh
-        self.row_sizes, self.pad_length = (
-            row_sizes(batch_rows, row_multiple),
-            pad_length,
-        )
-        jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
-        self._read, self._encode = jit(self._read_pairs), jit(self._encode_sources)
+    def __init__(self, module: Any, batch_rows: int, row_multiple: int):
+        self.module = module
+        self._read = BatchedForward(self._read_pairs, batch_rows, row_multiple)
+        self._encode = BatchedForward(self._encode_sources, batch_rows, row_multiple)
 
     def pairs(
-        self, params: Any, pairs: Sequence[Pair]
+        self, params: Any, pairs: Sequence[Pair], mesh: Mesh
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """(number, log-probability of each target token, attention [target, source])
+        """Yield (number, log-probability of each target token, attention), any order.
 
-        in whatever order. Attention is the mean over the heads of the last layer; a
+        Attention [target, source] is the mean over the heads of the last layer; a
         model without any has that of [target, 0].
         """
         sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
         sides = {"source": sources, "target": targets}
-        for batch, members in _batches(sides, self.row_sizes, self.pad_length):
-            with jax.set_mesh(self.mesh):
-                found = self._read(params, sharding.to_global(batch, self.mesh))
-            log_probs, attention = jax.device_get(found)
-            for row, i in enumerate(members):
-                source, target = map(len, pairs[i])
-                yield i, log_probs[row, :target], attention[row, :target, :source]
+        for i, (log_probs, attention) in self._read(params, sides, mesh):
+            source, target = map(len, pairs[i])
+            yield i, log_probs[:target], attention[:target, :source]
 
     def vectors(
-        self, params: Any, sources: Sequence[Sequence[int]]
+        self, params: Any, sources: Sequence[Sequence[int]], mesh: Mesh
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """(number, mean of the encoder's output over the tokens of the source)."""
-        sides = {"source": sources}
-        for batch, members in _batches(sides, self.row_sizes, self.pad_length):
-            with jax.set_mesh(self.mesh):
-                found = self._encode(params, sharding.to_global(batch, self.mesh))
-            yield from zip(members, jax.device_get(found), strict=False)
+        """Yield (number, mean of the encoder's output over the tokens of a source)."""
+        return self._encode(params, {"source": sources}, mesh)
 
     def _read_pairs(self, params, batch):
         source, target = batch["source"], batch["target"]
@@ -128,9 +106,9 @@ class PairScorer:
 
 
 def _batches(
-    sides: Sides, row_sizes: Sequence[int], pad_length: Callable[[int], int]
+    sides: Sides, row_sizes: Sequence[int]
 ) -> Iterator[tuple[dict[str, np.ndarray], list[int]]]:
-    """Batches of such sizes, and whose they are: items of like lengths together."""
+    """Yield batches of these sizes and their items, those of like lengths together."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for i, item in enumerate(zip(*sides.values(), strict=True)):
         shape = tuple(pad_length(max(len(part), 1)) for part in item)

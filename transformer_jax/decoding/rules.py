@@ -24,7 +24,7 @@ def top_next_tokens(
     constraint: Constraint | None,
     count: int,
 ) -> tuple[Float[Array, "B K C"], Int[Array, "B K C"]]:
-    """The `count` likeliest tokens and their log-probabilities, likeliest first.
+    """Return log-probabilities and ids of the `count` likeliest tokens, best first.
 
     `tokens` holds the `step` tokens that each hypothesis has written; one at its limit
     ends, whatever else is forbidden or likely. What is forbidden scores -inf.
@@ -50,12 +50,12 @@ def top_next_tokens(
 def by_hypothesis(
     logits: Float[Array, "B KV"], tokens: Int[Array, "B K L"]
 ) -> Float[Array, "BK V"]:
-    """A row for each hypothesis: of three axes, XLA on a CPU makes copies."""
+    """Give each hypothesis a row: of three axes, XLA on a CPU makes copies."""
     return logits.reshape(tokens.shape[0] * tokens.shape[1], -1)
 
 
 def must_end(step: Int[Array, ""], limits: Int[Array, "B"]) -> Bool[Array, "B 1"]:
-    """Whether the next token is the last that a row may have."""
+    """Say whether the next token is the last that a row may have."""
     return (step + 1 >= limits)[:, None]
 
 
@@ -87,15 +87,17 @@ def allow(
 def largest(
     scores: Float[Array, "R V"], count: int
 ) -> tuple[Float[Array, "R C"], Int[Array, "R C"]]:
-    """As `jax.lax.top_k`, of a large vocabulary: one pass for the maxima of its blocks.
+    """Return `jax.lax.top_k(scores, count)`, found faster in a large vocabulary.
 
-    The `count` largest lie in the `count` blocks of the largest maxima. Of equals the
-    first is taken, so blocks are kept in their order.
+    One pass finds the maxima of blocks: the `count` largest scores lie in the `count`
+    blocks of the largest maxima. Of equals the first is taken, so blocks keep their
+    order.
     """
     rows, vocab = scores.shape
     block = math.gcd(vocab, 64)
     if vocab < 2 * count * block or block < 8:
-        return tuple(jax.lax.top_k(scores, count))
+        found, place = jax.lax.top_k(scores, count)
+        return found, place
     blocks = scores.reshape(rows, vocab // block, block)
     _, chosen = jax.lax.top_k(blocks.max(axis=-1), count)
     chosen = jnp.sort(chosen, axis=-1)
@@ -106,7 +108,7 @@ def largest(
 
 
 def _completes(tokens, step, n: int, vocab: int):
-    """Whether a token would complete an n-gram that was written before [B, K, V]."""
+    """Say which tokens would complete an n-gram written before, [B, K, V]."""
     rows, beams, length = tokens.shape
     starts = jnp.arange(length)
     same = starts + n <= step  # windows that have been written, their last token too

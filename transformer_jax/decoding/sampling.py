@@ -1,4 +1,4 @@
-"""Writing token by token: the likeliest each time (greedy), or drawn by chance.
+"""Write token by token: the likeliest each time (greedy), or sampled.
 
 Sampling takes p^(1/temperature), cut to the `top_k` likeliest, to the fewest that hold
 `top_p` of the probability, and to those at least `min_p` times as likely as the best.
@@ -31,9 +31,8 @@ from transformer_jax.decoding.rules import (
 from transformer_jax.ids import EOS
 
 
-@flax.struct.dataclass
-class Written:
-    """K texts of each row, in progress."""
+class Written(flax.struct.PyTreeNode):
+    """The state of K texts of each row."""
 
     step: Any  # Int []: tokens written so far
     tokens: Any  # Int [B, K, L]
@@ -47,12 +46,13 @@ class Written:
 
 @dataclasses.dataclass(frozen=True)
 class Writing:
-    """One text a row, or several drawn independently of each other."""
+    """Write one text a row, or sample several independently."""
 
     options: Options
     constraint: Constraint | None = None
 
     def begin(self, model: Model, batch: dict, question: DecodeInputs, length: int):
+        """Read the prompts."""
         copies = self.options.n_best if self.options.sample else 1
         static, state, logits = prefill(model, batch, question, copies, length)
         shape = (len(question.limits), copies)
@@ -68,9 +68,11 @@ class Writing:
         )
 
     def unfinished(self, written: Written) -> Array:
+        """Say which rows have texts without an end, and room for them."""
         return ~written.done.all(axis=1) & (written.step < written.tokens.shape[-1])
 
     def advance(self, model: Model, written: Written) -> Written:
+        """Add one token to every text."""
         w, question = written, written.question
         gain, token = self._choose(w)
         positions = (question.prompt_lengths + w.step)[:, None, None]
@@ -90,13 +92,14 @@ class Writing:
         )
 
     def result(self, written: Written) -> Hypotheses:
+        """Return the texts, likeliest first."""
         order = jnp.argsort(-written.log_probs, axis=1, stable=True)
         tokens = jnp.take_along_axis(written.tokens, order[..., None], axis=1)
         scores = jnp.take_along_axis(written.log_probs, order, axis=1)
         return Hypotheses(tokens, (tokens != 0).sum(-1), scores, scores)
 
     def _choose(self, w: Written) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
-        """The next token of each text, and its log-probability."""
+        """Choose the next token of each text; return its log-probability and id."""
         options, rules = self.options, (w.question, self.options, self.constraint)
         if not options.sample:
             found = top_next_tokens(w.logits, w.tokens, w.step, *rules, 1)
@@ -122,7 +125,7 @@ class Writing:
 
 
 def narrow(log_probs: Float[Array, "*B V"], options: Options) -> Float[Array, "*B V"]:
-    """What is drawn from: scores at a temperature, -inf for what is cut away."""
+    """Return the scores to sample from: at a temperature, -inf for what is cut."""
     scores = log_probs / max(options.temperature, 1e-6)
     if options.top_k:
         few = min(options.top_k, scores.shape[-1])

@@ -1,11 +1,11 @@
-"""A run directory: the one reader and writer that everything shares.
+"""Open a run directory, to predict, score, align and look inside.
 
     config.json     every key of the run        metrics.jsonl   what was logged
     versions.json   what it ran with            scores.json     every evaluation
     tokenizer/      what reads its text         result.json     how it ended
     checkpoints/ averaged/ preempted/           its parameters
 
-It holds all that is needed to use it. What is missing or damaged is explained here.
+The directory holds all that is needed to use it. Errors say what is missing.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ class Run:
         return tasks.find(self.config.task).source(self.config).read(split)
 
     def predict(self, lines: Sequence[str], **options: Any) -> list[str]:
-        """One answer a line; `options` override the run's `decode` section."""
+        """Return one answer a line; `options` override the run's `decode` section."""
         return [reply.text for reply in self.replies(lines, **options)]
 
     def replies(
@@ -57,10 +57,10 @@ class Run:
         prefixes: Sequence[str] = (),
         **options: Any,
     ) -> list[Reply]:
-        """As `predict`, with scores, other hypotheses, and why a line has no answer.
+        """Return replies: answers with scores and other hypotheses, or errors.
 
-        A line of more than `max_input` pieces is refused or split; 0: of any length,
-        or, if lines are to be split, of more than those that it was trained on.
+        A line of more than `max_input` pieces is refused or split. 0 allows any
+        length; if lines are to be split, the longest of training.
         """
         if on_long == "split":
             max_input = max_input or self.config.data.get("max_length", 0)
@@ -77,7 +77,7 @@ class Run:
         return list(found)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """The log-probability of each target as the answer to its source."""
+        """Return the log-probability of each target as the answer to its source."""
         pairs = list(zip(sources, targets, strict=True))
         reader = protocols.require(self.task, protocols.ReadsPairs, "read")
         found = reader.read(self.params, pairs, self.mesh)
@@ -86,7 +86,7 @@ class Run:
     def align(
         self, sources: Sequence[str], targets: Sequence[str] | None = None
     ) -> list[list[tuple[int, int]]]:
-        """(source word, target word) pairs; without targets, of its own answers."""
+        """Return (source word, target word) pairs; without targets, of own answers."""
         aligner = protocols.require(self.task, protocols.Aligns, "align")
         targets = self.predict(sources) if targets is None else targets
         pairs = list(zip(sources, targets, strict=True))
@@ -94,19 +94,19 @@ class Run:
         return [aligner.align(reading) for reading in found]
 
     def encode(self, lines: Sequence[str]) -> np.ndarray:
-        """A vector [D] for each line, to compare sentences with."""
+        """Return vectors [lines, D]."""
         embedder = protocols.require(self.task, protocols.Embeds, "vectors")
         return embedder.vectors(self.params, lines, self.mesh)
 
     def attention(self, source: str, target: str | None = None) -> dict[str, Any]:
-        """Attention weights [layers, heads, queries, keys] of one sentence."""
+        """Return attention weights [layers, heads, queries, keys] by kind."""
         target = self.predict([source])[0] if target is None else target
         viewer = protocols.require(self.task, protocols.ShowsAttention, "attention")
         return viewer.attention(self.params, source, target)
 
 
 def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
-    """Opens a run directory, or a bundle made of one.
+    """Open a run directory, or a bundle made of one.
 
     `weights` (average, best, last, ema) overrides what the run's config asks for. Its
     parameters are put on the mesh, or else on one device.
@@ -136,7 +136,7 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
 
 
 def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
-    """(params, step, which they are in words) as the weights of a run's choice."""
+    """Read (params, step, which they are in words) of a run."""
     like = abstract_params(task, mesh)
     checkpoints = Checkpoints(folder.checkpoints)
     try:
@@ -160,7 +160,8 @@ def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 
 
-def abstract_params(task: Any, mesh: Any) -> Any:
+def abstract_params(task: Task, mesh: Any) -> Any:
+    """Return shapes and places of a task's parameters."""
     return sharding.abstract(
         jax.eval_shape(task.objective.init, jax.random.key(0)), mesh
     )

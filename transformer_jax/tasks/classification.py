@@ -28,7 +28,6 @@ from transformer_jax.data.sources import FORMS, GeneratedSource, Source, add_key
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, PAD
@@ -197,7 +196,7 @@ class LabelObjective:
 
     unit = "examples"
 
-    def __init__(self, config: ConfigDict, module: Classifier, scale: Scale):
+    def __init__(self, config: ConfigDict, module: Any, scale: Scale):
         self.module, self.labels = module, len(scale.labels)
         self.smoothing = config.train.label_smoothing
 
@@ -249,7 +248,6 @@ class LabelInference:
             lambda params, batch: objective.outputs(params, batch["tokens"]),
             config.eval.batch_rows,
             config.data.row_multiple,
-            pad_length,
         )
 
     def parse(

@@ -27,6 +27,7 @@ from transformer_jax.data.batches import Batch
 from transformer_jax.data.records import Concatenation
 from transformer_jax.data.sources import SPLITS
 from transformer_jax.data.store import Column, Store
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply, row_sizes, rows_for
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.models.vision import POSITIONS, VisionConfig, ViT
@@ -80,7 +81,7 @@ class Pictures:
     @functools.cache  # noqa: B019
     def _read(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
         paths = (self._path(f"{kind}_{what}") for what in ("images", "labels"))
-        return images.read_idx(*paths)
+        return images.read_idx(*map(str, paths))
 
     def _path(self, key: str) -> pathlib.Path:
         return pathlib.Path(self.data.folder, self.data[key])
@@ -160,7 +161,9 @@ def compose(config: ConfigDict, about: About) -> Task:
 class ImageData:
     """Pixels and the places of labels."""
 
-    texts, vocabularies, filter_fingerprint = None, {}, ""
+    texts = None
+    vocabularies: Mapping[str, Tokenizer] = {}
+    filter_fingerprint = ""
 
     def __init__(self, about: About, vision: VisionConfig):
         self.about, self.vision = about, vision
@@ -172,7 +175,7 @@ class ImageData:
         return {"image": Column("float32", shape), "label": Column("int32", ())}
 
     def encode(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Number the labels."""
+        """Encode labels by their places."""
         return [
             {"image": r["image"], "label": self._place(r["label"])} for r in records
         ]
@@ -207,7 +210,7 @@ class ImageObjective:
 
     unit = "examples"
 
-    def __init__(self, config: ConfigDict, module: ViT, about: About):
+    def __init__(self, config: ConfigDict, module: Any, about: About):
         self.module, self.labels = module, len(about.labels)
         self.smoothing = config.train.label_smoothing
 

@@ -187,7 +187,7 @@ class LanguageObjective:
 
     unit = "tokens"
 
-    def __init__(self, config: ConfigDict, module: LanguageModel, vocab_size: int):
+    def __init__(self, config: ConfigDict, module: Any, vocab_size: int):
         self.module, self.vocab_size = module, vocab_size
         self.smoothing = config.train.label_smoothing
 

@@ -29,7 +29,6 @@ from transformer_jax.data.sources import FORMS, GeneratedSource
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import SPACE, SPECIAL, Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused, UserError
@@ -175,7 +174,7 @@ class MaskedObjective:
 
     unit = "masks"
 
-    def __init__(self, config: ConfigDict, module: MaskedLM, masks: Masks):
+    def __init__(self, config: ConfigDict, module: Any, masks: Masks):
         self.module, self.mask = module, masks.id
         self.vocab_size = masks.tokenizer.vocab_size
         self.smoothing = config.train.label_smoothing
@@ -215,10 +214,10 @@ class MaskedObjective:
 class FillingInference:
     """A line with masks in, the line without them out."""
 
-    def __init__(self, config: ConfigDict, module: MaskedLM, masks: Masks):
+    def __init__(self, config: ConfigDict, module: Any, masks: Masks):
         self.config, self.module, self.masks = config, module, masks
         rows, multiple = config.eval.batch_rows, config.data.row_multiple
-        self._forward = BatchedForward(self._guess, rows, multiple, pad_length)
+        self._forward = BatchedForward(self._guess, rows, multiple)
 
     def parse(
         self,

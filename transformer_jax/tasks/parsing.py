@@ -246,7 +246,7 @@ class TreeScoring(Scoring):
 def restore(reply: Reply, linearise: Any = str) -> Reply:
     """Make a tree over the words of the line of what was written."""
     if not reply.line.strip():
-        return dataclasses.replace(reply, details=reply.details | {"repairs": []})
+        return dataclasses.replace(reply, details={**reply.details, "repairs": []})
     text, repairs = _bracketed(linearise(reply.text), reply.line)
     others = tuple(restore(other, linearise) for other in reply.others)
     details = dict(reply.details)

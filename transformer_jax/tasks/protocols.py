@@ -45,8 +45,16 @@ class Data(Protocol):
 
     fingerprint: str  # of all that decides the encoding
     filter_fingerprint: str  # of all that decides what training leaves out
-    texts: TextColumns | None  # whose segmentation can be sampled anew
-    vocabularies: Mapping[str, Tokenizer]  # of the embedding tables, by their names
+
+    @property
+    def texts(self) -> TextColumns | None:
+        """The columns whose segmentation can be sampled anew."""
+        ...
+
+    @property
+    def vocabularies(self) -> Mapping[str, Tokenizer]:
+        """The tokenizers of the embedding tables, by the tables' names."""
+        ...
 
     def columns_for(self, records: Any) -> Mapping[str, Column]:
         """Describe the columns of a store of these records."""

@@ -1,4 +1,4 @@
-"""The scores of a split."""
+"""Score a split: teacher-forced, and by the model's own answers."""
 
 import dataclasses
 import functools
@@ -105,7 +105,7 @@ class Evaluator:
         )
 
     def teacher_forced(self, params: Any) -> dict[str, float]:
-        """Loss, perplexity and accuracy; every example counts exactly once."""
+        """Return loss, perplexity and accuracy; every example counts exactly once."""
         total = Sums(0.0, 0.0, 0.0, 0.0)
         for batch in self.plan.epoch(0):
             with jax.set_mesh(self.mesh):
@@ -116,7 +116,7 @@ class Evaluator:
         return self.task.objective.means(total, self.records)
 
     def choose(self, limit: int) -> list[int]:
-        """The numbers of the records that are answered; 0: all that judge the split."""
+        """Return the numbers of the records to answer; 0: all that judge the split."""
         return evenly_spaced(
             limit or self.task.scoring.count_answered(self.records), len(self.records)
         )
@@ -128,7 +128,7 @@ class Evaluator:
         limit: int = 0,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[dict[str, Any], list[str]]:
-        """The task's scores of its own answers to `choose(limit)`, and the answers."""
+        """Answer the records of `choose(limit)`; return scores and answers."""
         task = self.task
         records = [self.records[i] for i in self.choose(limit)]
         replies = answer_all(task, params, self.mesh, records, options, progress)
@@ -151,7 +151,7 @@ class Evaluator:
 
 
 def evenly_spaced(count: int, total: int) -> list[int]:
-    """So many of the numbers below `total`, evenly spaced; all, if no more are."""
+    """Return `count` of the numbers below `total`, evenly spaced, or all."""
     count = min(count, total)
     return [(2 * i + 1) * total // (2 * count) for i in range(count)]
 
@@ -164,7 +164,7 @@ def answer_all(
     options: Any,
     progress: Callable[[int, int], None],
 ) -> list[Reply]:
-    """An answer to each example: one that is refused ends the evaluation."""
+    """Answer each example; one that is refused ends the evaluation."""
     questions = [task.inference.question(record) for record in records]
     replies = []
     for reply in answering.reply(

@@ -10,7 +10,6 @@ from jax.sharding import Mesh
 
 from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.sources import FIELDS
-from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import PairScorer
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS
@@ -40,7 +39,8 @@ class PairInspector:
     def __init__(self, data: PairData, module: Any, too_long: str):
         self.data, self.config, self.module = data, data.config, module
         self.too_long = too_long
-        self._scorers: dict[Mesh, PairScorer] = {}
+        rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
+        self.scorer = PairScorer(module, rows, multiple)
 
     def check_length(self, side: str, text: str, max_length: int) -> list[int]:
         """Return the pieces of a text, or refuse one that has too many."""
@@ -56,7 +56,7 @@ class PairInspector:
         longest = max((len(side) for pair in encoded for side in pair), default=0)
         check_positions(self.config, longest, "a side of a pair")
         readings: list[Any] = [None] * len(pairs)
-        for i, log_probs, attention in self.scorer(mesh).pairs(params, encoded):
+        for i, log_probs, attention in self.scorer.pairs(params, encoded, mesh):
             readings[i] = Reading(*encoded[i], log_probs, attention)
         return readings
 
@@ -85,16 +85,9 @@ class PairInspector:
         longest = max(map(len, sources), default=0)
         check_positions(self.config, longest, "a line")
         found = np.zeros((len(lines), self.config.model.d_model), np.float32)
-        for i, vector in self.scorer(mesh).vectors(params, sources):
+        for i, vector in self.scorer.vectors(params, sources, mesh):
             found[i] = vector
         return found
-
-    def scorer(self, mesh: Mesh) -> PairScorer:
-        """Return the scorer of a mesh, which keeps what it has compiled."""
-        if mesh not in self._scorers:
-            sizes = self.config.eval.batch_rows, self.config.data.row_multiple
-            self._scorers[mesh] = PairScorer(self.module, mesh, *sizes, pad_length)
-        return self._scorers[mesh]
 
     def pieces(self, source: str, target: str) -> tuple[list[str], list[str]]:
         """Return the pieces that the encoder and the decoder read, ends included."""

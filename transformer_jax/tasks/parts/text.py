@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import losses
 from transformer_jax.data import tokenizer as tokenizers
+from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import Refused
@@ -70,7 +71,7 @@ def check_length(
 class TextData:
     """What the data parts share that hold one text a record."""
 
-    texts = None
+    texts: TextColumns | None = None
     filter_fingerprint = ""
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
