@@ -4,6 +4,7 @@ sphinx-build -W --keep-going -b html docs docs/_build
 """
 
 import os
+import re
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # importing the package needs no more
 
@@ -17,7 +18,6 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
-    "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinxcontrib.mermaid",
 ]
@@ -31,21 +31,43 @@ myst_heading_anchors = 3
 
 # Docstrings are plain text with `code` between single backticks.
 default_role = "literal"
+autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 autodoc_default_options = {
     "members": True,
     "show-inheritance": True,
     "special-members": "__call__",
-    "exclude-members": "setup, parent, name, scope, replace",
+    "exclude-members": "setup, parent, name, scope, replace, dtype",
 }
 
 
+# Of nitpicky mode only our own names count: other inventories would be downloaded.
+nitpick_ignore_regex = [("py:.*", r"(?!transformer_jax\.).*")]
+
+# What every Flax module has beside its own fields.
+OF_FLAX = re.compile(r",? ?parent: .*, name: str \| None = None")
+
+
 def setup(app):
-    app.connect("autodoc-process-docstring", mark_literal_blocks)
+    app.connect("autodoc-process-signature", shorten_signature)
+    app.connect("autodoc-process-docstring", convert_docstring)
 
 
-def mark_literal_blocks(app, what, name, obj, options, lines):
-    """Show an indented block of a docstring as it is: equations, commands, tables."""
+def shorten_signature(app, what, name, obj, options, signature, returns):
+    """Write arrays by their plain name, and leave out the fields of Flax."""
+    shorter = [
+        text and OF_FLAX.sub("", re.sub(r"(jax\.)?jaxlib\._jax\.Array", "Array", text))
+        for text in (signature, returns)
+    ]
+    return tuple(shorter)
+
+
+def convert_docstring(app, what, name, obj, options, lines):
+    """Turn plain text into reStructuredText.
+
+    An indented block (an equation, a command) is shown as it is, and outside backticks
+    no character is markup.
+    """
     marked, literal = [], False
     for before, line in zip(["", *lines], lines, strict=False):
         indented = line.startswith("    ")
@@ -56,5 +78,12 @@ def mark_literal_blocks(app, what, name, obj, options, lines):
             if literal and before.strip():
                 marked.append("")
             literal = False
-        marked.append(line)
+        marked.append(line if literal else escape_markup(line))
     lines[:] = marked
+
+
+def escape_markup(line):
+    def escape(match):
+        return match[0] if match[0].startswith("`") else f"\\{match[0]}"
+
+    return re.sub(r"`[^`]*`|[*|_]", escape, line)

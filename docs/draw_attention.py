@@ -27,25 +27,26 @@ def main() -> None:
     weights = run.attention(args.sentence, translation)["cross"][-1].mean(axis=0)
     source, target = run.task.pieces(args.sentence, translation)
     # Position i of the decoder reads piece i and writes piece i + 1.
-    draw(weights, [*target[1:], "</s>"], source).savefig(OUTPUT, metadata={"Date": None})
+    draw(weights, [*target[1:], "</s>"], source).savefig(
+        OUTPUT, metadata={"Date": None}
+    )
     print(f"wrote {OUTPUT.name}: {args.sentence} → {translation}")
 
 
 def draw(weights: np.ndarray, rows: list[str], columns: list[str]):
-    """Draw weights [rows, columns] as a heat map with a piece at each row and column."""
+    """Draw weights [rows, columns] as a heat map with a piece on each side."""
     from matplotlib import rcParams
     from matplotlib.figure import Figure
 
     rcParams["svg.hashsalt"] = "transformer_jax"  # the same bytes each time
-    figure = Figure(figsize=(6, 4.6), layout="constrained")
+    figure = Figure(figsize=(5.6, 4.8), layout="constrained")
     axes = figure.subplots()
     axes.imshow(weights, cmap="Blues", vmin=0, vmax=1)
-    axes.set_xticks(range(len(columns)), _readable(columns), rotation=45, ha="left")
+    axes.set_xticks(range(len(columns)), _readable(columns))
     axes.set_yticks(range(len(rows)), _readable(rows))
     axes.xaxis.tick_top()
-    axes.set_xlabel("read")
-    axes.xaxis.set_label_position("top")
-    axes.set_ylabel("written")
+    for label in axes.get_xticklabels():
+        label.set(rotation=45, ha="left", rotation_mode="anchor")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     return figure
