@@ -1,6 +1,6 @@
 """Settings of the documentation: MyST pages, and an API reference from docstrings.
 
-sphinx-build -W --keep-going -b html docs docs/_build
+sphinx-build -W -n --keep-going docs docs/_build
 """
 
 import os
