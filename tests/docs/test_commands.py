@@ -1,19 +1,22 @@
-"""What the documents say exists: keys, flags, files and the commands that CI runs."""
+"""What the documents name exists: keys, flags, configs, files and modules."""
 
 import functools
+import importlib
 import pathlib
 import re
+import runpy
 
 import pytest
 from absl import flags
 
 from transformer_jax import config, evaluate, inspect_data, predict, tasks, train
 from transformer_jax.convert import bundle, ctranslate2
+from transformer_jax.data import tfds
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("[a-z]*/README.md")]
 DOCUMENTS = [
-    *ROOT.glob("*.md"),
-    *ROOT.glob("*/README.md"),
+    *PAGES,
     *ROOT.glob("configs/*.py"),
     *ROOT.glob("notebooks/*.py"),
     ROOT / ".ci" / "run",
@@ -34,7 +37,7 @@ def test_every_key_that_a_document_sets_exists(path):
 def known_flags():
     """The flags of each entry point."""
     found = {}
-    for module in (train, evaluate, predict, inspect_data, bundle, ctranslate2):
+    for module in (train, evaluate, predict, inspect_data, bundle, ctranslate2, tfds):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:
             for kind in ("string", "integer", "float", "bool"):
@@ -51,7 +54,57 @@ def test_every_flag_that_a_document_gives_to_a_module_exists(path, known_flags):
     text = path.read_text().replace("\\\n", " ").replace("\\\\\n", " ")
     for name, rest in re.findall(r"-m transformer_jax\.([\w.]+)([^\n`]*)", text):
         given = set(re.findall(r"--(\w+)(?=[ =]|$)", rest))
-        assert given <= known_flags.get(name, set()), name
+        assert given - {"helpfull"} <= known_flags.get(name, set()), name
+
+
+# Of absl, pip, Sphinx, JAX's and Jupyter's commands.
+FOREIGN = {"help", "helpfull", "keep-going", "output"}
+
+
+@pytest.fixture(scope="module")
+def all_flags(known_flags):
+    """The flags of all commands and scripts."""
+    found = FOREIGN.union(*known_flags.values())
+    for path in [*ROOT.glob("*/*.py"), *ROOT.glob("benchmarks/*.py")]:
+        found.update(re.findall(r"[\"']--(\w+)[\"']", path.read_text()))
+    return found
+
+
+pages = pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+@pages
+def test_every_flag_that_a_page_names_exists(path, all_flags):
+    named = set(re.findall(r"(?<![\w-])--([a-z][\w-]*)", path.read_text()))
+    named -= {"config", "echo"}  # echo: sacreBLEU's
+    assert {n for n in named if not {n, n.removeprefix("no")} & all_flags} == set()
+
+
+@pages
+def test_every_config_that_a_page_names_makes_a_config(path):
+    text = path.read_text()
+    named = set(re.findall(r"configs/(\w+)\.py(?::(\w+))?", text))
+    named |= set(re.findall(r"--config[ =](\w+)(?::(\w+))?(?=[\s`]|$)", text))
+    for name, variant in named:
+        get_config = runpy.run_path(str(config.shipped()[name]))["get_config"]
+        assert get_config(variant) if variant else get_config()
+
+
+@pages
+def test_every_file_that_a_page_names_exists(path):
+    rooms = "configs|docs|tests|benchmarks|launch|results|notebooks|transformer_jax"
+    named = re.findall(rf"(?<![\w/])((?:{rooms})/[\w./]+\.\w+)", path.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pages
+def test_every_module_that_a_page_names_exists(path):
+    for name in set(re.findall(r"\btransformer_jax(?:\.\w+)+", path.read_text())):
+        module, _, member = name.rpartition(".")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            assert hasattr(importlib.import_module(module), member), name
 
 
 def test_every_file_that_the_map_names_exists():
