@@ -23,6 +23,7 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 html_theme = "furo"
+html_show_copyright = False
 html_title = f"transformer_jax {release}"
 
 myst_enable_extensions = ["dollarmath", "deflist"]
