@@ -20,6 +20,12 @@ TEST = [
     "nltk>=3.9",
 ]
 IMAGES = ["scikit-learn>=1.4", "pillow>=10"]  # the digits; image files
+DOCS = [
+    "sphinx>=8",
+    "myst-parser>=4",
+    "furo>=2024.8",
+    "sphinxcontrib-mermaid>=1.0",
+]
 NOTEBOOKS = ["matplotlib>=3.8", "jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
 
 setup(
@@ -71,6 +77,7 @@ setup(
         "notebooks": NOTEBOOKS,
         "peers": ["ctranslate2>=4.4", "transformers>=4.45", "torch>=2.4"],
         "images": IMAGES,
+        "docs": DOCS,
         "test": [*TEST, *IMAGES, *NOTEBOOKS],
     },
 )

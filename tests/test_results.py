@@ -98,6 +98,12 @@ def test_a_wrong_key_or_type_is_refused(generate, copy, capsys, change):
     assert "multi30k_de_en.json" in capsys.readouterr().err
 
 
+def test_a_run_that_the_readme_shows_must_have_a_file(generate, copy, capsys):
+    (copy / "results" / "sst2.json").unlink()
+    assert generate.main([], copy) == 1
+    assert "sst2.py" in capsys.readouterr().err
+
+
 def test_a_page_without_markers_is_named(generate, copy, capsys):
     (copy / "README.md").write_text("nothing here\n")
     assert generate.main(["--check"], copy) == 1
