@@ -5,6 +5,7 @@ records has a `fingerprint` of all that determines them, `notes` on what is odd 
 its files, and says `where` a record stands, for messages. None is ever skipped.
 """
 
+import abc
 import dataclasses
 import functools
 import hashlib
@@ -77,31 +78,43 @@ class Parallel(Sequence[Record]):
 
 
 class Table(Sequence[Record]):
-    """A file with a record a line: tab-separated columns, or JSON objects.
+    """A file with a record a line; a subclass says how a line is parsed.
 
-    `columns` names, for each field of a record, a column's number (from 1) or a key
-    ("translation.de" is the key "de" inside "translation").
+    `columns` maps each field of a record to the column that holds it.
     """
 
-    def __init__(self, path: str, form: str, columns: dict[str, str]):
+    form: str  # part of the fingerprint
+
+    def __init__(self, path: str, columns: dict[str, str]):
         self.lines, self.columns = Lines(path), columns
-        self._parse = {"tsv": self._from_tabs, "jsonl": self._from_json}[form]
-        self.fingerprint = _fingerprint([form, columns, self.lines.fingerprint])
+        self.fingerprint = _fingerprint([self.form, columns, self.lines.fingerprint])
         self.notes = self.lines.notes
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def __getitem__(self, index: int) -> Record:
-        return self._parse(index, self.lines[index])
+        return self.parse(index, self.lines[index])
 
     def __iter__(self) -> Iterator[Record]:
-        return (self._parse(i, line) for i, line in enumerate(self.lines))
+        return (self.parse(i, line) for i, line in enumerate(self.lines))
 
     def where(self, index: int) -> str:
+        """Return the file and the line of a record, for messages."""
         return self.lines.where(index)
 
-    def _from_tabs(self, index: int, line: str) -> Record:
+    @abc.abstractmethod
+    def parse(self, index: int, line: str) -> Record:
+        """Parse line `index`, counted from 0."""
+
+
+class TsvTable(Table):
+    """Tab-separated columns; a column is a number, from 1."""
+
+    form = "tsv"
+
+    def parse(self, index: int, line: str) -> Record:
+        """Split a line at its tabs."""
         cells = line.split("\t")
         record = {}
         for field, column in self.columns.items():
@@ -113,7 +126,14 @@ class Table(Sequence[Record]):
             record[field] = cells[int(column) - 1]
         return record
 
-    def _from_json(self, index: int, line: str) -> Record:
+
+class JsonTable(Table):
+    """JSON objects; a column is a key, "translation.de" that of an object inside."""
+
+    form = "jsonl"
+
+    def parse(self, index: int, line: str) -> Record:
+        """Decode a line and look its fields up."""
         try:
             content = json.loads(line)
         except ValueError as error:

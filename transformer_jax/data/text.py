@@ -78,15 +78,19 @@ def find_files(entry: str, folder: str = "") -> list[str]:
     return sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
 
 
+def require_files(entry: str, folder: str = "") -> list[str]:
+    """Find files as `find_files` does; raise if there are none."""
+    if not (found := find_files(entry, folder)):
+        raise UserError(f"there is no file {os.path.join(folder, entry)}")
+    return found
+
+
 def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...]]:
     """Files that belong together, one of each entry.
 
     Those of patterns are matched by what * stands for.
     """
-    found = {entry: find_files(entry, folder) for entry in entries}
-    for entry, paths in found.items():
-        if not paths:
-            raise UserError(f"there is no file {os.path.join(folder, entry)}")
+    found = {entry: require_files(entry, folder) for entry in entries}
     if not any(map(glob.has_magic, entries)):
         return [tuple(found[entry][0] for entry in entries)]
     by_part = [{_wild(e, folder, path): path for path in found[e]} for e in entries]
