@@ -18,6 +18,7 @@ from transformer_jax.data.records import (
     Parallel,
     ParsedFile,
     Reading,
+    Records,
     TsvTable,
 )
 from transformer_jax.errors import UserError
@@ -49,7 +50,7 @@ class Form(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def corpora(self, split: str) -> list[list[Any]]:
+    def corpora(self, split: str) -> list[list[Records]]:
         """Open the corpora of a split, each a list of sequences of records."""
 
     def has(self, split: str) -> bool:
@@ -135,7 +136,7 @@ class LineFiles(Files):
         ]
 
     @abc.abstractmethod
-    def open(self, path: str, split: str) -> Any:
+    def open(self, path: str, split: str) -> Records:
         """Open one file of a split as a sequence of records."""
 
     def _paths(self, corpus: str) -> list[str]:

@@ -11,11 +11,10 @@ import math
 import os
 import pathlib
 import zlib
-from collections.abc import Sequence
 
 import numpy as np
 
-from transformer_jax.data.records import Record
+from transformer_jax.data.records import Record, Records
 from transformer_jax.errors import UserError
 
 DIGITS_SEED = 0
@@ -31,10 +30,8 @@ class NoImage(UserError):
 Labelled = tuple[np.ndarray, np.ndarray]  # images, labels
 
 
-class Images(Sequence[Record]):
+class Images(Records):
     """Labelled images as records {"image": array, "label": int}."""
-
-    notes = ()
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, name: str):
         self.images, self.labels, self.name = images, labels, name

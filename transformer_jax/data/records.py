@@ -1,8 +1,7 @@
-"""A split of a corpus: a random-access sequence of records that costs no memory.
+"""Sequences of records, at random access and in little memory.
 
-A record is a dict, {"source": str, "target": str} for parallel text. Whatever holds
-records has a `fingerprint` of all that determines them, `notes` on what is odd about
-its files, and says `where` a record stands, for messages. None is ever skipped.
+A record is a dict, {"source": str, "target": str} for parallel text. `Records` is the
+base of all sequences. No record is ever skipped: a faulty one raises with its place.
 """
 
 import abc
@@ -22,10 +21,22 @@ Record = dict[str, Any]
 SCALARS = (int, float, np.generic)  # what a label may be
 
 
-class Generated(Sequence[Record]):
-    """Records made by a function, when first looked at: a store may need none."""
+class Records(Sequence[Record]):
+    """Base of all sequences of records, which a store is built from."""
 
-    notes = ()
+    fingerprint: str  # of all that determines the records
+    notes: tuple[str, ...] = ()  # what is odd about the files
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self[index] for index in range(len(self)))
+
+    @abc.abstractmethod
+    def where(self, index: int) -> str:
+        """Name the place of a record, for messages: "corpus.tsv, line 7"."""
+
+
+class Generated(Records):
+    """Records that a function makes, once the first is read: a store may need none."""
 
     def __init__(self, make: Callable[[], Sequence[Record]], fingerprint: str):
         self._make = make
@@ -45,8 +56,8 @@ class Generated(Sequence[Record]):
         return f"generated example {index + 1}"
 
 
-class Parallel(Sequence[Record]):
-    """Files of equally many lines; line i of one translates line i of the other."""
+class Parallel(Records):
+    """Files with equally many lines; line i of each makes record i."""
 
     def __init__(self, paths: dict[str, str]):
         self.sides = {side: Lines(path) for side, path in paths.items()}
@@ -77,7 +88,7 @@ class Parallel(Sequence[Record]):
         return next(iter(self.sides.values())).where(index)
 
 
-class Table(Sequence[Record]):
+class Table(Records):
     """A file with a record a line; a subclass says how a line is parsed.
 
     `columns` maps each field of a record to the column that holds it.
@@ -100,7 +111,6 @@ class Table(Sequence[Record]):
         return (self.parse(i, line) for i, line in enumerate(self.lines))
 
     def where(self, index: int) -> str:
-        """Return the file and the line of a record, for messages."""
         return self.lines.where(index)
 
     @abc.abstractmethod
@@ -163,7 +173,7 @@ class Reading:
     once: bool = False  # train on no line that came before or is held out
 
 
-class ParsedFile(Sequence[Record]):
+class ParsedFile(Records):
     """A file of lines that a task reads in its own way, held in memory."""
 
     def __init__(
@@ -223,7 +233,7 @@ class Tagged(str):
         return self.plain, self.tag
 
 
-class Concatenation(Sequence[Record]):
+class Concatenation(Records):
     """Several corpora one after another, each with a weight, and a tag or none.
 
     A tag is put before the source: the model learns which direction it asks for.
@@ -231,7 +241,7 @@ class Concatenation(Sequence[Record]):
 
     def __init__(
         self,
-        parts: Sequence[Any],
+        parts: Sequence[Records],
         weights: Sequence[float] = (),
         tags: Sequence[str] = (),
     ):

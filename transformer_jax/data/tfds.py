@@ -23,7 +23,7 @@ import numpy as np
 from absl import flags
 
 from transformer_jax import cli
-from transformer_jax.data.records import SCALARS, Parallel, as_text
+from transformer_jax.data.records import SCALARS, Parallel, Record, Records, as_text
 from transformer_jax.errors import UserError, nearest
 
 SPLITS = ("train", "validation", "test")
@@ -36,7 +36,7 @@ PREPARE = (
 )
 
 
-class Split(Sequence[dict[str, Any]]):
+class Split(Records):
     """A split of a prepared data set: train[:1000] of wmt14_translate/de-en.
 
     `name` may also be the folder of a prepared version. `columns` names the feature
@@ -44,8 +44,6 @@ class Split(Sequence[dict[str, Any]]):
     keep their names. Text is str, all else as TFDS gives it; with `texts`, all must be
     text, or a label, whose class is called by its name. Record 17 is train[17:18].
     """
-
-    notes = ()
 
     def __init__(
         self,
@@ -82,7 +80,7 @@ class Split(Sequence[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Record:
         row = operator.index(index) + (len(self) if index < 0 else 0)
         if not 0 <= row < len(self):
             raise IndexError(f"{self.where(index)}: there are {len(self)}")
@@ -92,7 +90,7 @@ class Split(Sequence[dict[str, Any]]):
             raise UserError(f"{self.where(row)} cannot be read: {error}") from error
         return self._record(row, example)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Record]:
         for start in range(0, len(self), CHUNK):
             rows = list(range(start, min(start + CHUNK, len(self))))
             try:
@@ -123,7 +121,7 @@ class Split(Sequence[dict[str, Any]]):
                     digest.update(content.read(BLOCK))
         return digest.hexdigest()
 
-    def _record(self, row: int, example: dict[str, Any]) -> dict[str, Any]:
+    def _record(self, row: int, example: dict[str, Any]) -> Record:
         record = {}
         for field, keys in self._keys.items():
             try:

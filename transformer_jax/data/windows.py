@@ -8,16 +8,15 @@ words only: whatever space is between two of them is one space.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from transformer_jax.data import sources
-from transformer_jax.data.records import Record
+from transformer_jax.data.records import Record, Records
 
 
-class Windows(Sequence[Record]):
+class Windows(Records):
     """Records {"text": window} of the text whose lines are records {"text": line}.
 
     With a context they have {"before": …} too, what is read before the window.
