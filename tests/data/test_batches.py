@@ -139,6 +139,9 @@ def test_one_sided_examples_are_planned_too(lengths):
         assert plan.padding_share() < 0.25
 
 
+LAYOUT = ("tokens", "segments", "positions")
+
+
 def test_a_batch_is_laid_out_row_by_row():
     column = Ragged(np.array([5, 6, 7, 8, 9, 4], np.uint16), np.array([2, 3, 1]))
     bucket = Batch(Shape(4, (3,)), np.array([[8], [2], [-1], [5]]))
@@ -152,6 +155,32 @@ def test_a_batch_is_laid_out_row_by_row():
         "segments": [[1, 1, 2, 2, 2, 0, 0], [1, 0, 0, 0, 0, 0, 0]],
         "positions": [[0, 1, 0, 1, 2, 0, 0], [0, 0, 0, 0, 0, 0, 0]],
     }
+
+
+@pytest.mark.parametrize("kind", [Buckets, Packed])
+def test_the_layout_is_that_of_a_loop_over_rows_and_examples(lengths, kind):
+    plan = make(lengths[:100], kind)
+    random = np.random.default_rng(3)
+    for batch in plan.epoch(0):
+        sizes = lengths[batch.real, 0]
+        column = Ragged(random.integers(4, 99, sizes.sum()).astype(np.uint16), sizes)
+        length = batch.shape.lengths[0]
+        expected = {n: np.zeros((len(batch.examples), length), int) for n in LAYOUT}
+        examples = iter(column.rows())
+        for row, slots in enumerate(batch.examples):
+            begin = 0
+            for slot, example in enumerate(slots):
+                if example >= 0:
+                    tokens = next(examples)
+                    place = row, slice(begin, begin + len(tokens))
+                    expected["tokens"][place] = tokens
+                    expected["segments"][place] = slot + 1
+                    expected["positions"][place] = range(len(tokens))
+                    begin += len(tokens)
+        found = pad_or_pack(column, batch, length)
+        assert set(found) == set(LAYOUT if kind is Packed else LAYOUT[:1])
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, expected[name])
 
 
 def test_an_empty_batch_is_laid_out_as_padding():
