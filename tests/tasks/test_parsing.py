@@ -141,7 +141,7 @@ def test_a_word_that_is_written_stands_for_the_next_of_the_sentence():
     good = parsing._restore(written, "a b", trees.without_words)
     assert good.text == "(S (NP (XX a)) (XX b))" and good.repairs == ()
     bad = parsing._restore(written, "a b")
-    assert {"tokens that are none: 2", "words too few: 2"} <= {*bad.repairs}
+    assert {"unknown tokens: 2", "words too few: 2"} <= {*bad.repairs}
 
 
 def test_repairs_are_named_and_counted():

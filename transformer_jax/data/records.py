@@ -18,7 +18,7 @@ from transformer_jax.data.text import Lines
 from transformer_jax.errors import UserError, nearest
 
 Record = dict[str, Any]
-SCALARS = (int, float, np.generic)  # what a label may be
+SCALARS = (int, float, np.generic)  # allowed types of a label, beside text
 
 
 class Records(Sequence[Record]):
@@ -53,6 +53,7 @@ class Generated(Records):
         return self._records[index]
 
     def where(self, index: int) -> str:
+        """Name an example by its number, from 1."""
         return f"generated example {index + 1}"
 
 
@@ -85,6 +86,7 @@ class Parallel(Records):
             yield dict(zip(self.sides, row, strict=True))
 
     def where(self, index: int) -> str:
+        """Name the line in the file of the first side."""
         return next(iter(self.sides.values())).where(index)
 
 
@@ -111,6 +113,7 @@ class Table(Records):
         return (self.parse(i, line) for i, line in enumerate(self.lines))
 
     def where(self, index: int) -> str:
+        """Name the line of a record."""
         return self.lines.where(index)
 
     @abc.abstractmethod
@@ -166,15 +169,15 @@ class JsonTable(Table):
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How a task reads a line of a file of its own kind, such as a bracketed tree."""
+    """A task's own parser for the lines of a file, such as bracketed trees."""
 
     read: Callable[[str], list[Record]]  # a line's records: a dialogue has several
-    key: str = ""  # what else decides them
+    key: str = ""  # the options of `read`, as part of the fingerprint
     once: bool = False  # train on no line that came before or is held out
 
 
 class ParsedFile(Records):
-    """A file of lines that a task reads in its own way, held in memory."""
+    """The records that a task's own parser makes of a file, held in memory."""
 
     def __init__(
         self,
@@ -183,7 +186,10 @@ class ParsedFile(Records):
         reading: Reading,
         held_out: Sequence[str] | None = None,
     ):
-        """`held_out` are the files of which no line is read again; None: all is."""
+        """Lines that repeat, or are in the `held_out` files, are skipped; None: none.
+
+        `form` names the kind of file in the fingerprint.
+        """
         self.lines = Lines(path)
         content = [form, reading.key, self.lines.fingerprint]
         once, others = held_out is not None, [Lines(other) for other in held_out or ()]
@@ -215,11 +221,12 @@ class ParsedFile(Records):
         return self._records[index]
 
     def where(self, index: int) -> str:
+        """Name the line that a record was parsed from."""
         return self.lines.where(self._numbers[index])
 
 
 class Tagged(str):
-    """A source behind its tag; `plain` is the source alone."""
+    """A source text with its tag in front; `plain` is the text alone."""
 
     plain: str
     tag: str
@@ -234,9 +241,9 @@ class Tagged(str):
 
 
 class Concatenation(Records):
-    """Several corpora one after another, each with a weight, and a tag or none.
+    """Several corpora one after another, each with a weight and maybe a tag.
 
-    A tag is put before the source: the model learns which direction it asks for.
+    A tag goes before each source, and tells the model which language to write.
     """
 
     def __init__(
@@ -253,7 +260,7 @@ class Concatenation(Records):
             [
                 [p.fingerprint for p in self.parts],
                 self.tags,
-                *["plain"] * any(self.tags),  # what filters see of a source
+                *["plain"] * any(self.tags),  # filters see sources without their tags
             ]
         )
 
@@ -266,6 +273,7 @@ class Concatenation(Records):
 
     @property
     def untagged(self) -> "Concatenation":
+        """The same records without tags."""
         return Concatenation(self.parts, self.weights)
 
     def __getitem__(self, index: int) -> Record:
@@ -278,11 +286,12 @@ class Concatenation(Records):
                 yield _tagged(record, tag)
 
     def where(self, index: int) -> str:
+        """Name the place of a record in its corpus."""
         part, inside = self._locate(index)
         return self.parts[part].where(inside)
 
     def repeats_of(self, indices: np.ndarray) -> np.ndarray | None:
-        """How often each of these records comes in an epoch; None: each once."""
+        """Return how often each of these records comes in an epoch; None: all once."""
         if len(set(self.weights)) == 1:
             return None
         part = np.searchsorted(self._ends, indices, side="right")
@@ -296,8 +305,8 @@ class Concatenation(Records):
 
 
 def whole_numbers(weights: Sequence[float]) -> np.ndarray:
-    """Small whole numbers in the proportion of the weights, within a fiftieth of each
-    if multiples up to 20 allow it: an epoch in which each corpus comes whole times."""
+    """Return small whole numbers in proportion to the weights, within 2 % if multiples
+    up to 20 allow it, so that an epoch repeats each corpus a whole number of times."""
     weights = np.asarray(weights) / min(weights)
 
     def error(multiple):
@@ -310,7 +319,7 @@ def whole_numbers(weights: Sequence[float]) -> np.ndarray:
 
 
 def as_text(value: Any, field: str, column: str, where: str) -> str:
-    """The value of a field of text; a label may be a number too."""
+    """Check that a field's value is text; write a label that is a number as text."""
     if field == "label" and isinstance(value, SCALARS):
         return str(value)
     if isinstance(value, str):

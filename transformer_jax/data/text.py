@@ -1,9 +1,9 @@
-"""Text files as sequences of lines that cost no memory, however large the file.
+"""Read text files line by line at random access, in little memory.
 
 A first pass checks a file (UTF-8, to the line and column), hashes its text and notes
-where its lines begin; the result is kept, by path, size and time of change. A line ends
-at a newline only. A carriage return before it and a byte order mark before the first
-line are no text: they are left out, and said. A .gz file is unpacked once.
+where its lines begin; the result is cached by path, size and time of change. A line
+ends at a newline only. A carriage return before it and a byte order mark before the
+first line are left out, with a note. A .gz file is unpacked once.
 """
 
 import functools
@@ -58,6 +58,7 @@ class Lines(Sequence[str]):
                 yield _decode(raw.removesuffix(b"\n"))
 
     def where(self, index: int) -> str:
+        """Name a line: "corpus.de, line 7"."""
         return f"{self.path}, line {index + 1}"
 
     @functools.cached_property
@@ -68,7 +69,7 @@ class Lines(Sequence[str]):
 
 
 def find_files(entry: str, folder: str = "") -> list[str]:
-    """The files that a path or a pattern with * ? [ ] names, in order of their names.
+    """List the files that a path or a pattern with * ? [ ] matches, sorted by name.
 
     A relative path starts at `folder`, if there is one.
     """
@@ -86,9 +87,9 @@ def require_files(entry: str, folder: str = "") -> list[str]:
 
 
 def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...]]:
-    """Files that belong together, one of each entry.
+    """List the files that belong together, one of each entry.
 
-    Those of patterns are matched by what * stands for.
+    Files of patterns belong together if their wildcards match the same text.
     """
     found = {entry: require_files(entry, folder) for entry in entries}
     if not any(map(glob.has_magic, entries)):
@@ -105,7 +106,7 @@ def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...
 
 
 def _wild(entry: str, folder: str, path: str) -> tuple[str, ...]:
-    """What the wildcards of a pattern stand for in a path."""
+    """Return the parts of a path that the wildcards of a pattern match."""
     pattern = re.escape(os.path.join(folder, entry))
     for wild, group in ((r"\*\*/", "(.*/)?"), (r"\*", "([^/]*)"), (r"\?", "([^/])")):
         pattern = pattern.replace(wild, group)
@@ -128,7 +129,7 @@ def _identity(path: str) -> list:
 
 
 def _index(path: str, place: pathlib.Path) -> None:
-    """Reads a file once; writes where its lines begin, its hash, and what is odd."""
+    """Read a file once; write where its lines begin, its hash, and what is odd."""
     digest, size, lines, returns, first_return = hashlib.sha256(), 0, 0, 0, 0
     starts, marked = [], False
     copy = str(place / "text") if path.endswith(".gz") else os.devnull
@@ -164,7 +165,7 @@ def _index(path: str, place: pathlib.Path) -> None:
 
 
 def _blocks(path: str) -> Iterator[bytes]:
-    """A file in blocks of whole lines."""
+    """Yield a file in blocks of whole lines."""
     opener = gzip.open if path.endswith(".gz") else open
     rest = b""
     try:
