@@ -232,6 +232,7 @@ class Tagged(str):
     tag: str
 
     def __new__(cls, plain: str, tag: str) -> "Tagged":
+        """Put a tag before a text."""
         made = super().__new__(cls, f"{tag} {plain}")
         made.plain, made.tag = plain, tag
         return made
@@ -273,7 +274,7 @@ class Concatenation(Records):
 
     @property
     def untagged(self) -> "Concatenation":
-        """The same records without tags."""
+        """The same records, without tags."""
         return Concatenation(self.parts, self.weights)
 
     def __getitem__(self, index: int) -> Record:
