@@ -2,7 +2,7 @@
 
 The score of a sentence is computed from its parts, and its sign is the label:
 1. A word has a valence for its noun (cold beer, cold soup); very × 1.25, rather × 0.75.
-2. not, never, hardly, nobody … multiply the score of their phrase by −1/2, `far from` by −1.
+2. not, never, hardly, nobody … multiply their phrase's score by −1/2, `far from` by −1.
 3. X but Y, although X, Y and Y despite X are 0.4 X + 0.6 Y; X and Y is their mean.
 4. Better (worse) than Z, which was z, is 0.5 (−0.5) + z / 4. Scores stay in [−1, 1].
 """
