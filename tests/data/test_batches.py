@@ -1,5 +1,7 @@
 """The batch plan: every example once, few shapes, nothing but (seed, step)."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -249,9 +251,18 @@ def test_prefetch_keeps_the_order_and_passes_errors_on():
 
 
 def test_prefetch_stops_its_thread_when_left_early():
-    import threading
-
     stream = batches.prefetch(lambda s: s, range(1000))
     next(stream)
+    assert any(t.name.startswith("prefetch") for t in threading.enumerate())
     stream.close()
-    assert not any(t.name == "prefetch" for t in threading.enumerate())
+    assert not any(t.name.startswith("prefetch") for t in threading.enumerate())
+
+
+def test_prefetch_makes_no_more_than_it_was_asked_to_keep_ahead():
+    made = []
+    stream = batches.prefetch(made.append, range(1000), depth=2)
+    for taken in range(1, 6):
+        next(stream)
+        assert max(made) <= taken + 2
+    stream.close()
+    assert len(made) <= 8

@@ -8,9 +8,10 @@ steps.
 
 import abc
 import dataclasses
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -247,32 +248,13 @@ def pad_or_pack(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarr
 
 def prefetch(make: Callable[[int], Any], steps: range, depth: int = 2) -> Iterator[Any]:
     """Yield make(step) for each step, made ahead by a thread; raise its errors here."""
-    ready: queue.Queue = queue.Queue(depth)
-    stop = threading.Event()
-
-    def work():
-        try:
-            for step in steps:
-                item = (make(step), None)
-                while not stop.is_set():
-                    try:
-                        ready.put(item, timeout=0.1)
-                        break
-                    except queue.Full:
-                        continue
-                if stop.is_set():
-                    return
-        except BaseException as error:  # of any kind: raised again in the consumer
-            ready.put((None, error))
-
-    thread = threading.Thread(target=work, name="prefetch", daemon=True)
-    thread.start()
+    waiting = iter(steps)
+    pool = ThreadPoolExecutor(1, "prefetch")
     try:
-        for _ in steps:
-            item, error = ready.get()
-            if error is not None:
-                raise error
+        ahead = deque(pool.submit(make, step) for step in islice(waiting, depth + 1))
+        while ahead:
+            item = ahead.popleft().result()
+            ahead.extend(pool.submit(make, step) for step in islice(waiting, 1))
             yield item
     finally:
-        stop.set()
-        thread.join(timeout=5)
+        pool.shutdown(cancel_futures=True)

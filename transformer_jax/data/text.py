@@ -6,6 +6,7 @@ ends at a newline only. A carriage return before it and a byte order mark before
 first line are left out, with a note. A .gz file is unpacked once.
 """
 
+import contextlib
 import functools
 import glob
 import gzip
@@ -17,6 +18,7 @@ import re
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 import numpy as np
 
@@ -66,6 +68,16 @@ class Lines(Sequence[str]):
         descriptor = os.open(self._text, os.O_RDONLY)
         weakref.finalize(self, os.close, descriptor)
         return descriptor
+
+
+@contextlib.contextmanager
+def open_binary(path: str) -> Iterator[IO[bytes]]:
+    """Open a file, plain or .gz; raise `UserError` if it cannot be read."""
+    try:
+        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def find_files(entry: str, folder: str = "") -> list[str]:
@@ -166,19 +178,15 @@ def _index(path: str, place: pathlib.Path) -> None:
 
 def _blocks(path: str) -> Iterator[bytes]:
     """Yield a file in blocks of whole lines."""
-    opener = gzip.open if path.endswith(".gz") else open
     rest = b""
-    try:
-        with opener(path, "rb") as file:
-            while data := file.read(BLOCK):
-                cut = data.rfind(b"\n") + 1
-                if not cut:
-                    rest += data
-                    continue
-                yield rest + data[:cut]
-                rest = data[cut:]
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    with open_binary(path) as file:
+        while data := file.read(BLOCK):
+            cut = data.rfind(b"\n") + 1
+            if not cut:
+                rest += data
+                continue
+            yield rest + data[:cut]
+            rest = data[cut:]
     if rest:
         yield rest
 

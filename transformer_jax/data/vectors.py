@@ -7,12 +7,11 @@ The file is read as a stream, and only the vectors that are asked for are kept; 
 lines the fields are counted.
 """
 
-import gzip
-import zlib
 from collections.abc import Container, Iterator
 
 import numpy as np
 
+from transformer_jax.data.text import open_binary
 from transformer_jax.errors import UserError
 
 
@@ -80,10 +79,6 @@ def _is_number(fields: list[bytes]) -> bool:
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
     """Yield (number from 1, line) without its newline and trailing spaces."""
-    opener = gzip.open if path.endswith(".gz") else open
-    try:
-        with opener(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                yield number, line.rstrip(b" \r\n")
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    with open_binary(path) as file:
+        for number, line in enumerate(file, 1):
+            yield number, line.rstrip(b" \r\n")

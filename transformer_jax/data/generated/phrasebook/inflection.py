@@ -7,7 +7,6 @@ Respellings that keep a sound (tocar, toquei; run, running) are part of the rule
 import re
 
 PERSONS = ("1s", "3s", "1p", "3p")  # eu; ele, ela, você; nós; eles, elas, vocês
-VOWELS = "aeiou"
 _IRREGULAR_VERBS = {
     "ler": {"present": "leio lê lemos leem"},
     "ver": {
