@@ -35,6 +35,7 @@ class Form(abc.ABC):
     """Base of all forms: reads the `data` section into records with these fields."""
 
     advice: str  # ends the message about an empty key: "name a file …"
+    names_files = True  # whether the keys of a split name files
 
     def __init__(self, data: ConfigDict, fields: tuple[str, ...]):
         self.data, self.fields = data, fields
@@ -58,35 +59,24 @@ class Form(abc.ABC):
         return any(self.data[key] for key in self.split_keys(split, self.fields))
 
     def find_missing(self, split: str) -> list[str]:
-        """List what a split lacks, before anything is read."""
-        keys = self.split_keys(split, self.fields)
-        return [
-            f"data.{key} is empty: {self.advice}" for key in keys if not self.data[key]
-        ]
-
-    def find_problems(self) -> list[str]:
-        """List what is wrong with the keys that all splits share."""
-        return []
-
-
-class Files(Form):
-    """Base of the forms whose split keys name files."""
-
-    def find_missing(self, split: str) -> list[str]:
-        """List empty keys and files that do not exist, in the order of the keys."""
+        """List the empty keys of a split, and its files that do not exist."""
         problems = []
         for key in self.split_keys(split, self.fields):
             if not self.data[key]:
                 problems.append(f"data.{key} is empty: {self.advice}")
             problems += [
                 f"data.{key}: there is no file {os.path.join(self.data.folder, entry)}"
-                for entry in entries(self.data[key])
+                for entry in entries(self.data[key] if self.names_files else "")
                 if not text.find_files(entry, self.data.folder)
             ]
         return problems
 
+    def find_problems(self) -> list[str]:
+        """List what is wrong with the keys that all splits share."""
+        return []
 
-class TextFiles(Files):
+
+class TextFiles(Form):
     """A file for each field of a record; line i of one belongs to line i of the others.
 
     `data.train_source = "train.de.gz"`, `data.train_target = "train.en.gz"`.
@@ -118,7 +108,7 @@ class TextFiles(Files):
         ]
 
 
-class LineFiles(Files):
+class LineFiles(Form):
     """Base of the forms with a record a line, or several: `data.train_files`."""
 
     advice = "name a file with a record a line"
@@ -228,6 +218,7 @@ class Tfds(Columns):
 
     advice = "name a data set and its splits, such as wmt14_translate/de-en"
     kind, meaning = "feature", "a feature, such as de"
+    names_files = False
 
     @classmethod
     def split_keys(cls, split, fields):
