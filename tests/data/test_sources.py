@@ -207,7 +207,7 @@ def test_json_lines_by_key_also_inside_another(write, source):
     ("line", "problem"),
     [
         ('{"de": "x", "eng": "y"}', "line 2 has no key 'en'. Did you mean 'eng'?"),
-        ('{"de": "x", "en": ', "line 2 is no JSON"),
+        ('{"de": "x", "en": ', "line 2 is not valid JSON"),
         ('["x", "y"]', "line 2 has no key 'de'"),
         (
             '{"de": null, "en": "y"}',

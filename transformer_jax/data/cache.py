@@ -49,7 +49,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("waiting    another process prepares the same data", file=sys.stderr)
+            print("waiting    another process builds the same data", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

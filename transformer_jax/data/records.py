@@ -150,7 +150,7 @@ class JsonTable(Table):
         try:
             content = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{self.where(index)} is no JSON: {error}") from None
+            raise UserError(f"{self.where(index)} is not valid JSON: {error}") from None
         return {
             f: as_text(self._find(index, content, c), f, c, self.where(index))
             for f, c in self.columns.items()
@@ -211,7 +211,7 @@ class ParsedFile(Records):
                 raise UserError(f"{self.lines.where(number)}: {error}") from None
             self._records += found
             self._numbers += [number] * len(found)
-        note = f"{path}: {left_out:,} lines came before or are held out: not read again"
+        note = f"{path}: {left_out:,} lines are skipped: they repeat or are held out"
         self.notes = (*self.lines.notes, *([note] if left_out else []))
 
     def __len__(self) -> int:
@@ -330,7 +330,7 @@ def as_text(value: Any, field: str, column: str, where: str) -> str:
         except UnicodeEncodeError as error:
             problem = (
                 f"has {value[error.start]!r} at character {error.start + 1}: half of a "
-                "surrogate pair is no text"
+                "surrogate pair is not text"
             )
     else:
         kind = type(value).__name__

@@ -96,7 +96,7 @@ class Split(Records):
             rows = list(range(start, min(start + CHUNK, len(self))))
             try:
                 examples = self._source.__getitems__(rows)
-            except Exception:  # one by one, so that the error names the record
+            except Exception:  # of any kind; one by one, to name the record
                 yield from (self[row] for row in rows)
                 continue
             yield from map(self._record, rows, examples)
@@ -130,7 +130,7 @@ class Split(Records):
                 record[field] = _text(functools.reduce(operator.getitem, keys, example))
             except UnicodeDecodeError as error:
                 raise UserError(
-                    f"{self.where(row)}: the {field} is no UTF-8 text: {error}"
+                    f"{self.where(row)}: the {field} is not UTF-8 text: {error}"
                 ) from None
             if self.texts:
                 value, names = record[field], self._classes.get(field)
@@ -167,14 +167,14 @@ def _open(name: str, data_dir: str) -> Any:
         home = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
         known = tfds.core.registered.list_imported_builders()
         known += [path.name for path in home.glob("*")]
-        problem = f"{name!r} is no data set of TFDS, and not prepared in {home} either."
+        problem = f"{name!r} is not a data set of TFDS, nor prepared in {home}."
         problem += nearest(re.split("[/:]", name)[0], known)
         try:
             import h5py  # noqa: F401
         except ImportError:  # TFDS then leaves out whatever comes after it
             problem += " Without h5py, TFDS lacks wmt*, glue and more: pip install h5py"
         raise UserError(problem) from error
-    except Exception as error:  # of the config, the version or the form of the name
+    except Exception as error:  # TFDS raises many kinds: for a config, a version …
         reason = " ".join(str(error).split())
         raise UserError(f"TFDS cannot open {name!r}: {reason}") from error
 
@@ -254,13 +254,13 @@ def prepare(
     """
     tfds = _tensorflow_datasets()
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise UserError(f"{name!r}: a name is of a-z, 0-9 and _, such as my_corpus")
+        raise UserError(f"{name!r}: use a-z, 0-9 and _, as in my_corpus")
     if name in tfds.core.registered.list_imported_builders():
         raise UserError(f"{name!r} is a data set of TFDS's own: choose another name")
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise UserError(f"{version!r}: a version is three numbers, such as 1.0.0")
     if languages[0] == languages[1]:
-        raise UserError(f"both languages are {languages[0]!r}: they name the columns")
+        raise UserError(f"both languages are {languages[0]!r}: they must differ")
     # Faults of the text raise here, before anything is written.
     corpora = {
         split: Parallel(dict(zip(languages, pair, strict=True)))

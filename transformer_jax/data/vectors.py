@@ -47,7 +47,7 @@ def _begin(path: str) -> tuple[int | None, int]:
     if len(fields) == 2 and all(map(bytes.isdigit, fields)) and int(fields[1]):
         return int(fields[0]), int(fields[1])
     if len(fields) < 2:
-        raise UserError(f"{path}, line 1: a word and its numbers, with spaces between")
+        raise UserError(f"{path}, line 1: expected a word and its numbers, with spaces")
     return None, len(fields) - 1
 
 
