@@ -260,6 +260,11 @@ def test_columns_that_are_not_named_are_asked_for(source, form, keys, problem):
     assert problem in "\n".join(source(form, **keys).find_problems())
 
 
+def test_an_unknown_form_is_never_read_as_generated_data(source):
+    with pytest.raises(UserError, match=r"data.source = 'tvs': .*jsonl.*'tsv'"):
+        source("tvs", train_files="t.tsv").read("train")
+
+
 def test_notes_of_all_files_are_collected(write, source, tmp_path):
     (tmp_path / "a").write_bytes(b"x\r\n")
     (tmp_path / "b").write_bytes(b"\xef\xbb\xbfy\n")

@@ -229,6 +229,8 @@ def restore(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree, Counter[
 
 
 class _Repair:
+    """The brackets that are open while a tree is restored, and the repairs so far."""
+
     def __init__(self, tokens: Sequence[str], words: Sequence[str]):
         self.problems: Counter[str] = Counter()
         self.words = [Tree(TAGS.get(word, WORD), (word,)) for word in words]
