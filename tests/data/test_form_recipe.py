@@ -98,6 +98,6 @@ problem(validation_files="missing.csv", target_column="")
         "train.csv has no column 'pr' (data.source_column): it has pt, en, id. Did you",
         "short.csv, line 2 has 1 columns, but line 1 has 2",
         "data.validation_files: there is no file missing.csv",
-        "data.target_column is empty: name the key that holds the target",
+        "data.target_column is empty: name the column that holds the target",
     ):
         assert problem in done.stdout
