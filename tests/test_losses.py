@@ -1,5 +1,6 @@
 """Label-smoothed cross-entropy against its definition, in NumPy and float64."""
 
+import functools
 import math
 import re
 
@@ -132,49 +133,62 @@ def head():
         for size in ((ROWS_OF, LENGTH, WIDTH), (ROWS, WIDTH), (ROWS,))
     )
     targets = jnp.asarray(rng.integers(0, V, (ROWS_OF, LENGTH)), jnp.int32)
-    weights = jnp.asarray(rng.integers(0, 2, (ROWS_OF, LENGTH)), jnp.float32)
+    weights = rng.random((ROWS_OF, LENGTH)) * rng.integers(0, 2, (ROWS_OF, LENGTH))
+    weights = jnp.asarray(weights, jnp.float32)  # unequal, many of them 0
     return {"hidden": hidden, "table": table, "offset": offset}, targets, weights
 
 
-def in_parts(count, params, targets, weights, factor=1.0):
-    """The loss times a factor, and all sums, with the logits made in so many parts."""
-
-    def logits_of(hidden):
+def logits_of(params):
+    def project(hidden):
         return hidden @ params["table"].T.astype(hidden.dtype) + params["offset"]
 
+    return project
+
+
+def plain(params, targets, weights):
+    """The sums of all logits at once, with JAX's own gradient."""
+    logits = logits_of(params)(params["hidden"])
+    return cross_entropy(logits, targets, weights, 0.1, V)
+
+
+def in_parts(count, params, targets, weights):
+    """The same sums, with the logits made in so many parts."""
     assert losses._count_parts(*targets.shape, V) == count
-    sums = cross_entropy_of(params["hidden"], logits_of, targets, weights, 0.1, V)
-    return sums.loss * factor, sums
+    return cross_entropy_of(
+        params["hidden"], logits_of(params), targets, weights, 0.1, V
+    )
 
 
-@pytest.mark.parametrize(("at_once", "parts"), [(105, 2), (70, 3), (69, 6), (1, 6)])
+@pytest.mark.parametrize(
+    ("at_once", "parts"), [(2**22, 1), (105, 2), (70, 3), (69, 6), (1, 6)]
+)
 @pytest.mark.parametrize("factor", [1.0, 2.5])
 def test_logits_made_in_parts_change_no_sum_and_no_gradient(
     head, at_once, parts, factor, monkeypatch
 ):
-    def found(count):
-        whole = jax.value_and_grad(
-            lambda *asked: in_parts(count, *asked, factor), has_aux=True
-        )
-        return jax.jit(whole)(*head)
-
-    (loss, sums), slopes = found(1)
+    """The blocked form with a gradient of its own equals the plain one."""
     monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": at_once})
-    (same_loss, same_sums), same_slopes = found(parts)
+
+    def found(sums_of):
+        def loss(*asked):
+            sums = sums_of(*asked)
+            return sums.loss * factor, sums
+
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(*head)
+
+    (loss, sums), slopes = found(plain)
+    (same_loss, same_sums), same_slopes = found(functools.partial(in_parts, parts))
     np.testing.assert_allclose(same_loss, loss, rtol=1e-6)
     np.testing.assert_allclose(as_array(same_sums), as_array(sums), rtol=1e-6)
-    np.testing.assert_allclose(
-        as_array(jax.jit(lambda *asked: in_parts(parts, *asked))(*head)[1]),
-        as_array(sums),
-        rtol=1e-6,
-    )
+    without_gradient = jax.jit(functools.partial(in_parts, parts))(*head)
+    np.testing.assert_allclose(as_array(without_gradient), as_array(sums), rtol=1e-6)
     for name, slope in slopes.items():
         np.testing.assert_allclose(same_slopes[name], slope, rtol=1e-5, atol=1e-6)
 
 
 def test_no_more_logits_are_made_at_once_than_are_good(head, monkeypatch):
     def most(count):
-        grad = jax.grad(lambda params: in_parts(count, params, *head[1:])[0])
+        grad = jax.grad(lambda params: in_parts(count, params, *head[1:]).loss)
         arrays = re.findall(
             rf"f32\[([0-9,]+),{ROWS}\]", str(jax.make_jaxpr(grad)(head[0]))
         )
@@ -188,7 +202,7 @@ def test_no_more_logits_are_made_at_once_than_are_good(head, monkeypatch):
 def test_a_gradient_in_parts_has_the_type_of_what_it_is_of(head, monkeypatch):
     monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": 70})
     params = head[0] | {"hidden": head[0]["hidden"].astype(jnp.bfloat16)}
-    slopes = jax.grad(lambda params: in_parts(3, params, *head[1:])[0])(params)
+    slopes = jax.grad(lambda params: in_parts(3, params, *head[1:]).loss)(params)
     assert {n: s.dtype for n, s in slopes.items()} == {
         "hidden": jnp.bfloat16, "table": jnp.float32, "offset": jnp.float32
     }  # fmt: skip

@@ -1,10 +1,10 @@
-"""What a careful person checks in a corpus before training on it.
+"""Inspect a corpus before training on it.
 
     python -m transformer_jax.inspect_data --config mine.py --config.data.folder=PATH
 
-Reads all splits, says what is odd about the text (`data/findings.py`), then shows what
-the model will see: pieces, lengths, batches, decoded examples. What it makes (the
-tokenizer, the encoded text) is kept for training. Exit code 1: something is serious.
+Reads all splits, reports what is odd about the text (`data/findings.py`), then shows
+what the model will see: pieces, lengths, batches, decoded examples. The tokenizer and
+the encoded text stay in the cache for training. Exit code 1: a finding is serious.
 """
 
 import pathlib
@@ -31,12 +31,14 @@ LEFT_OUT = 0.1  # share of training pairs left out that is serious
 
 
 def define_flags() -> None:
+    """Define the flags of the command."""
     flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
     flags.DEFINE_integer("examples", 3, "Examples shown as the model sees them.")
     flags.DEFINE_string("picture", "", "A file for a histogram of lengths (.png).")
 
 
 def main(overrides: dict[str, str]) -> int:
+    """Inspect the splits of a config and return the exit code."""
     args = flags.FLAGS
     cli.require("config", args.config, "a config file, such as configs/multi30k.py")
     if args.picture and pathlib.Path(args.picture).suffix not in (".png", ".svg"):
@@ -71,6 +73,7 @@ def main(overrides: dict[str, str]) -> int:
 
 
 def refuse_other_tasks(config: ConfigDict) -> None:
+    """Raise if the examples of the config's task are not pairs of texts."""
     if not tasks.find(config.task).pairs:
         raise UserError(
             f"inspect_data reads pairs of texts, and {config.task} has none: training "
@@ -99,7 +102,7 @@ def _print_findings(name: str, found: list[findings.Finding]) -> None:
 
 
 def _describe(config: ConfigDict, prepared: Prepared) -> int:
-    """What training will see of the text; returns how much of it is serious."""
+    """Print what training will see of the text; return how many facts are serious."""
     task, store = prepared.task, prepared.train.store
     serious = 0
     print()
@@ -132,7 +135,7 @@ def _describe(config: ConfigDict, prepared: Prepared) -> int:
 
 
 def _check_round_trip(config: ConfigDict, task: Any, split: Split) -> bool:
-    """Whether text survives being cut into pieces and put together again."""
+    """Report texts that encoding and decoding change; return whether it is serious."""
     chosen = np.linspace(0, len(split.store) - 1, min(PROBED, len(split.store)))
     changed = []
     for i in np.unique(chosen.astype(int)):
@@ -166,7 +169,7 @@ def _describe_plan(config: ConfigDict, prepared: Prepared, batching: str) -> Non
     data = config.data
     chosen = batching == data.batching
     if batching == "packed" and data.pack_length < data.max_length + 1:
-        return  # it would not be possible, and nobody asked for it
+        return  # examples may not fit the rows, and the config does not pack
     other = config.copy_and_resolve_references()
     with other.unlocked():
         other.data.batching = batching

@@ -1,12 +1,12 @@
-"""Losses as sums, to be divided once, by the weight of all that was summed.
+"""Losses as sums over tokens, which the training step divides once by their weight.
 
     smoothed = (1 - ε) · nll(truth) + ε / (V - 1) · Σ nll(others)      (section 5.4)
 
 A mean of means is wrong as soon as two micro-batches or devices hold unequal numbers
 of tokens. The smoothed loss cannot reach 0; `Sums.loss` has that constant taken out.
 
-A logit for each word of the vocabulary and each position is the largest array of a step
-by far: `cross_entropy_of` has them for a few rows at a time.
+The logits [B, T, V] are by far the largest array of a step: `cross_entropy_of` makes
+them for a few rows at a time.
 """
 
 import functools
@@ -22,15 +22,15 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
 
-# How many a device holds at a time. A CPU is the faster if they stay in its caches;
-# elsewhere it is a question of memory: 2²⁸ of float32 are a GiB.
+# Logits that a device holds at a time. A CPU is faster if they stay in its caches;
+# elsewhere memory is the limit: 2²⁸ of float32 are a GiB.
 LOGITS_AT_ONCE = {"cpu": 2**22}
 LOGITS_AT_ONCE_ELSEWHERE = 2**28
 
 
 @flax.struct.dataclass
 class Sums:
-    """Totals over the real tokens of a batch; `+` joins batches."""
+    """Totals over the real tokens of a batch; `+` adds those of two batches."""
 
     loss: Any  # what is minimised
     nll: Any  # plain negative log-likelihood, nats
@@ -42,7 +42,7 @@ class Sums:
 
 
 def means(sums: Sums) -> dict[str, float]:
-    """Per-token loss, perplexity and accuracy of totals on the host."""
+    """Divide totals on the host: loss, perplexity and accuracy per token."""
     weight = max(float(sums.weight), 1.0)
     nll = float(sums.nll) / weight
     return {
@@ -60,7 +60,7 @@ def cross_entropy(
     smoothing: float,
     vocab_size: int,
 ) -> Sums:
-    """Label-smoothed cross-entropy; columns past `vocab_size` receive no mass."""
+    """Sum the label-smoothed cross-entropy; columns past `vocab_size` get no mass."""
     real = logits[..., :vocab_size]
     log_z = jax.nn.logsumexp(real, axis=-1)
     truth = jnp.take_along_axis(real, targets[..., None], axis=-1)[..., 0]
@@ -87,8 +87,9 @@ def cross_entropy_of(
     smoothing: float,
     vocab_size: int,
 ) -> Sums:
-    """`cross_entropy(logits_of(hidden), …)`, of no more logits at once than are good.
+    """Compute `cross_entropy(logits_of(hidden), …)` in parts, to save memory.
 
+    Sums and gradients equal those of that plain form, as `tests/test_losses.py` checks.
     Only the loss has a gradient; the other sums are for the log.
     """
     parts = _count_parts(*targets.shape, vocab_size)
@@ -114,7 +115,7 @@ def _sum_parts(sums, tables, hidden, targets, weights):
 
 
 def _sum_parts_forward(sums, tables, hidden, targets, weights):
-    """Takes a part's gradient while its logits are there, not kept or made again."""
+    """Take each part's gradient with its sums, so that no logits outlive their part."""
 
     def loss(tables, hidden, *rest):
         found = sums(tables, hidden, *rest)
@@ -142,7 +143,7 @@ _sum_parts.defvjp(_sum_parts_forward, _sum_parts_backward)
 
 
 def _count_parts(rows: int, length: int, vocab_size: int) -> int:
-    """The fewest equal parts of the rows of each device that keep to LOGITS_AT_ONCE."""
+    """Return the fewest equal parts of a device's rows that keep to LOGITS_AT_ONCE."""
     shards, devices = sharding.row_shards()
     limit = LOGITS_AT_ONCE.get(jax.default_backend(), LOGITS_AT_ONCE_ELSEWHERE)
     own = max(rows // shards, 1)
@@ -151,14 +152,17 @@ def _count_parts(rows: int, length: int, vocab_size: int) -> int:
 
 
 def split_rows(x: Array, parts: int) -> Array:
-    """Part i takes every n-th row: each device keeps its own rows, none is moved."""
+    """Split the rows [B, …] into [parts, B / parts, …] without moving any.
+
+    Part i takes every `parts`-th row, so that each device keeps its own rows.
+    """
     return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
 def accumulate(
     loss: Callable, params: Any, batch: dict, key: Array, micro_batches: int
 ) -> tuple[Any, Sums]:
-    """Gradients of the summed loss, and the sums, over the parts of a batch."""
+    """Return the gradients of the summed loss, and the sums, over all micro-batches."""
 
     def part_of(params, part, key):
         sums = loss(params, part, key)
@@ -180,5 +184,5 @@ def accumulate(
 
 
 def _entropy(smoothing: float, share: float) -> float:
-    """The least value of the smoothed loss: the entropy of the smoothed truth."""
+    """Return the smoothed loss's least value: the entropy of the smoothed truth."""
     return -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(share)

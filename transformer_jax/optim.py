@@ -1,9 +1,9 @@
-"""Optimizers and schedules, by name; the paper's are adam and noam (section 5.3).
+"""Optimizers and learning-rate schedules; the paper's are adam and noam (section 5.3).
 
     lr(s) = c · d_model^-½ · min(s^-½, s · warmup^-1.5),   s = 1 at the first update
 
 Constant and warmup are both explicit: the formula's peak is c / √(d_model · warmup).
-Of all other schedules c itself is the peak, reached after a linear warmup.
+In all other schedules c itself is the peak, reached after a linear warmup.
 """
 
 import math
@@ -20,7 +20,7 @@ from transformer_jax.sharding import path_name
 
 
 def make_schedule(config: ConfigDict) -> Callable:
-    """The learning rate of the update that follows `count` updates."""
+    """Return a function from the number of updates so far to the next one's rate."""
     optim = config.optim
     end = optim.decay_steps or config.train.steps
     shape = SCHEDULES[optim.schedule]
@@ -43,7 +43,7 @@ def _rsqrt(step: Array, end: int, optim: ConfigDict) -> Array:
 
 
 def _linear(step: Array, end: int, optim: ConfigDict) -> Array:
-    """From the peak to 0 after the last update."""
+    """Fall in a line from the peak to 0 after the last update."""
     done = (step - optim.warmup_steps) / (end + 1 - optim.warmup_steps)
     return 1 - jnp.clip(done, 0, 1)
 
@@ -53,7 +53,7 @@ def _cosine(step: Array, end: int, optim: ConfigDict) -> Array:
 
 
 def _warmup_stable_decay(step: Array, end: int, optim: ConfigDict) -> Array:
-    """The peak for most of the time, and a line to 0 in the end."""
+    """Keep the peak for most of the time, then fall in a line to 0."""
     return jnp.clip((end + 1 - step) / max(optim.decay_share * end, 1), 0, 1)
 
 
@@ -65,10 +65,11 @@ SCHEDULES: dict[str, Callable] = {
     "cosine": _cosine,
     "wsd": _warmup_stable_decay,
 }
-ENDING = ("linear", "cosine", "wsd")  # that know when training will be over
+ENDING = ("linear", "cosine", "wsd")  # they depend on the number of steps
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
+    """Chain clipping, the optimizer, weight decay and the learning rate."""
     optim = config.optim
     rate = optax.scale_by_learning_rate(make_schedule(config))
     steps = [OPTIMIZERS[optim.name](optim), rate]
@@ -79,7 +80,8 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     optimizer = optax.chain(*steps)
     if config.model.get("train_word_vectors", True):  # an image has none
         return optimizer
-    # What does not move neither has moments nor counts in the clipped norm.
+    # Frozen tables have no moments and do not count in the clipped norm.
+    # The labels are part of the paths in a checkpoint.
     kinds = {"moves": optimizer, "stays": optax.set_to_zero()}
     return optax.partition(kinds, _label_tables)
 
@@ -89,8 +91,8 @@ def _adam(optim: ConfigDict) -> optax.GradientTransformation:
 
 
 def _adafactor(optim: ConfigDict) -> optax.GradientTransformation:
-    """No mean gradient, of its square one number a row and a column; a step is as
-    large as the parameter that it changes (Shazeer, Stern 2018)."""
+    """Keep row and column means of the squared gradient only, and scale each step by
+    the size of its parameter (Shazeer, Stern 2018)."""
     return optax.chain(
         optax.scale_by_factored_rms(),
         optax.clip_by_block_rms(1.0),
@@ -99,15 +101,15 @@ def _adafactor(optim: ConfigDict) -> optax.GradientTransformation:
 
 
 def _muon(optim: ConfigDict) -> optax.GradientTransformation:
-    """Adam, but of hidden matrices the mean gradient is made orthogonal; scaled so that
-    one learning rate fits both (Jordan 2024, Liu et al. 2025)."""
+    """Orthogonalise the mean gradient of hidden matrices; use Adam for the rest. Both
+    are scaled for one learning rate (Jordan 2024, Liu et al. 2025)."""
 
     def sides(params: Any) -> Any:
         sides = optax.contrib.MuonDimensionNumbers()
         return jax.tree.map(lambda hidden: sides if hidden else None, _hidden(params))
 
     return optax.contrib.muon(
-        -1.0,  # which takes back the sign that `scale_by_learning_rate` gives
+        -1.0,  # undoes the sign that `scale_by_learning_rate` gives
         beta=optim.beta1,
         adam_b1=optim.beta1,
         adam_b2=optim.beta2,
@@ -127,12 +129,12 @@ OPTIMIZERS: dict[str, Callable] = {
 
 
 def _matrices(params: Any) -> Any:
-    """Which parameters decay: not biases, scales and class tokens."""
+    """Mark the parameters that decay: all but biases, scales and class tokens."""
     return jax.tree.map(lambda p: p.ndim > 1, params)
 
 
 def _hidden(params: Any) -> Any:
-    """Which are matrices between two hidden layers: no table, no first, no last one."""
+    """Mark the matrices between two hidden layers: no table, no first or last layer."""
     ends = ("projection/", "head/", "patches/")
 
     def is_hidden(path, leaf):

@@ -1,10 +1,10 @@
-"""BLEU by each protocol that published figures use, and whether a difference is real.
+"""BLEU by each protocol that published figures use, and tests of significance.
 
     BLEU = min(1, exp(1 - r/c)) · (p1 · p2 · p3 · p4)^(1/4)
 
-for c tokens of answers and r of references; p_n: the share of right n-grams. What a
-token is decides 1.5 points, so every value carries sacreBLEU's signature. The trap: of
-two files of unequal length sacreBLEU scores the shorter, without a word; not here.
+for c tokens of answers and r of references; p_n: the share of right n-grams. The
+tokenisation moves BLEU by 1.5 points, so every value carries sacreBLEU's signature. The
+trap: given files of unequal length, sacreBLEU silently cuts the longer; here it raises.
 """
 
 import os
@@ -53,7 +53,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Score:
-    """One reading of BLEU or chrF, and with which published figures it compares."""
+    """BLEU or chrF by one protocol, and the published figures that compare with it."""
 
     key: str
     name: str
@@ -82,7 +82,7 @@ class Comparison:
 def headline(
     answers: Sequence[str], references: Sequence[str], lowercase: bool = False
 ) -> dict[str, Any]:
-    """Corpus BLEU and chrF against raw references, one a sentence.
+    """Compute corpus BLEU and chrF against raw references, one a sentence.
 
     `lowercase` is for systems that write no capitals; their signatures say case:lc.
     """
@@ -104,9 +104,9 @@ def panel(
     language: str,
     lowercase: bool = False,
 ) -> list[Score]:
-    """All READINGS of the same answers; `language` is that of the Moses tokens.
+    """Score the same answers by all READINGS, with Moses rules for `language`.
 
-    Of a system that writes no capitals those that heed them say nothing: left out.
+    For a system that writes no capitals, the cased ones are left out.
     """
     from sacrebleu import BLEU, CHRF
 
@@ -148,10 +148,10 @@ def panel(
 
 
 def split_compounds(tokens: str) -> str:
-    """`rich-text` as `rich ##AT##-##AT## text`, exactly as the authors' perl does it.
+    """Write `rich-text` as `rich ##AT##-##AT## text`, exactly as the authors' perl did.
 
-    Both neighbours of a hyphen are used up, so that of `a-b-c` only the first is split.
-    But perl read bytes: `ü` has two, and of `a-ü-c` both are.
+    A match uses up both neighbours of its hyphen, so only the first of `a-b-c` is
+    split. But perl read bytes: `ü` has two, so both of `a-ü-c` are split.
     """
     text = tokens.encode("utf-8", "surrogatepass")
     text = re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text)
@@ -159,7 +159,7 @@ def split_compounds(tokens: str) -> str:
 
 
 def distinct(texts: Sequence[str], size: int) -> float:
-    """The share of different runs of so many words: 1 if none comes twice."""
+    """Return the share of distinct n-grams of `size` words: 1 if none comes twice."""
     runs = [
         tuple(words[i : i + size])
         for words in (text.split() for text in texts)
@@ -175,7 +175,7 @@ def compare(
     seed: int = 12345,
     lowercase: bool = False,
 ) -> list[Comparison]:
-    """Each system against the first, by paired bootstrap over the sentences."""
+    """Compare each system with the first, by paired bootstrap over the sentences."""
     from sacrebleu import BLEU, CHRF
     from sacrebleu.significance import PairedTest
 
@@ -212,7 +212,7 @@ def compare(
 
 
 def verdict(comparison: Comparison) -> str:
-    """'runs/b is better by 0.84 BLEU (p = 0.012)', or that none can be told."""
+    """Say which is better: "runs/b is better by 0.84 BLEU (p = 0.012)", or neither."""
     p = f"(p = {comparison.p:.2g})"
     if comparison.p >= SIGNIFICANT:
         return f"no difference can be told {p}"
@@ -230,7 +230,7 @@ def of_several(
     references: Sequence[str],
     lowercase: bool = False,
 ) -> list[Score]:
-    """BLEU of sources that come more than once, each time with another reference."""
+    """Score sources that come several times against all their references together."""
     from sacrebleu import BLEU
 
     by_question: dict[str, dict[str, None]] = {}
@@ -251,10 +251,10 @@ def of_several(
 
 
 def _moses(language: str) -> tuple[Any, str]:
-    """The tokeniser, and in words whose rules it follows.
+    """Make the tokeniser, and describe the rules that it follows.
 
-    Of a language it does not know sacremoses says nothing: it takes the English
-    abbreviations and sets every apostrophe apart, as the English rules do not.
+    For an unknown language, sacremoses silently takes the English abbreviations and
+    sets every apostrophe apart, as the English rules do not.
     """
     import sacremoses
     from sacremoses.corpus import NonbreakingPrefixes
@@ -289,7 +289,7 @@ def _check(name: str, answers: Sequence[str], references: Sequence[str]) -> None
 
 @contextmanager
 def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """sacreBLEU reads its seed from the environment and nowhere else."""
+    """Set the seed in the environment, the only place where sacreBLEU reads it."""
     before = os.environ.get("SACREBLEU_SEED")
     os.environ["SACREBLEU_SEED"] = str(seed)
     try:

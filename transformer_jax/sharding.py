@@ -1,4 +1,4 @@
-"""Where every array lives: one mesh, one table of rules, one way in from the host.
+"""The device mesh, the rules that place parameters on it, and the way in from the host.
 
 A mesh has the axes data × fsdp × tensor × sequence, any of which may be 1. Batches are
 split by rows over data and fsdp; a parameter follows the first rule its path matches.
@@ -43,7 +43,7 @@ RULES = (
 
 
 def connect() -> None:
-    """Joins the processes of one run, if COORDINATOR_ADDRESS says there are several."""
+    """Join the processes of one run, if COORDINATOR_ADDRESS is set."""
     address = os.environ.get("COORDINATOR_ADDRESS")
     if not address:
         return
@@ -62,14 +62,14 @@ def connect() -> None:
 
 
 def broadcast_from_first(answer: bool) -> bool:
-    """Process 0's answer, on every process: what all of them must do alike."""
+    """Return process 0's answer on every process, so that all of them act alike."""
     if jax.process_count() == 1:
         return answer
     return bool(multihost_utils.broadcast_one_to_all(np.asarray(answer)))
 
 
 def make_mesh(sizes: dict[str, int], platform: str = "any") -> Mesh:
-    """The mesh of all devices; one axis may be -1 and takes what the others leave."""
+    """Make the mesh of all devices; an axis of -1 takes what the others leave."""
     found = jax.default_backend()
     if platform not in ("any", found):
         raise UserError(
@@ -82,6 +82,7 @@ def make_mesh(sizes: dict[str, int], platform: str = "any") -> Mesh:
 
 
 def mesh_shape(sizes: dict[str, int], devices: int) -> tuple[int, ...]:
+    """Return the size of each axis; raise if they do not multiply to `devices`."""
     shape = [sizes[axis] for axis in AXES]
     known = math.prod(s for s in shape if s != -1)
     if -1 in shape and devices % known == 0:
@@ -96,16 +97,16 @@ def mesh_shape(sizes: dict[str, int], devices: int) -> tuple[int, ...]:
 
 
 def local_mesh() -> Mesh:
-    """One device of this process: what `predict` and `load` run on."""
+    """Make a mesh of one device of this process, for `predict` and `load`."""
     device = np.array(jax.local_devices()[:1]).reshape((1,) * len(AXES))
     return Mesh(device, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:
-    """A sharding for each leaf: by its path's rule; scalars and keys are replicated.
+    """Return a sharding for each leaf by the rule that its path matches.
 
-    The state's optimizer moments carry their parameter's path as a suffix, so one
-    table serves both. A leaf that no rule matches is an error, not a silent copy; so is
+    Scalars and keys are replicated. Optimizer moments carry their parameter's path as a
+    suffix, so one table serves both. A leaf that no rule matches raises, and so does
     one that does not divide over the devices.
     """
 
@@ -127,7 +128,7 @@ def shardings(tree: Any, mesh: Mesh) -> Any:
 
 
 def abstract(tree: Any, mesh: Mesh) -> Any:
-    """The leaves' shapes and types, with their places on the mesh."""
+    """Return the shapes and types of the leaves with their shardings."""
     return jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
         tree,
@@ -136,7 +137,8 @@ def abstract(tree: Any, mesh: Mesh) -> Any:
 
 
 def spec_of(name: str, leaf: Any) -> PartitionSpec:
-    if leaf.size == 1:  # Adafactor has such a one for what it does not keep
+    """Return how a leaf is split: the first rule that matches its path."""
+    if leaf.size == 1:  # Adafactor's placeholder for a moment that it does not keep
         return PartitionSpec()
     for pattern, spec in RULES:
         if re.search(pattern, name):
@@ -149,11 +151,12 @@ def spec_of(name: str, leaf: Any) -> PartitionSpec:
 
 
 def path_name(path: tuple) -> str:
+    """Join the keys of a tree path: "decoder/layer_0/feed_forward/inner/kernel"."""
     return "/".join(str(getattr(k, "key", getattr(k, "name", k))) for k in path)
 
 
 def constrain(x: Any) -> Any:
-    """Keeps the residual stream split by rows (and sequence); without a mesh, as is."""
+    """Keep the residual stream [B, T, D] split by rows and sequence, if on a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
@@ -161,7 +164,7 @@ def constrain(x: Any) -> Any:
 
 
 def row_shards() -> tuple[int, int]:
-    """Over how many devices rows are split, and how many devices there are."""
+    """Return (devices that rows are split over, all devices)."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return 1, 1
@@ -169,13 +172,13 @@ def row_shards() -> tuple[int, int]:
 
 
 def splits_positions() -> bool:
-    """Whether the positions of a sentence are on several devices."""
+    """Return whether the positions of a sentence are on several devices."""
     mesh = jax.sharding.get_abstract_mesh()
     return not mesh.empty and mesh.shape["sequence"] > 1
 
 
 def process_rows(mesh: Mesh, rows: int) -> np.ndarray:
-    """Which rows of a global batch this process feeds to its devices."""
+    """Return the numbers of the global rows that this process feeds to its devices."""
     places = NamedSharding(mesh, PartitionSpec(ROWS)).addressable_devices_indices_map(
         (rows,)
     )
@@ -185,9 +188,9 @@ def process_rows(mesh: Mesh, rows: int) -> np.ndarray:
 def to_global(
     batch: dict[str, np.ndarray], mesh: Mesh, rows: int | None = None
 ) -> dict[str, jax.Array]:
-    """This process's rows of the batch → global device arrays of so many rows.
+    """Place this process's rows of a batch in global device arrays of `rows` rows.
 
-    Without `rows`, the arrays hold them all.
+    Without `rows`, the given arrays hold all rows of the batch.
     """
 
     def place(array):
@@ -207,7 +210,7 @@ def to_global(
 
 
 def abstract_global(batch: dict[str, np.ndarray], mesh: Mesh, rows: int) -> dict:
-    """The shapes and places of what `to_global` makes."""
+    """Return the shapes and shardings of the arrays that `to_global` makes."""
     return {
         name: jax.ShapeDtypeStruct(
             (rows, *array.shape[1:]), array.dtype, sharding=_batch_sharding(array, mesh)
@@ -217,10 +220,11 @@ def abstract_global(batch: dict[str, np.ndarray], mesh: Mesh, rows: int) -> dict
 
 
 def _batch_sharding(array: np.ndarray, mesh: Mesh) -> NamedSharding:
-    """Rows, and positions where they divide: a prompt may be one start token."""
+    """Split rows, and positions if they divide: a prompt may be one start token."""
     splits = array.ndim > 1 and array.shape[1] % mesh.shape["sequence"] == 0
     return NamedSharding(mesh, PartitionSpec(ROWS, *["sequence"] * splits))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
+    """Return the sharding of an array of which each device holds a copy."""
     return NamedSharding(mesh, PartitionSpec())

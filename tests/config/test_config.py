@@ -86,6 +86,15 @@ def test_no_key_defaults_to_none_so_that_each_can_be_set_on_the_command_line():
     assert all(v is not None for _, v in config.items(config.base()))
 
 
+FIELDS = ("source", "target", "text", "label")
+FORM_KEYS = [form.shared_keys(FIELDS) for form in sources.FORMS.values()]
+FORM_KEYS += [
+    form.split_keys(split, FIELDS)
+    for form in sources.FORMS.values()
+    for split in sources.SPLITS
+]
+
+
 @pytest.mark.parametrize(
     ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).models]
 )
@@ -115,12 +124,11 @@ def test_every_key_is_explained_where_it_is_defined(task, model):
             r"data\.(train|validation|test)_(?!size|weights)(\w+)", key
         )
         if looped:  # written once for all splits
-            lines = [
-                x for x in text.split("\n") if f'data[f"{{split}}_{looped[2]}"] = ' in x
-            ]
-        of_fields = re.fullmatch(r"data\.(\w+)_column", key)
-        if of_fields or (looped and not lines):  # written once for all fields
-            assert "for field in fields:  # " in text, key
+            form = f'data[f"{{split}}_{looped[2]}"] = '
+            lines = [x for x in text.split("\n") if form in x] or lines
+        of_forms = [keys[last] for keys in FORM_KEYS if last in keys]
+        if section == "data" and of_forms and not lines:
+            assert all(key.meaning for key in of_forms), key
             continue
         assert len(lines) == 1 and "  # " in lines[0], key
 

@@ -1,5 +1,7 @@
 """The batch plan: every example once, few shapes, nothing but (seed, step)."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -139,6 +141,9 @@ def test_one_sided_examples_are_planned_too(lengths):
         assert plan.padding_share() < 0.25
 
 
+LAYOUT = ("tokens", "segments", "positions")
+
+
 def test_a_batch_is_laid_out_row_by_row():
     column = Ragged(np.array([5, 6, 7, 8, 9, 4], np.uint16), np.array([2, 3, 1]))
     bucket = Batch(Shape(4, (3,)), np.array([[8], [2], [-1], [5]]))
@@ -152,6 +157,32 @@ def test_a_batch_is_laid_out_row_by_row():
         "segments": [[1, 1, 2, 2, 2, 0, 0], [1, 0, 0, 0, 0, 0, 0]],
         "positions": [[0, 1, 0, 1, 2, 0, 0], [0, 0, 0, 0, 0, 0, 0]],
     }
+
+
+@pytest.mark.parametrize("kind", [Buckets, Packed])
+def test_the_layout_is_that_of_a_loop_over_rows_and_examples(lengths, kind):
+    plan = make(lengths[:100], kind)
+    random = np.random.default_rng(3)
+    for batch in plan.epoch(0):
+        sizes = lengths[batch.real, 0]
+        column = Ragged(random.integers(4, 99, sizes.sum()).astype(np.uint16), sizes)
+        length = batch.shape.lengths[0]
+        expected = {n: np.zeros((len(batch.examples), length), int) for n in LAYOUT}
+        examples = iter(column.rows())
+        for row, slots in enumerate(batch.examples):
+            begin = 0
+            for slot, example in enumerate(slots):
+                if example >= 0:
+                    tokens = next(examples)
+                    place = row, slice(begin, begin + len(tokens))
+                    expected["tokens"][place] = tokens
+                    expected["segments"][place] = slot + 1
+                    expected["positions"][place] = range(len(tokens))
+                    begin += len(tokens)
+        found = pad_or_pack(column, batch, length)
+        assert set(found) == set(LAYOUT if kind is Packed else LAYOUT[:1])
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, expected[name])
 
 
 def test_an_empty_batch_is_laid_out_as_padding():
@@ -220,9 +251,18 @@ def test_prefetch_keeps_the_order_and_passes_errors_on():
 
 
 def test_prefetch_stops_its_thread_when_left_early():
-    import threading
-
     stream = batches.prefetch(lambda s: s, range(1000))
     next(stream)
+    assert any(t.name.startswith("prefetch") for t in threading.enumerate())
     stream.close()
-    assert not any(t.name == "prefetch" for t in threading.enumerate())
+    assert not any(t.name.startswith("prefetch") for t in threading.enumerate())
+
+
+def test_prefetch_makes_no_more_than_it_was_asked_to_keep_ahead():
+    made = []
+    stream = batches.prefetch(made.append, range(1000), depth=2)
+    for taken in range(1, 6):
+        next(stream)
+        assert max(made) <= taken + 2
+    stream.close()
+    assert len(made) <= 8

@@ -62,7 +62,7 @@ def test_a_dialogue_is_learned_once_and_never_if_it_is_held_out(read):
     train = read("conversation", "dialogues", **texts)
     assert [r["target"] for r in train] == ["Hello .", "How are you ?", "Fine .",
                                             "See you ."]  # fmt: skip
-    assert "2 lines came before or are held out" in train.notes[0]
+    assert "2 lines are skipped: they repeat or are held out" in train.notes[0]
     validation = read("conversation", "dialogues", "validation", **texts)
     assert len(validation) == 2, "what a model is judged by is never left out"
     other = read("conversation", "dialogues", train=DIALOGUES, validation="a __eou__ b")

@@ -10,7 +10,12 @@ import pytest
 from transformer_jax import config
 from transformer_jax.data import filters
 from transformer_jax.data.generated import phrasebook
-from transformer_jax.data.records import Concatenation, Parallel, Table, whole_numbers
+from transformer_jax.data.records import (
+    Concatenation,
+    JsonTable,
+    Parallel,
+    whole_numbers,
+)
 from transformer_jax.data.sources import Source, parallel_text
 from transformer_jax.errors import UserError
 
@@ -202,7 +207,7 @@ def test_json_lines_by_key_also_inside_another(write, source):
     ("line", "problem"),
     [
         ('{"de": "x", "eng": "y"}', "line 2 has no key 'en'. Did you mean 'eng'?"),
-        ('{"de": "x", "en": ', "line 2 is no JSON"),
+        ('{"de": "x", "en": ', "line 2 is not valid JSON"),
         ('["x", "y"]', "line 2 has no key 'de'"),
         (
             '{"de": null, "en": "y"}',
@@ -225,11 +230,11 @@ def test_faulty_json_is_named_by_its_line(write, source, line, problem):
 def test_a_label_may_be_a_number_or_true_or_false(write):
     values = [3, 2.5, True, "good"]
     lines = [json.dumps({"t": "x", "l": value}) for value in values]
-    table = Table(write("t.jsonl", *lines), "jsonl", {"text": "t", "label": "l"})
+    table = JsonTable(write("t.jsonl", *lines), {"text": "t", "label": "l"})
     assert [record["label"] for record in table] == ["3", "2.5", "True", "good"]
     wrong = write("w.jsonl", '{"t": "x", "l": [1]}')
     with pytest.raises(UserError, match=r"line 1: the label .* of type list"):
-        Table(wrong, "jsonl", {"text": "t", "label": "l"})[0]
+        JsonTable(wrong, {"text": "t", "label": "l"})[0]
 
 
 def test_what_is_missing_is_found_before_anything_is_read(write, source):
@@ -253,6 +258,11 @@ def test_what_is_missing_is_found_before_anything_is_read(write, source):
 )
 def test_columns_that_are_not_named_are_asked_for(source, form, keys, problem):
     assert problem in "\n".join(source(form, **keys).find_problems())
+
+
+def test_an_unknown_form_is_never_read_as_generated_data(source):
+    with pytest.raises(UserError, match=r"data.source = 'tvs': .*jsonl.*'tsv'"):
+        source("tvs", train_files="t.tsv").read("train")
 
 
 def test_notes_of_all_files_are_collected(write, source, tmp_path):

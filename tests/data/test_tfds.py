@@ -203,7 +203,7 @@ def test_of_a_source_of_text_labels_are_text_and_other_numbers_are_refused(asked
 def test_bytes_that_are_no_text_are_named_by_record(asked):
     split = Split("questions", "test+train", asked, {"source": "raw"})
     assert split[0] == {"source": "fine"}
-    message = r"questions:2.0.0, split test\+train, record 18: the source is no UTF-8"
+    message = r"questions:2.0.0, split test\+train, record 18: the source is not UTF-8"
     with pytest.raises(UserError, match=message):
         split[18]
     with pytest.raises(UserError, match=message):
@@ -260,7 +260,7 @@ def test_an_unknown_data_set_names_the_nearest(barges, monkeypatch):
         UserError, match="'wmt14_translat/de-en' is no.*'wmt14_translate'"
     ):
         Split("wmt14_translat/de-en", "train", barges)
-    with pytest.raises(UserError, match="not prepared in .*Did you mean 'barges'"):
+    with pytest.raises(UserError, match="nor prepared in .*Did you mean 'barges'"):
         Split("bargis", "train", barges)
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(UserError, match="pip install h5py"):
@@ -377,7 +377,7 @@ def test_marks_and_carriage_returns_are_no_text(tmp_path):
 @pytest.mark.parametrize(
     "name, languages, version, message",
     [
-        ("My-Corpus", ("de", "en"), "1.0.0", "a name is of a-z"),
+        ("My-Corpus", ("de", "en"), "1.0.0", "use a-z, 0-9 and _"),
         ("wmt14_translate", ("de", "en"), "1.0.0", "TFDS's own"),
         ("x", ("de", "de"), "1.0.0", "both languages are 'de'"),
         ("x", ("de", "en"), "2", "a version is three numbers"),

@@ -189,7 +189,7 @@ def test_restoring_a_linearised_tree_gives_that_tree():
         (
             "(S XX <unk> XX ( ) XX cat XX )S",
             "(S The cat slept .)",
-            {"tokens that are none": 4},
+            {"unknown tokens": 4},
         ),
         ("", "(TOP The cat slept .)", {"words too few": 4}),
         (

@@ -36,11 +36,11 @@ def test_the_words_asked_for_are_found_in_each_form(tmp_path, name, header):
         ("a 1 2\nb 1\n", "v.txt, line 2: 1 numbers behind a word, not 2"),
         ("a 1 2\nb 1 2 3\n", "line 2: 3 numbers behind a word, not 2"),
         ("a 1 2\n\n", "line 2: 0 numbers"),
-        ("a 1 2\nb 1 x\n", "line 2: not all of it are numbers"),
-        ("a 1 2\nb 1 nan\n", "line 2: not all of it are numbers"),
+        ("a 1 2\nb 1 x\n", "line 2: a field is not a number"),
+        ("a 1 2\nb 1 nan\n", "line 2: a field is not a number"),
         ("3 2\na 1 2\nb 1 2\n", "has 2 vectors, but its first line promises 3"),
-        ("alone\n", "line 1: a word and its numbers"),
-        ("", "line 1: a word and its numbers"),
+        ("alone\n", "line 1: expected a word and its numbers"),
+        ("", "line 1: expected a word and its numbers"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(tmp_path, text, message):

@@ -142,7 +142,7 @@ def test_a_word_that_is_written_stands_for_the_next_of_the_sentence():
     good = restore(written, trees.without_words)
     assert good.text == "(S (NP (XX a)) (XX b))" and good.details["repairs"] == []
     repairs = restore(written).details["repairs"]
-    assert {"tokens that are none: 2", "words too few: 2"} <= {*repairs}
+    assert {"unknown tokens: 2", "words too few: 2"} <= {*repairs}
 
 
 def test_repairs_are_named_and_counted():

@@ -1,1 +1,30 @@
-"""A run in other forms: for other machines and other engines."""
+"""Converters of a run: to a bundle, and to other inference engines."""
+
+import pathlib
+from typing import Any
+
+from absl import flags
+
+from transformer_jax import cli
+from transformer_jax.errors import UserError
+from transformer_jax.runs import run as runs
+
+
+def define_flags() -> None:
+    """Define the flags that all converters have."""
+    flags.DEFINE_string("workdir", "", "The run directory.")
+    flags.DEFINE_string("output", "", "The folder to make.")
+    cli.define_weights()
+
+
+def open_run(overrides: dict[str, str]) -> tuple[Any, pathlib.Path]:
+    """Load the run that the flags name; return it and the folder to make."""
+    args = flags.FLAGS
+    cli.refuse_overrides(overrides)
+    cli.require("workdir", args.workdir, "the run directory to export")
+    cli.require("output", args.output, "the folder to make")
+    folder = pathlib.Path(args.output)
+    if folder.exists():
+        raise UserError(f"--output={folder} exists: name a new folder")
+    cli.check_weights(args.weights)
+    return runs.load(args.workdir, args.weights), folder

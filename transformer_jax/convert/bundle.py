@@ -3,32 +3,14 @@
 python -m transformer_jax.convert.bundle --workdir RUN --output FOLDER
 """
 
-import pathlib
-
-from absl import flags
-
 from transformer_jax import cli
-from transformer_jax.errors import UserError
-from transformer_jax.runs import run as runs
+from transformer_jax.convert import define_flags, open_run
 from transformer_jax.runs.bundle import export
 
 
-def define_flags() -> None:
-    flags.DEFINE_string("workdir", "", "The run directory.")
-    flags.DEFINE_string("output", "", "The folder to make.")
-    cli.define_weights()
-
-
 def main(overrides: dict[str, str]) -> None:
-    args = flags.FLAGS
-    cli.refuse_overrides(overrides)
-    cli.require("workdir", args.workdir, "the run directory to export")
-    cli.require("output", args.output, "the folder to make")
-    folder = pathlib.Path(args.output)
-    if folder.exists():
-        raise UserError(f"--output={folder} exists: name a new folder")
-    cli.check_weights(args.weights)
-    run = runs.load(args.workdir, args.weights)
+    """Write a run as a bundle and print its size."""
+    run, folder = open_run(overrides)
     export(run, folder)
     size = sum(p.stat().st_size for p in folder.rglob("*")) / 1e6
     print(

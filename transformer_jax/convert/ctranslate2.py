@@ -1,15 +1,15 @@
-"""A translation run for CTranslate2, the fast inference engine for CPUs and GPUs.
+"""Convert a translation run for CTranslate2, an inference engine for CPUs and GPUs.
 
     python -m transformer_jax.convert.ctranslate2 --workdir RUN --output FOLDER
 
-The folder holds the model, its vocabularies and the tokenizers. CTranslate2 takes and
-gives pieces:
+The folder holds the model, its vocabularies and the tokenizers. CTranslate2 reads and
+writes pieces:
 
     translator = ctranslate2.Translator(FOLDER)
     translator.translate_batch([tokenizer.encode(line, out_type=str)])
 
-Its scores are over another length penalty, and its beam search stops by another rule:
-with length_penalty=0 it searches for what ours does with alpha=0.
+Its scores have another length penalty, and its beam search another stopping rule: with
+length_penalty=0 it searches for the same answer as ours with alpha=0.
 """
 
 import pathlib
@@ -18,17 +18,16 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 
 from transformer_jax import cli
+from transformer_jax.convert import define_flags, open_run
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.positions import sinusoid
-from transformer_jax.runs import run as runs
 
 POSITIONS = 2048  # of a sinusoid: CTranslate2 takes a table
-NEG_INF = -1e9  # the bias of what must not be chosen
-EXPORTED = {  # of the variants of a model
+NEG_INF = -1e9  # the bias of pieces that must not be chosen
+EXPORTED = {  # the variants of a model that CTranslate2 has too
     "positions": ("sinusoid", "sinusoid_concat", "learned"),
     "activation": ("relu", "gelu"),
     "norm_kind": ("layer",),
@@ -37,10 +36,10 @@ EXPORTED = {  # of the variants of a model
 
 
 def export(run: Any, folder: pathlib.Path) -> None:
-    """Writes a run (as `transformer_jax.load` gives it) for CTranslate2."""
+    """Write a run, loaded by `transformer_jax.load`, for CTranslate2."""
     specs = _specs()
     config, params = run.config.model, _numpy(run.params)
-    _refuse_what_it_cannot(run)
+    _check_exportable(run)
     spec = specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
@@ -80,7 +79,7 @@ def export(run: Any, folder: pathlib.Path) -> None:
         shutil.copy(path, folder)
 
 
-def _refuse_what_it_cannot(run: Any) -> None:
+def _check_exportable(run: Any) -> None:
     config = run.config.model
     if run.config.task != "translation" or config.name != "transformer":
         raise UserError(
@@ -157,7 +156,7 @@ def _set_layer(spec: Any, given: dict) -> None:
 
 
 def _set_attention(spec: Any, given: dict, joined: int) -> None:
-    """Queries, keys and values as one product, or only keys and values."""
+    """Join queries, keys and values into one product, or only keys and values."""
     names = ["query", "key", "value"]
     parts = [names] if joined == 3 else [names[:1], names[1:]]
     for linear, members in zip(spec.linear, parts, strict=False):
@@ -182,23 +181,11 @@ def _names(tokenizer: Any) -> list[str]:
     return tokenizer.pieces(range(tokenizer.vocab_size))
 
 
-def define_flags() -> None:
-    flags.DEFINE_string("workdir", "", "The run directory.")
-    flags.DEFINE_string("output", "", "The folder to make.")
-    cli.define_weights()
-
-
 def main(overrides: dict[str, str]) -> None:
-    args = flags.FLAGS
-    cli.refuse_overrides(overrides)
-    cli.require("workdir", args.workdir, "the run directory to export")
-    cli.require("output", args.output, "the folder to make")
-    if pathlib.Path(args.output).exists():
-        raise UserError(f"--output={args.output} exists: name a new folder")
-    cli.check_weights(args.weights)
-    run = runs.load(args.workdir, args.weights)
-    export(run, pathlib.Path(args.output))
-    print(f"exported   {run.weights} parameters of step {run.step} to {args.output}")
+    """Export a run and print where to."""
+    run, folder = open_run(overrides)
+    export(run, folder)
+    print(f"exported   {run.weights} parameters of step {run.step} to {folder}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From text to planned batches: sources, tokenizer, store, batch plan, phrasebook.
+"""From files to planned batches: sources, tokenizers, the store and the batch plan.
 
-This room knows nothing of models: everything here is NumPy.
+All of it is NumPy, and imports no model.
 """

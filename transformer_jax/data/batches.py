@@ -1,23 +1,24 @@
-"""The batch plan: (seed, epoch) → which examples form each batch, in which shape.
+"""The batch plan: the examples and the shape of each batch, from the seed and the step.
 
-A batch is a function of the seed and the step alone; the plan sees only lengths (and
-repeats). `Buckets` pads examples of like length to few static shapes; `Packed`
-(`packing.py`) puts several into a row. Every example comes exactly once an epoch, or as
-often as its repeats say, and all epochs have equally many steps.
+The plan sees only lengths (and repeats). `Buckets` pads examples of like length to few
+static shapes; `Packed` (`packing.py`) puts several into a row. Every example comes
+exactly once an epoch, or as often as its repeats say, and all epochs have equally many
+steps.
 """
 
 import abc
 import dataclasses
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.data.store import Ragged
 
-GRID = 512  # lengths told apart a side, when shapes are chosen
+GRID = 512  # distinct lengths of a side that are tried when shapes are chosen
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -26,26 +27,29 @@ class Shape:
 
     rows: int
     lengths: tuple[int, ...]
-    packed: bool = False  # several examples a row, told apart by segments
+    packed: bool = False  # several examples a row, each a segment of its own
 
     @property
     def tokens(self) -> int:
+        """The places for tokens, of all sides together."""
         return self.rows * sum(self.lengths)
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
+    """A planned batch: its shape, and the example in each place."""
+
     shape: Shape
     examples: np.ndarray  # [rows, slots] of the store; -1 is an empty place
 
     @property
     def real(self) -> np.ndarray:
-        """Its examples, row by row."""
+        """The examples [n], row by row, without the empty places."""
         return self.examples[self.examples >= 0]
 
 
 def nothing(shape: Shape) -> Batch:
-    """A batch of empty rows."""
+    """Return a batch of empty rows."""
     return Batch(shape, np.full((shape.rows, 1), -1))
 
 
@@ -61,8 +65,8 @@ class Plan(abc.ABC):
         seed: int,
         repeats: np.ndarray | None = None,
     ):
-        """`cells` are numbers from 0; examples of the same one may stand in for each
-        other, so the count of each fixes the shapes of an epoch's batches."""
+        """`cells` [examples] groups those that may replace each other, from 0: the size
+        of each group fixes the shapes of an epoch's batches."""
         self.lengths, self.seed = lengths, seed
         self._cells = cells
         self._repeats = repeats
@@ -70,14 +74,16 @@ class Plan(abc.ABC):
 
     @property
     def steps_per_epoch(self) -> int:
+        """The number of batches of an epoch, which is the same for all epochs."""
         return len(self.epoch(0) if self._epoch[0] < 0 else self._epoch[1])
 
     def batch(self, step: int) -> Batch:
-        """The batch of update number `step`, counted from 0."""
+        """Return the batch of update number `step`, counted from 0."""
         epoch, index = divmod(step, self.steps_per_epoch)
         return self.epoch(epoch)[index]
 
     def epoch(self, epoch: int) -> list[Batch]:
+        """Return the batches of an epoch in their order."""
         if self._epoch[0] != epoch:
             random = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
             batches = self._arrange(self._draw(random), random)
@@ -86,32 +92,33 @@ class Plan(abc.ABC):
         return self._epoch[1]
 
     def padding_share(self, lengths: np.ndarray | None = None) -> float:
-        """The share of a batch's places, over an epoch, that hold no token.
+        """Return the share of an epoch's places that hold no token.
 
-        `lengths` are those of the tokens, if the plan leaves room for more.
+        `lengths` [examples, sides] count the tokens, if the plan leaves room for more.
         """
         sizes = (self.lengths if lengths is None else lengths).sum(axis=1)
         places = sum(b.shape.tokens for b in self.epoch(0))
         return 1.0 - float(sum(sizes[b.real].sum() for b in self.epoch(0))) / places
 
     def room(self, batch: Batch) -> np.ndarray:
-        """How long each of a batch's examples may be [examples, sides]."""
+        """Return how long each of a batch's examples may be [examples, sides]."""
         if batch.shape.packed:
             return self.lengths[batch.real]
         return np.tile(batch.shape.lengths, (len(batch.real), 1))
 
     @property
     def largest(self) -> Shape:
+        """The shape with the most tokens, which is compiled and run first."""
         return max(self.shapes, key=lambda s: s.tokens)
 
     @abc.abstractmethod
     def _arrange(
         self, examples: np.ndarray, random: np.random.Generator
     ) -> list[Batch]:
-        """Batches of the drawn examples, which come sorted by cell."""
+        """Form batches of the drawn examples, which come sorted by cell."""
 
     def _draw(self, random: np.random.Generator) -> np.ndarray:
-        """An epoch's examples, shuffled within each cell; cells in order."""
+        """Draw an epoch's examples: cells in order, shuffled within each."""
         examples = np.arange(len(self.lengths))
         if self._repeats is not None:
             examples = np.repeat(examples, self._repeats)
@@ -120,10 +127,10 @@ class Plan(abc.ABC):
 
 
 class Buckets(Plan):
-    """Batches of like length: few static shapes, cut so that padding is least.
+    """Batches of examples of like length, in few static shapes with least padding.
 
-    What does not fill a batch of its own shape goes on to the next larger one; the last
-    batch is filled up with empty rows.
+    Examples that do not fill a batch of their own shape go on to the next larger one;
+    the last batch is filled up with empty rows.
     """
 
     def __init__(
@@ -147,7 +154,7 @@ class Buckets(Plan):
         edges = np.searchsorted(self._cells[examples], np.arange(len(self.shapes) + 1))
         batches, waiting = [], examples[:0]
         for shape, begin, end in zip(self.shapes, edges, edges[1:], strict=False):
-            # Those that a smaller shape could not place come first: they have waited.
+            # The leftovers of smaller shapes come first.
             ready = np.concatenate([waiting, examples[begin:end]])
             full = len(ready) // shape.rows * shape.rows
             batches += [
@@ -161,11 +168,12 @@ class Buckets(Plan):
 
 
 def cut_boxes(lengths: np.ndarray, boxes: int, multiple: int) -> list[tuple[int, ...]]:
-    """At most `boxes` boxes of side lengths, each inside the next, that hold all
-    examples with little padding.
+    """Choose up to `boxes` boxes of side lengths that hold all examples with little
+    padding, each box inside the next.
 
-    A new box goes where it saves most places; then each is moved to where it saves
-    most between its neighbours, until none moves.
+    A new box goes where it saves most padding; then each is moved to where it saves
+    most between its neighbours, until none moves. A test compares this with an
+    exhaustive search.
     """
     multiple *= -(-int(lengths.max(initial=1)) // (GRID * multiple))
     cells = -(-np.maximum(lengths, 1) // multiple)
@@ -205,7 +213,7 @@ def cut_boxes(lengths: np.ndarray, boxes: int, multiple: int) -> list[tuple[int,
 
 
 def assign_boxes(lengths: np.ndarray, boxes: list[tuple[int, ...]]) -> np.ndarray:
-    """For each example the first (smallest) box that holds it."""
+    """Return the number of the smallest box that holds each example [examples]."""
     chosen = np.full(len(lengths), len(boxes) - 1, np.int16)
     for i in reversed(range(len(boxes))):
         chosen[(lengths <= np.asarray(boxes[i])).all(axis=1)] = i
@@ -213,10 +221,10 @@ def assign_boxes(lengths: np.ndarray, boxes: list[tuple[int, ...]]) -> np.ndarra
 
 
 def pad_or_pack(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarray]:
-    """A side of a batch: tokens [rows, length], 0 where there is none.
+    """Lay out a side of a batch: tokens [rows, length], 0 where there is none.
 
-    A packed batch also tells its examples apart: segments (0 is padding), and positions
-    that begin anew with each.
+    A packed batch also has segments (0 is padding), and positions that begin anew with
+    each example. A test compares this with a loop over rows and examples.
     """
     filled = batch.examples >= 0
     lengths = np.zeros(filled.shape, np.int64)
@@ -239,33 +247,14 @@ def pad_or_pack(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarr
 
 
 def prefetch(make: Callable[[int], Any], steps: range, depth: int = 2) -> Iterator[Any]:
-    """make(step) for each step, made ahead by one thread; its errors surface here."""
-    ready: queue.Queue = queue.Queue(depth)
-    stop = threading.Event()
-
-    def work():
-        try:
-            for step in steps:
-                item = (make(step), None)
-                while not stop.is_set():
-                    try:
-                        ready.put(item, timeout=0.1)
-                        break
-                    except queue.Full:
-                        continue
-                if stop.is_set():
-                    return
-        except BaseException as error:  # handed to the consumer, whatever it is
-            ready.put((None, error))
-
-    thread = threading.Thread(target=work, name="prefetch", daemon=True)
-    thread.start()
+    """Yield make(step) for each step, made ahead by a thread; raise its errors here."""
+    waiting = iter(steps)
+    pool = ThreadPoolExecutor(1, "prefetch")
     try:
-        for _ in steps:
-            item, error = ready.get()
-            if error is not None:
-                raise error
+        ahead = deque(pool.submit(make, step) for step in islice(waiting, depth + 1))
+        while ahead:
+            item = ahead.popleft().result()
+            ahead.extend(pool.submit(make, step) for step in islice(waiting, 1))
             yield item
     finally:
-        stop.set()
-        thread.join(timeout=5)
+        pool.shutdown(cancel_futures=True)

@@ -1,8 +1,8 @@
-"""Things made once on a host and found again: text indexes, tokenizers, stores.
+"""A cache on the host's disk: text indexes, tokenizers and stores, each built once.
 
-What is made appears under its name whole or not at all: it is built under a temporary
-name and renamed, while a lock makes other processes of the host wait instead of doing
-the same work. A lock dies with its process. The cache may be deleted at any time.
+An entry is built under a temporary name and renamed, so it is never seen incomplete. A
+lock makes other processes of the host wait instead of doing the same work; it ends with
+its process. The cache may be deleted at any time.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 
 def folder() -> pathlib.Path:
+    """Return TRANSFORMER_JAX_CACHE, or a folder in the user's home."""
     given = os.environ.get("TRANSFORMER_JAX_CACHE")
     return pathlib.Path(given or pathlib.Path.home() / ".cache" / "transformer_jax")
 
@@ -23,7 +24,7 @@ def folder() -> pathlib.Path:
 def build_once(
     place: pathlib.Path, make: Callable[[pathlib.Path], None]
 ) -> pathlib.Path:
-    """The folder `place`, which `make` fills unless it was made before."""
+    """Return the folder `place`, after `make` has filled it unless it was there."""
     if place.is_dir():
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -48,15 +49,15 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("waiting    another process prepares the same data", file=sys.stderr)
+            print("waiting    another process builds the same data", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _clear_debris(place: pathlib.Path) -> None:
-    """What a killed process left of the same work; the lock says that nobody is at it.
+    """Remove what a killed process left of the same entry, while its lock is held.
 
-    A lock file stays: if it were removed, two processes could lock two files.
+    The lock file stays: if it were removed, two processes could lock two files.
     """
     for old in place.parent.glob(f".{place.name}.*"):
         if old.is_dir():

@@ -1,8 +1,8 @@
-"""Which pairs training leaves out, each for a reason that is counted.
+"""Filters of training pairs; each pair is left out for one reason, which is counted.
 
-Every filter is off or on by a key of the config's `filter` section; only training
-examples are filtered, never what a model is judged by. A tag before a source is no part
-of its text; but with another tag a pair is no duplicate.
+Each filter has a key in the config's `filter` section. Only training examples are
+filtered, never held-out ones. The tag before a source is not part of its text, but a
+pair with another tag is no duplicate.
 """
 
 import functools
@@ -16,16 +16,16 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.records import Tagged
 
-FOREIGN = 0.5  # share of letters outside the expected script that is too much
+FOREIGN = 0.5  # the largest share of letters outside the expected script
 
 
 def make(
     settings: ConfigDict, max_length: int, ends: int = 1
 ) -> Callable[[dict[str, str], dict[str, Sequence[int]]], str | None]:
-    """A function (record, columns) → the reason for leaving a pair out, or None.
+    """Make a function (record, columns) → the reason for leaving a pair out, or None.
 
-    It remembers what it has seen, so each build of a store makes its own. Of a
-    column's tokens, `ends` are no pieces of the text.
+    It remembers the pairs it has seen, so each build of a store makes its own. `ends`
+    is the number of special tokens in a column.
     """
     seen: set[bytes] = set()
 
@@ -59,7 +59,7 @@ def make(
 
 
 def foreign_share(text: str, script: str) -> float:
-    """The share of a text's letters that are not of a script."""
+    """Return the share of a text's letters that are not in a script."""
     scripts = Counter(found for c in text if (found := script_of(c)))
     total = sum(scripts.values())
     return 1 - scripts[script.lower()] / total if total else 0.0
@@ -67,7 +67,7 @@ def foreign_share(text: str, script: str) -> float:
 
 @functools.cache
 def script_of(character: str) -> str:
-    """latin, cyrillic, greek, arabic, han, …; empty if it is no letter."""
+    """Return the script of a letter (latin, han, …), or "" for other characters."""
     if not character.isalpha():
         return ""
     name = unicodedata.name(character, "").lower()

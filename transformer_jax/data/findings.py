@@ -1,8 +1,8 @@
-"""What a careful person checks in parallel text before spending a GPU hour.
+"""Find faults of parallel text before training on it.
 
 `inspect_corpus` reads each split once and keeps 32 bytes a pair (200 while it counts),
-so millions of pairs fit; what costs more is looked at in a sample, always the same, and
-says so. The trap: a check that cries wolf is not read; thresholds spare clean text.
+so millions of pairs fit. Costlier checks look at a sample, always the same, and say so.
+The trap: nobody reads a check with false alarms, so thresholds spare clean text.
 """
 
 import math
@@ -20,13 +20,13 @@ import numpy as np
 SIDES = ("source", "target")
 SHOWN, WIDTH = 3, 120  # examples of a finding, and characters of one
 WINDOW, WINDOWS = 400, 100  # lines in a window of the sample, and how many at most
-SHIFTS = 5  # lines by which a target is looked for before and after its place
-ALIKE = 0.9  # likeness of the words of one language
+SHIFTS = 5  # lines before and after its place in which a target is looked for
+ALIKE = 0.9  # cosine of the word profiles of two texts in one language
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to know about the text; a serious one spoils what is trained on it."""
+    """A fact about the text; a serious one would spoil a model trained on it."""
 
     serious: bool
     text: str
@@ -40,10 +40,11 @@ class Split:
     name: str
     records: Sequence[Mapping[str, str]]
     where: Callable[[int], str]
-    apart: bool = False  # words and punctuation stand apart, because the task asks it
+    apart: bool = False  # the task wants spaces between words and punctuation
 
     @cached_property
-    def windows(self) -> list[range]:  # where the sample lies: in all of a small split
+    def windows(self) -> list[range]:
+        """The lines of the sample, which are all lines of a small split."""
         total = len(self.records)
         count = min(WINDOWS, math.ceil(total / WINDOW))
         starts = np.linspace(0, max(0, total - WINDOW), count).astype(int).tolist()
@@ -51,15 +52,17 @@ class Split:
 
     @cached_property
     def sample(self) -> dict[int, Mapping[str, str]]:
+        """The records of the sample, by number."""
         return {i: self.records[i] for i in sorted(set().union(*self.windows))}
 
     @cached_property
-    def profiles(self) -> list[Counter[str]]:  # how often each word stands, by side
+    def profiles(self) -> list[Counter[str]]:
+        """How often each word comes in the sample, by side."""
         lines = self.sample.values()
         return [Counter(find_words("\n".join(r[s] for r in lines))) for s in SIDES]
 
     def show(self, index: int, side: str = "", sign=None) -> str:
-        """A line about the place of its sign, or both; repr shows what is invisible."""
+        """Quote a line around its sign, or both lines; repr shows invisible marks."""
         parts = []
         for name in [side] if side else SIDES:
             text = self.records[index][name]
@@ -73,7 +76,7 @@ class Split:
 
 
 def inspect_corpus(train: Split, held_out: Sequence[Split]) -> dict[str, list[Finding]]:
-    """All findings, by what they are about: a split, or training and a held-out one."""
+    """Return all findings, by split, and by pair of training and a held-out split."""
     overlap = Overlap(train, held_out)
     findings = {train.name: inspect_split(train, overlap.add)}
     for split in held_out:
@@ -84,7 +87,7 @@ def inspect_corpus(train: Split, held_out: Sequence[Split]) -> dict[str, list[Fi
 
 
 def inspect_split(split: Split, watch: Callable | None = None) -> list[Finding]:
-    """What is odd in a split; `watch` sees each (index, source, target) on the way."""
+    """Find what is odd in a split; `watch` is called with (index, source, target)."""
     if not len(split.records):
         return [Finding(True, "there are no pairs")]
     hashes, chars, words, findings = _read(split, watch)
@@ -108,8 +111,8 @@ _MARK = re.compile(r"@-@|@@(?:\s|$)|▁")
 _APART = re.compile(r"(?<=\w) [.,](?:\s|$)")
 _VAIN = "or sacreBLEU figures are not comparable"
 _SPACED = f"set full stops or commas apart, as if tokenised: detokenise, {_VAIN}"
-# What is said, its sign in a line (cheap tests first: it sees all of them), and above
-# which shares of the lines it is said, and serious.
+# (message, sign in a line, share of lines above which it is reported, and is serious).
+# Signs see all lines, so cheap tests come first.
 CHECKS = (
     ("are empty", lambda t: not t or t.isspace(), 0, 0.01),
     ("begin or end with white space", lambda t: t.strip() not in ("", t), 0, 1),
@@ -129,7 +132,7 @@ CHECKS = (
 
 
 def _read(split: Split, watch):
-    """The one pass: hashes, characters, words [2, pairs], and what CHECKS found."""
+    """Read all pairs once: hashes, characters, words [2, pairs], findings of CHECKS."""
     measures = (hash, len, lambda line: line.count(" ") + 1)
     columns = [(array(kind), array(kind)) for kind in "qii"]
     checks = [check for check in CHECKS if not (split.apart and check[0] == _SPACED)]
@@ -155,7 +158,7 @@ def _read(split: Split, watch):
 
 
 def _report(split, hits, total, says, serious=1.0, side="", noun="", sign=None):
-    """A finding with the first hits, serious above a share; none for no hits."""
+    """Yield a finding with the first hits, if any, serious above a share of `total`."""
     if len(hits):
         counted = _count(hits, total, noun or (f"{side}s" if side else "pairs"))
         shown = tuple(split.show(int(i), side, sign) for i in hits[:SHOWN])
@@ -167,7 +170,7 @@ def _count(hits, total: int, noun: str) -> str:
 
 
 def _find_copies(split: Split, hashes: np.ndarray) -> Iterator[Finding]:
-    """Targets that equal their source, repeated pairs, lines with several partners."""
+    """Find targets equal to their sources, repeated pairs, partners of a line."""
     total = hashes.shape[1]
     # Names and numbers stay as they are; more of it teaches the model to copy.
     same = np.flatnonzero((hashes[0] == hashes[1]) & (hashes[0] != hash("")))
@@ -186,7 +189,7 @@ def _find_copies(split: Split, hashes: np.ndarray) -> Iterator[Finding]:
 
 
 def _find_odd_lengths(split: Split, chars, words) -> Iterator[Finding]:
-    """Pairs whose sides differ far more than usual, and lines of enormous length."""
+    """Find pairs whose lengths differ far more than usual, and enormous lines."""
     ratios = [np.log((n[0] + 1) / (n[1] + 1)) for n in (chars, words)]
     far = [abs(ratio - np.median(ratio)) for ratio in ratios]
     # Short lines differ by chance, and words say nothing where they are not spaced.
@@ -206,7 +209,7 @@ def _find_odd_lengths(split: Split, chars, words) -> Iterator[Finding]:
 
 
 def _find_odd_letters(split: Split) -> Iterator[Finding]:
-    """What letters and words of the sample say about the language of each side."""
+    """Find lines in another script, and sides that seem to be in one language."""
     sampled = "" if len(split.sample) == len(split.records) else "sampled "
     for side in SIDES:
         lines = {i: record[side] for i, record in split.sample.items()}
@@ -227,20 +230,20 @@ def _find_odd_letters(split: Split) -> Iterator[Finding]:
 
 @cache
 def _find_script(char: str) -> str:
-    """LATIN, CYRILLIC, …: the script of a letter; nothing for what is none."""
+    """Return the script of a letter (LATIN, …), or "" for other characters."""
     name = unicodedata.name(char, "UNKNOWN").split()[0] if char.isalpha() else ""
     return {"HIRAGANA": "CJK", "KATAKANA": "CJK", "FULLWIDTH": "LATIN"}.get(name, name)
 
 
 def _compare(one: Counter[str], two: Counter[str]) -> float:
-    """The cosine of two word profiles: parts of a text above 0.95, en and de 0.1."""
+    """Return the cosine of two word profiles: above 0.95 in one text, 0.1 of en, de."""
     shared = sum(count * two[word] for word, count in one.items() if word in two)
     squares = [sum(count * count for count in c.values()) for c in (one, two)]
     return shared / math.sqrt(math.prod(squares)) if shared else 0.0
 
 
 def inspect_sides(train: Split, held_out: Split) -> list[Finding]:
-    """Whether each held-out side is in the language of the other side of training."""
+    """Find held-out sides that are in the language of training's other side."""
     (source, target), (held_source, held_target) = train.profiles, held_out.profiles
     straight = _compare(held_source, source), _compare(held_target, target)
     crossed = _compare(held_source, target), _compare(held_target, source)
@@ -253,7 +256,10 @@ def inspect_sides(train: Split, held_out: Split) -> list[Finding]:
 
 
 def _find_misalignment(split: Split) -> Iterator[Finding]:
-    """Windows in which targets fit other sources better than their own, or none."""
+    """Find windows in which targets fit other sources better than their own, or none.
+
+    See `_score` for how a fit is measured.
+    """
     if len(split.records) < 100 or _compare(*split.profiles) > ALIKE:
         return  # too few to tell from chance; turns of a dialogue need not agree
     fits = [_fit([split.sample[i] for i in window]) for window in split.windows]
@@ -271,7 +277,7 @@ def _find_misalignment(split: Split) -> Iterator[Finding]:
         shift, span = fits[first][0], range(start, split.windows[first].stop)
         scores = _score([split.records[i] for i in span])
         gain = np.cumsum(scores[SHIFTS + shift] - scores[SHIFTS])
-        # It falls while lines are in their place, and rises from then on.
+        # The gain falls while lines are in their place, and rises from then on.
         start += 0 if gain.min() > 0 else SHIFTS + int(gain.argmin()) + 1
         way = "later: only the target" if shift > 0 else "earlier: only the source"
         says = f"the right target comes {abs(shift)} line(s) {way} has a line there"
@@ -282,7 +288,7 @@ def _find_misalignment(split: Split) -> Iterator[Finding]:
 
 
 def _fit(lines: Sequence[Mapping[str, str]]) -> tuple[int, float]:
-    """Where targets fit best, in lines from their place; by what t value at least."""
+    """Return the shift at which targets fit best, and its least t value over others."""
     scores = _score(lines)
     best = int(scores.mean(axis=1).argmax())
     # Against each other place, not their mean: lengths in Multi30k go up and down.
@@ -292,7 +298,7 @@ def _fit(lines: Sequence[Mapping[str, str]]) -> tuple[int, float]:
 
 
 def _score(lines: Sequence[Mapping[str, str]]) -> np.ndarray:
-    """How well source i fits target i + shift [shifts, lines but the outermost]."""
+    """Score how well source i fits target i + shift [shifts, lines - 2 * SHIFTS]."""
     source, target = (_trace([line[side] for line in lines]) for side in SIDES)
     x, end, stems = (trait[SHIFTS:-SHIFTS] for trait in source)
     scores = []
@@ -306,7 +312,7 @@ def _score(lines: Sequence[Mapping[str, str]]) -> np.ndarray:
 
 
 def _trace(lines: list[str]) -> tuple[np.ndarray, np.ndarray, list[set[str]]]:
-    """What survives translation: length, last character, numbers, names, cognates."""
+    """Extract what survives translation: length, last character, numbers, names."""
     lengths = np.log([1.0 + len(line) for line in lines])
     ends = np.array([unicodedata.normalize("NFKC", line[-1:]) for line in lines])
     stems = [set(_STEM.findall(line.lower())) for line in lines]
@@ -314,7 +320,7 @@ def _trace(lines: list[str]) -> tuple[np.ndarray, np.ndarray, list[set[str]]]:
 
 
 class Overlap:
-    """Held-out pairs that training holds too, found while training is read once."""
+    """Finds held-out pairs that training holds too, while training is read once."""
 
     LEVELS = (
         "nearly (70 % of the three-word sequences of both)",
@@ -334,12 +340,14 @@ class Overlap:
         often = Counter(part for parts in self.parts for part in parts)
         for item, parts in enumerate(self.parts):
             self.same["".join(words[item])].append(item)
-            # Whatever shares 70 % of n parts has one of any 30 % + 1: index the rarest.
+            # A text that shares 70 % of n parts has one of any 30 % + 1 of them, so it
+            # is enough to index the rarest. A test compares an exhaustive search.
             enough = len(parts) - math.ceil(0.7 * len(parts)) + 1
             for part in sorted(parts, key=lambda p: (often[p], p))[:enough]:
                 self.rare[part].append(item)
 
     def add(self, index: int, source: str, target: str) -> None:
+        """Compare a pair of training with all held-out pairs."""
         words, levels = find_words(source), {}
         if not self.rare.keys().isdisjoint(_triples(words)):
             parts = set(_triples(words))
@@ -354,7 +362,7 @@ class Overlap:
             self.best[item] = max((level, -index), self.best.get(item, (-1, 0)))
 
     def findings(self, split: Split) -> list[Finding]:
-        """What was found of a held-out split, once training has been read."""
+        """Return the findings of a held-out split, after all of training was added."""
         best = [(*self.items[item][:2], *found) for item, found in self.best.items()]
         found = sorted((-level, i, -line) for s, i, level, line in best if s is split)
         if not found:
@@ -364,8 +372,8 @@ class Overlap:
         says = f"{_count(found, total, 'pairs')} of {split.name} stand in "
         says += f"{self.train.name}: {', '.join(parts)}"
         shown = [f"{split.show(i)} = {self.train.show(n)}" for _, i, n in found[:SHOWN]]
-        # Pairs known by heart score 100, not 30: 1 % of them lifts BLEU by more than
-        # half a point, which is what papers report as progress.
+        # Memorised pairs score 100, not 30: 1 % of them raises BLEU by more than half
+        # a point, which papers report as progress.
         return [Finding(counts[3] > 0.01 * total, says, tuple(shown))]
 
 
@@ -375,7 +383,8 @@ _WORD = re.compile("[^\\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9f
 
 
 def find_words(text: str) -> list[str]:
-    return _WORD.findall(text.lower()) or [text]  # "…" is its own word
+    """List the words of a text in lower case; one without any is its own word."""
+    return _WORD.findall(text.lower()) or [text]
 
 
 def _triples(words: list[str]) -> Iterator[tuple[str, ...]]:

@@ -1,8 +1,8 @@
-"""Images and their labels: scikit-learn's digits, MNIST's idx files, an image file.
+"""Read images and labels: scikit-learn's digits, MNIST's idx files, an image file.
 
-Every reader of a data set gives images [N, height, width, channels] and labels [N].
+Every reader of a data set returns images [N, height, width, channels] and labels [N].
 The trap: images are bytes 0..255, as files hold them, or float32 0..1; `as_floats`
-makes the latter of both.
+converts both to the latter.
 """
 
 import gzip
@@ -11,11 +11,10 @@ import math
 import os
 import pathlib
 import zlib
-from collections.abc import Sequence
 
 import numpy as np
 
-from transformer_jax.data.records import Record
+from transformer_jax.data.records import Record, Records
 from transformer_jax.errors import UserError
 
 DIGITS_SEED = 0
@@ -31,10 +30,8 @@ class NoImage(UserError):
 Labelled = tuple[np.ndarray, np.ndarray]  # images, labels
 
 
-class Images(Sequence[Record]):
+class Images(Records):
     """Labelled images as records {"image": array, "label": int}."""
-
-    notes = ()
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, name: str):
         self.images, self.labels, self.name = images, labels, name
@@ -50,18 +47,19 @@ class Images(Sequence[Record]):
         return {"image": self.images[index], "label": int(self.labels[index])}
 
     def where(self, index: int) -> str:
+        """Name an image by its number, from 1."""
         return f"{self.name}, image {index + 1}"
 
 
 def as_floats(images: np.ndarray) -> np.ndarray:
-    """Bytes 0..255 as float32 0..1; floats as they are."""
+    """Convert bytes 0..255 to float32 0..1; return floats as they are."""
     return images.astype(np.float32) / 255 if images.dtype == np.uint8 else images
 
 
 def read_digits(split: str) -> Labelled:
-    """1,797 scanned digits of 8 x 8 pixels (float32), bundled with scikit-learn.
+    """Read scikit-learn's 1,797 scanned digits of 8 x 8 pixels, as float32.
 
-    A fifth of each class is the test split, a tenth of what is left validation.
+    A fifth of each class is the test split, a tenth of the rest validation.
     """
     try:
         from sklearn.datasets import load_digits  # a second: only when used
@@ -93,7 +91,7 @@ def read_digits(split: str) -> Labelled:
 
 
 def read_idx(images_path: str, labels_path: str) -> Labelled:
-    """A split of MNIST or its kin: two idx files, plain or .gz; images are bytes."""
+    """Read a split in MNIST's format: two idx files, plain or .gz; images are bytes."""
     images = _read_idx(images_path, IMAGES, "images")
     labels = _read_idx(labels_path, LABELS, "labels")
     if len(images) != len(labels):
@@ -107,7 +105,7 @@ def read_idx(images_path: str, labels_path: str) -> Labelled:
 def hold_out(
     images: np.ndarray, labels: np.ndarray, validation: int = HOLD_OUT
 ) -> tuple[Labelled, Labelled]:
-    """Train without its last so many images, and these."""
+    """Divide the images into those for training and the last ones for validation."""
     if not 0 < validation < len(images):
         raise UserError(
             f"{validation} of {len(images)} images cannot be held out for validation: "
@@ -120,7 +118,7 @@ def hold_out(
 def read_image(
     path: str | os.PathLike, height: int, width: int, channels: int
 ) -> np.ndarray:
-    """An image file (PNG, PGM, PPM, …) as bytes [height, width, channels], scaled."""
+    """Read an image file (PNG, PGM, …), scaled: bytes [height, width, channels]."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -139,7 +137,7 @@ def read_image(
 
 
 def _to_bytes(image):
-    """Pixels of 16 bits scaled to 8, where Pillow would cut them off at 255."""
+    """Scale pixels of 16 bits to 8, where Pillow would cut them off at 255."""
     if not image.mode.startswith("I"):
         return image
     from PIL import Image
@@ -148,7 +146,7 @@ def _to_bytes(image):
 
 
 def _read_idx(path: str, magic: int, meaning: str) -> np.ndarray:
-    """The array of an idx file: a magic number, a size for each axis, the bytes."""
+    """Read an idx file: a magic number, a size for each axis, the bytes."""
     content = _unpacked(path)
     axes = magic & 0xFF
     start = 4 * (1 + axes)

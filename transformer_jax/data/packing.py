@@ -1,15 +1,15 @@
-"""Packed rows: several examples in one row, told apart by segments.
+"""Packed rows: several examples in one row, each a segment of its own.
 
 One shape serves all batches and little of it is padding. Which *lengths* share a row is
-decided once, by counting how many examples have each pair of lengths; which *examples*
-of these lengths share it is drawn anew every epoch.
+decided once, from the number of examples with each pair of lengths; which *examples* of
+these lengths share it is drawn anew every epoch.
 """
 
 import numpy as np
 
 from transformer_jax.data.batches import Batch, Plan, Shape
 
-FINENESS = 24  # lengths are told apart to this part of themselves: fewer kinds to try
+FINENESS = 24  # lengths are rounded up by less than a 24th: fewer kinds to try
 
 
 class Packed(Plan):
@@ -37,7 +37,7 @@ class Packed(Plan):
         rows_of = [times for _, times in patterns]
         sizes = np.repeat([len(members) for members, _ in patterns], rows_of)
         members = np.concatenate([np.tile(m, n) for m, n in patterns])
-        # Places in the rows, in the order of the cells that they want.
+        # Places in the rows, in the order of the cells of their examples.
         self._places = np.argsort(members, kind="stable")
         self._ends = np.cumsum(sizes)
 
@@ -62,7 +62,7 @@ class Packed(Plan):
 
 
 def _kinds(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct (slightly rounded) lengths, and which of them each example has."""
+    """Return the distinct rounded lengths [kinds, sides], and each example's kind."""
     step = np.maximum(lengths // FINENESS, 1)
     lengths = np.minimum(-(-lengths // step) * step, lengths.max(axis=0, initial=0))
     base = int(lengths.max(initial=0)) + 1
@@ -76,7 +76,7 @@ def _kinds(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _row_sides(
     kinds: np.ndarray, counts: np.ndarray, row_length: int, multiple: int
 ) -> tuple[int, ...]:
-    """Row lengths in proportion to the tokens of the sides, room for each example."""
+    """Return row lengths in proportion to the sides' tokens, room for each example."""
     tokens = (kinds * counts[:, None]).sum(axis=0)
     sides = np.ceil(row_length * tokens / tokens.max())
     sides = np.maximum(sides, kinds.max(axis=0)).astype(int)
@@ -86,11 +86,12 @@ def _row_sides(
 def fill_rows(
     kinds: np.ndarray, counts: np.ndarray, sides: np.ndarray
 ) -> list[tuple[np.ndarray, int]]:
-    """Patterns: (kinds of examples that share a row, how many rows are so).
+    """Return patterns: (kinds of examples that share a row, number of such rows).
 
-    Each row begins with the largest kind that is left; then always the largest is added
-    that fits and keeps the sides in balance. A pattern is repeated while its kinds
-    last: the work depends on the variety of lengths, not on the number of examples.
+    A row begins with the largest kind that is left; then the largest that fits and
+    keeps the sides in balance is added, again and again. A pattern is repeated while
+    its kinds last, so the work depends on the variety of lengths, not on the number of
+    examples. A test compares this with an exhaustive search.
     """
     share = kinds / sides  # of a row
     order = np.argsort(-share.max(axis=1), kind="stable")
@@ -100,7 +101,7 @@ def fill_rows(
         alive = np.flatnonzero(left)
         if not len(alive):
             return patterns
-        # Kinds of which none is left are forgotten: later rows are found faster.
+        # Kinds of which none is left are dropped: later rows are found faster.
         order, kinds, share, left = (a[alive] for a in (order, kinds, share, left))
         used = np.zeros(len(left), np.int64)
         room, gap, chosen = sides.copy(), np.zeros(share.shape[1]), 0

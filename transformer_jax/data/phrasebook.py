@@ -1,4 +1,4 @@
-"""A tour of the corpus: pairs, sizes, the word-for-word baseline, a pair's trees."""
+"""Print a tour of the phrasebook: pairs, sizes, a word-for-word baseline, trees."""
 
 import sacrebleu
 
@@ -6,6 +6,7 @@ from transformer_jax.data.generated.phrasebook import SPLITS, generate, word_for
 
 
 def main() -> None:
+    """Print the tour."""
     train = generate("train", 20_000)
     for pair in train[:12]:
         print(f"{pair.source}\n    {pair.target}")

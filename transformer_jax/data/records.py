@@ -1,10 +1,10 @@
-"""A split of a corpus: a random-access sequence of records that costs no memory.
+"""Sequences of records, at random access and in little memory.
 
-A record is a dict, {"source": str, "target": str} for parallel text. Whatever holds
-records has a `fingerprint` of all that determines them, `notes` on what is odd about
-its files, and says `where` a record stands, for messages. None is ever skipped.
+A record is a dict, {"source": str, "target": str} for parallel text. `Records` is the
+base of all sequences. No record is ever skipped: a faulty one raises with its place.
 """
 
+import abc
 import dataclasses
 import functools
 import hashlib
@@ -18,13 +18,25 @@ from transformer_jax.data.text import Lines
 from transformer_jax.errors import UserError, nearest
 
 Record = dict[str, Any]
-SCALARS = (int, float, np.generic)  # what a label may be
+SCALARS = (int, float, np.generic)  # allowed types of a label, beside text
 
 
-class Generated(Sequence[Record]):
-    """Records made by a function, when first looked at: a store may need none."""
+class Records(Sequence[Record]):
+    """Base of all sequences of records, which a store is built from."""
 
-    notes = ()
+    fingerprint: str  # of all that determines the records
+    notes: tuple[str, ...] = ()  # what is odd about the files
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self[index] for index in range(len(self)))
+
+    @abc.abstractmethod
+    def where(self, index: int) -> str:
+        """Name the place of a record, for messages: "corpus.tsv, line 7"."""
+
+
+class Generated(Records):
+    """Records that a function makes, once the first is read: a store may need none."""
 
     def __init__(self, make: Callable[[], Sequence[Record]], fingerprint: str):
         self._make = make
@@ -41,11 +53,12 @@ class Generated(Sequence[Record]):
         return self._records[index]
 
     def where(self, index: int) -> str:
+        """Name an example by its number, from 1."""
         return f"generated example {index + 1}"
 
 
-class Parallel(Sequence[Record]):
-    """Files of equally many lines; line i of one translates line i of the other."""
+class Parallel(Records):
+    """Files with equally many lines; line i of each makes record i."""
 
     def __init__(self, paths: dict[str, str]):
         self.sides = {side: Lines(path) for side, path in paths.items()}
@@ -73,35 +86,48 @@ class Parallel(Sequence[Record]):
             yield dict(zip(self.sides, row, strict=True))
 
     def where(self, index: int) -> str:
+        """Name the line in the file of the first side."""
         return next(iter(self.sides.values())).where(index)
 
 
-class Table(Sequence[Record]):
-    """A file with a record a line: tab-separated columns, or JSON objects.
+class Table(Records):
+    """A file with a record a line; a subclass says how a line is parsed.
 
-    `columns` names, for each field of a record, a column's number (from 1) or a key
-    ("translation.de" is the key "de" inside "translation").
+    `columns` maps each field of a record to the column that holds it.
     """
 
-    def __init__(self, path: str, form: str, columns: dict[str, str]):
+    form: str  # part of the fingerprint
+
+    def __init__(self, path: str, columns: dict[str, str]):
         self.lines, self.columns = Lines(path), columns
-        self._parse = {"tsv": self._from_tabs, "jsonl": self._from_json}[form]
-        self.fingerprint = _fingerprint([form, columns, self.lines.fingerprint])
+        self.fingerprint = _fingerprint([self.form, columns, self.lines.fingerprint])
         self.notes = self.lines.notes
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def __getitem__(self, index: int) -> Record:
-        return self._parse(index, self.lines[index])
+        return self.parse(index, self.lines[index])
 
     def __iter__(self) -> Iterator[Record]:
-        return (self._parse(i, line) for i, line in enumerate(self.lines))
+        return (self.parse(i, line) for i, line in enumerate(self.lines))
 
     def where(self, index: int) -> str:
+        """Name the line of a record."""
         return self.lines.where(index)
 
-    def _from_tabs(self, index: int, line: str) -> Record:
+    @abc.abstractmethod
+    def parse(self, index: int, line: str) -> Record:
+        """Parse line `index`, counted from 0."""
+
+
+class TsvTable(Table):
+    """Tab-separated columns; a column is a number, from 1."""
+
+    form = "tsv"
+
+    def parse(self, index: int, line: str) -> Record:
+        """Split a line at its tabs."""
         cells = line.split("\t")
         record = {}
         for field, column in self.columns.items():
@@ -113,11 +139,18 @@ class Table(Sequence[Record]):
             record[field] = cells[int(column) - 1]
         return record
 
-    def _from_json(self, index: int, line: str) -> Record:
+
+class JsonTable(Table):
+    """JSON objects; a column is a key, "translation.de" that of an object inside."""
+
+    form = "jsonl"
+
+    def parse(self, index: int, line: str) -> Record:
+        """Decode a line and look its fields up."""
         try:
             content = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{self.where(index)} is no JSON: {error}") from None
+            raise UserError(f"{self.where(index)} is not valid JSON: {error}") from None
         return {
             f: as_text(self._find(index, content, c), f, c, self.where(index))
             for f, c in self.columns.items()
@@ -136,15 +169,15 @@ class Table(Sequence[Record]):
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How a task reads a line of a file of its own kind, such as a bracketed tree."""
+    """A task's own parser for the lines of a file, such as bracketed trees."""
 
     read: Callable[[str], list[Record]]  # a line's records: a dialogue has several
-    key: str = ""  # what else decides them
+    key: str = ""  # the options of `read`, as part of the fingerprint
     once: bool = False  # train on no line that came before or is held out
 
 
-class ParsedFile(Sequence[Record]):
-    """A file of lines that a task reads in its own way, held in memory."""
+class ParsedFile(Records):
+    """The records that a task's own parser makes of a file, held in memory."""
 
     def __init__(
         self,
@@ -153,7 +186,10 @@ class ParsedFile(Sequence[Record]):
         reading: Reading,
         held_out: Sequence[str] | None = None,
     ):
-        """`held_out` are the files of which no line is read again; None: all is."""
+        """Lines that repeat, or are in the `held_out` files, are skipped; None: none.
+
+        `form` names the kind of file in the fingerprint.
+        """
         self.lines = Lines(path)
         content = [form, reading.key, self.lines.fingerprint]
         once, others = held_out is not None, [Lines(other) for other in held_out or ()]
@@ -175,7 +211,7 @@ class ParsedFile(Sequence[Record]):
                 raise UserError(f"{self.lines.where(number)}: {error}") from None
             self._records += found
             self._numbers += [number] * len(found)
-        note = f"{path}: {left_out:,} lines came before or are held out: not read again"
+        note = f"{path}: {left_out:,} lines are skipped: they repeat or are held out"
         self.notes = (*self.lines.notes, *([note] if left_out else []))
 
     def __len__(self) -> int:
@@ -185,16 +221,18 @@ class ParsedFile(Sequence[Record]):
         return self._records[index]
 
     def where(self, index: int) -> str:
+        """Name the line that a record was parsed from."""
         return self.lines.where(self._numbers[index])
 
 
 class Tagged(str):
-    """A source behind its tag; `plain` is the source alone."""
+    """A source text with its tag in front; `plain` is the text alone."""
 
     plain: str
     tag: str
 
     def __new__(cls, plain: str, tag: str) -> "Tagged":
+        """Put a tag before a text."""
         made = super().__new__(cls, f"{tag} {plain}")
         made.plain, made.tag = plain, tag
         return made
@@ -203,15 +241,15 @@ class Tagged(str):
         return self.plain, self.tag
 
 
-class Concatenation(Sequence[Record]):
-    """Several corpora one after another, each with a weight, and a tag or none.
+class Concatenation(Records):
+    """Several corpora one after another, each with a weight and maybe a tag.
 
-    A tag is put before the source: the model learns which direction it asks for.
+    A tag goes before each source, and tells the model which language to write.
     """
 
     def __init__(
         self,
-        parts: Sequence[Any],
+        parts: Sequence[Records],
         weights: Sequence[float] = (),
         tags: Sequence[str] = (),
     ):
@@ -223,7 +261,7 @@ class Concatenation(Sequence[Record]):
             [
                 [p.fingerprint for p in self.parts],
                 self.tags,
-                *["plain"] * any(self.tags),  # what filters see of a source
+                *["plain"] * any(self.tags),  # filters see sources without their tags
             ]
         )
 
@@ -236,6 +274,7 @@ class Concatenation(Sequence[Record]):
 
     @property
     def untagged(self) -> "Concatenation":
+        """The same records, without tags."""
         return Concatenation(self.parts, self.weights)
 
     def __getitem__(self, index: int) -> Record:
@@ -248,11 +287,12 @@ class Concatenation(Sequence[Record]):
                 yield _tagged(record, tag)
 
     def where(self, index: int) -> str:
+        """Name the place of a record in its corpus."""
         part, inside = self._locate(index)
         return self.parts[part].where(inside)
 
     def repeats_of(self, indices: np.ndarray) -> np.ndarray | None:
-        """How often each of these records comes in an epoch; None: each once."""
+        """Return how often each of these records comes in an epoch; None: all once."""
         if len(set(self.weights)) == 1:
             return None
         part = np.searchsorted(self._ends, indices, side="right")
@@ -266,8 +306,8 @@ class Concatenation(Sequence[Record]):
 
 
 def whole_numbers(weights: Sequence[float]) -> np.ndarray:
-    """Small whole numbers in the proportion of the weights, within a fiftieth of each
-    if multiples up to 20 allow it: an epoch in which each corpus comes whole times."""
+    """Return small whole numbers in proportion to the weights, within 2 % if multiples
+    up to 20 allow it, so that an epoch repeats each corpus a whole number of times."""
     weights = np.asarray(weights) / min(weights)
 
     def error(multiple):
@@ -280,7 +320,7 @@ def whole_numbers(weights: Sequence[float]) -> np.ndarray:
 
 
 def as_text(value: Any, field: str, column: str, where: str) -> str:
-    """The value of a field of text; a label may be a number too."""
+    """Check that a field's value is text; write a label that is a number as text."""
     if field == "label" and isinstance(value, SCALARS):
         return str(value)
     if isinstance(value, str):
@@ -290,7 +330,7 @@ def as_text(value: Any, field: str, column: str, where: str) -> str:
         except UnicodeEncodeError as error:
             problem = (
                 f"has {value[error.start]!r} at character {error.start + 1}: half of a "
-                "surrogate pair is no text"
+                "surrogate pair is not text"
             )
     else:
         kind = type(value).__name__

@@ -1,8 +1,8 @@
-"""Subword sampling: the same text in other pieces, anew each epoch.
+"""Subword sampling: each epoch segments the text of an example anew.
 
-BPE-dropout and its kin make a model robust to how words fall apart. A sample is a
+BPE-dropout and unigram sampling make a model robust to segmentation. A sample is a
 function of (seed, epoch, example, side), so a resumed run, or one on more processes,
-draws the same. One that outgrows the room that the batch plan gave its example is
+draws the same. A sample longer than the room that the batch plan gave its example is
 replaced by the stored segmentation, and counted.
 """
 
@@ -16,11 +16,11 @@ from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import RECORD, Ragged, Store
 
 PROBED = 512  # examples drawn once, to learn how much longer samples are
-MARGIN = 1.15  # beyond that mean, so that few outgrow their room
+MARGIN = 1.15  # more than that mean, so that few samples exceed their room
 
 
 class Sampler:
-    """Draw columns of text again from the text of their records."""
+    """Draw new segmentations for columns of text."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Sampler:
         self.limit = max_length + len(texts.frame([]))
 
     def growth(self, store: Store) -> np.ndarray:
-        """How many times longer than what is stored samples are, by side."""
+        """Measure how much longer than the stored segmentations samples are [sides]."""
         probed = np.linspace(0, len(store) - 1, min(PROBED, len(store))).astype(int)
         columns = store.take(probed)
         growth = [
@@ -47,14 +47,17 @@ class Sampler:
         return np.maximum(growth, 1.0)
 
     def room(self, lengths: np.ndarray, growth: np.ndarray) -> np.ndarray:
-        """The lengths [examples, sides] to plan with: room for most samples."""
+        """Return the lengths [examples, sides] to plan with: room for most samples."""
         room = np.ceil(lengths * growth * MARGIN).astype(lengths.dtype)
         return np.maximum(lengths, np.minimum(room, self.limit))
 
     def resample(
         self, columns: dict[str, Any], batch: Batch, epoch: int, room: np.ndarray
     ) -> tuple[dict[str, Any], int]:
-        """The columns of a batch, drawn again; and how many kept what was stored."""
+        """Draw the columns of a batch anew; count the examples that exceed `room`.
+
+        `room` [examples, sides] is the plan's; those keep their stored segmentation.
+        """
         if not len(batch.real):  # a process whose rows are all empty
             return columns, 0
         changed, kept = dict(columns), 0

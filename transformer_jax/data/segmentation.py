@@ -1,12 +1,12 @@
-"""Other segmentations of a text than the best one, drawn with a generator of our own.
+"""Random segmentations of a text, repeatable from a seed.
 
-SentencePiece draws them too, but its generator is seeded anew in every process, so a
-run could not be repeated. What is drawn here is what it draws:
+SentencePiece draws them too, but seeds its generator anew in every process, so a run
+could not be repeated. The distributions here are the same:
 
     BPE: each merge, when its turn comes, is left out with probability p (BPE-dropout)
-    unigram: a segmentation x with probability ∝ P(x)^α, over all there are
+    unigram: a segmentation x has a probability ∝ P(x)^α
 
-Pieces do not cross words, so a word's ways are worked out once and kept.
+Pieces do not cross words, so the segmentations of a word are computed once and kept.
 """
 
 import heapq
@@ -18,14 +18,14 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-UNIGRAM, BPE = 1, 2  # SentencePiece's numbers of models
+BPE = 2  # SentencePiece's id of the model
 NORMAL, UNKNOWN, USER, BYTE = 1, 2, 4, 6  # and of kinds of pieces
 KEPT = 200_000  # words remembered
-RARE = 10.0  # an unknown character is worse than the worst piece, by so much
+RARE = 10.0  # an unknown character scores this much below the worst piece
 
 
 class Segmenter:
-    """Draws segmentations, in the ids of a SentencePiece model."""
+    """Draws segmentations in the ids of a SentencePiece model."""
 
     def __init__(self, model: bytes, processor: Any):
         proto = sentencepiece_model_pb2.ModelProto.FromString(model)
@@ -46,6 +46,7 @@ class Segmenter:
         self._known: dict[Any, Any] = {}
 
     def draw(self, text: str, strength: float, generator: random.Random) -> list[int]:
+        """Draw ids; `strength` is p or α. User-defined symbols are never split."""
         text = self._processor.normalize(text)
         ids, begin = [], 0
         for symbol in self._symbols.finditer(text):
@@ -65,7 +66,7 @@ class Segmenter:
         return ids
 
     def _ids_of(self, piece: str, before: Sequence[int]) -> list[int]:
-        """A piece's id; of an unknown character its bytes, or one <unk> for a row."""
+        """Return a piece's id; for unknown characters their bytes, or one <unk>."""
         known = self._ids.get(piece)
         if known is not None:
             return [known]
@@ -81,7 +82,8 @@ class Segmenter:
         best, merges = self._known[word]
         if not dropout:
             return best
-        # How many merges are taken before the first is left out: geometric.
+        # The number of merges before the first that is left out is geometric, so the
+        # best segmentation, which is kept, serves most draws.
         first = math.log(1.0 - generator.random()) / math.log(1.0 - dropout)
         if first >= merges:
             return best
@@ -95,7 +97,7 @@ class Segmenter:
         return self._merge(word, leave_out)[0]
 
     def _merge(self, word: str, leave_out) -> tuple[list[str], int]:
-        """(pieces, merges whose turn came): best score first, then leftmost."""
+        """Merge by score, then from the left; return (pieces, merges tried)."""
         symbols = list(word)
         after = list(range(1, len(word) + 1))
         before = list(range(-1, len(word) - 1))
@@ -145,7 +147,7 @@ class Segmenter:
         return pieces[::-1]
 
     def _find_ways(self, word: str, strength: float) -> list[tuple[list, list]]:
-        """For each end: where its last piece may start, with cumulative chances."""
+        """List for each end where its last piece may start, with cumulative chances."""
         totals = [0.0] + [-math.inf] * len(word)  # log of the sum over all ways to it
         ways: list[tuple[list, list]] = [([], [])]
         for end in range(1, len(word) + 1):

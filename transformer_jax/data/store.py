@@ -1,9 +1,9 @@
-"""Every example encoded once, into memory-mapped columns on disk.
+"""The store: all examples of a split, encoded once into memory-mapped columns.
 
-A column is ragged (a run of values an example) or of a fixed shape, and of any dtype;
-`Column` says which. A store is keyed by the fingerprint of its records and of all that
-encoded them. It is written as it is made, so memory stays flat however many records
-there are. Nothing is left out without an entry in its ledger.
+A column is ragged (any number of values an example) or of a fixed shape, and of any
+dtype; `Column` says which. A store is keyed by the fingerprint of its records and of
+all that encoded them. It is written in chunks, so memory stays flat. No example is left
+out without an entry in the ledger.
 """
 
 import contextlib
@@ -30,19 +30,20 @@ RECORD = "record"  # a column of every store: the number of the record, from 0
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """What a column holds for each example: so many values of a dtype."""
+    """The type of a column: the dtype and the shape of an example's values."""
 
     dtype: str
-    shape: tuple[int, ...] | None = None  # None: ragged, a number of its own each time
+    shape: tuple[int, ...] | None = None  # None: ragged
 
 
 class Ragged(NamedTuple):
-    """Some examples of a ragged column, one after another."""
+    """Examples of a ragged column: their values [total] and lengths [examples]."""
 
     values: np.ndarray
     lengths: np.ndarray
 
     def rows(self) -> list[np.ndarray]:
+        """Split the values into an array for each example."""
         return np.split(self.values, np.cumsum(self.lengths)[:-1])
 
 
@@ -68,20 +69,22 @@ class Store:
         return self.size
 
     def row(self, column: str, index: int) -> np.ndarray:
+        """Return the values of one example."""
         if column not in self._ends:
             return self._columns[column][index]
         ends = self._ends[column]
         return self._columns[column][ends[index - 1] if index else 0 : ends[index]]
 
     def take(self, examples: np.ndarray) -> dict[str, Any]:
-        """Columns of these examples: Ragged, or an array with an axis of examples."""
+        """Return all columns of these examples: `Ragged`, or arrays [examples, …]."""
         return {name: self._take(name, examples) for name in self._columns}
 
     def lengths(self, column: str) -> np.ndarray:
+        """Return the lengths [examples] of a ragged column."""
         return np.diff(self._ends[column], prepend=0)
 
     def column(self, name: str) -> np.ndarray:
-        """All values of a column: a fixed shape each, or one after another."""
+        """Return all values of a column: [examples, …], or [total] if it is ragged."""
         return self._columns[name]
 
     def _take(self, name: str, examples: np.ndarray) -> Any:
@@ -104,10 +107,10 @@ def build(
     make_filter: Callable[[], Callable[[dict, dict], str | None]] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Store:
-    """The store of these records: opened if it exists, else built.
+    """Open the store of these records, after building it unless it exists.
 
-    `encode` turns several records into their columns; `make_filter` makes a function
-    (record, columns) → the reason for which an example is left out, or None.
+    `encode` turns several records into rows of columns; `make_filter` makes a function
+    (record, row) → the reason for leaving an example out, or None.
     """
     key = hashlib.sha256(f"{FORMAT}:{columns}:{fingerprint}".encode()).hexdigest()[:24]
     write = functools.partial(
@@ -117,7 +120,7 @@ def build(
 
 
 def summary(ledger: dict[str, Any]) -> str:
-    """What was left out, in words; empty if nothing was."""
+    """Say what was left out: "12 that came before"; empty if nothing was."""
     return ", ".join(f"{entry['count']:,} {why}" for why, entry in ledger.items())
 
 
@@ -156,7 +159,7 @@ def _write(records, columns, encode, make_filter, progress, folder) -> None:
 
 
 def _encoded(encode, chunk: list, records, first: int) -> list:
-    """The rows of a chunk; an example that cannot be encoded is named with its line."""
+    """Encode a chunk; name the line of an example that cannot be encoded."""
     try:
         return encode(chunk)
     except UserError:
@@ -177,7 +180,7 @@ def _note(dropped: dict, reason: str, where: str, record: dict) -> None:
 
 
 class _Writer:
-    """A column's files, written from beginning to end."""
+    """The files of a column, written in order."""
 
     def __init__(self, files: contextlib.ExitStack, folder, name, column: Column):
         self.column, self._end, self._ends = column, 0, None

@@ -1,11 +1,12 @@
-"""Text files as sequences of lines that cost no memory, however large the file.
+"""Read text files line by line at random access, in little memory.
 
 A first pass checks a file (UTF-8, to the line and column), hashes its text and notes
-where its lines begin; the result is kept, by path, size and time of change. A line ends
-at a newline only. A carriage return before it and a byte order mark before the first
-line are no text: they are left out, and said. A .gz file is unpacked once.
+where its lines begin; the result is cached by path, size and time of change. A line
+ends at a newline only. A carriage return before it and a byte order mark before the
+first line are left out, with a note. A .gz file is unpacked once.
 """
 
+import contextlib
 import functools
 import glob
 import gzip
@@ -17,6 +18,7 @@ import re
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 import numpy as np
 
@@ -58,6 +60,7 @@ class Lines(Sequence[str]):
                 yield _decode(raw.removesuffix(b"\n"))
 
     def where(self, index: int) -> str:
+        """Name a line: "corpus.de, line 7"."""
         return f"{self.path}, line {index + 1}"
 
     @functools.cached_property
@@ -67,8 +70,18 @@ class Lines(Sequence[str]):
         return descriptor
 
 
+@contextlib.contextmanager
+def open_binary(path: str) -> Iterator[IO[bytes]]:
+    """Open a file, plain or .gz; raise `UserError` if it cannot be read."""
+    try:
+        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
 def find_files(entry: str, folder: str = "") -> list[str]:
-    """The files that a path or a pattern with * ? [ ] names, in order of their names.
+    """List the files that a path or a pattern with * ? [ ] matches, sorted by name.
 
     A relative path starts at `folder`, if there is one.
     """
@@ -78,15 +91,19 @@ def find_files(entry: str, folder: str = "") -> list[str]:
     return sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
 
 
-def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...]]:
-    """Files that belong together, one of each entry.
+def require_files(entry: str, folder: str = "") -> list[str]:
+    """Find files as `find_files` does; raise if there are none."""
+    if not (found := find_files(entry, folder)):
+        raise UserError(f"there is no file {os.path.join(folder, entry)}")
+    return found
 
-    Those of patterns are matched by what * stands for.
+
+def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...]]:
+    """List the files that belong together, one of each entry.
+
+    Files of patterns belong together if their wildcards match the same text.
     """
-    found = {entry: find_files(entry, folder) for entry in entries}
-    for entry, paths in found.items():
-        if not paths:
-            raise UserError(f"there is no file {os.path.join(folder, entry)}")
+    found = {entry: require_files(entry, folder) for entry in entries}
     if not any(map(glob.has_magic, entries)):
         return [tuple(found[entry][0] for entry in entries)]
     by_part = [{_wild(e, folder, path): path for path in found[e]} for e in entries]
@@ -101,7 +118,7 @@ def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...
 
 
 def _wild(entry: str, folder: str, path: str) -> tuple[str, ...]:
-    """What the wildcards of a pattern stand for in a path."""
+    """Return the parts of a path that the wildcards of a pattern match."""
     pattern = re.escape(os.path.join(folder, entry))
     for wild, group in ((r"\*\*/", "(.*/)?"), (r"\*", "([^/]*)"), (r"\?", "([^/])")):
         pattern = pattern.replace(wild, group)
@@ -124,7 +141,7 @@ def _identity(path: str) -> list:
 
 
 def _index(path: str, place: pathlib.Path) -> None:
-    """Reads a file once; writes where its lines begin, its hash, and what is odd."""
+    """Read a file once; write where its lines begin, its hash, and what is odd."""
     digest, size, lines, returns, first_return = hashlib.sha256(), 0, 0, 0, 0
     starts, marked = [], False
     copy = str(place / "text") if path.endswith(".gz") else os.devnull
@@ -160,20 +177,16 @@ def _index(path: str, place: pathlib.Path) -> None:
 
 
 def _blocks(path: str) -> Iterator[bytes]:
-    """A file in blocks of whole lines."""
-    opener = gzip.open if path.endswith(".gz") else open
+    """Yield a file in blocks of whole lines."""
     rest = b""
-    try:
-        with opener(path, "rb") as file:
-            while data := file.read(BLOCK):
-                cut = data.rfind(b"\n") + 1
-                if not cut:
-                    rest += data
-                    continue
-                yield rest + data[:cut]
-                rest = data[cut:]
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    with open_binary(path) as file:
+        while data := file.read(BLOCK):
+            cut = data.rfind(b"\n") + 1
+            if not cut:
+                rest += data
+                continue
+            yield rest + data[:cut]
+            rest = data[cut:]
     if rest:
         yield rest
 

@@ -1,10 +1,10 @@
-"""Data sets of TensorFlow Datasets (TFDS) at random access, without TensorFlow.
+"""Read data sets of TensorFlow Datasets (TFDS) at random access, without TensorFlow.
 
 `Split` is one split of a data set that was prepared as ArrayRecord; the command
-`python -m transformer_jax.data.tfds` prepares your own parallel text like that.
-What TFDS does without TensorFlow: text, labels, numbers, sequences and tensors, to read
-and to write; images to read (with Pillow), and to write from files but not from arrays.
-What it does not: read tfrecord, its default format, or unpack downloads.
+`python -m transformer_jax.data.tfds` prepares your own parallel text as one.
+Without TensorFlow, TFDS reads and writes text, labels, numbers, sequences and tensors;
+it reads images (with Pillow), and writes them from files but not from arrays. It cannot
+read tfrecord, its default format, or unpack downloads.
 """
 
 import contextlib
@@ -23,29 +23,28 @@ import numpy as np
 from absl import flags
 
 from transformer_jax import cli
-from transformer_jax.data.records import SCALARS, Parallel, as_text
+from transformer_jax.data.records import SCALARS, Parallel, Record, Records, as_text
 from transformer_jax.errors import UserError, nearest
 
 SPLITS = ("train", "validation", "test")
 CHUNK = 256  # records read at once: three times as fast as one by one
 BLOCK = 1 << 16  # bytes hashed at once
-HASHED = 1 << 30  # bytes of a split that are hashed: of more, blocks evenly spread
+HASHED = 1 << 30  # bytes of a split that are hashed; of more, evenly spread blocks
 PREPARE = (
     'python -c "import tensorflow_datasets as tfds; tfds.builder({name!r}, data_dir='
     "{home!r}, file_format='array_record').download_and_prepare()\""
 )
 
 
-class Split(Sequence[dict[str, Any]]):
+class Split(Records):
     """A split of a prepared data set: train[:1000] of wmt14_translate/de-en.
 
     `name` may also be the folder of a prepared version. `columns` names the feature
     behind each field of a record, "question.text" a nested one; without it, features
-    keep their names. Text is str, all else as TFDS gives it; with `texts`, all must be
-    text, or a label, whose class is called by its name. Record 17 is train[17:18].
+    keep their names. Text is str, everything else as TFDS returns it. With `texts`, all
+    fields must be text, or a label, which becomes the name of its class. Record 17 is
+    train[17:18].
     """
-
-    notes = ()
 
     def __init__(
         self,
@@ -76,13 +75,13 @@ class Split(Sequence[dict[str, Any]]):
                 self._classes[field] = names
         try:
             self._source, self._files = _read(builder, split)
-        except Exception as error:  # TFDS raises whatever comes
+        except Exception as error:  # TFDS raises errors of many kinds
             raise UserError(_explain(builder, self.name, split, error)) from error
 
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Record:
         row = operator.index(index) + (len(self) if index < 0 else 0)
         if not 0 <= row < len(self):
             raise IndexError(f"{self.where(index)}: there are {len(self)}")
@@ -92,22 +91,23 @@ class Split(Sequence[dict[str, Any]]):
             raise UserError(f"{self.where(row)} cannot be read: {error}") from error
         return self._record(row, example)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Record]:
         for start in range(0, len(self), CHUNK):
             rows = list(range(start, min(start + CHUNK, len(self))))
             try:
                 examples = self._source.__getitems__(rows)
-            except Exception:  # one by one, so that the error names the record
+            except Exception:  # of any kind; one by one, to name the record
                 yield from (self[row] for row in rows)
                 continue
             yield from map(self._record, rows, examples)
 
     def where(self, index: int) -> str:
+        """Name a record by its number, from 0 as in TFDS."""
         return f"{self.name}, split {self.split}, record {index}"
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Of all that determines the records, wherever their files are."""
+        """The hash of all that determines the records, wherever their files are."""
         about = [self.name, self.split, sorted(self.columns.items()), len(self)]
         about += [self._classes] if self._classes else []
         digest = hashlib.sha256(json.dumps(about).encode())
@@ -123,14 +123,14 @@ class Split(Sequence[dict[str, Any]]):
                     digest.update(content.read(BLOCK))
         return digest.hexdigest()
 
-    def _record(self, row: int, example: dict[str, Any]) -> dict[str, Any]:
+    def _record(self, row: int, example: dict[str, Any]) -> Record:
         record = {}
         for field, keys in self._keys.items():
             try:
                 record[field] = _text(functools.reduce(operator.getitem, keys, example))
             except UnicodeDecodeError as error:
                 raise UserError(
-                    f"{self.where(row)}: the {field} is no UTF-8 text: {error}"
+                    f"{self.where(row)}: the {field} is not UTF-8 text: {error}"
                 ) from None
             if self.texts:
                 value, names = record[field], self._classes.get(field)
@@ -151,7 +151,7 @@ def _tensorflow_datasets() -> Any:
 
 
 def _open(name: str, data_dir: str) -> Any:
-    """The builder of a data set, by its name or by the folder of a version."""
+    """Open the builder of a data set, by its name or by the folder of a version."""
     tfds = _tensorflow_datasets()
     folder = pathlib.Path(name).expanduser()
     if (folder / "dataset_info.json").is_file():
@@ -167,20 +167,20 @@ def _open(name: str, data_dir: str) -> Any:
         home = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
         known = tfds.core.registered.list_imported_builders()
         known += [path.name for path in home.glob("*")]
-        problem = f"{name!r} is no data set of TFDS, and not prepared in {home} either."
+        problem = f"{name!r} is not a data set of TFDS, nor prepared in {home}."
         problem += nearest(re.split("[/:]", name)[0], known)
         try:
             import h5py  # noqa: F401
         except ImportError:  # TFDS then leaves out whatever comes after it
             problem += " Without h5py, TFDS lacks wmt*, glue and more: pip install h5py"
         raise UserError(problem) from error
-    except Exception as error:  # of the config, the version or the form of the name
+    except Exception as error:  # TFDS raises many kinds: for a config, a version …
         reason = " ".join(str(error).split())
         raise UserError(f"TFDS cannot open {name!r}: {reason}") from error
 
 
 def _read(builder: Any, split: str) -> tuple[Sequence, list]:
-    """The examples of a split, and the parts of files they are in."""
+    """Open the examples of a split; list the parts of files that they are in."""
     splits = builder.info.splits  # none in tfds.testing.mock_data
     if splits and splits[split].num_examples < 1:
         raise ValueError("it holds no records.")
@@ -194,7 +194,7 @@ def _read(builder: Any, split: str) -> tuple[Sequence, list]:
 
 
 def _explain(builder: Any, name: str, split: str, error: Exception) -> str:
-    """What is wrong with a split that cannot be read, and the way out."""
+    """Say what is wrong with a split that cannot be read, and the way out."""
     info, folder, home = builder.info, builder.data_path, builder.data_dir_root
     formats = {form.value for form in info.available_file_formats()}
     prepared = builder.is_prepared()
@@ -225,7 +225,7 @@ def _explain(builder: Any, name: str, split: str, error: Exception) -> str:
 
 
 def _features(feature: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple]]:
-    """Names of features, 'answers.text' for a nested one, the keys to each, and it."""
+    """Yield (name, (keys, feature)) of each feature, a nested one as "answers.text"."""
     inner = getattr(feature, "feature", feature)  # of a sequence
     if not hasattr(inner, "items"):
         yield ".".join(keys), (keys, inner)
@@ -248,20 +248,20 @@ def prepare(
     data_dir: str = "",
     version: str = "1.0.0",
 ) -> pathlib.Path:
-    """Makes parallel text a data set of TFDS; returns the folder of this version.
+    """Prepare parallel text as a data set of TFDS; return the folder of this version.
 
     `files` has two for each split, plain or .gz, with one sentence a line.
     """
     tfds = _tensorflow_datasets()
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise UserError(f"{name!r}: a name is of a-z, 0-9 and _, such as my_corpus")
+        raise UserError(f"{name!r}: use a-z, 0-9 and _, as in my_corpus")
     if name in tfds.core.registered.list_imported_builders():
         raise UserError(f"{name!r} is a data set of TFDS's own: choose another name")
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise UserError(f"{version!r}: a version is three numbers, such as 1.0.0")
     if languages[0] == languages[1]:
-        raise UserError(f"both languages are {languages[0]!r}: they name the columns")
-    # Every fault is found here, before anything is written.
+        raise UserError(f"both languages are {languages[0]!r}: they must differ")
+    # Faults of the text raise here, before anything is written.
     corpora = {
         split: Parallel(dict(zip(languages, pair, strict=True)))
         for split, pair in files.items()
@@ -272,7 +272,7 @@ def prepare(
         raise UserError(f"{builder.data_path} exists: remove it, or raise the version")
     offline = tfds.download.DownloadConfig(try_download_gcs=False)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # TFDS talks of downloads
+        with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints about downloads
             builder.download_and_prepare(download_config=offline)
     except OSError as error:
         raise UserError(f"{builder.data_path} cannot be written: {error}") from error
@@ -281,7 +281,7 @@ def prepare(
 
 @functools.cache
 def _parallel_text() -> type:
-    """The builder's class: made here because its base class takes long to import."""
+    """Define the builder's class here, because its base class takes long to import."""
     tfds = _tensorflow_datasets()
 
     class ParallelText(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -311,6 +311,7 @@ def _parallel_text() -> type:
 
 
 def define_flags() -> None:
+    """Define the flags of the command."""
     flags.DEFINE_string("name", "", "The data set to make, such as my_corpus.")
     flags.DEFINE_string("source_language", "", "The language translated from, as de.")
     flags.DEFINE_string("target_language", "", "The language translated to, as en.")
@@ -321,6 +322,7 @@ def define_flags() -> None:
 
 
 def main(overrides: dict[str, str]) -> None:
+    """Prepare a data set, and print the config keys that name it."""
     args = flags.FLAGS
     for key in overrides:
         raise UserError(f"--config.{key} is for training: this command has no config")

@@ -1,10 +1,10 @@
-"""Text to pieces and back: SentencePiece, learned or given, or plain bytes.
+"""Tokenizers: SentencePiece models, trained or given, and plain bytes.
 
 Ids: pad 0, unk 1, start 2, end 3; a given model is renumbered so. SentencePiece
-rewrites text by default (it normalises Unicode and squeezes spaces); what is learned
-here changes nothing: whatever is encoded comes back, characters it has never seen as
-bytes. The exceptions are `word`, of which unknown words come back as unknown, and
-`lowercase`: that rule is part of the model, so whoever has the file follows it.
+rewrites text by default (it normalises Unicode and squeezes spaces); models trained
+here do not: decoding returns the text that was encoded, unseen characters as bytes. The
+exceptions are `word`, which decodes unknown words as <unk>, and `lowercase`, a rule
+that is stored in the model.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ WORD = 3  # SentencePiece's number of models whose pieces are words
 
 
 class Tokenizer:
-    """A SentencePiece model: `encode` and `decode` are inverse."""
+    """A SentencePiece model; `decode` is the inverse of `encode`."""
 
     def __init__(self, model: bytes):
         self.model = model
@@ -61,28 +61,31 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
+        """The number of ids."""
         return len(self._theirs)
 
     @property
     def fingerprint(self) -> str:
+        """The hash of the model."""
         return hashlib.sha256(self.model).hexdigest()
 
     @property
     def lowercase(self) -> bool:
-        """Whether what it reads, and so all that it can write, is in lower case."""
+        """Whether the model lower-cases text, so that it decodes no capitals."""
         return self._processor.normalize("A").endswith("a")
 
     def as_read(self, text: str) -> str:
-        """The text, in lower case if that is all that is read of it."""
+        """Return the text that decoding should give back: lower-cased if need be."""
         return "".join(map(str.lower, text)) if self.lowercase else text
 
     def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without start and end."""
         return self._encode(self._processor, text)
 
     def encode_inside(self, text: str) -> list[int]:
-        """Pieces of a text that does not begin a sentence: no space is put before it.
+        """Encode text within a sentence: without the space that the model puts first.
 
-        Only whole words have a space each: such a vocabulary has no other piece.
+        A vocabulary of words keeps it, as all its pieces begin with one.
         """
         if text[:1] == " " and text[1:2] not in ("", SPACE) and self._puts_space:
             return self.encode(text[1:])  # a given model may drop a space at the start
@@ -99,7 +102,7 @@ class Tokenizer:
         return ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode`, for many at once, on all cores."""
+        """Encode many texts on all cores."""
         found = self._processor.encode(list(texts), num_threads=-1)
         return [
             self.encode(text) if SPACE in text else self._renumber(ids)
@@ -107,7 +110,7 @@ class Tokenizer:
         ]
 
     def sample(self, text: str, strength: float, seed: int) -> list[int]:
-        """Another segmentation of the text, a function of the seed.
+        """Encode with a segmentation that is drawn with this seed.
 
         BPE: each merge is left out with probability `strength` (BPE-dropout).
         Unigram: segmentations are drawn by their probability to this power.
@@ -122,10 +125,12 @@ class Tokenizer:
         return Segmenter(self.model, self._processor)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids; pad, start and end have none."""
         kept = (int(i) for i in ids if i not in (PAD, BOS, EOS))
         return self._processor.decode([self._theirs[i] for i in kept])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the piece of each id, to be shown."""
         names = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
         return [
             names.get(i) or self._processor.id_to_piece(self._theirs[i])
@@ -137,12 +142,12 @@ class Tokenizer:
 
     @functools.cached_property
     def _puts_space(self) -> bool:
-        """Whether the model reads a text as if a space stood before it."""
+        """Whether the model puts a space before a text."""
         return self._processor.normalize("a").startswith(SPACE)
 
     @functools.cached_property
     def _inside(self) -> Any:
-        """The model without that space; a model of words keeps it."""
+        """The processor without that space; a model of words keeps it."""
         proto = sentencepiece_model_pb2.ModelProto.FromString(self.model)
         if proto.trainer_spec.model_type == WORD:
             return self._processor
@@ -152,12 +157,14 @@ class Tokenizer:
         )
 
     def save(self, path: pathlib.Path) -> None:
+        """Write the model, whole or not at all."""
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(self.model)
-        temporary.replace(path)  # whole or not at all
+        temporary.replace(path)
 
     @staticmethod
     def load(path: pathlib.Path) -> "Tokenizer":
+        """Read a saved tokenizer, or a model that SentencePiece trained."""
         try:
             model = path.read_bytes()
             return Bytes() if model == BYTES else Tokenizer(model)
@@ -166,7 +173,7 @@ class Tokenizer:
 
 
 class Bytes(Tokenizer):
-    """The bytes of a text's UTF-8 form: nothing to learn, nothing unknown."""
+    """A tokenizer of UTF-8 bytes: nothing to learn, nothing unknown."""
 
     lowercase = False
 
@@ -175,25 +182,32 @@ class Bytes(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
+        """The number of ids: the special ones and the bytes."""
         return SPECIAL + 256
 
     def encode(self, text: str) -> list[int]:
+        """Return an id for each byte."""
         return [SPECIAL + byte for byte in text.encode("utf-8", "surrogatepass")]
 
     def encode_inside(self, text: str) -> list[int]:
+        """Encode: no space is put before a text."""
         return self.encode(text)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode many texts."""
         return [self.encode(text) for text in texts]
 
     def sample(self, text: str, strength: float, seed: int) -> list[int]:
+        """Encode: bytes have one segmentation."""
         return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of the bytes; a broken character becomes U+FFFD."""
         kept = bytes(int(i) - SPECIAL for i in ids if i >= SPECIAL)
         return kept.decode("utf-8", "replace")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Name each byte, as "<0x41>"."""
         names = ["<pad>", "<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
         return [names[int(i)] for i in ids]
 
@@ -206,10 +220,10 @@ def make(
     symbols: list[str],
     say: Callable[[str], None] = lambda line: None,
 ) -> Tokenizer:
-    """The tokenizer that a config's `tokenizer` section asks for, of these fields.
+    """Make the tokenizer of these fields that a config's `tokenizer` section asks for.
 
-    One that is learned is kept in the cache, for other runs on the same text. `given`
-    is the model file of kind "file"; `symbols` are pieces whatever the text.
+    A trained one is kept in the cache for other runs on the same text. `given` is the
+    model file of kind "file"; `symbols` become pieces even if they are not in the text.
     """
     if settings.kind == "byte":
         return Bytes()
@@ -257,7 +271,7 @@ def train(
     symbols: Sequence[str] = (),
     lowercase: bool = False,
 ) -> Tokenizer:
-    """Learns at most `vocab_size` pieces; fewer if the texts have no more."""
+    """Learn at most `vocab_size` pieces; fewer if the texts have no more."""
     model = io.BytesIO()
     options = {
         # Words that are unknown are to be <unk>, not a string of bytes.
@@ -273,7 +287,7 @@ def train(
     try:
         with _rules(lowercase) as rules:
             sentencepiece.SentencePieceTrainer.train(
-                # A longer line would be left out, and said on stderr only.
+                # The trainer would drop longer lines, with a note on stderr only.
                 sentence_iterator=(text[:LONGEST] for text in texts),
                 model_writer=model,
                 model_type=kind,
@@ -294,7 +308,7 @@ def train(
 
 @contextlib.contextmanager
 def _rules(lowercase: bool) -> Iterator[dict[str, str]]:
-    """How the trainer is told what to rewrite: nothing, or capitals and no more."""
+    """Yield the trainer's normalisation options: none, or lower case and no more."""
     if not lowercase:
         yield {"normalization_rule_name": "identity"}
         return
@@ -314,9 +328,9 @@ def for_sides(
     symbols: Mapping[str, Sequence[str]],
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Tokenizer]:
-    """One tokenizer for all fields ("shared"), or one a field.
+    """Make one tokenizer for all fields, named "shared", or one for each field.
 
-    `symbols` are pieces of a field whatever its text, such as tags of the sources.
+    `symbols` become pieces of a field even if they are not in its text: tags.
     """
     files = [part.strip() for part in settings.file.split(",") if part.strip()]
     sides: dict[str, Sequence[str]] = {f: (f,) for f in fields}

@@ -1,4 +1,4 @@
-"""Constituency trees: read, written as the sequence a parser predicts, and scored.
+"""Constituency trees: read them, write them as a parser predicts them, score them.
 
     (S (NP (DT The) (NN cat)) (VP (VBD slept)) (. .))         a tree
     (S (NP XX XX )NP (VP XX )VP XX )S                         linearised
@@ -7,7 +7,7 @@
 
 A closing bracket repeats its label, and every word with its tag is the one symbol XX,
 so the words are put back by counting ("Grammar as a Foreign Language", section 3.1).
-Nothing here recurses: what a model writes may be nested more deeply than Python allows.
+Nothing here recurses: a model may write more brackets than Python's stack allows.
 """
 
 import re
@@ -19,17 +19,17 @@ from transformer_jax.errors import UserError
 
 WORD = "XX"  # a word in a linearised tree, and the tag of one that has none
 TOP = "TOP"
-TOPS = (TOP, "ROOT", "")  # labels of a root that says nothing
+TOPS = (TOP, "ROOT", "")  # labels of an empty root, which is not scored
 TRACE = "-NONE-"
 PUNCTUATION = (",", ":", "``", "''", ".")  # tags that EVALB's COLLINS.prm leaves out
 TAGS = {"?": ".", "!": ".", ";": ":", "--": ":", "-": ":", "...": ":", "`": "``"}
-TAGS |= {tag: tag for tag in PUNCTUATION}  # of words that tell theirs
-SAME = {"PRT": "ADVP"}
+TAGS |= {tag: tag for tag in PUNCTUATION}  # of words that have only one tag
+SAME = {"PRT": "ADVP"}  # labels that EVALB takes for one
 ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 
 
 class Tree(NamedTuple):
-    """A phrase over its parts, or a tag over the one word that it belongs to."""
+    """A phrase over its parts, or a tag over its one word."""
 
     label: str
     children: "tuple[Tree | str, ...]"
@@ -44,7 +44,7 @@ class Tree(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Percentages, and the brackets that they are counted from."""
+    """Percentages, and the counts of brackets behind them."""
 
     precision: float
     recall: float
@@ -60,10 +60,10 @@ class Scores(NamedTuple):
 
 
 def read(text: str) -> list[Tree]:
-    """The trees of a bracketed text, wherever its lines break.
+    """Read the trees of a bracketed text; a tree may take several lines.
 
-    The Penn Treebank's outermost bracket without a label is left away, or is called
-    TOP if it holds several trees.
+    The Penn Treebank's outermost bracket without a label is dropped, or called TOP if
+    it holds several trees.
     """
     trees: list[Tree] = []
     stack: list[tuple[str, list[Tree | str], int]] = []
@@ -90,10 +90,10 @@ def read(text: str) -> list[Tree]:
 
 
 def clean(tree: Tree) -> Tree | None:
-    """A treebank's tree as parsers are trained and judged; None without words.
+    """Reduce a treebank's tree to what parsers are trained on; None without words.
 
-    Traces go, with the phrases they leave empty, and so does a root that says nothing;
-    of the labels only the category stays: NP-SBJ-1 is NP, but -LRB- is -LRB-.
+    Drop traces with the phrases that they leave empty, and an empty root; keep only
+    the category of a label: NP-SBJ-1 becomes NP, but -LRB- stays.
     """
     stack: list[list[Tree]] = [[]]
     for step, node in _walk(tree):
@@ -109,18 +109,19 @@ def clean(tree: Tree) -> Tree | None:
 
 
 def words(tree: Tree) -> list[str]:
+    """List the words of a tree."""
     return [str(node.children[0]) for step, node in _walk(tree) if step == WORD]
 
 
 def linearise(tree: Tree) -> str:
-    """`(S (NP XX )NP (VP XX )VP )S`: the brackets with their labels, XX for a word."""
+    """Write a tree as `(S (NP XX )NP (VP XX )VP )S`, with XX for each word."""
     return " ".join(
         WORD if step == WORD else step + node.label for step, node in _walk(tree)
     )
 
 
 def with_words(linearised: str, words: Sequence[str]) -> str:
-    """`(S (NP birds )NP sing )S`: each XX is the word that it stands for."""
+    """Replace each XX by its word: `(S (NP birds )NP sing )S`."""
     tokens = linearised.split()
     if tokens.count(WORD) != len(words):
         raise UserError(
@@ -134,18 +135,18 @@ def with_words(linearised: str, words: Sequence[str]) -> str:
 
 
 def without_words(linearised: str) -> str:
-    """Each word as XX again, whichever it is: words are put back by counting."""
+    """Replace each word by XX, even a wrong one: words are put back by counting."""
     tokens = linearised.split()
     return " ".join(token if token[0] in "()" else WORD for token in tokens)
 
 
 def compact(linearised: str) -> str:
-    """Without a space before brackets, which are pieces of a vocabulary each."""
+    """Remove the spaces before brackets, each of which is a piece of a vocabulary."""
     return re.sub(r"\s+(?=[()])", "", linearised)
 
 
 def spaced(written: str) -> str:
-    """What is compact as it was."""
+    """Put the spaces back that `compact` removed."""
     return " ".join(re.findall(r"[()][^\s()]*|[^\s()]+", written))
 
 
@@ -154,7 +155,7 @@ def _category(label: str) -> str:
 
 
 def _tokens(text: str) -> Iterator[tuple[int, str, str]]:
-    """(line, token, label): a word, ) or ( with its label."""
+    """Yield (line, token, label): a word, `)` or `(` with its label."""
     held = 0  # the line of an opening bracket that waits for its label
     for line, row in enumerate(text.split("\n"), 1):
         for token in re.findall(r"[()]|[^\s()]+", row):
@@ -196,7 +197,7 @@ def _bad(
 
 
 def _walk(tree: Tree) -> Iterator[tuple[str, Tree]]:
-    """("(", phrase) as it opens, (")", phrase) as it closes and (XX, tag with word)."""
+    """Yield ("(", phrase) as it opens, (")", phrase) as it closes, (XX, tag)."""
     waiting = [("(", tree)]
     while waiting:
         step, node = waiting.pop()
@@ -214,20 +215,22 @@ def _is_word(node: Tree) -> bool:
     return len(node.children) == 1 and isinstance(node.children[0], str)
 
 
-# From what a model wrote back to a tree
+# From a model's output to a tree
 
 
 def restore(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree, Counter[str]]:
-    """A tree over exactly these words, and what had to be repaired: nothing, or counts.
+    """Make a tree over exactly these words; count the repairs that it takes, by kind.
 
     Words get the tag XX, but punctuation its own. Where a bracket does not close the
-    one that is open, the number of both kinds tells what is wrong: one too many, one
-    forgotten, or a wrong label.
+    open one, the number of both kinds decides what is wrong: one too many, one
+    missing, or a wrong label.
     """
     return _Repair(tokens, words).tree()
 
 
 class _Repair:
+    """The brackets that are open while a tree is restored, and the repairs so far."""
+
     def __init__(self, tokens: Sequence[str], words: Sequence[str]):
         self.problems: Counter[str] = Counter()
         self.words = [Tree(TAGS.get(word, WORD), (word,)) for word in words]
@@ -240,7 +243,7 @@ class _Repair:
     def tree(self) -> tuple[Tree, Counter[str]]:
         for token in self.tokens:
             if token is None:
-                self.problems["tokens that are none"] += 1
+                self.problems["unknown tokens"] += 1
             elif token[1] == "(":
                 self.open.append((token[2], []))
             elif token[1] == ")":
@@ -283,7 +286,7 @@ class _Repair:
             self.problems["brackets around nothing"] += 1
 
     def root(self) -> Tree:
-        """One tree of what was found; words without a place go to its end."""
+        """Join the trees found; words without a place go to the end."""
         [(_, roots)] = self.open
         left = self.words[self.used :]
         if len(roots) > 1:
@@ -300,11 +303,11 @@ class _Repair:
 
 
 def evaluate(golds: Iterable[Tree], guesses: Iterable[Tree]) -> Scores:
-    """Labelled brackets by the rules of EVALB's COLLINS.prm.
+    """Score labelled brackets by the rules of EVALB's COLLINS.prm.
 
-    Not counted are tags, a root that says nothing, and punctuation. Which words are
-    punctuation only the gold tags say: a guess that was restored has no others.
-    A sentence of punctuation alone is skipped.
+    Tags, an empty root and punctuation do not count. Only the gold tags decide which
+    words are punctuation, as a restored guess has no others. A sentence of punctuation
+    alone is skipped.
     """
     matched = guessed = gold = exact = sentences = 0
     for number, pair in enumerate(zip(golds, guesses, strict=True), 1):
@@ -349,7 +352,7 @@ def _tags(tree: Tree | None) -> list[str]:
 def _brackets(
     tree: Tree | None, counted: Sequence[bool]
 ) -> Counter[tuple[str, int, int]]:
-    """(label, start, end) of each phrase, over the words that are counted."""
+    """Count (label, start, end) of each phrase, over the words that are counted."""
     found: Counter[tuple[str, int, int]] = Counter()
     word = place = 0
     starts: list[int] = []

@@ -1,28 +1,27 @@
-"""Word vectors in a text file, as GloVe, word2vec and fastText write them.
+"""Read word vectors from a text file of GloVe, word2vec or fastText, plain or .gz.
 
-    word 0.1 -0.2 …     a line a word; the latter two first say "words numbers", such as
-    2000000 300
+    2000000 300         word2vec and fastText: how many words, how many numbers each
+    word 0.1 -0.2 …     a line for each word
 
-Plain or .gz. It is read as a stream, and only the vectors that are asked for are kept:
-of the other lines the fields are counted.
+The file is read as a stream, and only the vectors that are asked for are kept; in other
+lines the fields are counted.
 """
 
-import gzip
-import zlib
 from collections.abc import Container, Iterator
 
 import numpy as np
 
+from transformer_jax.data.text import open_binary
 from transformer_jax.errors import UserError
 
 
 def dimension(path: str) -> int:
-    """How many numbers a vector has."""
+    """Return how many numbers a vector has."""
     return _begin(path)[1]
 
 
 def read(path: str, words: Container[str]) -> dict[str, np.ndarray]:
-    """The vectors of those of the words that are there; of two, the first."""
+    """Read the vectors of those `words` that the file has; of two, keep the first."""
     expected, size = _begin(path)
     header = expected is not None
     found: dict[str, np.ndarray] = {}
@@ -42,13 +41,13 @@ def read(path: str, words: Container[str]) -> dict[str, np.ndarray]:
 
 
 def _begin(path: str) -> tuple[int | None, int]:
-    """(the vectors that the first line promises, or None; numbers of a vector)."""
+    """Read the first line: return (number of vectors or None, numbers of a vector)."""
     _, first = next(_lines(path), (0, b""))
     fields = first.split(b" ")
     if len(fields) == 2 and all(map(bytes.isdigit, fields)) and int(fields[1]):
         return int(fields[0]), int(fields[1])
     if len(fields) < 2:
-        raise UserError(f"{path}, line 1: a word and its numbers, with spaces between")
+        raise UserError(f"{path}, line 1: expected a word and its numbers, with spaces")
     return None, len(fields) - 1
 
 
@@ -67,7 +66,7 @@ def _word(path: str, number: int, line: bytes, size: int) -> str:
 def _vector(path: str, number: int, line: bytes, size: int) -> np.ndarray:
     fields = line.rsplit(b" ", size)[1:]
     if not _is_number(fields):
-        raise UserError(f"{path}, line {number}: not all of it are numbers")
+        raise UserError(f"{path}, line {number}: a field is not a number")
     return np.array(fields).astype(np.float32)
 
 
@@ -79,11 +78,7 @@ def _is_number(fields: list[bytes]) -> bool:
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
-    """(number, line) without what is at its end."""
-    opener = gzip.open if path.endswith(".gz") else open
-    try:
-        with opener(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                yield number, line.rstrip(b" \r\n")
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    """Yield (number from 1, line) without its newline and trailing spaces."""
+    with open_binary(path) as file:
+        for number, line in enumerate(file, 1):
+            yield number, line.rstrip(b" \r\n")

@@ -1,26 +1,25 @@
-"""Running text as windows of so many characters, for language models.
+"""Windows of running text, for language models.
 
 The lines of a split are joined again, newlines kept, and cut: anywhere for models of
-characters, before a space for others (only a word that is longer is cut). Held-out
-windows follow each other, so each character is predicted once, from those before it in
-its own window; with a context, from text before its window as well. Flat windows are of
-words only: whatever space is between two of them is one space.
+characters, before a space for others (only a word longer than a window is cut).
+Held-out windows follow each other, so each character is predicted once, from those
+before it in its own window; with a context, from text before its window as well. In
+flat windows all white space between two words is one space.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from transformer_jax.data import sources
-from transformer_jax.data.records import Record
+from transformer_jax.data.records import Record, Records
 
 
-class Windows(Sequence[Record]):
+class Windows(Records):
     """Records {"text": window} of the text whose lines are records {"text": line}.
 
-    With a context they have {"before": …} too, what is read before the window.
+    With a context they also have {"before": …}, the text before the window.
     """
 
     tags: tuple[str, ...] = ("",)
@@ -37,9 +36,9 @@ class Windows(Sequence[Record]):
     ):
         """Windows begin `stride` characters apart; 0: where the one before ends.
 
-        Those of whole words begin at the last space that is no further. With a
-        `context`, all but the first are so much smaller (but no less than a word), and
-        what they read is filled up to `size` with the text before them.
+        Those of whole words begin at the last space within the stride. With a
+        `context`, all but the first are smaller by that many characters (but not
+        smaller than a word), and the text before them fills them up to `size`.
         """
         self.lines, self.size, self.stride = lines, size, stride
         self.whole_words, self.flat, self.notes = whole_words, flat, lines.notes
@@ -51,6 +50,7 @@ class Windows(Sequence[Record]):
 
     @functools.cached_property
     def text(self) -> str:
+        """The running text of all lines."""
         if self.flat:
             return " ".join(word for r in self.lines for word in r["text"].split())
         return "".join(record["text"] + "\n" for record in self.lines)
@@ -69,7 +69,7 @@ class Windows(Sequence[Record]):
         return spans
 
     def _cut(self, start: int, length: int) -> int:
-        """The end of so many characters from here, or of the words within them."""
+        """Return the end of `length` characters from here, or of the words in them."""
         end = start + length
         if end >= len(self.text) or not self.whole_words:
             return min(end, len(self.text))
@@ -90,7 +90,7 @@ class Windows(Sequence[Record]):
         return {"text": text.strip() if self.flat else text}
 
     def _begin(self, start: int, end: int) -> int:
-        """Where begins what is read, of a window and the text before it."""
+        """Return where the text before a window begins."""
         first = max(end - self.size, 0)
         if not first or not self.whole_words:
             return first
@@ -98,16 +98,16 @@ class Windows(Sequence[Record]):
         return min((place for place in places if place >= 0), default=start)
 
     def where(self, index: int) -> str:
+        """Name the characters of a window."""
         start, end = self._spans[index]
         return f"characters {start + 1:,} to {end:,} of the text"
 
     def repeats_of(self, numbers: Any) -> None:
-        """Every window comes once an epoch."""
-        return None
+        """Return None: every window comes once an epoch."""
 
 
 def add_keys(config: ConfigDict, embedded: str) -> None:
-    """The keys of running text that is read in windows; see `data/windows.py`."""
+    """Add the keys of running text that is read in windows."""
     data = config.data
     sources.add_keys(data, embedded, ("text",))
     data.window = 256  # characters that are read together

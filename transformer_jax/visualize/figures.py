@@ -1,8 +1,8 @@
-"""Figures of positions, masks and attention, as matplotlib figures that are not shown.
+"""Draw positions, masks and attention as matplotlib figures.
 
-What they draw comes from the package's own functions, or is given; nothing is computed
-a second time here. A notebook shows a returned figure by itself, `figure.savefig(path)`
-keeps it. The trap: pyplot holds on to every figure it made, so it is not used.
+The values come from the package's own functions, or are given; nothing is computed a
+second time here. A notebook shows a returned figure by itself; `figure.savefig(path)`
+writes it. The trap: pyplot keeps every figure in memory, so it is not used.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# All can be told apart in any kind of colour blindness, and in grey (Okabe and Ito).
+# Distinct in any kind of colour blindness, and in grey (Okabe and Ito).
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 AMOUNTS = "viridis"  # nothing to much
 SIGNED = "RdBu_r"  # below and above zero
@@ -27,7 +27,7 @@ CELL = 0.24  # inches of a row or column that has a label
 
 
 def positional_encoding(length: int, d_model: int, interleave: bool = True) -> "Figure":
-    """The sinusoids of the first positions: a row a position, a column a dimension."""
+    """Draw the sinusoids: a row for each position, a column for each dimension."""
     values = _encoding(length, d_model, interleave)
     figure = _make_figure(8.0, 4.5)
     axes = figure.subplots()
@@ -41,7 +41,7 @@ def positional_encoding(length: int, d_model: int, interleave: bool = True) -> "
 
 
 def length_histogram(sides: dict[str, np.ndarray]) -> "Figure":
-    """How many examples have so many pieces, a line for each side."""
+    """Draw how many examples have each number of pieces, a line for each side."""
     figure = _make_figure(8.0, 4.0)
     axes = figure.subplots()
     longest = max(int(lengths.max()) for lengths in sides.values())
@@ -61,7 +61,7 @@ def length_histogram(sides: dict[str, np.ndarray]) -> "Figure":
 def positional_slices(
     length: int, d_model: int = 512, depths: Sequence[int] = (1, 5, 15, 20)
 ) -> "Figure":
-    """The sinusoids along the positions, a strip for each of a few depths."""
+    """Draw the sinusoids along the positions, a strip for each of a few depths."""
     values = _encoding(length, d_model, interleave=True)
     figure = _make_figure(8.0, 1.0 + 1.1 * len(depths))
     strips = figure.subplots(len(depths), 1, sharex=True, sharey=True, squeeze=False)
@@ -82,9 +82,9 @@ def mask(
     key_labels: Sequence[str],
     title: str = "Which query may see which key",
 ) -> "Figure":
-    """A mask of one sentence: a `Mask`, or an array of [queries, keys].
+    """Draw the mask of one sentence: a `Mask`, or an array [queries, keys].
 
-    A mask that is the same for all queries is drawn as many rows.
+    A mask that all queries share is repeated in each row.
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
@@ -116,7 +116,7 @@ def attention(
     key_labels: Sequence[str],
     layer: int | None = None,
 ) -> "Figure":
-    """Weights [layers, heads, queries, keys] as a grid: a row a layer, a column a head.
+    """Draw weights [layers, heads, queries, keys]: a row a layer, a column a head.
 
     `layer` draws that one alone, and larger.
     """
@@ -149,9 +149,9 @@ def attention(
 
 
 def reach(curves: dict[str, Sequence[float]]) -> "Figure":
-    """How much of a gradient arrives 1, 2, … tokens back, a line for each model.
+    """Draw how much of a gradient arrives 1, 2, … tokens back, a line for each model.
 
-    On a logarithmic scale a share that is lost with every token is a straight line.
+    The scale is logarithmic: a constant loss at every token is a straight line.
     """
     figure = _make_figure(8.0, 4.5)
     axes = figure.subplots()
@@ -180,7 +180,7 @@ def _encoding(length: int, d_model: int, interleave: bool) -> np.ndarray:
 
 
 def _as_matrix(array: Any, queries: int, keys: int) -> np.ndarray:
-    """[#B, #N, #T, S] of one sentence, or [#T, S], as a whole [T, S]."""
+    """Broadcast [#B, #N, #T, S] of one sentence, or [#T, S], to [T, S]."""
     array = np.asarray(array, bool)
     if array.size != array.shape[-1] * (array.shape[-2] if array.ndim > 1 else 1):
         raise ValueError(
@@ -205,7 +205,7 @@ def _label_ticks(
 
 
 def _separate_cells(axes: "Axes", shape: tuple[int, ...]) -> None:
-    """White lines between cells: a block of one colour still shows its rows."""
+    """Draw white lines between cells, so that a block of one colour shows its rows."""
     rows, columns = shape
     axes.set_xticks(np.arange(1, columns) - 0.5, minor=True)
     axes.set_yticks(np.arange(1, rows) - 0.5, minor=True)

@@ -99,7 +99,7 @@ def test_sentences_of_the_same_kinds_of_words_have_the_same_tree():
         for number, form in enumerate(noun)
     }
     kinds |= {word: "adjective" for words in ADJECTIVES_OF.values() for word in words}
-    speaker, found, repeated = Speaker(Random("trees")), {}, 0
+    speaker, found, repeated = Speaker(Random("trees").random), {}, 0
     for _ in range(10_000):
         tree = speaker.sentence()
         key = tuple([kinds.get(word, word) for word in trees.words(tree)])

@@ -1,0 +1,1 @@
+"""Data that the package generates itself; each module has a version and splits."""

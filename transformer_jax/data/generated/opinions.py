@@ -1,25 +1,26 @@
-"""Opinions of films, meals, hotels and more, whose meaning is more than their words.
+"""Opinions of films, meals, hotels and more, labelled positive or negative.
 
-A score is worked out from the parts of a sentence, and its sign is the label:
+The score of a sentence is computed from its parts, and its sign is the label:
 1. A word has a valence for its noun (cold beer, cold soup); very × 1.25, rather × 0.75.
-2. not, never, hardly, nobody … turn what they govern into −1/2 of it, `far from` −1.
+2. not, never, hardly, nobody … multiply their phrase's score by −1/2, `far from` by −1.
 3. X but Y, although X, Y and Y despite X are 0.4 X + 0.6 Y; X and Y is their mean.
-4. Better (worse) than Z, which was z, is 0.5 (−0.5) + z / 4. All stays in [−1, 1].
+4. Better (worse) than Z, which was z, is 0.5 (−0.5) + z / 4. Scores stay in [−1, 1].
 """
 
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple
-from zlib import crc32
+
+from transformer_jax.data.generated.draws import check_split, split_of
 
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test")
 LENGTHS = range(4, 26)  # of a text, with its punctuation
-EXTREME = 0.8  # what is rarely said to be very or rather so
-LEAST = 0.1  # no score is nearer to 0: the labels would be a matter of taste
+EXTREME = 0.8  # a valence from which on "very" and "rather" do not fit
+LEAST = 0.1  # the smallest score without its sign: nearer to 0, labels are unclear
 _PATIENCE = 5000  # sentences in a row that bring nothing new before giving up
 
-# What is judged: first the thing itself, then its parts; + marks plurals.
+# The nouns of a topic: first the thing itself, then its parts; + marks plurals.
 _TOPICS = """
 story: film movie thriller comedy documentary western, story: plot ending dialogue
     script jokes+, artist: actors+ cast director villain, sound: music soundtrack;
@@ -83,9 +84,9 @@ _TOUCHING = """bore=bored=-6 delight=delighted=9 annoy=annoyed=-7 please=pleased
 _LIKING = """like=liked=5 love=loved=9 enjoy=enjoyed=7 hate=hated=-9 dislike=disliked=-5
     admire=admired=7 adore=adored=10 detest=detested=-10 appreciate=appreciated=6
     resent=resented=-6 praise=praised=7 criticize=criticized=-6"""
-STRONG = {False: "very extremely really".split(), True: "absolutely truly".split()}
-WEAK = "rather fairly somewhat".split()  # not before what is extreme already
-NEGATIONS = "not never hardly scarcely".split()
+STRONG = {False: ["very", "extremely", "really"], True: ["absolutely", "truly"]}
+WEAK = ["rather", "fairly", "somewhat"]  # not before an extreme adjective
+NEGATIONS = ["not", "never", "hardly", "scarcely"]
 _PHRASES = {
     "who": """I|we|my sister|my brother|my friends|the children|our neighbors|
         his parents|her colleagues|most visitors|the critics""",
@@ -106,14 +107,14 @@ _PHRASES = {
 
 
 class Said(NamedTuple):
-    """Some words and what they mean: a valence from -1 to 1."""
+    """Some words and their score, from -1 to 1."""
 
     words: str
     score: float
 
 
 class Noun(NamedTuple):
-    """Something judged; `whole` is not a mere part of it."""
+    """Something to be judged; `whole` if it is the topic itself, not a part."""
 
     word: str
     kind: str
@@ -122,9 +123,8 @@ class Noun(NamedTuple):
 
 
 def generate(split: str, size: int) -> list[dict[str, str]]:
-    """Return the first `size` records of a split, each two of them of both labels."""
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
+    """Return the first `size` records of a split; each pair has both labels."""
+    check_split(split, SPLITS)
     random = Random(split)
     critic = Critic(random)
     records: list[dict[str, str]] = []
@@ -139,11 +139,9 @@ def generate(split: str, size: int) -> list[dict[str, str]]:
         idle += 1
         said = critic.sentence()
         text, score = said.words, round(said.score, 2)
-        if abs(score) < LEAST or (score > 0) != (label == "positive"):
-            continue
-        if text in texts or _split_of(text) != split:
-            continue
-        if len(text.split()) not in LENGTHS:
+        fits = abs(score) >= LEAST and (score > 0) == (label == "positive")
+        fits = fits and len(text.split()) in LENGTHS and split_of(text) == split
+        if text in texts or not fits:
             continue
         texts.add(text)
         records.append({"text": text, "label": label, "score": f"{score:.2f}"})
@@ -152,20 +150,18 @@ def generate(split: str, size: int) -> list[dict[str, str]]:
     return records
 
 
-def _split_of(text: str) -> str:
-    return {0: "validation", 1: "test"}.get(crc32(text.encode()) % 10, "train")
-
-
 def intensify(score: float) -> float:
+    """Score "very good" from "good"."""
     return max(-1.0, min(1.0, 1.25 * score))
 
 
 def negate(score: float) -> float:
-    """Not bad is somewhat good, and not good somewhat bad."""
+    """Score "not bad" from "bad": somewhat good."""
     return -score / 2
 
 
 def contrast(lesser: float, weightier: float) -> float:
+    """Score "X but Y", where Y weighs more."""
     return 0.4 * lesser + 0.6 * weightier
 
 
@@ -177,16 +173,20 @@ class Critic:
         self.pick = random.choice
 
     def chance(self, probability: float) -> bool:
+        """Return true with a probability."""
         return self.random.random() < probability
 
     def weigh(self, options: Iterable[tuple[int, Callable[..., Said]]]):
+        """Draw an option in proportion to the weight before it."""
         weights, ways = zip(*options, strict=True)
         return self.random.choices(ways, weights)[0]
 
     def some(self, name: str) -> str:
+        """Draw one of the PHRASES of this name."""
         return self.pick(PHRASES[name])
 
     def sentence(self) -> Said:
+        """Draw an opinion of a topic, with its score."""
         nouns = self.random.sample(self.pick(TOPICS), 2)
         ways = (
             (42, lambda first, _: self._part(first)),

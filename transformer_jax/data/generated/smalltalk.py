@@ -1,15 +1,16 @@
 """Small talk: dialogues of two speakers in which the second has one right answer.
 
-The first says what it likes; the second is asked about what was just said, so that its
-reply follows from the last three turns and often from nothing less: `My name is Ana`,
-`Nice to meet you, Ana`, `What is my name?`, `Your name is Ana`. Only the second one's
-turns are replies to learn.
+The first tells something and asks about it, so that the second's reply follows from
+the last three turns, and often not from fewer: `My name is Ana`, `Nice to meet you,
+Ana`, `What is my name?`, `Your name is Ana`. Only the turns of the second speaker are
+replies to learn.
 """
 
 import re
 from collections.abc import Callable, Iterator
 from random import Random
-from zlib import crc32
+
+from transformer_jax.data.generated.draws import check_split, split_of
 
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test")
@@ -17,7 +18,7 @@ SEPARATOR = " __eou__ "
 FIXED = ("Hi how are you", "I am fine")
 _PATIENCE = 50_000  # dialogues in a row that bring nothing new before giving up
 
-# A line and its answer, whatever was said before.
+# A line and its answer, in any context.
 _GREETINGS = """Hello=Hello to you|Hi=Hi there|Good morning=Good morning to you|
     Good afternoon=Good afternoon to you|Good evening=Good evening to you|
     Hello, how are you?=I am fine, thank you|How are you today?=I am fine today|
@@ -77,8 +78,8 @@ Exchange = tuple[str, str]  # what the first says and what the second answers
 def generate(split: str, size: int, turns: int = 3) -> list[dict[str, str]]:
     """Return the first `size` replies of a split, each with the `turns` before it.
 
-    With fewer than three turns some contexts have several replies. They are all of
-    the split's own dialogues, and no context is in two splits.
+    With fewer than three turns some contexts have several replies. All are from the
+    split's own dialogues, and no context is in two splits.
     """
     if turns < 1:
         raise ValueError(f"turns is {turns}: keep at least 1, as context")
@@ -112,8 +113,7 @@ def dialogues(split: str, size: int) -> list[list[str]]:
 
 def _draw(split: str) -> Iterator[tuple[str, ...]]:
     """Draw the dialogues of a split for ever; `train` starts with the fixed one."""
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
+    check_split(split, SPLITS)
     if split == "train":
         yield FIXED
     talker = Talker(Random(split))
@@ -131,7 +131,7 @@ def _check(split: str, what: str, found: int, size: int) -> None:
 def _split_of(text: str) -> str:
     if text in COMMON:
         return "train"
-    return {0: "validation", 1: "test"}.get(crc32(text.encode()) % 10, "train")
+    return split_of(text)
 
 
 class Talker:
@@ -142,6 +142,7 @@ class Talker:
         self.pick = random.choice
 
     def chance(self, probability: float) -> bool:
+        """Return true with a probability."""
         return self.random.random() < probability
 
     def dialogue(self) -> tuple[str, ...]:
@@ -324,7 +325,7 @@ class Talker:
 
 
 def _address(last: str) -> str:
-    """The way to name somebody who was called by name in the answer before."""
+    """Return ", Ana" if the answer before called somebody Ana, else nothing."""
     name = re.search(r"(?:meet you,|our name is) (\w+)$", last)
     return f", {name[1]}" if name else ""
 

@@ -12,6 +12,7 @@ from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
+from transformer_jax.data.generated.draws import check_split, split_of
 from transformer_jax.data.generated.phrasebook import lexicon
 from transformer_jax.data.generated.phrasebook.grammar import Speaker
 from transformer_jax.data.generated.phrasebook.twins import (
@@ -45,8 +46,7 @@ def generate(split: str, size: int, seed: int = 0) -> list[Pair]:
     `test_combinations` holds the sentences with an adjective and noun, or a verb and
     object, that never meet in the other splits.
     """
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
+    check_split(split, SPLITS)
     speaker = Speaker(Random(f"{split} {seed}").random)
     pairs: list[Pair] = []
     sources, targets = set(), set()
@@ -112,7 +112,7 @@ def _hold_out() -> frozenset[str]:
 def _split_of(target: str, relations: set[str]) -> str:
     if not HELD_OUT.isdisjoint(relations):
         return "test_combinations"
-    return {0: "validation", 1: "test"}.get(crc32(target.encode()) % 10, "train")
+    return split_of(target)
 
 
 def _looked_up(dictionary: dict[str, str], sentence: str) -> str:
@@ -124,4 +124,4 @@ def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-HELD_OUT = _hold_out()  # what meets in test_combinations and nowhere else
+HELD_OUT = _hold_out()  # pairs of lexemes that only test_combinations has

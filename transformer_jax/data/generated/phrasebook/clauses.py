@@ -169,10 +169,10 @@ class Teller(Describer):
         early = early and self.chance(0.3)
         relative = early or not when  # else the time would seem to belong to it
         source, target = self._complements(verb, kind, plain, habit, relative)
-        if not brief and family is lexicon.TRANSITIVE and self.chance(0.6):
-            if sites := lexicon.SCENES.get(verb.infinitive):
-                place = self.place(sites)
-                source, target = [*source, place], [*target, place]
+        placed = not brief and family is lexicon.TRANSITIVE and self.chance(0.6)
+        if placed and (sites := lexicon.SCENES.get(verb.infinitive)):
+            place = self.place(sites)
+            source, target = [*source, place], [*target, place]
         late = [] if early else when
         subject = self.dropped(subject, verb, tense)
         clause = self.clause(

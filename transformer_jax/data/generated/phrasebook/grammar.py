@@ -28,7 +28,7 @@ from transformer_jax.data.generated.phrasebook.twins import (
 
 GREETINGS = [
     VERBS[name]
-    for name in "ver ajudar visitar convidar cumprimentar esperar procurar".split()
+    for name in str.split("ver ajudar visitar convidar cumprimentar esperar procurar")
 ]
 GAINS = [VERBS[name] for name in ("comprar", "encontrar", "trazer")]
 FOLLOW_UPS = {  # what one does with a thing just bought, found or brought
@@ -75,6 +75,7 @@ class Speaker(Asker):
     """Draws sentences; `relations` then holds the lexeme pairs of the last one."""
 
     def sentence(self) -> Twin:
+        """Draw a sentence in both languages."""
         self.forget()
         twin, mark = self.weigh(
             [
@@ -223,7 +224,7 @@ class Speaker(Asker):
     def _person_clitic(self) -> tuple[Twin, str]:
         """Say whom somebody saw or helped: a pronoun before the verb."""
         subject = self.subject()
-        clitic = self.pick("me me nos nos o a os as".split())
+        clitic = self.pick(["me", "me", "nos", "nos", "o", "a", "os", "as"])
         if subject.person[0] == "1":
             clitic = self.pick(("o", "a", "os", "as"))
         verb = self.pick(GREETINGS)

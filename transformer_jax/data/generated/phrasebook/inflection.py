@@ -1,4 +1,4 @@
-"""How the words of the phrasebook inflect, in Portuguese and in English.
+"""Inflect the words of the phrasebook, in Portuguese and in English.
 
 Everything regular follows a rule; the tables hold only the exceptions and the endings.
 Respellings that keep a sound (tocar, toquei; run, running) are part of the rules.
@@ -7,7 +7,6 @@ Respellings that keep a sound (tocar, toquei; run, running) are part of the rule
 import re
 
 PERSONS = ("1s", "3s", "1p", "3p")  # eu; ele, ela, você; nós; eles, elas, vocês
-VOWELS = "aeiou"
 _IRREGULAR_VERBS = {
     "ler": {"present": "leio lê lemos leem"},
     "ver": {
@@ -162,9 +161,9 @@ def contract() -> dict[tuple[str, str], str]:
     for article, fused in dict(o="ao", a="à", os="aos", **{"as": "às"}).items():
         table["a", article] = fused
         table["por", article] = "pel" + article
-    for word in "o a os as ele ela eles elas este esta estes estas".split():
+    for word in str.split("o a os as ele ela eles elas este esta estes estas"):
         table["de", word], table["em", word] = "d" + word, "n" + word
-    for word in "aquele aquela aqueles aquelas".split():
+    for word in ["aquele", "aquela", "aqueles", "aquelas"]:
         table["de", word], table["em", word] = "d" + word, "n" + word
         table["a", word] = "à" + word[1:]
     return table

@@ -1,4 +1,4 @@
-"""The words of the phrasebook: what exists, what goes with what, how it inflects.
+"""The words of the phrasebook, their inflection and which of them go together.
 
 Entries are written `portuguese=english`; everything regular is inflected by rule and
 only exceptions are spelled out. Each noun belongs to one semantic class, and verbs
@@ -114,8 +114,8 @@ _PREPOSITIONS = {"surface": "on", "land": "on", "venue": "at"}
 MASS = ("meal", "drink", "subject", "sport")  # never counted, and never with "a"
 
 NAMES = {
-    "f": "Maria Ana Clara Lúcia Helena Júlia Beatriz Sofia".split(),
-    "m": "João Pedro Paulo Carlos Tiago Miguel Rafael André".split(),
+    "f": ["Maria", "Ana", "Clara", "Lúcia", "Helena", "Júlia", "Beatriz", "Sofia"],
+    "m": ["João", "Pedro", "Paulo", "Carlos", "Tiago", "Miguel", "Rafael", "André"],
 }
 
 # The copula and the classes, then the adjectives; a star marks those with degrees.
@@ -244,7 +244,7 @@ SCENES = {  # where an action on an object is likely to take place
 STATIVE = ("gostar", "precisar", "ver", "encontrar", "perder")  # no progressive
 # What is done once to a thing is not done every day.
 ACCIDENTAL = ("perder", "quebrar")  # nobody plans these
-ONCE = "construir quebrar perder encontrar vender consertar plantar pintar".split()
+ONCE = str.split("construir quebrar perder encontrar vender consertar plantar pintar")
 
 # Fixed adverbials: tagged words of both sides, links between their positions.
 ADVERBIALS = {
@@ -314,7 +314,7 @@ outro outra=another
 - - doze doze=- twelve
 - - vinte vinte=- twenty
 """
-NUMBERS = "two three four five six seven eight nine ten twelve twenty".split()
+NUMBERS = str.split("two three four five six seven eight nine ten twelve twenty")
 
 
 def _spread(kinds: str) -> tuple[str, ...]:

@@ -5,21 +5,20 @@ that it brings together, from which the held-out combinations are recognised.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from transformer_jax.data.generated.draws import Drawer
 from transformer_jax.data.generated.phrasebook import lexicon
 from transformer_jax.data.generated.phrasebook.lexicon import NOUNS, Adjective, Noun
 from transformer_jax.data.generated.phrasebook.twins import Twin, phrase, word
 
-T = TypeVar("T")
-
 INANIMATE = [kind for kind in NOUNS if kind not in ("person", "kin", "animal")]
-OWNED = (
-    "book writing garment footwear accessory device trinket vehicle instrument".split()
+OWNED = str.split(
+    "book writing garment footwear accessory device trinket vehicle instrument"
 )
 ACQUAINTED = ("friend", "neighbor", "teacher", "doctor", "lawyer")
-CONSUMED = "food meal drink book writing press plant song".split()
-UNIQUE = "room building town street venue land sound".split()
+CONSUMED = ["food", "meal", "drink", "book", "writing", "press", "plant", "song"]
+UNIQUE = ["room", "building", "town", "street", "venue", "land", "sound"]
 SINGULAR = (*lexicon.MASS, *UNIQUE)
 SITES = {  # where things and creatures are found
     "trinket": "surface container room",
@@ -46,38 +45,26 @@ class Nominal(NamedTuple):
 
     @property
     def agreement(self) -> str:
+        """The form of an adjective that agrees: "fp" is feminine plural."""
         return self.gender + "sp"[self.plural]
 
     @property
     def human(self) -> bool:
+        """Whether it names people."""
         return self.noun is None or self.noun.kind in ("person", "kin")
 
 
-class Describer:
+class Describer(Drawer):
     """Draws noun phrases; `relations` collects pairs such as red+book, eat>cake."""
 
     def __init__(self, random: Callable[[], float]):
-        self._random = random
+        super().__init__(random)
         self.relations: set[str] = set()
         self._mentioned: set[str] = set()
 
     def forget(self) -> None:
         """Start a new sentence."""
         self.relations, self._mentioned = set(), set()
-
-    def chance(self, probability: float) -> bool:
-        return self._random() < probability
-
-    def pick(self, options: Sequence[T]) -> T:
-        return options[int(self._random() * len(options))]
-
-    def weigh(self, options: Sequence[tuple[int, T]]) -> T:
-        mark = self._random() * sum(weight for weight, _ in options)
-        for weight, option in options:
-            mark -= weight
-            if mark < 0:
-                return option
-        return options[-1][1]
 
     def relate(self, verb: str, noun: Noun | None) -> None:
         """Note that a verb takes a noun, rather than a name, as its object."""
@@ -107,11 +94,12 @@ class Describer:
         return draw()
 
     def pronoun(self, asked: bool = False) -> Nominal:
+        """Draw a personal pronoun: in a question never the speaker."""
         if asked:
             subject = self.pick(("você", "você", "vocês", "ele", "ela", "eles", "elas"))
         else:
             subject = self.pick(
-                "eu eu eu eu eu nós nós nós nós você ele ela eles elas".split()
+                str.split("eu eu eu eu eu nós nós nós nós você ele ela eles elas")
             )
         english, person, verb = lexicon.PRONOUNS[subject]
         gender = "f" if subject in ("ela", "elas") else "m"
@@ -119,6 +107,7 @@ class Describer:
         return Nominal(twin, gender, person[1] == "p", person, verb)
 
     def name(self) -> Nominal:
+        """Draw a name that the sentence does not have yet."""
         gender = self.pick("fm")
         fresh = [n for n in lexicon.NAMES[gender] if n not in self._mentioned]
         name = self.pick(fresh)
@@ -127,6 +116,7 @@ class Describer:
         return Nominal(phrase("NP", [article, word("NAME", name, name)]), gender)
 
     def couple(self) -> Nominal:
+        """Draw a name and a second person: a Ana e o Paulo."""
         first, second = self.name(), self.weigh([(2, self.name), (1, self.relative)])()
         parts = [first.twin, word("CC", "e", "and"), second.twin]
         gender = "f" if first.gender == second.gender == "f" else "m"
@@ -145,6 +135,7 @@ class Describer:
         )()
 
     def someone(self) -> Nominal:
+        """Draw people by what they are: the teacher, some nurses."""
         noun = self.noun("person")
         styles = [(9, "the"), (2, "a"), (1, "these"), (1, "each"), (1, "those")]
         if noun.target[0] in ACQUAINTED:
@@ -212,6 +203,7 @@ class Describer:
         return phrase("PP", [word("PREP", "em", noun.preposition), site.twin])
 
     def site_of(self, noun: Noun | None) -> Twin:
+        """Draw where a thing or a person may be."""
         return self.place(SITES[noun.kind if noun else "person"].split())
 
     def determined(
@@ -234,6 +226,7 @@ class Describer:
         return _third(twin, noun, plural)
 
     def determiner(self, key: str, noun: Noun, plural: bool) -> Twin:
+        """Grow a determiner that agrees with a noun; `key` is its English form."""
         source, target = lexicon.DETERMINERS[key]
         form = source[(noun.gender == "f") + 2 * plural]
         return word("DET", form, target[plural])

@@ -31,6 +31,7 @@ class Asker(Teller):
     """Draws questions with a question word."""
 
     def wh_question(self) -> tuple[Twin, str]:
+        """Draw a question with a question word, and its mark."""
         ask = self.weigh(
             [
                 (4, self._ask_circumstance),

@@ -11,16 +11,20 @@ from typing import NamedTuple
 
 from transformer_jax.data.generated.phrasebook.lexicon import CONTRACTIONS
 
-CLOSING = (".", "?", ",", "'s")  # tokens that lean on the word before them
+CLOSING = (".", "?", ",", "'s")  # tokens without a space before them
 
 
 class Leaf(NamedTuple):
+    """A word with its label; words of both sides that share a link are aligned."""
+
     label: str
     word: str
     links: tuple[object, ...]
 
 
 class Branch(NamedTuple):
+    """A constituent over its children."""
+
     label: str
     children: tuple["Leaf | Branch", ...]
 
@@ -138,10 +142,10 @@ def _leaves(tree: Branch) -> list[Leaf]:
 def _contracted(leaves: list[Leaf]) -> list[Leaf | None]:
     spelled: list[Leaf | None] = [*leaves]
     for i, (left, right) in enumerate(pairwise(leaves)):
-        if left.label == "PREP" and right.label in ("DET", "PRON"):
-            if fused := CONTRACTIONS.get((left.word, right.word)):
-                links = left.links + right.links
-                spelled[i : i + 2] = [Leaf("PREP", fused, links), None]
+        fused = CONTRACTIONS.get((left.word, right.word))
+        if fused and left.label == "PREP" and right.label in ("DET", "PRON"):
+            links = left.links + right.links
+            spelled[i : i + 2] = [Leaf("PREP", fused, links), None]
     return spelled
 
 

@@ -1,13 +1,13 @@
 """The sentences of the treebank: a random grammar over the lexicon.
 
-What could hang in two places is drawn only where the words decide; where nothing would,
-it always hangs low, at the last phrase that can take it.
+A phrase that could attach to two others is drawn only where the words decide; otherwise
+it always attaches low, to the last phrase that can take it.
 """
 
 from collections.abc import Sequence
-from random import Random
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from transformer_jax.data.generated.draws import Drawer
 from transformer_jax.data.generated.treebank.lexicon import (
     ACTIONS,
     ADJECTIVES,
@@ -39,32 +39,23 @@ from transformer_jax.data.generated.treebank.lexicon import (
 )
 from transformer_jax.data.trees import WORD, Tree
 
-T = TypeVar("T")
-DEEP = 2  # phrases in phrases from which on there are no clauses
-LOW = 3  # and from which on there is nothing at all
+DEEP = 2  # the depth from which on phrases contain no clauses
+LOW = 3  # and from which on they contain no other phrases
 
 
 class Nominal(NamedTuple):
-    """A noun phrase with what is agreed with, and asked for, by the rest."""
+    """A noun phrase with its number, for agreement, and the kind of its noun."""
 
     tree: Tree
     plural: bool
     kind: str
 
 
-class Speaker:
-    """Draws sentences."""
-
-    def __init__(self, random: Random):
-        self._random = random.random  # the one method that no Python version changes
-
-    def chance(self, probability: float) -> bool:
-        return self._random() < probability
-
-    def pick(self, options: Sequence[T]) -> T:
-        return options[int(self._random() * len(options))]
+class Speaker(Drawer):
+    """Draws sentences as trees."""
 
     def sentence(self) -> Tree:
+        """Draw a sentence with its full stop or question mark."""
         draw = self._random()
         if draw < 0.10:
             return self.question()
@@ -82,6 +73,7 @@ class Speaker:
         return _phrase("S", *self.clause(0).children, ".")
 
     def question(self) -> Tree:
+        """Draw a question: yes or no, who, where, when, why or which."""
         tense, subject = self.pick((PAST, PRESENT)), self.subject(DEEP)
         do = "did" if tense == PAST else ("does", "do")[subject.plural]
         draw = self._random()
@@ -103,6 +95,7 @@ class Speaker:
         return _phrase("SBARQ", asked, rest, "?")
 
     def existential(self) -> Tree:
+        """Draw "There is a cat in the garden." or the like."""
         kind = self.pick(("person", "animal", "thing", "vehicle"))
         thing = self.plain(kind, (("a",), ("some", "many", "two")))
         place = _phrase("PP", "in", self.nominal("place").tree)
@@ -112,6 +105,7 @@ class Speaker:
         return _phrase("S", there, _phrase("VP", be, thing), ".")
 
     def clause(self, depth: int) -> Tree:
+        """Draw a subject with its predicate, or a passive."""
         if self.chance(0.1):
             return self.passive(depth)
         subject = self.subject(depth)
@@ -122,6 +116,7 @@ class Speaker:
         return _phrase("S", subject.tree, *often, rest)
 
     def passive(self, depth: int) -> Tree:
+        """Draw "the cake was eaten by Anna" or the like."""
         verb = self.pick(SIMPLE)
         thing = self.nominal(self.pick(verb.kinds), depth + 1)
         by = _phrase("PP", "by", self.subject(DEEP, pronouns=False).tree)
@@ -132,7 +127,7 @@ class Speaker:
     # Verb phrases
 
     def predicate(self, plural: bool, depth: int) -> Tree:
-        """A finite verb phrase that agrees with its subject."""
+        """Draw a finite verb phrase that agrees with its subject."""
         draw = self._random()
         if draw < 0.12:
             return _phrase("VP", "will", self.verb_phrase(BASE, plural, depth))
@@ -152,6 +147,7 @@ class Speaker:
         return self.verb_phrase(tense, plural, depth)
 
     def state(self, tense: str, plural: bool) -> Tree:
+        """Draw how or where somebody is: very happy, in the garden, afraid of war."""
         be, quality = BE[tense][plural], self.pick(ADJECTIVES["person kin"].split())
         draw = self._random()
         if draw < 0.4:
@@ -165,6 +161,7 @@ class Speaker:
     def verb_phrase(
         self, tense: str, plural: bool, depth: int, extras: bool = True
     ) -> Tree:
+        """Draw a verb in a tense with its objects, and perhaps when or why."""
         draw = self._random()
         if draw < 0.18 and depth < DEEP:
             return self.with_clause(tense, plural, depth)
@@ -186,7 +183,7 @@ class Speaker:
     def acting(
         self, tense: str, plural: bool, depth: int, more: bool
     ) -> list[Tree | str]:
-        """A verb, its object and what else it takes; then nothing may hang lower."""
+        """Draw a verb, its object and what else it takes; no phrase attaches lower."""
         verb = self.pick(ACTIONS)
         preposition, kind = self.pick(verb.takes) if verb.takes else ("", "")
         if kind and (verb.base in ("put", "leave") or self.chance(0.6)):
@@ -201,6 +198,7 @@ class Speaker:
         return [verb.form(tense, plural), thing, *goal]
 
     def giving(self, tense: str, plural: bool) -> list[Tree | str]:
+        """Draw a verb with two objects, in either order."""
         verb = self.pick(VERBS_OF["dative"])
         whom = self.subject(LOW, pronouns=False).tree
         gift = self.nominal(self.pick(("thing", "text", "food")), LOW).tree
@@ -209,6 +207,7 @@ class Speaker:
         return [verb.form(tense, plural), gift, _phrase("PP", "to", whom)]
 
     def particle(self, tense: str, plural: bool) -> list[Tree | str]:
+        """Draw a verb with a particle, before or after its object."""
         verb = self.pick(VERBS_OF["particle"])
         thing = self.nominal(self.pick(("thing", "text", "food")), LOW).tree
         after = [_phrase("PRT", verb.particle), thing]
@@ -217,6 +216,7 @@ class Speaker:
         return [verb.form(tense, plural), *after]
 
     def with_clause(self, tense: str, plural: bool, depth: int) -> Tree:
+        """Draw a verb with a clause: says that …, wants to …, tells whom to …."""
         draw = self._random()
         if draw < 0.5:
             verb = self.pick(VERBS_OF["saying"])
@@ -231,7 +231,7 @@ class Speaker:
         return _phrase("VP", verb.form(tense, plural), whom.tree, _phrase("S", to))
 
     def extras(self, depth: int, wanted: bool) -> list[Tree]:
-        """What may end a verb phrase: when, or a clause that says why."""
+        """Draw the end of a verb phrase, if any: when, or a clause that says why."""
         draw = self._random() if wanted else 1.0
         if draw < 0.12:
             return [_phrase("NP", self.pick(WHEN))]
@@ -245,6 +245,7 @@ class Speaker:
     # Noun phrases
 
     def subject(self, depth: int, pronouns: bool = True) -> Nominal:
+        """Draw who acts: a pronoun, a name or a noun phrase."""
         draw = self._random()
         if draw < 0.2 and pronouns:
             they, _, plural = self.pick(PRONOUNS)
@@ -257,7 +258,7 @@ class Speaker:
         return self.nominal(self.pick(ANIMATE), depth)
 
     def nominal(self, kind: str, depth: int = LOW, barred: Takes = ()) -> Nominal:
-        """A noun phrase; `barred` after it is what belongs to the verb before it."""
+        """Draw a noun phrase; phrases of `barred` kinds would attach to the verb."""
         draw = self._random()
         options = [m for m in MODIFIERS_OF.get(kind, ()) if m not in barred]
         if draw < 0.12:
@@ -275,6 +276,7 @@ class Speaker:
         return self.plain(kind)
 
     def plain(self, kind: str, determiners: Sequence[Sequence[str]] = ()) -> Nominal:
+        """Draw a determiner and a noun, perhaps with an adjective."""
         options = determiners or DETERMINERS_OF.get(kind, DETERMINERS)
         plural = self.chance(0.35) and len(options) > 1
         before = [self.pick(options[plural])]
@@ -286,10 +288,11 @@ class Speaker:
         return Nominal(_phrase("NP", text), plural, kind)
 
     def noun(self, kind: str, plural: bool) -> str:
+        """Draw a noun of a kind."""
         return self.pick(NOUNS_OF[kind])[plural]
 
     def coordinated(self, kind: str, options: Sequence[tuple[str, str]]) -> Nominal:
-        """Things of a kind: the map of the king and the key, but … and the queen."""
+        """Join nouns of a kind: "the map of the king and the key" has one tree."""
         first = self.plain(kind)
         options = [option for option in options if option[1] != kind]
         if options and self.chance(0.3):
@@ -303,6 +306,7 @@ class Speaker:
     def modified(
         self, kind: str, depth: int, options: Sequence[tuple[str, str]], barred: Takes
     ) -> Nominal:
+        """Draw a noun with one or two phrases after it."""
         preposition, other = self.pick(options)
         head = self.plain(kind, THE if preposition == "of" else ())
         inner = self.plain(other)
@@ -318,7 +322,7 @@ class Speaker:
     def followed(
         self, head: Nominal, preposition: str, inner: Nominal, depth: int
     ) -> Nominal:
-        """Two nouns and a relative clause, which fits only one of them."""
+        """Join two nouns and a relative clause, which fits only one of them."""
         if self.chance(0.5):
             clause = self.relative(head, depth, inner)
             return _extended(head, _phrase("PP", preposition, inner.tree), clause)
@@ -328,7 +332,10 @@ class Speaker:
     def relative(
         self, thing: Nominal, depth: int, rival: Nominal | None = None
     ) -> Tree:
-        """A relative clause; a rival is told apart by who and which, or by the verb."""
+        """Draw a relative clause that fits a noun but not its rival.
+
+        The pronoun (who or which) or the number of the verb decides.
+        """
         animate, that = thing.kind in ANIMATE, [] if rival else ["that"]
         if rival and animate and rival.kind in ANIMATE:
             rest = self.verb_phrase(PRESENT, thing.plural, LOW, extras=False)
@@ -353,8 +360,8 @@ class Speaker:
 
 
 def _told_apart(first: Nominal, second: Nominal) -> bool:
-    """Whether words tell which of two nouns a relative clause belongs to."""
-    if not RELATED >= {first.kind, second.kind}:
+    """Return whether a relative clause can fit only one of two nouns."""
+    if not {first.kind, second.kind} <= RELATED:
         return False
     animate = [nominal.kind in ANIMATE for nominal in (first, second)]
     return animate[0] != animate[1] or (all(animate) and first.plural != second.plural)
@@ -365,7 +372,7 @@ def _extended(head: Nominal, *after: Tree) -> Nominal:
 
 
 def _phrase(label: str, *parts: Tree | str) -> Tree:
-    """A phrase of phrases and of texts, whose words get tags that say nothing."""
+    """Make a phrase of phrases and of texts, whose words get the tag XX."""
     children: list[Tree] = []
     for part in parts:
         if isinstance(part, Tree):

@@ -1,4 +1,4 @@
-"""The words of the treebank: what exists, what goes with what, how it inflects."""
+"""The words of the treebank, their inflection and which of them go together."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ NOUNS = {  # irregular plurals after a /
     "tool": "hammer wrench/wrenches screwdriver",
     "trait": "beard scarf/scarves mustache hat wig",
 }
-NAMES = "Maria John Anna Peter Clara Tom Julia Paul Emma Oscar Lucy Henry".split()
+NAMES = str.split("Maria John Anna Peter Clara Tom Julia Paul Emma Oscar Lucy Henry")
 ADJECTIVES = {
     "person kin": "old young tall famous clever happy tired brave poor rich kind",
     "animal": "old young black white hungry small fast",
@@ -100,8 +100,8 @@ VERBS = {
 }
 BE = {PAST: ("was", "were"), PRESENT: ("is", "are")}
 DETERMINERS = (
-    "the the the the a this that every my her his our".split(),
-    "the the the the these those some many two three my her our".split(),
+    str.split("the the the the a this that every my her his our"),
+    str.split("the the the the these those some many two three my her our"),
 )
 PRONOUNS = (("he", "him", 0), ("she", "her", 0), ("they", "them", 1), ("we", "us", 1))
 ANIMATE = ("person", "kin")
@@ -110,22 +110,27 @@ WHEN = ("yesterday", "last week", "every day", "this morning", "last summer")
 OFTEN = ("often", "never", "always", "sometimes", "rarely")
 CONJUNCTIONS = ("because", "while", "when", "before", "after", "although")
 THE = (["the"], ["the"])
-ONE = ("the the a this that every".split(),)
-MINE = ("my her his our".split(),)
+ONE = (["the", "the", "a", "this", "that", "every"],)
+MINE = (["my", "her", "his", "our"],)
 DETERMINERS_OF = {  # of one, and of several where there are several
     "person": (
-        "the the the the a a this that every".split(),
-        "the the the these those some many two three".split(),
+        ["the", "the", "the", "the", "a", "a", "this", "that", "every"],
+        ["the", "the", "the", "these", "those", "some", "many", "two", "three"],
     ),
-    "kin": ("the my her his our".split(), "the my her his our two".split()),
-    "place": ("the the the the a this that our".split(),),
-    "event": ("the the the a this that".split(), "the those two".split()),
+    "kin": (
+        ["the", "my", "her", "his", "our"],
+        ["the", "my", "her", "his", "our", "two"],
+    ),
+    "place": (["the", "the", "the", "the", "a", "this", "that", "our"],),
+    "event": (["the", "the", "the", "a", "this", "that"], ["the", "those", "two"]),
     "topping": ([""],),
     "trait": (["a"],),
-} | dict.fromkeys(("blade", "lens", "tool"), ("the the a my her his our".split(),))
+} | dict.fromkeys(("blade", "lens", "tool"), (str.split("the the a my her his our"),))
 
 
 class Verb(NamedTuple):
+    """A verb: its forms, the kinds of its object, and what may follow that."""
+
     base: str
     third: str
     past: str
@@ -135,6 +140,7 @@ class Verb(NamedTuple):
     takes: Takes = ()
 
     def form(self, tense: str, plural: bool) -> str:
+        """Return the form in a tense that agrees with the subject."""
         if tense == PRESENT:
             return self.base if plural else self.third
         return getattr(self, tense)

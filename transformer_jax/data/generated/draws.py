@@ -1,0 +1,42 @@
+"""Random draws of the generators, and the splits of what they draw."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from zlib import crc32
+
+T = TypeVar("T")
+
+
+class Drawer:
+    """Draws from options by `Random.random` alone, which no Python version changes."""
+
+    def __init__(self, random: Callable[[], float]):
+        self._random = random
+
+    def chance(self, probability: float) -> bool:
+        """Return true with a probability."""
+        return self._random() < probability
+
+    def pick(self, options: Sequence[T]) -> T:
+        """Draw an option; all are equally likely."""
+        return options[int(self._random() * len(options))]
+
+    def weigh(self, options: Sequence[tuple[int, T]]) -> T:
+        """Draw an option in proportion to the weight before it."""
+        mark = self._random() * sum(weight for weight, _ in options)
+        for weight, option in options:
+            mark -= weight
+            if mark < 0:
+                return option
+        return options[-1][1]
+
+
+def check_split(split: str, splits: Sequence[str]) -> None:
+    """Raise if there is no split of this name."""
+    if split not in splits:
+        raise ValueError(f"unknown split {split!r}: choose from {', '.join(splits)}")
+
+
+def split_of(text: str) -> str:
+    """Return the split of a text: by its hash, a tenth each is held out."""
+    return {0: "validation", 1: "test"}.get(crc32(text.encode()) % 10, "train")
