@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import logging
 import shutil
 import signal
 import types
@@ -128,7 +129,7 @@ def test_preempted_and_continued_ends_in_the_same_bits(
 
 
 def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
-    whole, tiny, tmp_path, monkeypatch, one_device, capsys
+    whole, tiny, tmp_path, monkeypatch, one_device, capsys, caplog
 ):
     loaded = config.load("quickstart", tiny(**SCORED))
     folder = tmp_path / "run"
@@ -145,8 +146,12 @@ def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 8, "kind": "tr')  # a line cut short
     monkeypatch.setattr(metrics.LogWindow, "add", add)
-    assert train.train(loaded, folder) == 0
+    with caplog.at_level(logging.DEBUG, "transformer_jax"):
+        assert train.train(loaded, folder) == 0
     assert "resumed    from step 6" in capsys.readouterr().out
+    assert f"restored   {folder / 'checkpoints' / '6'} (params" in caplog.text
+    assert "train      found in the cache: " in caplog.text
+    assert "compiled   the step for Shape(" in caplog.text
     assert end_of(folder) == whole
 
 
