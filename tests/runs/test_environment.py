@@ -13,4 +13,4 @@ def test_a_program_from_the_cache_is_noted_once(caplog):
     with caplog.at_level(logging.DEBUG, "transformer_jax"):
         jax.monitoring.record_event("/jax/compilation_cache/cache_hits")
         jax.monitoring.record_event("/jax/compilation_cache/tasks_using_cache")
-    assert caplog.text.count("programs   found one in the cache") == 1
+    assert caplog.text.count("program    found in the cache") == 1

@@ -50,7 +50,7 @@ def use_compile_cache() -> None:
 def _log_cache_hits() -> None:
     def note(event: str, **_: Any) -> None:
         if event == "/jax/compilation_cache/cache_hits":
-            logger.debug("programs   found one in the cache")
+            logger.debug("program    found in the cache")
 
     jax.monitoring.register_event_listener(note)
 

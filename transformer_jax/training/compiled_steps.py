@@ -56,8 +56,8 @@ class CompiledSteps:
             if traced is None:
                 traced = self.update.lower(self.state, self.abstract_batch(shape))
             program = traced.compile()
-        seconds = time.monotonic() - began
-        logger.debug("compiled   the step for %s in %.1f s", shape, seconds)
+        seconds, lengths = time.monotonic() - began, "/".join(map(str, shape.lengths))
+        logger.debug("compiled   %d×%s in %.1f s", shape.rows, lengths, seconds)
         return program
 
     def get(self, shape: Shape) -> Callable:
