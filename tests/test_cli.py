@@ -18,11 +18,14 @@ def logger():
 
 
 @pytest.mark.parametrize(("verbose", "shown"), [(False, ""), (True, "found it\n")])
-def test_warnings_go_to_stderr_and_more_only_if_asked(logger, verbose, shown, capsys):
+def test_messages_go_to_stderr_and_debug_ones_only_if_asked(
+    logger, verbose, shown, capsys
+):
     cli.show_messages(verbose)
     logging.getLogger("transformer_jax.runs").debug("found it")
-    logging.getLogger("transformer_jax.data").warning("100 %d")
-    assert capsys.readouterr() == ("", f"{shown}100 %d\n")
+    logging.getLogger("transformer_jax.data").info("100 %d")
+    logging.getLogger("transformer_jax").warning("odd")
+    assert capsys.readouterr() == ("", f"{shown}100 %d\nodd\n")
 
 
 SCRIPT = """

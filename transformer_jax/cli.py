@@ -66,9 +66,9 @@ def _spell_out(argv: Sequence[str]) -> list[str]:
 
 
 def show_messages(verbose: bool = False) -> None:
-    """Let the package's loggers write to stderr: warnings, and if verbose all."""
+    """Let the package's loggers write to stderr; debug messages only if verbose."""
     logger = logging.getLogger("transformer_jax")
-    logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
+    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
     logger.propagate = False  # absl's format is for developers
     logger.handlers = [PlainHandler("stderr")]
 

@@ -196,9 +196,8 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
     largest = run.feed.plan.largest
     with jax.set_mesh(run.mesh):
         compiled.start(run.update.lower(run.abstract, run.feed.abstract(largest)))
-        rehearse = compiled.get(largest)
-        state = run.init(jax.random.key(config.seed))
-        jax.block_until_ready(rehearse(state, run.feed.empty(largest)))
+        rehearse, key = compiled.get(largest), jax.random.key(config.seed)
+        jax.block_until_ready(rehearse(run.init(key), run.feed.empty(largest)))
     compiled.pop_wait_seconds()
 
     # The state: of the newest good checkpoint, or a new one.

@@ -41,9 +41,9 @@ class CompiledSteps:
         self._waited = 0.0  # seconds, since `pop_wait_seconds`
 
     def start(self, first: jax.stages.Lowered) -> None:
-        """Begin to compile all shapes in their order, of which the first is traced.
+        """Begin to compile all shapes in their order; the caller has traced the first.
 
-        Its caller traces it, as a thread would hide by whom the model is called.
+        So the traceback of an error in a model begins at the command, not in a thread.
         """
         for i, shape in enumerate(self.shapes):
             if shape not in self._ready:
