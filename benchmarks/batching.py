@@ -20,14 +20,14 @@ import tempfile
 import time
 import types
 from concurrent import futures
+from unittest import mock
 
-from transformer_jax import cli, sharding
+from transformer_jax import cli, sharding, train
 from transformer_jax import config as configs
 from transformer_jax.data.store import summary
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
-from transformer_jax.train import Trainer
 from transformer_jax.training import log as metrics
 from transformer_jax.training.prepare import prepare
 
@@ -35,6 +35,7 @@ GOES_ON = types.SimpleNamespace(requested=lambda step: False)  # nobody preempts
 
 
 def main() -> int:
+    """Compare the ways to batch, and print a table."""
     words, overrides = cli.split_overrides(sys.argv[1:])
     args = parse_arguments(words)
     signal.signal(signal.SIGTERM, stop)
@@ -55,6 +56,7 @@ def main() -> int:
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
+    """Read the command line, without its overrides."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -74,7 +76,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def find_ways(args: argparse.Namespace, overrides: dict) -> dict[str, dict[str, str]]:
-    """The overrides of each way, by its name; raises what cannot work."""
+    """Return the overrides of each way, by its name; raise what cannot work."""
     ways = {
         f"buckets of {n} shapes": {"data.batching": "buckets", "data.shapes": str(n)}
         for n in args.shapes
@@ -98,6 +100,7 @@ def find_ways(args: argparse.Namespace, overrides: dict) -> dict[str, dict[str, 
 
 
 def compare(args: argparse.Namespace, folder: pathlib.Path, ways: dict) -> int:
+    """Let the ways take turns, and print what each has taken."""
     load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
     print(f"folder     {folder}")
     print(f"machine    {os.cpu_count()} cores, load {load} (1, 5, 15 minutes)")
@@ -124,6 +127,7 @@ def compare(args: argparse.Namespace, folder: pathlib.Path, ways: dict) -> int:
 
 
 def print_table(steps: int, turns: dict[str, list[dict]]) -> None:
+    """Print the medians of each way, and their ratios to the first."""
     print(
         "\n| way to batch | padding, both sides | shapes | steps an epoch | tokens a "
         f"step | lost at the start, s | tokens/s, {steps} steps from cold | ratio | "
@@ -145,8 +149,9 @@ def print_table(steps: int, turns: dict[str, list[dict]]) -> None:
 
 
 def conclude(steps: int, turns: dict[str, list[dict]]) -> str:
-    """Which way is fastest for as many tokens as the first has in these steps, and from
-    how many on another is: seconds = lost at the start + tokens / steady rate."""
+    """Name the way that is fastest for the tokens that the first has in these steps,
+    and from how many on another is: seconds = lost at the start + tokens / steady rate.
+    """
     lost = {name: middle(found, "lost") for name, found in turns.items()}
     rate = {name: middle(found, "steady") for name, found in turns.items()}
     first, *_ = turns
@@ -163,24 +168,25 @@ def conclude(steps: int, turns: dict[str, list[dict]]) -> str:
 
 
 def middle(found: list[dict], key: str) -> float:
+    """Return the median of a measurement over the turns."""
     return statistics.median(turn[key] for turn in found)
 
 
 def apart(function, *arguments):
-    """What a function returns in a process of its own."""
+    """Call a function in a process of its own."""
     with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def stop(*_) -> None:
-    """Whoever stops this stops the way that is running too."""
+    """Stop the way that is running too."""
     for child in multiprocessing.active_children():
         child.kill()
     sys.exit("error: stopped")
 
 
 def prepare_data(spec: str, overrides: dict, folder: pathlib.Path) -> str:
-    """Fills the cache, so that preparing takes every way as long."""
+    """Fill the cache, so that preparing takes every way as long."""
     config = configs.load(spec, overrides)
     prepared = prepare(config, folders.Folder(folder), print)
     store = prepared.train.store
@@ -191,19 +197,18 @@ def prepare_data(spec: str, overrides: dict, folder: pathlib.Path) -> str:
     )
 
 
-class Training(Trainer):
-    """The training loop; it notes tokens and time instead of logging and evaluating."""
+class Clock(metrics.RunLog):
+    """A log of training that notes tokens and time, and writes nothing."""
 
-    def _log(self, window: metrics.LogWindow) -> None:
+    def write(self, window: metrics.LogWindow) -> None:
+        """Note the only window, which ends with the last step."""
         self.ended, self.tokens = time.monotonic(), window.tokens
         self.seconds = self.ended - window.began  # less waiting for what is compiled
 
-    def _evaluate(self, step: int) -> None:
-        return None
 
-
+@mock.patch.object(train, "validate", lambda *step: None)
 def measure(spec: str, overrides: dict, folder: pathlib.Path, steps: int) -> dict:
-    """One turn of a way: the same steps from a cold start, and again when compiled."""
+    """Take a turn of a way: the same steps from a cold start, and when compiled."""
     config = configs.load(spec, overrides)
     # The schedule stays the config's own, though only its first steps are taken.
     config.train.steps = config.log.every = steps
@@ -212,23 +217,23 @@ def measure(spec: str, overrides: dict, folder: pathlib.Path, steps: int) -> dic
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
     place = folders.Folder(folder)
     prepared = prepare(config, place, lambda line: None)
-    writer = metrics.RunLog(place.path, tensorboard=False, active=False)
+    clock = Clock(place.path, tensorboard=False, active=False)
     began = time.monotonic()
-    training = Training(config, prepared, place, writer, mesh)
-    training.saved.save = lambda *state: None
-    training.fit(GOES_ON)
-    cold = training.tokens / (training.ended - began)
-    for shape in training.programs.shapes:
-        training.programs.get(shape)
-    training.fit(GOES_ON)
-    training.close()
-    steady = training.tokens / training.seconds
-    plan = training.plan
+    run = train.build(config, place, mesh, prepared, clock)
+    run.saver.save = lambda *state: None
+    train.train_steps(run, GOES_ON)
+    cold = clock.tokens / (clock.ended - began)
+    for shape in run.compiled.shapes:
+        run.compiled.get(shape)
+    train.train_steps(run, GOES_ON)
+    run.close()
+    steady = clock.tokens / clock.seconds
+    plan = run.feed.plan
     return {
         "cold": cold,
         "steady": steady,
-        "lost": training.tokens / cold - training.tokens / steady,
-        "tokens": training.tokens,
+        "lost": clock.tokens / cold - clock.tokens / steady,
+        "tokens": clock.tokens,
         "padding": plan.padding_share(),
         "shapes": len(plan.shapes),
         "epoch": plan.steps_per_epoch,

@@ -53,6 +53,7 @@ main()
 
 
 def main() -> int:
+    """Let both sides take turns, and print what each has taken."""
     words, overrides = cli.split_overrides(sys.argv[1:])
     args = parse_arguments(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped"))
@@ -75,6 +76,7 @@ def main() -> int:
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
+    """Read the command line, without its overrides."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -98,7 +100,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def load(spec: str, overrides: dict[str, str]) -> ConfigDict:
-    """The config, if Joey NMT has such a model."""
+    """Load a config, if Joey NMT has such a model."""
     config = configs.load(spec, overrides)
     if config.task != "translation":
         raise UserError(f"{config.task} is not translation: name a config of that")
@@ -123,7 +125,7 @@ def load(spec: str, overrides: dict[str, str]) -> ConfigDict:
 
 
 def write_peer(config: ConfigDict, folder: pathlib.Path) -> str:
-    """Joey NMT's config, its text and its vocabulary; the path of the first."""
+    """Write Joey NMT's config, text and vocabulary; return the path of the first."""
     prepared = prepare(config, folders.Folder(folder / "prepared"), print)
     for split, records in {
         "train": prepared.train.records,
@@ -143,7 +145,7 @@ def write_peer(config: ConfigDict, folder: pathlib.Path) -> str:
 
 
 def describe_peer(config: ConfigDict, folder: pathlib.Path) -> dict:
-    """Joey NMT's settings for the same model."""
+    """Return Joey NMT's settings for the same model."""
 
     def side(name: str) -> dict:
         return {
@@ -196,6 +198,7 @@ def describe_peer(config: ConfigDict, folder: pathlib.Path) -> dict:
 def compare(
     args: argparse.Namespace, commands: dict, folder: pathlib.Path, steps: int
 ) -> None:
+    """Let both sides take turns, and print a table."""
     load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
     print(f"machine    {os.cpu_count()} cores, load {load} (1, 5, 15 minutes)")
     print("ours       once before, so that its programs are compiled", flush=True)
@@ -231,7 +234,7 @@ def compare(
 def turn(
     side: str, command: list[str], place: pathlib.Path, args: argparse.Namespace
 ) -> tuple[float, float]:
-    """Seconds an update, and target tokens a second, after the warm-up."""
+    """Return seconds an update, and target tokens a second, after the warm-up."""
     if side == "ours":
         command = [*command, "--workdir", str(place)]
     else:
@@ -260,7 +263,7 @@ def turn(
 
 
 def read(output, pattern: re.Pattern, last: int, lines: list[str]):
-    """(update, time, tokens a second) of each line of a log, up to the last update."""
+    """Yield (update, time, tokens a second) of each line of a log, up to the last."""
     for line in output:
         lines.append(line)
         if match := pattern.search(line):

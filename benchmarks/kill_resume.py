@@ -55,7 +55,7 @@ class Kill:
 
 @dataclasses.dataclass
 class Timeline:
-    """How the undisturbed run went; times in seconds."""
+    """The course of the undisturbed run; times in seconds."""
 
     steps: int
     epoch_steps: int
@@ -77,30 +77,30 @@ class Training:
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
+        """Start the command, or start it again."""
         self._metrics = self._metrics_file()
-        environment = {**os.environ, "TRANSFORMER_JAX_CACHE": str(self.cache)}
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 self.command,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env={**os.environ, "TRANSFORMER_JAX_CACHE": str(self.cache)},
                 start_new_session=True,
             )
 
     def stop(self) -> None:
-        """SIGKILL to the process and all that it started: nothing can be tidied up."""
+        """Send SIGKILL to all processes of the run: nothing can be tidied up."""
         if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
     def wait_until(self, true) -> None:
-        """Returns when `true()`, or when the process has ended."""
+        """Return when `true()`, or when the process has ended."""
         while self.process.poll() is None and not true():
             time.sleep(POLL)
 
     def resumed(self) -> bool:
-        """Whether this start has cut the metrics back, which replaces their file."""
+        """Return whether this start has cut back, thus replaced, the metrics."""
         return self._metrics_file() != self._metrics
 
     def _metrics_file(self) -> int:
@@ -108,25 +108,28 @@ class Training:
         return path.stat().st_ino if path.exists() else 0
 
     def saving(self) -> str:
-        """The checkpoint that is being written, if one is."""
+        """Name the checkpoint that is being written, if one is."""
         names = [p.name for p in self.checkpoints.glob("*") if PARTIAL in p.name]
         return names[0].split(".")[0] if names else ""
 
     def step(self) -> int:
-        """The last step that left a trace."""
+        """Return the last step that left a trace."""
         saved = [int(p.name) for p in self.checkpoints.glob("*") if p.name.isdigit()]
         return max([0, *saved, *(e["step"] for e in self.entries())])
 
     def entries(self) -> list[dict]:
+        """Read the run's metrics."""
         return metrics.read_entries(self.workdir / "metrics.jsonl")
 
     def failure(self) -> str:
+        """Show how the process ended, and its last lines."""
         lines = self.log.read_text(errors="replace").splitlines()[-20:]
         code = self.process.returncode
         return "\n".join([f"the run ended with exit code {code}:", *lines])
 
 
 def main() -> int:
+    """Train undisturbed and under kills, and compare; exit code 0 if equal."""
     args, overrides = parse_arguments()
     # Whoever stops this stops the training too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped"))
@@ -156,8 +159,7 @@ def main() -> int:
         reference.stop()
         killed.stop()
     print()
-    equal = compare(reference, killed)
-    if not equal:
+    if not compare(reference, killed):
         print(f"DIFFERENT (both runs are kept in {folder})")
         return 1
     print("EQUAL")
@@ -170,6 +172,7 @@ def main() -> int:
 
 
 def parse_arguments() -> tuple[argparse.Namespace, dict[str, str]]:
+    """Read the command line, and the overrides of the config."""
     words, overrides = cli.split_overrides(sys.argv[1:])
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -190,7 +193,7 @@ def parse_arguments() -> tuple[argparse.Namespace, dict[str, str]]:
 
 
 def run_undisturbed(training: Training) -> Timeline:
-    """Trains to the end; notes when entries appeared."""
+    """Train to the end, and note when log entries appear."""
     began = time.monotonic()
     seen: list[tuple[int, float]] = []
     training.start()
@@ -221,7 +224,7 @@ def run_undisturbed(training: Training) -> Timeline:
 
 
 def plan_kills(count: int, timeline: Timeline, chance: random.Random) -> list[Kill]:
-    """Random moments, in the order in which a run passes them.
+    """Draw random moments, in the order in which a run passes them.
 
     One is a save and one lies in the second epoch; with more, one comes before the
     first log entry, one after the last step, and of the rest every other is a save.
@@ -245,7 +248,7 @@ def plan_kills(count: int, timeline: Timeline, chance: random.Random) -> list[Ki
 def run_disturbed(
     training: Training, plan: list[Kill], timeline: Timeline
 ) -> list[Kill]:
-    """Starts, kills and starts again, until the run is done."""
+    """Start, kill and start again, until the run is done."""
     print("\n| kill | moment | seconds | last trace | epoch | in a save | cache |")
     print("|---|---|---|---|---|---|---|", flush=True)
     kills: list[Kill] = []
@@ -276,7 +279,7 @@ def run_disturbed(
 
 
 def strike(training: Training, kill: Kill) -> bool:
-    """Waits for a kill's moment; False if the run ended before it."""
+    """Wait for a kill's moment and kill; return False if the run ended before it."""
     if kill.kind != "start":
         training.wait_until(training.resumed)
     if kill.kind == "save":
@@ -290,7 +293,7 @@ def strike(training: Training, kill: Kill) -> bool:
 
 
 def find_missed(count: int, kills: list[Kill]) -> list[str]:
-    """What this run was to show, and did not."""
+    """List what this run was to show, and did not."""
     missed = []
     if len(kills) < count:
         missed.append(f"only {len(kills)} of {count} kills struck")
@@ -302,7 +305,7 @@ def find_missed(count: int, kills: list[Kill]) -> list[str]:
 
 
 def compare(reference: Training, killed: Training) -> bool:
-    """Prints a line for each thing that must be the same; whether all of it is."""
+    """Print a line for each thing that must be the same; return whether all are."""
     results = {}
     both = (reference, killed)
     first, second = (digests(one.workdir) for one in both)
@@ -330,7 +333,7 @@ def compare(reference: Training, killed: Training) -> bool:
 
 
 def digests(workdir: pathlib.Path) -> dict[str, str]:
-    """SHA-256 of all that the last checkpoint holds, and of the averaged parameters."""
+    """Hash all that the last checkpoint holds, and the averaged parameters."""
     run = runs.load(workdir, weights="average")
     optimizer = optim.make_optimizer(run.config)
 
@@ -338,12 +341,7 @@ def digests(workdir: pathlib.Path) -> dict[str, str]:
         params = run.task.objective.init(key)
         return TrainState(jnp.int32(0), params, optimizer.init(params), key)
 
-    abstract = jax.eval_shape(init, jax.random.key(0))
-    like = jax.tree.map(
-        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-        abstract,
-        sharding.shardings(abstract, run.mesh),
-    )
+    like = sharding.abstract(jax.eval_shape(init, jax.random.key(0)), run.mesh)
     saved = Checkpoints(run.folder.checkpoints)
     state = saved.restore(saved.steps()[-1], like)
     saved.close()
@@ -357,7 +355,7 @@ def digests(workdir: pathlib.Path) -> dict[str, str]:
 
 
 def digest(tree) -> str:
-    """SHA-256 over the path, dtype, shape and bytes of every leaf."""
+    """Hash the path, dtype, shape and bytes of every leaf."""
     found = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.asarray(leaf)
@@ -368,7 +366,7 @@ def digest(tree) -> str:
 
 
 def find_interrupted(training: Training) -> set[int]:
-    """Steps whose log entry covers less than its window, as a resume lies within it."""
+    """Return the steps whose log window is cut short, as a resume lies within it."""
     config = json.loads((training.workdir / "config.json").read_text())
     every = config["log"]["every"]
     found = re.findall(r"^resumed +from step ([\d,]+)", training.log.read_text(), re.M)
@@ -379,7 +377,7 @@ def find_interrupted(training: Training) -> set[int]:
 def metric_differences(
     first: list[dict], second: list[dict], interrupted: set[int]
 ) -> list[str]:
-    """Lines about entries that are missing, come twice, or hold other numbers."""
+    """List entries that are missing, come twice, or hold other numbers."""
     lines = []
     names = [[(e["kind"], e["step"]) for e in entries] for entries in (first, second)]
     for name in sorted({*names[0], *names[1]}):

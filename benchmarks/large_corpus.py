@@ -36,6 +36,7 @@ LANGUAGES = {"aa": ("bdfgklmnprst", "aeiou"), "bb": ("chjqvwxz", "áéíóúy")}
 
 
 def main() -> int:
+    """Generate a corpus, and print what each part of a training's start takes."""
     words, overrides = cli.split_overrides(sys.argv[1:])
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -58,7 +59,7 @@ def main() -> int:
 
 
 def make_config(folder: pathlib.Path) -> dict[str, str]:
-    """What differs from the config; nothing gets in the way of a training's start."""
+    """Return the overrides; nothing gets in the way of a training's start."""
     changes = {"data.source": "text", "data.folder": str(folder)}
     for split in ("train", "validation"):
         changes[f"data.{split}_source"] = f"{split}.aa"
@@ -68,6 +69,7 @@ def make_config(folder: pathlib.Path) -> dict[str, str]:
 
 
 def measure(args: argparse.Namespace, folder: pathlib.Path, config: dict) -> int:
+    """Measure each part in a process of its own, and print the tables."""
     print(f"folder     {folder}, {shutil.disk_usage(folder).free / 1e9:.0f} GB free")
     load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
     print(f"machine    {os.cpu_count()} cores, load {load} (1, 5, 15 minutes)")
@@ -97,10 +99,12 @@ def measure(args: argparse.Namespace, folder: pathlib.Path, config: dict) -> int
 
 
 def say(line: str) -> None:
+    """Print a line at once."""
     print(f"           {line}", flush=True)
 
 
 def print_table(header: str, rows: list[list]) -> None:
+    """Print a table in Markdown."""
     print(f"\n| {header} |\n|{'---|' * len(header.split('|'))}")
     for row in rows:
         print(f"| {' | '.join(map(str, row))} |")
@@ -108,21 +112,21 @@ def print_table(header: str, rows: list[list]) -> None:
 
 
 def apart(function, *arguments):
-    """What a function returns in a process of its own."""
+    """Call a function in a process of its own."""
     # A child's ru_maxrss begins with its parent's: this process must stay small.
     with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def stop(*_) -> None:
-    """Whoever stops this stops the part that is running too."""
+    """Stop the part that is running too."""
     for child in multiprocessing.active_children():
         child.kill()
     sys.exit("error: stopped")
 
 
 def generate(folder: pathlib.Path, pairs: int, seed: int) -> str:
-    """Writes sentences of phrases that both languages have, drawn by Zipf's law."""
+    """Write sentences of phrases that both languages have, drawn by Zipf's law."""
     began, random = time.monotonic(), np.random.default_rng(seed)
     counts = random.integers(1, 6, PHRASES)
     members = draw(random, WORDS, counts.sum())
@@ -146,7 +150,7 @@ def generate(folder: pathlib.Path, pairs: int, seed: int) -> str:
 
 
 def phrase(random, consonants, vowels, members, counts) -> np.ndarray:
-    """The phrases of a language; an eighth of them repeat their first word."""
+    """Draw the phrases of a language; an eighth of them repeat their first word."""
     syllables = np.array([c + v for c in consonants for v in vowels])
     drawn = syllables[random.integers(len(syllables), size=(WORDS, 4))]
     words = ["".join(parts)[: random.integers(2, 9)] for parts in drawn]
@@ -156,13 +160,13 @@ def phrase(random, consonants, vowels, members, counts) -> np.ndarray:
 
 
 def draw(random: np.random.Generator, kinds: int, size: int) -> np.ndarray:
-    """Numbers below `kinds`, the small ones more often (Zipf, Mandelbrot)."""
+    """Draw numbers below `kinds`, the small ones more often (Zipf, Mandelbrot)."""
     shares = np.cumsum(1 / (np.arange(kinds) + 10))
     return np.searchsorted(shares, random.random(size) * shares[-1])
 
 
 def prepare_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
-    """(what, seconds, peak memory so far) of each part of `prepare()`."""
+    """Return (what, seconds, peak memory so far) of each part of `prepare()`."""
     from transformer_jax import config as configs
     from transformer_jax import tasks
     from transformer_jax.data.sources import Source
@@ -195,7 +199,7 @@ def prepare_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
 
 
 def plan_timed(config: dict, folder: pathlib.Path, kind: str) -> tuple:
-    """(row of the table, seconds, GB) of a plan with its first epoch."""
+    """Return (row of the table, seconds, GB) of a plan with its first epoch."""
     from transformer_jax import config as configs
     from transformer_jax.runs import run
     from transformer_jax.training import prepare
@@ -216,7 +220,7 @@ def plan_timed(config: dict, folder: pathlib.Path, kind: str) -> tuple:
 
 
 def start(config: dict, folder: pathlib.Path, cache: str) -> list:
-    """The row of a training of two steps, on stores that exist."""
+    """Train two steps on stores that exist; return the row of the table."""
     compiled = folder / "cache" / "compiled"
     if cache == "cold":
         shutil.rmtree(compiled, ignore_errors=True)
@@ -243,7 +247,7 @@ def start(config: dict, folder: pathlib.Path, cache: str) -> list:
 
 
 def peak(usage: resource.struct_rusage | None = None) -> float:
-    """The most memory that a process ever had, in GB; without `usage`, of this one."""
+    """Return the most memory in GB that a process had; without `usage`, this one."""
     most = (usage or resource.getrusage(resource.RUSAGE_SELF)).ru_maxrss
     return most * (1 if sys.platform == "darwin" else 1024) / 1e9  # macOS: bytes
 

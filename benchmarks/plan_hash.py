@@ -28,8 +28,9 @@ import numpy as np
 from transformer_jax import cli, sharding
 from transformer_jax import config as configs
 from transformer_jax.runs import folder as folders
-from transformer_jax.train import Trainer, prepare_together
 from transformer_jax.training import log as metrics
+from transformer_jax.training.feed import Feed
+from transformer_jax.training.prepare import make_plan, prepare_together
 
 SAMPLED = {"tokenizer.kind": "bpe", "tokenizer.sampling": "0.1"}
 BATCHINGS = ("buckets", "packed")
@@ -38,6 +39,7 @@ Hashes = list[tuple[str, int]]  # of each batch; and how many samples were too l
 
 
 def main() -> int:
+    """Compare the batches of several numbers of processes; exit code 0 if equal."""
     words, given = cli.split_overrides(sys.argv[1:])
     args = parse_arguments(words)
     overrides = {**SAMPLED, **given}
@@ -66,6 +68,7 @@ def main() -> int:
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
+    """Read the command line, without its overrides."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -80,7 +83,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def compare(args: argparse.Namespace, folder: pathlib.Path, overrides: dict) -> bool:
-    """Prints a row for each count and beginning; whether all have the same batches."""
+    """Print a row for each count and beginning; return whether all batches agree."""
     expected: dict[str, Hashes] = {}
     different, half = [], args.batches // 2
     for count in args.processes:
@@ -109,7 +112,7 @@ def compare(args: argparse.Namespace, folder: pathlib.Path, overrides: dict) -> 
 
 
 def find_difference(found: Hashes, wanted: Hashes, begin: int) -> str:
-    """The first batch that is not as it should be, in words; empty if all are."""
+    """Name the first batch that is not as it should be; empty if all are."""
     for number, (batch, other) in enumerate(zip(found, wanted, strict=True), begin):
         if batch[0] == DISAGREE:
             return f"batch {number}, {DISAGREE}"
@@ -119,7 +122,7 @@ def find_difference(found: Hashes, wanted: Hashes, begin: int) -> str:
 
 
 def run_processes(args, place: pathlib.Path, overrides: dict, count, begin) -> None:
-    """Starts the processes of one cluster, and waits until all have written."""
+    """Start the processes of one cluster, and wait until all have written."""
     place.mkdir(exist_ok=True)
     # As in launch/two_processes.sh.
     environment = {**os.environ, "TRANSFORMER_JAX_CACHE": str(place / "cache")}
@@ -154,23 +157,24 @@ def run_processes(args, place: pathlib.Path, overrides: dict, count, begin) -> N
 
 
 def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
-    """One of the processes: writes what its devices get of each batch."""
+    """Write what this process's devices get of each batch."""
     place = pathlib.Path(args.parts)
     sharding.connect()
-    number, trainers = jax.process_index(), {}
+    number, feeds = jax.process_index(), {}
     for batching in BATCHINGS:
         config = configs.load(args.config, {**overrides, "data.batching": batching})
         folder = folders.Folder(place / batching)
         writer = metrics.RunLog(folder.path, tensorboard=False, active=number == 0)
         mesh = sharding.make_mesh(config.mesh)
         prepared = prepare_together(config, folder, writer)
-        trainers[batching] = Trainer(config, prepared, folder, writer, mesh)
+        planned = make_plan(config, prepared.task, prepared.train)
+        feeds[batching] = Feed(prepared.task, prepared.train.store, planned, mesh)
     # From here on nobody waits for anybody.
-    for batching, trainer in trainers.items():
+    for batching, feed in feeds.items():
         with (place / f"{batching}-{number}").open("wb") as file:
-            pickle.dump(trainer.plan.steps_per_epoch, file)
+            pickle.dump(feed.plan.steps_per_epoch, file)
             for step in range(args.begin, args.batches):
-                arrays, _, kept = trainer._make_batch(step)
+                arrays, _, kept = feed.place(step)
                 shards = {
                     name: [
                         (s.index[0], np.asarray(s.data)) for s in a.addressable_shards
@@ -179,13 +183,12 @@ def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
                 }
                 shapes = {name: a.shape for name, a in arrays.items()}
                 pickle.dump((step, kept, shapes, shards), file)
-        trainer.close()
 
 
 def join(
     place: pathlib.Path, batching: str, count: int, steps: range
 ) -> tuple[int, Hashes]:
-    """Steps an epoch, and the hash of each global batch of what the processes wrote."""
+    """Return the steps an epoch, and the hash of each batch that was written."""
     paths = [place / f"{batching}-{i}" for i in range(count)]
     hashes = []
     with contextlib.ExitStack() as stack:
@@ -219,6 +222,7 @@ def join(
 
 
 def digest(hashes: Hashes) -> str:
+    """Hash the hashes of several batches."""
     text = "".join(f"{hashed} {kept}\n" for hashed, kept in hashes)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -43,6 +43,7 @@ ENOUGH = 30  # pairs of tokens that a mean is taken of, at least
 
 
 def main() -> int:
+    """Run a part of the comparison."""
     args = parse_arguments()
     environment.use_compile_cache()
     args.show(args)
@@ -50,6 +51,7 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -78,6 +80,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def numbers(text: str) -> tuple[int, ...]:
+    """Read numbers between commas."""
     return tuple(int(n) for n in text.split(","))
 
 
@@ -85,6 +88,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def draw_reach(args: argparse.Namespace) -> None:
+    """Draw and print how far back gradients reach in each run."""
     curves = {}
     for path in args.runs:
         run = transformer_jax.load(path)
@@ -105,7 +109,7 @@ def draw_reach(args: argparse.Namespace) -> None:
 
 
 def reach(run: Run, records: Sequence[dict]) -> list[float]:
-    """The mean gradient norm 1, 2, … words back, as far as there are enough pairs.
+    """Return the mean gradient norm 1, 2, … words back, as far as pairs suffice.
 
     Between token s of a source of S tokens and token t of the output S - s + t tokens
     are read: so many steps of a recurrence that reads one way and does not attend.
@@ -123,7 +127,7 @@ def reach(run: Run, records: Sequence[dict]) -> list[float]:
 
 
 def gradient_norms(module: nn.Module) -> Callable:
-    """params, source, target → |∂ log p(target_t) / ∂ embedding of source_s| [T, S]."""
+    """Return params, source, target → |∂ log p(target_t) / ∂ embedding_s| [T, S]."""
 
     def log_probs(nudge, params, source, target):
         def embed(method, args, kwargs, context):
@@ -152,6 +156,7 @@ def gradient_norms(module: nn.Module) -> Callable:
 
 
 def pad(tokens: Sequence[int]) -> jax.Array:
+    """Pad tokens to one of few lengths, as a batch of one row."""
     row = np.zeros((1, pad_length(len(tokens))), np.int32)
     row[0, : len(tokens)] = tokens
     return jnp.asarray(row)
@@ -161,6 +166,7 @@ def pad(tokens: Sequence[int]) -> jax.Array:
 
 
 def print_speed(args: argparse.Namespace) -> None:
+    """Print the tokens a second of each side, at each length."""
     sides = {name: Side(spec) for name, spec in SIDES.items()}
     print(", ".join(f"{n}: {side.size:,} parameters" for n, side in sides.items()))
     print(f"| length | {', tokens/s | '.join(sides)}, tokens/s | ratio |")
@@ -210,6 +216,7 @@ class Side:
         )
 
     def seconds(self, batch: dict, steps: int) -> float:
+        """Time so many steps."""
         began = time.monotonic()
         for _ in range(steps):
             self.state, _ = self.update(self.state, batch)
@@ -218,7 +225,7 @@ class Side:
 
 
 def make_batch(rows: int, length: int) -> dict[str, jax.Array]:
-    """Random sentences of one length, without padding."""
+    """Draw random sentences of one length, without padding."""
     random, most = np.random.default_rng(length), 2000
     return {
         side: jnp.asarray(random.integers(FIRST_ID, most, (rows, length)), jnp.int32)
@@ -230,6 +237,7 @@ def make_batch(rows: int, length: int) -> dict[str, jax.Array]:
 
 
 def print_scores(args: argparse.Namespace) -> None:
+    """Print the scores of each run."""
     print(f"| run | BLEU up to {args.words} words | BLEU above |\n|---|---|---|")
     for path in args.runs:
         run = transformer_jax.load(path)
@@ -241,6 +249,7 @@ def print_scores(args: argparse.Namespace) -> None:
 
 
 def bleu(run: Run, records: Sequence[dict]) -> str:
+    """Score a run's answers to these records."""
     if not records:
         return "none"
     replies = run.replies([record["source"] for record in records])

@@ -37,6 +37,7 @@ SENTENCES, SHAPES, BATCH_TOKENS = 29_000, 6, 2900
 
 
 def main() -> int:
+    """Let both sides take turns, and print what each has taken."""
     args = parse_arguments()
     if args.side:
         print(json.dumps(measure(args.side, args.steps, args.seed)))
@@ -57,6 +58,7 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -68,6 +70,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_side(side: str, args: argparse.Namespace, cache: str) -> dict:
+    """Measure a side in a process of its own."""
     command = [sys.executable, __file__, "--side", side]
     command += ["--steps", str(args.steps), "--seed", str(args.seed)]
     environment = {**os.environ, "TRANSFORMER_JAX_CACHE": cache}
@@ -77,11 +80,8 @@ def run_side(side: str, args: argparse.Namespace, cache: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# What both sides are given
-
-
 def make_plan(seed: int) -> Buckets:
-    """Batches over lengths like those of Multi30k in subword pieces."""
+    """Plan batches of lengths like those of Multi30k in subword pieces."""
     random = np.random.default_rng(seed)
     sigma = np.sqrt(np.log(1 + (5 / 15) ** 2))  # mean 15, standard deviation 5
     target = random.lognormal(np.log(15) - sigma**2 / 2, sigma, SENTENCES)
@@ -91,7 +91,7 @@ def make_plan(seed: int) -> Buckets:
 
 
 def make_batch(plan: Buckets, step: int, seed: int) -> dict[str, np.ndarray]:
-    """Random ids in the places that the plan says hold a token."""
+    """Draw random ids for the places that the plan says hold a token."""
     planned = plan.batch(step)
     random = np.random.default_rng([seed, step])
     batch = {}
@@ -108,7 +108,7 @@ def make_batch(plan: Buckets, step: int, seed: int) -> dict[str, np.ndarray]:
 
 
 def rehearsals(plan: Buckets, seed: int) -> list[dict[str, np.ndarray]]:
-    """One batch of each shape."""
+    """Make one batch of each shape."""
     first = {}
     for step, planned in enumerate(plan.epoch(0)):
         first.setdefault(planned.shape, step)
@@ -116,7 +116,7 @@ def rehearsals(plan: Buckets, seed: int) -> list[dict[str, np.ndarray]]:
 
 
 def measure(side: str, steps: int, seed: int) -> dict:
-    """One turn of a side: warmed up in every shape, then timed."""
+    """Take a turn of a side: warm up in every shape, then time it."""
     began = time.monotonic()
     train, finish, versions = {"ours": our_training, "torch": torch_training}[side]()
     plan = make_plan(seed)
@@ -145,11 +145,8 @@ def measure(side: str, steps: int, seed: int) -> dict:
     }
 
 
-# Ours
-
-
 def our_training() -> tuple[Callable, Callable, str]:
-    """train(batch), finish() → (loss, gradient norm) of the last one."""
+    """Return train(batch), finish() → (loss, gradient norm), and the versions."""
     import jax
     import jax.numpy as jnp
 
@@ -211,7 +208,7 @@ def our_training() -> tuple[Callable, Callable, str]:
 
 
 def our_config(config):
-    """The base config in the sizes of this comparison."""
+    """Set the sizes of this comparison in the base config."""
     changes = {
         "d_model": D_MODEL,
         "d_ff": D_FF,
@@ -229,11 +226,8 @@ def our_config(config):
     return config
 
 
-# Theirs
-
-
 def torch_training() -> tuple[Callable, Callable, str]:
-    """The same of torch.nn.Transformer, eager, as its documentation uses it."""
+    """Return the same of torch.nn.Transformer, eager, as its documentation uses it."""
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -307,11 +301,8 @@ def torch_training() -> tuple[Callable, Callable, str]:
     return train, lambda: (last[0], last[1]), f"torch {torch.__version__}"
 
 
-# The machine and the verdict
-
-
 def busy_seconds() -> float | None:
-    """Processor time that all have used since the machine started, its host too."""
+    """Read the processor time used since the machine started, its host's too."""
     try:
         line = pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:]
     except OSError:
@@ -322,6 +313,7 @@ def busy_seconds() -> float | None:
 
 
 def describe_machine() -> None:
+    """Print the machine and its load."""
     name = platform.processor() or platform.machine()
     cpuinfo = pathlib.Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -333,6 +325,7 @@ def describe_machine() -> None:
 
 
 def describe_batches(args: argparse.Namespace) -> None:
+    """Print the batches that both sides get."""
     plan = make_plan(args.seed)
     batches = [plan.batch(step) for step in range(args.steps)]
     tokens = [int(plan.lengths[b.examples[b.examples >= 0], 1].sum()) for b in batches]
@@ -349,6 +342,7 @@ def describe_batches(args: argparse.Namespace) -> None:
 
 
 def print_round(number: int, results: dict[str, dict]) -> None:
+    """Print the row of a round."""
     if number == 1:
         print("versions  ", ", ".join(results[side]["versions"] for side in SIDES))
         print("\n| round | ours, tokens/s | torch, tokens/s | ratio | others used |"
@@ -370,11 +364,12 @@ def print_round(number: int, results: dict[str, dict]) -> None:
 
 
 def is_busy(results: dict[str, dict]) -> bool:
+    """Return whether other processes used the machine in a round."""
     return any((results[side]["others"] or 0.0) > BUSY for side in SIDES)
 
 
 def conclude(rows: list[tuple[int, dict]]) -> int:
-    """The medians; exit code 1 if the machine was too busy for them to be fair."""
+    """Print the medians; exit code 1 if the machine was too busy to be fair."""
     quiet = [results for _, results in rows if not is_busy(results)]
     fair = len(quiet) >= min(3, len(rows))
     used = quiet if fair else [results for _, results in rows]

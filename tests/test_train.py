@@ -1,7 +1,10 @@
 """Training: one device or eight, killed or not, the same run."""
 
+import functools
 import hashlib
 import json
+import logging
+import re
 import shutil
 import signal
 import types
@@ -35,13 +38,13 @@ def digest(tree) -> str:
     return sha.hexdigest()
 
 
-def make_trainer(overrides, folder, mesh):
+def build(overrides, folder, mesh):
     loaded = config.load("quickstart", overrides)
     place = folders.Folder(folder)
     place.adopt(loaded, accept_changes=False)
-    writer = metrics.RunLog(place.path, False, True)
-    prepared = train.prepare_together(loaded, place, writer)
-    return train.Trainer(loaded, prepared, place, writer, mesh)
+    log = metrics.RunLog(place.path, False, True)
+    prepared = train.prepare_together(loaded, place, log)
+    return train.build(loaded, place, mesh, prepared, log)
 
 
 def end_of(folder):
@@ -127,7 +130,7 @@ def test_preempted_and_continued_ends_in_the_same_bits(
 
 
 def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
-    whole, tiny, tmp_path, monkeypatch, one_device, capsys
+    whole, tiny, tmp_path, monkeypatch, one_device, capsys, caplog
 ):
     loaded = config.load("quickstart", tiny(**SCORED))
     folder = tmp_path / "run"
@@ -144,8 +147,12 @@ def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 8, "kind": "tr')  # a line cut short
     monkeypatch.setattr(metrics.LogWindow, "add", add)
-    assert train.train(loaded, folder) == 0
+    with caplog.at_level(logging.DEBUG, "transformer_jax"):
+        assert train.train(loaded, folder) == 0
     assert "resumed    from step 6" in capsys.readouterr().out
+    assert f"restored   {folder / 'checkpoints' / '6'} (params" in caplog.text
+    assert "train      found in the cache: " in caplog.text
+    assert re.search(r"compiled   \d+×\d+/\d+ in [\d.]+ s", caplog.text)
     assert end_of(folder) == whole
 
 
@@ -243,10 +250,10 @@ def test_a_run_killed_while_it_scored_does_not_score_twice(
 
 
 def test_more_answers_than_validation_examples_are_all_of_them(tiny, tmp_path):
-    trainer = make_trainer(tiny(), tmp_path, sharding.local_mesh())
-    params = trainer.init(jax.random.key(0)).params
-    options = runs.decode_options(trainer.config)
-    _, lines = trainer.validation.free_running(params, options, limit=999)
+    run = build(tiny(), tmp_path, sharding.local_mesh())
+    params = run.init(jax.random.key(0)).params
+    options = runs.decode_options(run.config)
+    _, lines = run.validation.free_running(params, options, limit=999)
     assert len(lines) == 13
 
 
@@ -254,8 +261,8 @@ def test_answers_in_training_are_of_the_whole_validation_split(
     tiny, tmp_path, monkeypatch
 ):
     overrides = tiny(eval__answers=3, eval__samples=2)
-    trainer = make_trainer(overrides, tmp_path, sharding.local_mesh())
-    trainer.state = trainer.init(jax.random.key(0))
+    run = build(overrides, tmp_path, sharding.local_mesh())
+    state = run.init(jax.random.key(0))
     said, echoes = [], []
 
     def echo(task, params, mesh, records, options, progress):
@@ -263,9 +270,9 @@ def test_answers_in_training_are_of_the_whole_validation_split(
         return [types.SimpleNamespace(text=text) for text in echoes]
 
     monkeypatch.setattr(evaluators, "answer_all", echo)
-    monkeypatch.setattr(trainer.writer, "say", said.append)
-    trainer._evaluate(trainer.config.eval.every)
-    records = trainer.validation.records
+    monkeypatch.setattr(run.log, "say", said.append)
+    train.validate(run, run.config.eval.every, state)
+    records = run.validation.records
     assert echoes == [records[i]["source"] for i in (2, 6, 10)]  # of 13
     shown = {word: [line[13:] for line in said if line.startswith(f"  {word}")]
              for word in ("source", "answer")}  # fmt: skip
@@ -273,8 +280,8 @@ def test_answers_in_training_are_of_the_whole_validation_split(
 
 
 def test_the_examples_of_each_tag_are_scored_apart_too(tiny, tmp_path, monkeypatch):
-    trainer = make_trainer(tiny(eval__samples=0), tmp_path, sharding.local_mesh())
-    trainer.state = trainer.init(jax.random.key(0))
+    run = build(tiny(eval__samples=0), tmp_path, sharding.local_mesh())
+    state = run.init(jax.random.key(0))
     pairs = [{"source": "um gato", "target": f"a cat reads book {i}"} for i in range(4)]
     parts = [Generated(lambda: pairs, "four"), Generated(lambda: pairs[:3], "three")]
     said = []
@@ -284,17 +291,17 @@ def test_the_examples_of_each_tag_are_scored_apart_too(tiny, tmp_path, monkeypat
         return [types.SimpleNamespace(text=text) for text in texts]
 
     monkeypatch.setattr(evaluators, "answer_all", half_right)
-    monkeypatch.setattr(trainer.writer, "say", said.append)
-    trainer.validation.records = Concatenation(parts, tags=["<2en>", "<2de>"])
-    scores, _ = trainer.validation.free_running(None, None)
+    monkeypatch.setattr(run.log, "say", said.append)
+    run.validation.records = Concatenation(parts, tags=["<2en>", "<2de>"])
+    scores, _ = run.validation.free_running(None, None)
     found = scores["groups"]
     assert found["<2en>"]["bleu"] == pytest.approx(100) and found["<2de>"]["bleu"] == 0
     assert 0 < scores["bleu"] < 100
     assert [found[tag]["examples"] for tag in ("<2de>", "<2en>")] == [3, 4]
-    trainer._evaluate(trainer.config.eval.every)
+    train.validate(run, run.config.eval.every, state)
     assert "  <2en>: BLEU = 100.00 " in "\n".join(said)
-    trainer.validation.records = Concatenation(parts, tags=["<2en>", "<2en>"])
-    assert "groups" not in trainer.validation.free_running(None, None)[0]
+    run.validation.records = Concatenation(parts, tags=["<2en>", "<2en>"])
+    assert "groups" not in run.validation.free_running(None, None)[0]
 
 
 @pytest.mark.parametrize(
@@ -414,42 +421,38 @@ def curve(tiny):
     """Losses of 20 steps with dropout, of words too, on a mesh."""
     done = {}
 
-    def run(mesh, folder):
+    def losses_of(mesh, folder):
         if mesh not in done:
             overrides = tiny(data__length_multiple=2, model__dropout_words=0.1)
-            trainer = make_trainer(overrides, folder / str(len(done)), mesh)
+            run = build(overrides, folder / str(len(done)), mesh)
             found = []
             with jax.set_mesh(mesh):
-                trainer.state = trainer.init(jax.random.key(0))
-                for step in range(20):
-                    batch, *_ = trainer._make_batch(step)
-                    trainer.state, out = trainer.update(trainer.state, batch)
+                state = run.init(jax.random.key(0))
+                for i in range(20):
+                    state, out = run.update(state, run.feed.place(i).arrays)
                     found.append(float(out["sums"].loss / out["sums"].weight))
-            trainer.close()
-            done[mesh] = found, trainer.state.params
+            run.close()
+            done[mesh] = found, state.params
         return done[mesh]
 
-    return run
+    return losses_of
 
 
 def test_micro_batches_add_up_to_the_batch(tiny, tmp_path, one_device, monkeypatch):
     """As they are, and with the logits of each made in parts."""
-    trainer = make_trainer(tiny(), tmp_path, sharding.local_mesh())
-    params = trainer.init(jax.random.key(0)).params
-    batch, *_ = trainer._make_batch(0)
+    run = build(tiny(), tmp_path, sharding.local_mesh())
+    params = run.init(jax.random.key(0)).params
+    batch = run.feed.place(0).arrays
     counts = (np.asarray(batch["target"]) != 0).sum(1)
     assert len(set(counts)) > 1  # of unequal lengths
 
     def loss(params, part, key):
-        return trainer.task.objective.loss(params, part, None)
+        return run.task.objective.loss(params, part, None)
 
     def compiled(micro_batches):
-        def accumulate(params, batch):
-            return losses.accumulate(
-                loss, params, batch, jax.random.key(1), micro_batches
-            )
-
-        return jax.jit(accumulate).lower(params, batch).compile()
+        gradient = losses.gradient(loss, micro_batches)
+        fixed = functools.partial(gradient, key=jax.random.key(1))
+        return jax.jit(fixed).lower(params, batch).compile()
 
     whole = compiled(1)
     one, four = whole(params, batch), compiled(4)(params, batch)
@@ -475,15 +478,15 @@ def test_sigterm_asks_for_a_stop_and_is_given_back(one_device):
 
 
 def test_every_validation_example_counts_exactly_once(tiny, tmp_path):
-    trainer = make_trainer(tiny(), tmp_path, sharding.local_mesh())
-    params = trainer.init(jax.random.key(0)).params
-    validation = trainer.validation
+    run = build(tiny(), tmp_path, sharding.local_mesh())
+    params = run.init(jax.random.key(0)).params
+    validation = run.validation
     got = validation.teacher_forced(params)
     every = np.arange(len(validation.store))
     columns = validation.store.take(every)
     batch = Batch(Shape(len(every), (60, 60)), every[:, None])
-    sums = jax.jit(trainer.task.objective.loss)(
-        params, trainer.task.data.collate(columns, batch)
+    sums = jax.jit(run.task.objective.loss)(
+        params, run.task.data.collate(columns, batch)
     )
     assert sums.weight == columns["target"].lengths.sum()
     assert got["nll"] == pytest.approx(float(sums.nll / sums.weight), rel=1e-5)

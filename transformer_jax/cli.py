@@ -1,15 +1,18 @@
-"""The shell around every entry point: flags, config overrides, exit codes.
+"""Run a command: flags, config overrides, messages, exit codes.
 
 0 done · 1 some lines failed · 2 the user's mistake · 75 preempted and saved. A user's
-mistake is shown in plain words, never with a traceback.
+mistake is shown in plain words, never with a traceback. With -v the package's loggers
+write to stderr what they do.
 """
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import IO
 
-from absl import app, flags, logging
+from absl import app, flags
+from absl import logging as absl_logging
 
 from transformer_jax.errors import UserError, nearest
 
@@ -19,11 +22,11 @@ WEIGHTS = ("average", "best", "last", "ema")  # of a run: which of them answer
 
 
 def run(main: Callable[[dict[str, str]], int | None]) -> None:
-    """Parses the command line and exits with what `main(overrides)` returns."""
+    """Parse the command line, and exit with what `main(overrides)` returns."""
     overrides: dict[str, str] = {}
 
     def parse(argv: Sequence[str]) -> list[str]:
-        rest, found = split_overrides(argv)
+        rest, found = split_overrides(_spell_out(argv))
         overrides.update(found)
         try:
             left = flags.FLAGS(rest)
@@ -31,6 +34,7 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
             fail(str(error).replace("\n", " "))
         if len(left) > 1:
             fail(f"unexpected argument {left[1]!r}: options are given as --name=value")
+        show_messages(flags.FLAGS.verbose)
         return left
 
     def call(_: Sequence[str]) -> int | None:
@@ -44,12 +48,50 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
         except KeyboardInterrupt:
             return 130
 
-    logging.set_verbosity(logging.ERROR)  # the libraries' remarks are for developers
+    flags.DEFINE_bool(
+        "verbose", False, "Say more on stderr; short: -v.", module_name=sys.argv[0]
+    )
+    # The libraries' remarks are for developers.
+    absl_logging.set_verbosity(absl_logging.ERROR)
     app.run(call, flags_parser=parse)
 
 
+def _spell_out(argv: Sequence[str]) -> list[str]:
+    """Replace a bare -v, as to absl it is its own --verbosity and wants a number."""
+    following = [*argv[1:], ""]
+    return [
+        "--verbose" if word == "-v" and not number.lstrip("-").isdigit() else word
+        for word, number in zip(argv, following, strict=True)
+    ]
+
+
+def show_messages(verbose: bool = False) -> None:
+    """Let the package's loggers write to stderr; debug messages only if verbose."""
+    logger = logging.getLogger("transformer_jax")
+    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+    logger.propagate = False  # absl's format is for developers
+    logger.handlers = [PlainHandler("stderr")]
+
+
+class PlainHandler(logging.Handler):
+    """Write messages without time and level to sys.stdout or sys.stderr.
+
+    The stream is looked up for each message: notebooks and tests replace it.
+    """
+
+    def __init__(self, stream: str):
+        super().__init__()
+        self.stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a message; a reader that has gone away is the caller's affair."""
+        stream = getattr(sys, self.stream)
+        stream.write(self.format(record) + "\n")
+        stream.flush()
+
+
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Takes `--config.key=value` and `--config.key value` out of a command line."""
+    """Take `--config.key=value` and `--config.key value` out of a command line."""
     rest, found, words = [], {}, iter(argv)
     for word in words:
         name = word.lstrip("-")
@@ -62,33 +104,39 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def require(name: str, value: str, meaning: str) -> None:
+    """Refuse an empty flag."""
     if not value:
         raise UserError(f"--{name} is missing: {meaning}")
 
 
 def fail(*problems: str) -> None:
+    """Show a user's mistakes on stderr, and exit."""
     for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
+        sys.stderr.write(f"error: {problem}\n")
     sys.exit(USER_MISTAKE)
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a flag's value that is not one of the choices, and name the nearest."""
     if value not in choices:
         hint = nearest(value, choices)
         raise UserError(f"--{name}={value}: choose {' | '.join(choices)}.{hint}")
 
 
 def define_weights() -> None:
+    """Define --weights."""
     choices = " | ".join(WEIGHTS)
     flags.DEFINE_string("weights", "", f"{choices} (default: the run's).")
 
 
 def check_weights(asked: str) -> None:
+    """Refuse a value of --weights that no run has."""
     if asked:
         check_choice("weights", asked, WEIGHTS)
 
 
 def open_file(path: str, mode: str, **how: str) -> IO:
+    """Open a file that the user has named."""
     try:
         return open(path, mode, **how)
     except OSError as error:
@@ -96,7 +144,7 @@ def open_file(path: str, mode: str, **how: str) -> IO:
 
 
 def refuse_overrides(overrides: dict[str, str]) -> None:
-    """A run is used with the config it was trained with."""
+    """Refuse overrides where a run is used with the config it was trained with."""
     if overrides:
         key = next(iter(overrides))
         raise UserError(
@@ -105,33 +153,36 @@ def refuse_overrides(overrides: dict[str, str]) -> None:
 
 
 def is_terminal() -> bool:
+    """Return whether stderr is a terminal, where a bar can be redrawn."""
     return sys.stderr.isatty()
 
 
 class Bar:
-    """One line on a terminal, redrawn in place; silent where there is none."""
+    """A line on a terminal, redrawn in place; nothing where there is none."""
 
     def __init__(self, shown: bool):
         self.shown = shown
         self._drawn = 0.0
 
     def show(self, done: int, total: int, text: str = "") -> None:
+        """Draw the bar, unless it was drawn a moment ago."""
         if not self.shown or time.monotonic() - self._drawn < 0.2:
             return
         self._drawn = time.monotonic()
         filled = 30 * done // max(total, 1)
         bar = "█" * filled + "·" * (30 - filled)
-        print(
-            f"\r\x1b[K{bar} {done}/{total} {text}", end="", file=sys.stderr, flush=True
-        )
+        sys.stderr.write(f"\r\x1b[K{bar} {done}/{total} {text}")
+        sys.stderr.flush()
 
     def clear(self) -> None:
+        """Take the bar off the terminal."""
         if self.shown and self._drawn:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def duration(seconds: float) -> str:
-    """'52 s', '7 min 05 s', '3 h 20 min'."""
+    """Write seconds as '52 s', '7 min 05 s' or '3 h 20 min'."""
     seconds = int(round(seconds))
     if seconds < 60:
         return f"{seconds} s"

@@ -159,28 +159,30 @@ def split_rows(x: Array, parts: int) -> Array:
     return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
-def accumulate(
-    loss: Callable, params: Any, batch: dict, key: Array, micro_batches: int
-) -> tuple[Any, Sums]:
-    """Return the gradients of the summed loss, and the sums, over all micro-batches."""
+def gradient(loss: Callable, micro_batches: int = 1) -> Callable:
+    """Return (params, batch, key) → (gradients of the summed loss, its sums).
 
-    def part_of(params, part, key):
+    Several micro-batches are the parts of a batch, one after another: they need less
+    memory, and add up to the gradients of the whole.
+    """
+
+    def loss_and_sums(params, part, key):
         sums = loss(params, part, key)
         return sums.loss, sums
 
-    grad = jax.grad(part_of, has_aux=True)
-    if micro_batches == 1:
-        return grad(params, batch, key)
-    parts = jax.tree.map(lambda x: split_rows(x, micro_batches), batch)
+    grad = jax.grad(loss_and_sums, has_aux=True)
 
-    def add(total, i_part):
-        i, part = i_part
-        return jax.tree.map(
-            jnp.add, total, grad(params, part, jax.random.fold_in(key, i))
-        ), None
+    def accumulate(params, batch, key):
+        def add(total, i_part):
+            i, part = i_part
+            found = grad(params, part, jax.random.fold_in(key, i))
+            return jax.tree.map(jnp.add, total, found), None
 
-    zero = (jax.tree.map(jnp.zeros_like, params), Sums(*jnp.zeros(4)))
-    return jax.lax.scan(add, zero, (jnp.arange(micro_batches), parts))[0]
+        parts = jax.tree.map(lambda x: split_rows(x, micro_batches), batch)
+        zero = (jax.tree.map(jnp.zeros_like, params), Sums(*jnp.zeros(4)))
+        return jax.lax.scan(add, zero, (jnp.arange(micro_batches), parts))[0]
+
+    return grad if micro_batches == 1 else accumulate
 
 
 def _entropy(smoothing: float, share: float) -> float:

@@ -1,0 +1,1 @@
+"""Read and write run directories: their files, checkpoints, bundles and lock."""

@@ -1,4 +1,4 @@
-"""Checkpoints: Orbax behind one small door, with retention and checksums of our own.
+"""Save and restore a training's state by Orbax, with our own retention and checksums.
 
 Saving is asynchronous and atomic: a step's folder appears under its name only when
 whole. Orbax alone would delete the resume point when it keeps the best, and would
@@ -23,6 +23,8 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer_jax.errors import UserError
 from transformer_jax.sharding import path_name
+
+logger = logging.getLogger(__name__)
 
 CHECKSUMS = "checksums.json"
 
@@ -86,17 +88,18 @@ class Checkpoints:
         return self._opened
 
     def steps(self) -> list[int]:
-        """Whole checkpoints, oldest first. An empty folder with a number is none."""
+        """List the whole checkpoints, oldest first; an empty folder is none."""
         found = self.folder.glob("[0-9]*/_CHECKPOINT_METADATA")
         return sorted(int(f.parent.name) for f in found if f.parent.name.isdigit())
 
     def best_step(self) -> int | None:
+        """Return the step of the best score; None if none was scored."""
         scores = {s: self._manager.metrics(s) for s in self.steps()}
         ranked = [(m["score"], -s) for s, m in scores.items() if m]
         return -max(ranked)[1] if ranked else None
 
     def save(self, step: int, state: TrainState, score: float | None = None) -> None:
-        """Begins to save; a score that is not finite never ranks."""
+        """Begin to save a state; a score that is not finite never ranks."""
         rest = {"step": state.step, "opt_state": state.opt_state, "key": state.key}
         items = {"params": state.params, "rest": rest}
         if state.ema is not None:
@@ -104,6 +107,7 @@ class Checkpoints:
         self._save(step, items, score)
 
     def save_params(self, step: int, params: Any) -> None:
+        """Begin to save parameters without the rest of a state."""
         self._save(step, {"params": params}, None)
 
     def _save(self, step: int, items: dict[str, Any], score: float | None) -> None:
@@ -117,10 +121,11 @@ class Checkpoints:
             metrics={"score": score} if rankable else None,
             force=True,
         )
+        logger.debug("saving     %s", self.folder / str(step))
         self._unsigned = step
 
     def wait(self) -> None:
-        """Blocks until what was saved is whole, and signs it."""
+        """Wait until what was saved is whole, and sign it."""
         if self._opened is None:
             return
         self._manager.wait_until_finished()
@@ -133,14 +138,14 @@ class Checkpoints:
         self._unsigned = None
 
     def sign_if_whole(self) -> None:
-        """Signs what was saved once it is whole, without waiting for it."""
+        """Sign what was saved if it is whole by now, without waiting for it."""
         if self._unsigned is not None and not self._manager.is_saving_in_progress():
             self.wait()
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """The state at a step, placed as `like` (abstract arrays with shardings).
+        """Restore the state at a step, placed as `like` (abstract, with shardings).
 
-        A mean that is asked for since it was saved begins with its parameters.
+        A running mean that is wanted only since then begins with the parameters.
         """
         rest = {"step": like.step, "opt_state": like.opt_state, "key": like.key}
         wanted = {"params": like.params, "rest": rest}
@@ -153,7 +158,7 @@ class Checkpoints:
         return state
 
     def restore_params(self, step: int, like: Any, name: str = "params") -> Any:
-        """The parameters, or (`ema`) their running mean."""
+        """Restore the parameters, or (`ema`) their running mean."""
         return self._restore(step, {name: like})[name]
 
     def _restore(self, step: int, items: dict[str, Any]) -> dict[str, Any]:
@@ -178,15 +183,16 @@ class Checkpoints:
         except Exception as error:  # Orbax raises many kinds, pages long: keep one line
             line = str(error).strip().split("\n")[0][:200]
             raise Damaged(f"{folder} cannot be restored: {line}") from error
+        logger.debug("restored   %s (%s)", folder, ", ".join(items))
         return {name: found[name] for name in items}
 
     def _find_difference(self, step: int, items: dict[str, Any]) -> str:
-        """The first array that has another shape than is asked for, in words."""
+        """Name the first array that has another shape than is asked for."""
         handler = ocp.StandardCheckpointHandler()
         for item, like in items.items():
             try:
                 stored = handler.metadata(self._manager.directory / str(step) / item)
-            except Exception:  # damage, which to restore it will tell
+            except Exception:  # any damage: restoring it will say of which kind
                 return ""
             found, wanted = _shapes(stored.tree), _shapes(like)
             for name in [*wanted, *found]:
@@ -196,7 +202,7 @@ class Checkpoints:
         return ""
 
     def set_aside(self, step: int) -> pathlib.Path:
-        """Moves a damaged checkpoint out of the way of the one that replaces it."""
+        """Move a damaged checkpoint out of the way of the one that replaces it."""
         self.close()  # a manager remembers the steps that it found
         aside = self.folder.parent / "damaged" / f"{self.folder.name}-{step}"
         if jax.process_index() == 0:
@@ -206,6 +212,7 @@ class Checkpoints:
         return aside
 
     def close(self) -> None:
+        """Finish what is being saved, and let go of the folder."""
         if self._opened is not None:
             self.wait()
             self._manager.close()
@@ -215,9 +222,9 @@ class Checkpoints:
 def restore_newest(
     places: Sequence[Checkpoints], like: TrainState
 ) -> tuple[int, TrainState, list[str]] | None:
-    """(step, state, what was passed over) of the newest good checkpoint.
+    """Restore the newest good checkpoint: (step, state, what was passed over).
 
-    What is damaged is kept, but moved away: its step will be saved again.
+    What is damaged is kept, but moved away, as its step will be saved again.
     """
     found = sorted(((s, p) for p in places for s in p.steps()), key=lambda f: -f[0])
     damaged: list[str] = []
@@ -239,7 +246,7 @@ def restore_newest(
 
 
 def average(checkpoints: Checkpoints, steps: Sequence[int], like: Any) -> Any:
-    """The mean of the parameters at several steps (the paper averages the last 5)."""
+    """Return the mean of the parameters at several steps (the paper takes 5)."""
     add = jax.jit(lambda a, b: jax.tree.map(lambda x, y: x + y, a, b), donate_argnums=0)
     total = checkpoints.restore_params(steps[0], like)
     for step in steps[1:]:
@@ -253,7 +260,7 @@ def _score(metrics: dict[str, float]) -> float:
 
 
 def _shapes(tree: Any) -> dict[str, Any]:
-    """The shape of each leaf, and of each node without any, by its path."""
+    """Return the shape of each leaf, and of each node without any, by its path."""
 
     def shape(leaf):
         kind = getattr(leaf, "dtype", None)
@@ -278,7 +285,7 @@ def _checksums(folder: pathlib.Path) -> dict[str, str]:
 
 
 def _changed_files(folder: pathlib.Path) -> list[str]:
-    """Files that are not what they were; none if the process died before it signed."""
+    """List files that have changed; none if the process died before it signed."""
     try:
         expected = json.loads((folder / CHECKSUMS).read_text())
     except FileNotFoundError:

@@ -1,21 +1,26 @@
-"""What a run ran with: versions, devices, the compile cache."""
+"""Note what a run ran with, and keep the programs that it compiled."""
 
+import functools
 import hashlib
+import logging
 import os
 import pathlib
 import platform
 import subprocess
 import sys
 from importlib import metadata
+from typing import Any
 
 import jax
 
 import transformer_jax
 from transformer_jax.data import cache
 
+logger = logging.getLogger(__name__)
+
 
 def versions() -> dict[str, str]:
-    """What a run ran with, and on what."""
+    """Return the versions of the packages, the devices and the host."""
     found = {"transformer_jax": transformer_jax.__version__}
     if commit := _commit():
         found["commit"] = commit
@@ -31,16 +36,27 @@ def versions() -> dict[str, str]:
 
 
 def use_compile_cache() -> None:
-    """Compiles each program once per machine; a cache that fails never stops a run."""
+    """Compile each program once per machine; a cache that fails never stops a run."""
     machine = f"jaxlib-{metadata.version('jaxlib')}-py{sys.version_info[1]}"
     folder = cache.folder() / "compiled" / machine / _cpu_name()
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    logger.debug("programs   are kept in %s", folder)
+    _log_cache_hits()
+
+
+@functools.cache  # once a process, as JAX has no way to remove a listener
+def _log_cache_hits() -> None:
+    def note(event: str, **_: Any) -> None:
+        if event == "/jax/compilation_cache/cache_hits":
+            logger.debug("program    found in the cache")
+
+    jax.monitoring.register_event_listener(note)
 
 
 def _commit() -> str | None:
-    """The checkout's commit, with "-dirty" where files differ; none if installed."""
+    """Return the checkout's commit, "-dirty" where files differ; none if installed."""
     checkout = pathlib.Path(transformer_jax.__file__).parents[1]
     if not (checkout / ".git").exists():
         return None
@@ -60,7 +76,7 @@ def _cpu_model() -> str:
 
 
 def _cpu_name() -> str:
-    """Programs compiled for one CPU may not run on another that shares the disk."""
+    """Name the CPU: what is compiled for one may not run on another of the cluster."""
     lines = "".join(sorted(set(_cpu_lines()))) or platform.machine()
     return hashlib.sha256(lines.encode()).hexdigest()[:12]
 

@@ -1,4 +1,4 @@
-"""The names inside a run directory."""
+"""Name, read and write the files of a run directory."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from transformer_jax.runs.environment import versions
 
 
 class Folder:
-    """The names inside a run directory; a file is written whole or not at all."""
+    """A run directory by its names; a file is written whole or not at all."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
@@ -23,6 +23,7 @@ class Folder:
         self.preempted = self.path / "preempted"
 
     def read(self, name: str) -> Any | None:
+        """Read a JSON file; None if there is none."""
         try:
             return json.loads((self.path / name).read_text())
         except FileNotFoundError:
@@ -31,18 +32,20 @@ class Folder:
             raise UserError(f"{self.path / name} is damaged: {error}") from None
 
     def write(self, name: str, content: Any) -> None:
+        """Write a JSON file."""
         self.path.mkdir(parents=True, exist_ok=True)
         temporary = self.path / f".{name}.tmp"
         temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         temporary.replace(self.path / name)
 
     def add_scores(self, name: str, scores: dict) -> None:
+        """Put the scores of a split into scores.json, beside those of the others."""
         self.write("scores.json", {**(self.read("scores.json") or {}), name: scores})
 
     def adopt(
         self, config: ConfigDict, accept_changes: bool, write: bool = True
     ) -> None:
-        """Makes this the config's run, or sees that it may be continued with it.
+        """Make this the config's run, or check that the config may continue it.
 
         A run keeps the config that it has until `note_start`.
         """
@@ -59,12 +62,12 @@ class Folder:
                 )
 
     def note_start(self, config: ConfigDict) -> None:
-        """Notes the config, with which the run goes on, and what it runs with."""
+        """Write down the config that the run goes on with, and what it runs with."""
         self.write("config.json", _plain(config))
         self.write("versions.json", self._versions())
 
     def _versions(self) -> dict[str, Any]:
-        """What this start runs with, and whatever else earlier ones ran with."""
+        """Return what this start runs with, and what earlier ones did if it differs."""
         now, before = versions(), self.read("versions.json") or {}
         earlier = before.pop("earlier", [])
         if before and before != now:
@@ -72,7 +75,7 @@ class Folder:
         return {**now, "earlier": earlier} if earlier else now
 
     def adopt_data(self, ledger: dict[str, Any], write: bool = True) -> None:
-        """Notes what the run's data are, or sees that they are still the same."""
+        """Write down what the run's data are, or check that they are the same."""
         old, name = self.read("ledger.json"), "train"
         if old is not None and old[name]["store"] != ledger[name]["store"]:
             raise UserError(
@@ -85,6 +88,7 @@ class Folder:
             self.write("ledger.json", ledger)
 
     def config(self) -> ConfigDict:
+        """Read the run's config, with the defaults of keys that are newer than it."""
         stored = self.read("config.json")
         if stored is None:
             what = "holds no run" if self.path.is_dir() else "does not exist"

@@ -1,4 +1,4 @@
-"""One training at a time in a run directory: a lock that dies with its process."""
+"""Lock a run directory against a second training; the lock dies with its process."""
 
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ FILE = ".lock"  # stays: if it were removed, two processes could lock two files
 
 @contextlib.contextmanager
 def alone(folder: pathlib.Path) -> Iterator[None]:
-    """Process 0 holds a run's lock; all of a second training are refused."""
+    """Hold a run's lock in process 0; refuse all processes of a second training."""
     with contextlib.ExitStack() as stack:
         trained = ""
         if jax.process_index() == 0:

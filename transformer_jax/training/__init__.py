@@ -1,0 +1,1 @@
+"""Train: prepare the data, feed, compile, evaluate, log, and stop when asked to."""

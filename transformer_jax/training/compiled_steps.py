@@ -1,9 +1,10 @@
-"""The training step, compiled for every shape of the plan before it is needed.
+"""Compile the training step for every shape of the plan before it is needed.
 
 Compiling takes seconds a shape. The largest comes first, so that what does not fit in
-memory fails at once; the others are compiled by threads while training has begun.
+memory fails at once; threads compile the others while training has begun.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,39 +15,63 @@ import jax
 
 from transformer_jax.data.batches import Shape
 
+logger = logging.getLogger(__name__)
+
 
 class CompiledSteps:
-    """`get(shape)` is the compiled step of a shape; it waits if it must."""
+    """A jitted step `update(state, batch)`, compiled for each shape of batch.
 
-    def __init__(self, step: Any, state: Any, shapes: Sequence[Shape], mesh: Any):
-        """`step(state, batch)` is a jitted function, `state` an abstract one."""
-        self.step, self.state, self.shapes, self.mesh = step, state, shapes, mesh
+    `state` and `abstract_batch(shape)` are the abstract arguments to compile for.
+    """
+
+    def __init__(
+        self,
+        update: Any,
+        state: Any,
+        abstract_batch: Callable[[Shape], Any],
+        shapes: Sequence[Shape],
+        mesh: Any,
+    ):
+        self.update, self.state, self.abstract_batch = update, state, abstract_batch
+        self.shapes, self.mesh = list(dict.fromkeys(shapes)), mesh
         # Several processes must compile in one order: they agree on choices by it.
         alone = jax.process_count() == 1
         self._threads = ThreadPoolExecutor(os.cpu_count() if alone else 1, "compile")
         self._ready: dict[Shape, Future] = {}
-        self.waited = 0.0  # seconds, since `pop_wait_seconds`
+        self._waited = 0.0  # seconds, since `pop_wait_seconds`
 
-    def compile(self, abstract_batch: Callable[[Shape], Any]) -> None:
-        """Begins to compile all shapes, in their order."""
+    def start(self, first: jax.stages.Lowered) -> None:
+        """Begin to compile all shapes in their order; the caller has traced the first.
 
-        def work(shape):
-            with jax.set_mesh(self.mesh):
-                return self.step.lower(self.state, abstract_batch(shape)).compile()
-
-        for shape in self.shapes:
+        So the traceback of an error in a model begins at the command, not in a thread.
+        """
+        for i, shape in enumerate(self.shapes):
             if shape not in self._ready:
-                self._ready[shape] = self._threads.submit(work, shape)
+                traced = None if i else first
+                self._ready[shape] = self._threads.submit(self._compile, shape, traced)
+
+    def _compile(self, shape: Shape, traced: jax.stages.Lowered | None) -> Callable:
+        began = time.monotonic()
+        with jax.set_mesh(self.mesh):
+            if traced is None:
+                traced = self.update.lower(self.state, self.abstract_batch(shape))
+            program = traced.compile()
+        seconds, lengths = time.monotonic() - began, "/".join(map(str, shape.lengths))
+        logger.debug("compiled   %d×%s in %.1f s", shape.rows, lengths, seconds)
+        return program
 
     def get(self, shape: Shape) -> Callable:
+        """Return the compiled step of a shape, when there is one."""
         began = time.monotonic()
         program = self._ready[shape].result()
-        self.waited += time.monotonic() - began
+        self._waited += time.monotonic() - began
         return program
 
     def pop_wait_seconds(self) -> float:
-        waited, self.waited = self.waited, 0.0
+        """Return how long `get` has waited since this was last called."""
+        waited, self._waited = self._waited, 0.0
         return waited
 
     def close(self) -> None:
+        """Drop what is not yet being compiled."""
         self._threads.shutdown(wait=False, cancel_futures=True)

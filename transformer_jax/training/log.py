@@ -1,7 +1,8 @@
-"""What is measured in training, and where it is written: the log, metrics.jsonl,
-TensorBoard. (What answers are worth is in `scores.py`.)"""
+"""Measure a training, and write what was measured to the log, metrics.jsonl and
+TensorBoard. (The scores of answers are in `scores.py`.)"""
 
 import json
+import logging
 import math
 import pathlib
 import sys
@@ -13,24 +14,30 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax import sharding
-from transformer_jax.cli import Bar, duration
+from transformer_jax.cli import Bar, PlainHandler, duration
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
+
+# The log lines are what the command prints, so they are shown in a notebook as well.
+console = logging.getLogger("transformer_jax.console")
+console.setLevel(logging.INFO)
+console.propagate = False
+console.handlers = [PlainHandler("stdout")]
 
 WRITTEN = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".2%"}
 
 
 def in_words(values: dict[str, Any], summary: str = "") -> str:
-    """'loss 1.2345  perplexity 3.437  accuracy 71.02%': those that there are.
+    """Write 'loss 1.2345  perplexity 3.437  accuracy 71.02%', of those that there are.
 
-    What a summary beside them says already is not said again.
+    Leaves out what the summary beside them has already.
     """
     names = [k for k in WRITTEN if k in values and f"{k} = " not in summary]
     return "  ".join(f"{k} {values[k]:{WRITTEN[k]}}" for k in names)
 
 
 class LogWindow:
-    """What happened since the last log line."""
+    """The steps since the last log line, summed up."""
 
     def __init__(self, task: Any, schedule: Any, last: int):
         self.task, self.schedule, self.last = task, schedule, last
@@ -44,15 +51,15 @@ class LogWindow:
         self.began = time.monotonic()
 
     def restart_clock(self) -> None:
-        """Evaluations and saves are not training time."""
+        """Begin to count time now: evaluations and saves are not training time."""
         self.began = time.monotonic() if not self.steps else self.began
 
     def leave_out(self, seconds: float) -> None:
-        """Waiting for a program to be compiled is not training time either."""
+        """Leave out the time that a step waited until it was compiled."""
         self.began += seconds
 
     def add(self, step: int, shape: Any, outcome: dict) -> None:
-        """Waits for a step and adds it; stops the run at the first bad number."""
+        """Wait for a step and add it; stop the run at the first bad number."""
         host = jax.device_get(outcome)
         sums, norm = jax.tree.map(float, host["sums"]), float(host["grad_norm"])
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
@@ -70,7 +77,7 @@ class LogWindow:
         self.text = f"loss {sums.loss / max(sums.weight, 1):.4f}"
 
     def take(self) -> dict[str, float]:
-        """The window's values; the next window begins."""
+        """Return the window's values, and begin the next window."""
         seconds = time.monotonic() - self.began
         step_seconds = seconds / self.steps
         values = {
@@ -88,6 +95,7 @@ class LogWindow:
         return values
 
     def line(self, values: dict[str, float]) -> str:
+        """Write the values as a log line."""
         unit = self.task.objective.unit
         padding = f"padding {values['padding']:.0%}  " if "padding" in values else ""
         return (
@@ -99,7 +107,7 @@ class LogWindow:
 
 
 class RunLog:
-    """Log lines for people, metrics.jsonl for programs; one process writes."""
+    """Write log lines for people and metrics.jsonl for programs, in one process."""
 
     def __init__(self, folder: pathlib.Path, tensorboard: bool, active: bool):
         self.active = active
@@ -110,10 +118,10 @@ class RunLog:
         )
 
     def cut_back(self, step: int) -> None:
-        """Forgets what a run resumed at a step will write again.
+        """Remove the entries that a run resumed at this step will write again.
 
-        That is what lies after the step, and the scores of the end: a kill between two
-        of them would leave the first to be written twice.
+        These are the later ones, and the scores of the end: after a kill between two of
+        them the first would be written twice.
         """
         if not self.active:
             return
@@ -127,11 +135,19 @@ class RunLog:
         temporary.replace(self.path)
 
     def say(self, line: str) -> None:
+        """Print a line."""
         if self.active:
             self._bar.clear()
-            print(line, flush=True)
+            console.info(line)
+
+    def write(self, window: LogWindow) -> None:
+        """Record and print a window, and begin the next one."""
+        values = window.take()
+        self.record(window.last_step, "train", values)
+        self.say(window.line(values))
 
     def record(self, step: int, kind: str, values: dict[str, Any]) -> None:
+        """Append an entry to metrics.jsonl, and its numbers to TensorBoard."""
         if not self.active:
             return
         entry = {"step": step, "kind": kind, "time": round(time.time(), 3), **values}
@@ -143,16 +159,18 @@ class RunLog:
                     self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def progress(self, step: int, total: int, text: str = "") -> None:
+        """Redraw the progress bar."""
         self._bar.show(step, total, text)
 
     def close(self) -> None:
+        """Clear the bar and close TensorBoard's file."""
         self._bar.clear()
         if self._board is not None:
             self._board.close()
 
 
 def read_entries(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The entries of a metrics.jsonl; a last line cut short by a kill is no entry."""
+    """Read a metrics.jsonl, without a last line that was cut short by a kill."""
     entries = []
     if path.exists():
         for line in path.read_text().split("\n"):
@@ -164,13 +182,13 @@ def read_entries(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def rank(config: ConfigDict, values: dict[str, Any]) -> float:
-    """A validation score as a number of which more is better."""
+    """Return a validation score as a number of which more is better."""
     name = config.checkpoint.best
     return -values[name] if name == "loss" else values[name]
 
 
 def stopped_early(config: ConfigDict, path: pathlib.Path, step: int) -> bool:
-    """Whether a run's last evaluations, up to a step, brought nothing better."""
+    """Return whether the last evaluations up to a step brought nothing better."""
     patience = config.train.patience
     if not patience:
         return False
@@ -187,9 +205,9 @@ def stopped_early(config: ConfigDict, path: pathlib.Path, step: int) -> bool:
 
 
 def training_seconds(path: pathlib.Path) -> float:
-    """What updates and validations took, all parts of a run that was stopped together.
+    """Sum up what updates and validations took, over all starts of a run.
 
-    Compiling, saving, and the steps after the last entry of a part are not counted.
+    Leaves out compiling, saving, and the steps after the last entry of each start.
     """
     entries = read_entries(path)
     parts = [e for e in entries if e["kind"] in ("train", "validation")]

@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM becomes a wish that the training loop reads.
+"""Turn SIGTERM into a wish to stop, which the training loop reads after each step.
 
 In a run of several processes the runtime's own notifier takes the signal, so that all
 of them agree on the step after which they save.
@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 
 
 class Preemption:
-    """Notices SIGTERM, and in a run of several processes everyone's SIGTERM."""
+    """Notice SIGTERM, and in a run of several processes everyone's SIGTERM."""
 
     def __enter__(self) -> "Preemption":
         self._asked = False
@@ -28,6 +28,7 @@ class Preemption:
         self._asked = True
 
     def requested(self, step: int) -> bool:
+        """Return whether to save and stop after this step; all processes agree."""
         if self._alone:
             return self._asked
         return multihost_utils.reached_preemption_sync_point(step)

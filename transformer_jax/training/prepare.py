@@ -1,11 +1,11 @@
-"""From a config to what a run trains on: tokenizers, stores and the batch plan.
+"""Prepare the data of a run: learn tokenizers, encode the splits, plan the batches.
 
-Used by `train`, `evaluate` and `inspect_data`. Everything is made once and kept in the
-cache; all splits are read before training begins, so that what is wrong with a test
-set is said now and not at the end.
+Everything is made once and kept in the cache. All splits are read before training
+begins, so that a mistake in a test set is found now and not at the end.
 """
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +24,8 @@ from transformer_jax.runs.folder import Folder
 from transformer_jax.training import log as metrics
 from transformer_jax.training.warm_start import Origin
 
+logger = logging.getLogger(__name__)
+
 QUIET = 30.0  # seconds between lines about work that goes on
 
 Say = Callable[[str], None]
@@ -31,7 +33,7 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A split of the data: the raw records, and the store of what was made of them."""
+    """A split of the data: its raw records, and the store of its encoded examples."""
 
     name: str
     records: Any
@@ -40,7 +42,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """All that a run needs of its data."""
+    """The task of a run, its splits, and the ledger of what was left out of them."""
 
     task: Any
     train: Split
@@ -51,7 +53,7 @@ class Prepared:
 def prepare_together(
     config: ConfigDict, folder: Folder, writer: metrics.RunLog
 ) -> Prepared:
-    """Process 0 learns and encodes; the others are told when its work can be found."""
+    """Prepare in process 0; the others wait for it and find its work in the cache."""
     if not writer.active and not sharding.broadcast_from_first(False):
         raise UserError("process 0 could not prepare the data: its message says why")
     done = False
@@ -66,7 +68,7 @@ def prepare_together(
 
 
 def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> Prepared:
-    """Reads and encodes all splits of a config; `show(done, total)` draws a bar."""
+    """Read and encode all splits of a config; `show(done, total)` draws a bar."""
     source = tasks.find(config.task).source(config)
     wanted = ["train", "validation", *_scored_splits(config, source, say)]
     records = {name: source.read(name) for name in dict.fromkeys(wanted)}
@@ -106,7 +108,7 @@ def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> P
 
 
 def _scored_splits(config: ConfigDict, source: Any, say: Say) -> list[str]:
-    """Those of eval.splits that there are; a name that never is one is refused."""
+    """Return those of eval.splits that exist; refuse a name that is no split."""
     asked = config.eval.splits
     known = [split for split in source.known_splits if split != "train"]
     for name in asked:
@@ -121,7 +123,7 @@ def _scored_splits(config: ConfigDict, source: Any, say: Say) -> list[str]:
 
 
 def _create_task(config: ConfigDict, source: Any, folder: Folder, say: Say) -> Any:
-    """The config's task; a new run that begins with another one reads as that does."""
+    """Create the task, with the tokenizers of train.initial if the run is new."""
     kind, begun = tasks.find(config.task), folder.read("ledger.json") is not None
     if begun or not config.train.initial:
         return kind.create(config, source, folder.tokenizer, say)
@@ -132,11 +134,12 @@ def _create_task(config: ConfigDict, source: Any, folder: Folder, say: Say) -> A
 
 
 def open_split(
-    task: Any, name: str, records: Any, say: Say = print, show: Any = None
+    task: Any, name: str, records: Any, say: Say = logger.info, show: Any = None
 ) -> Split:
-    """The encoded examples of a split; only training may leave examples out."""
+    """Encode a split, or open its store; only training may leave examples out."""
     training = name == "train"
     fingerprint = f"{records.fingerprint}-{task.data.fingerprint}"
+    progress = _Progress(name, say, show)
     store = stores.build(
         cache.folder() / "stores",
         records,
@@ -144,8 +147,10 @@ def open_split(
         task.data.encode,
         fingerprint + (task.data.filter_fingerprint if training else ""),
         task.data.make_filter if training else None,
-        _Progress(name, say, show),
+        progress,
     )
+    how = "encoded" if progress.began else "found in the cache"
+    logger.debug("%-10s %s: %s", name, how, store.folder)
     if not training:
         _refuse_endless(task, name, records, store)
     return Split(name, records, store)
@@ -153,7 +158,7 @@ def open_split(
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """All batches of a training, and what draws their segmentations (or None)."""
+    """The plan of all batches, and the sampler of their segmentations (or None)."""
 
     plan: Plan
     sampler: Sampler | None
@@ -161,6 +166,7 @@ class Planned:
 
 
 def make_plan(config: ConfigDict, task: Any, train: Split) -> Planned:
+    """Plan the batches of a training from the lengths of its examples alone."""
     lengths, sampler = task.data.lengths(train.store), None
     real = lengths
     if task.data.texts and config.tokenizer.sampling:
@@ -191,7 +197,7 @@ def make_plan(config: ConfigDict, task: Any, train: Split) -> Planned:
 
 
 def _refuse_endless(task, name, records, store) -> None:
-    """A held-out example beyond all measure would take the run's memory with it."""
+    """Refuse a held-out example that is too long for the memory of an evaluation."""
     limit = task.config.eval.max_length
     longest = task.data.lengths(store).max(axis=1) if len(store) else np.zeros(0)
     if len(bad := np.flatnonzero(longest > limit + 1)):
@@ -204,21 +210,21 @@ def _refuse_endless(task, name, records, store) -> None:
 
 
 class _Progress:
-    """Says that records are being encoded: a bar, and now and then a line."""
+    """Show how far the encoding is: a bar, and now and then a line."""
 
     def __init__(self, name: str, say: Say, show: Any):
         self.name, self.say, self.show = name, say, show
-        self._began = self._said = 0.0
+        self.began = self._said = 0.0  # when the first records were encoded
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if not self._began:
-            self._began = self._said = now
+        if not self.began:
+            self.began = self._said = now
         if self.show:
             self.show(done, total, f"encoding {self.name}")
         if now - self._said >= QUIET:
             self._said = now
-            rate = done / (now - self._began)
+            rate = done / (now - self.began)
             left = cli.duration((total - done) / rate)
             self.say(
                 f"encoding   {self.name}: {done:,} of {total:,} examples, {rate:,.0f} "

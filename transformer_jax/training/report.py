@@ -1,13 +1,54 @@
-"""Put the scores of a run into words: its last lines, and those of groups."""
+"""Put a training into words: its header, its validation scores, its last lines."""
 
 from typing import Any
 
+import jax
+
 from transformer_jax import cli
+from transformer_jax.data import store as stores
 from transformer_jax.training import log as metrics
+from transformer_jax.training.evaluator import Evaluation, evenly_spaced
+
+
+def header(run: Any) -> list[str]:
+    """Describe a training (`train.Parts`) before an hour is spent on it."""
+    config, feed, mesh = run.config, run.feed, run.mesh
+    size = sum(x.size for x in jax.tree.leaves(run.abstract.params))
+    axes = " × ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
+    device = mesh.devices.flat[0].device_kind
+    left_out = stores.summary(feed.store.ledger)
+    left_out = f" (left out, see ledger.json: {left_out})" if left_out else ""
+    shapes = ", ".join(
+        f"{s.rows}×{'/'.join(map(str, s.lengths))}" for s in feed.plan.shapes
+    )
+    return [
+        f"run        {run.folder.path}",
+        f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}",
+        f"model      {size:,} parameters, {config.model.dtype} computation",
+        f"data       {len(feed.store):,} examples{left_out}, "
+        f"{feed.plan.steps_per_epoch:,} steps an epoch, padding {run.padding:.1%}",
+        f"shapes     {len(feed.plan.shapes)} to compile: {shapes}",
+        f"training   {config.train.steps:,} steps",
+    ]
+
+
+def validation(step: int, evaluation: Evaluation, samples: int) -> list[str]:
+    """Describe the scores of the validation split, and show so many answers."""
+    task, values = evaluation.task, evaluation.scores
+    summary, took = task.scoring.summary(values), cli.duration(values["seconds"])
+    words = metrics.in_words(values, summary)
+    lines = [f"validation step {step}  {words}  {summary}  ({took})"]
+    lines += group_lines(values)
+    for i in evenly_spaced(samples, len(evaluation.answers)):
+        record = evaluation.records[i]
+        lines.append(f"  source     {task.inference.question(record)}")
+        lines.append(f"  reference  {task.scoring.reference(record)}")
+        lines.append(f"  answer     {evaluation.answers[i]}")
+    return lines
 
 
 def group_lines(scores: dict[str, Any]) -> list[str]:
-    """Put the scores of groups of examples into words, where there are any."""
+    """Describe the scores of groups of examples, where there are any."""
     groups = scores.get("groups", scores.get("by_tag", {}))  # the name in older runs
     return [
         f"  {name or 'no tag'}: {found['summary']}  ({found['examples']} examples)"
@@ -16,21 +57,21 @@ def group_lines(scores: dict[str, Any]) -> list[str]:
 
 
 def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> None:
-    """The last lines of a training run."""
+    """Print the last lines of a training, in the first process only."""
+    if jax.process_index():
+        return
     state = "was already done" if already else "done"
     early = ", stopped early" if result["stopped_early"] else ""
-    # A result of an older version tells no time.
+    # The result of an older version has no time.
     took = f", trained {cli.duration(result['seconds'])}" * ("seconds" in result)
-    print(f"{state}: {folder.path}, step {result['step']}{early}{took}")
+    lines = [f"{state}: {folder.path}, step {result['step']}{early}{took}"]
     for split, scores in result["scores"].items():
         summary = scores["summary"]
-        print(
+        lines.append(
             f"{split}: {summary}  {metrics.in_words(scores, summary)}  "
             f"({scores['examples']} examples, {result['weights']} parameters)"
         )
-        for line in group_lines(scores):
-            print(line)
-    print(
-        f'try it: echo "…" | python -m transformer_jax.predict --workdir {folder.path}',
-        flush=True,
-    )
+        lines += group_lines(scores)
+    command = f"python -m transformer_jax.predict --workdir {folder.path}"
+    for line in [*lines, f'try it: echo "…" | {command}']:
+        metrics.console.info(line)

@@ -1,4 +1,4 @@
-"""What the parameters of a new run begin with, where it is not chance.
+"""Start the parameters of a new run from another run, or from word vectors.
 
 `train.initial` names a run: the new one reads text with its pieces, and takes all
 parameters that have the same path and shape. `model.word_vectors` names a file: what
@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 
 def fill(task: Any, params: Any, mesh: Any, say: Say) -> Any:
-    """Random parameters, some of them replaced as the task's config asks."""
+    """Replace some of the random parameters, as the task's config asks."""
     if task.config.train.initial:
         return Origin(task.config).fill(task, params, mesh, say)
     if path := task.config.model.get("word_vectors", ""):  # an image has no words
@@ -36,7 +36,7 @@ def fill(task: Any, params: Any, mesh: Any, say: Say) -> Any:
 
 
 class Origin:
-    """The run that another one begins with."""
+    """The run that another one starts from."""
 
     def __init__(self, config: ConfigDict):
         self.path = config.train.initial
@@ -47,7 +47,7 @@ class Origin:
             raise UserError(f"train.initial: {error}") from None
 
     def lend_tokenizers(self, config: ConfigDict) -> ConfigDict:
-        """The config with this run's pieces, unless it names some itself."""
+        """Return the config with this run's pieces, unless it names some itself."""
         files = sorted(map(str, self.folder.tokenizer.glob("*.model")))
         if not files or "tokenizer" not in config or config.tokenizer.kind == "file":
             return config
@@ -58,7 +58,7 @@ class Origin:
         return lent
 
     def check(self, task: Any) -> None:
-        """Refuses a run whose parameters would mean something else, or nothing."""
+        """Refuse a run whose parameters do not fit, or mean another vocabulary."""
         other = tasks.find(self.config.task).open(self.config, self.folder.tokenizer)
         for name in task.data.vocabularies.keys() & other.data.vocabularies.keys():
             both = task.data.vocabularies[name], other.data.vocabularies[name]
@@ -89,7 +89,7 @@ class Origin:
             )
 
     def _other_sizes(self, config: ConfigDict) -> list[str]:
-        """The keys that decide shapes and differ, with this run's values."""
+        """List the keys that decide shapes and differ, with this run's values."""
         return [
             f"{key} = {value}"
             for key, value in self._differences(config)
@@ -97,7 +97,7 @@ class Origin:
         ]
 
     def _differences(self, config: ConfigDict) -> list[tuple[str, Any]]:
-        """(key, this run's value) of all that makes another model of the config."""
+        """List (key, this run's value) where the config has another model."""
         new = dict(configs.items(config))
         return [
             (key, value)
@@ -107,7 +107,7 @@ class Origin:
         ]
 
     def fill(self, task: Any, params: Any, mesh: Any, say: Say) -> Any:
-        """The parameters, as far as this run has them; the others as they are."""
+        """Replace the parameters that this run has; keep the others."""
         self.check(task)  # again: it may have changed since the data were prepared
         run = runs.load(self.path, mesh=mesh)
         theirs = _by_path(run.params)
@@ -143,7 +143,7 @@ def _by_path(params: Any) -> dict[str, Any]:
 
 
 def _place_vectors(path: str, task: Any, params: Any, say: Say) -> Any:
-    """Rows of the embedding tables from a file; all others keep their random start.
+    """Take rows of the embedding tables from a file; keep the others' random start.
 
     A table is multiplied by √D when it is read, and may be the output layer as well:
     both need the initialiser's σ = D^-½ (`models/embeddings.py`), whatever scale the
@@ -184,7 +184,7 @@ def _set_rows(table: Any, rows: Any, values: Any) -> Any:
 
 
 def _words(tokenizer: Tokenizer) -> dict[int, str]:
-    """The pieces that are words, or signs, but not parts of words, by their numbers."""
+    """Return the pieces that are words or signs, not parts of words, by their ids."""
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     words = {}
     for i, piece in enumerate(pieces[SPECIAL:], SPECIAL):

@@ -1,0 +1,71 @@
+"""A step is compiled by threads, and its model is called where a reader sees it."""
+
+import logging
+import pathlib
+import traceback
+
+import jax
+import jax.numpy as jnp
+import pytest
+from absl import flags
+
+import transformer_jax
+from transformer_jax import train
+from transformer_jax.data.batches import Shape
+from transformer_jax.tasks import translation
+from transformer_jax.training.compiled_steps import CompiledSteps
+
+PACKAGE = pathlib.Path(transformer_jax.__file__).parent
+
+
+@pytest.mark.usefixtures("one_device")
+def test_six_frames_lead_from_the_command_to_the_loss(tiny, tmp_path, monkeypatch):
+    """The stack of an error in a model is one that a newcomer can read."""
+
+    class Broken(Exception):
+        pass
+
+    def loss(self, params, batch, key):
+        raise Broken
+
+    monkeypatch.setattr(translation.Task, "loss", loss)
+    values = flags.FlagValues()
+    flags.DEFINE_string("config", "quickstart", "", values)
+    flags.DEFINE_string("workdir", str(tmp_path / "run"), "", values)
+    flags.DEFINE_bool("accept_changes", False, "", values)
+    values.mark_as_parsed()
+    monkeypatch.setattr(flags, "FLAGS", values)
+    with pytest.raises(Broken) as caught:
+        train.main(tiny())
+    stack = traceback.extract_tb(caught.value.__traceback__)
+    own = [f.name for f in stack if PACKAGE in pathlib.Path(f.filename).parents]
+    # The last one is the loss, which this test has replaced by its own.
+    assert own == ["main", "train", "train_steps", "train_step", "loss_and_sums"]
+    assert stack[-1].name == "loss"
+
+
+def test_each_shape_is_compiled_once_and_the_first_by_its_caller(caplog):
+    traced = []
+
+    @jax.jit
+    def update(state, batch):
+        traced.append(batch.shape)
+        return state + batch.sum()
+
+    def abstract(shape):
+        return jax.ShapeDtypeStruct((shape.rows, *shape.lengths), jnp.float32)
+
+    state = jax.ShapeDtypeStruct((), jnp.float32)
+    mesh = transformer_jax.sharding.local_mesh()
+    large, small = Shape(8, (5,)), Shape(2, (3,))
+    compiled = CompiledSteps(update, state, abstract, [large, small, large], mesh)
+    first = update.lower(state, abstract(large))
+    assert traced == [(8, 5)]
+    with caplog.at_level(logging.DEBUG, "transformer_jax"):
+        compiled.start(first)
+        assert compiled.get(small)(1.0, jnp.ones((2, 3))) == 7
+        assert compiled.get(large)(1.0, jnp.ones((8, 5))) == 41
+    compiled.close()
+    assert traced == [(8, 5), (2, 3)]
+    assert "compiled   8×5 in " in caplog.text and "2×3 in " in caplog.text
+    assert compiled.pop_wait_seconds() > 0 and compiled.pop_wait_seconds() == 0

@@ -1,0 +1,54 @@
+"""The feed hands out the plan's batches, each with the number of its step."""
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax import config, sharding
+from transformer_jax.runs.folder import Folder
+from transformer_jax.training import prepare as preparing
+from transformer_jax.training.feed import Feed, assemble
+
+
+@pytest.fixture(scope="module")
+def feed(tiny, tmp_path_factory):
+    keys = {"tokenizer__kind": "bpe", "tokenizer__sampling": 0.2}
+    loaded = config.load("quickstart", tiny(data__shapes=2, **keys))
+    folder = Folder(tmp_path_factory.mktemp("feed"))
+    prepared = preparing.prepare(loaded, folder, lambda line: None)
+    planned = preparing.make_plan(loaded, prepared.task, prepared.train)
+    store = prepared.train.store
+    return Feed(prepared.task, store, planned, sharding.local_mesh())
+
+
+def test_step_k_applies_the_planned_batch_before_k(feed):
+    found = list(feed.batches(3, 7))
+    assert [step for step, _ in found] == [4, 5, 6, 7]
+    for step, batch in found:
+        again = feed.place(step - 1)
+        assert batch.shape == again.shape == feed.plan.batch(step - 1).shape
+        assert batch.kept == again.kept
+        for name, array in batch.arrays.items():
+            np.testing.assert_array_equal(array, again.arrays[name])
+
+
+def test_a_run_that_is_at_its_end_gets_no_batch(feed):
+    assert list(feed.batches(7, 7)) == []
+
+
+def test_a_batch_has_segmentations_that_were_drawn_for_it(feed):
+    drawn = feed.place(0).arrays
+    stored, _ = assemble(feed.task, feed.store, feed.plan.batch(0), feed.mesh)
+    assert drawn["source"].shape == stored["source"].shape
+    assert (drawn["source"] != stored["source"]).any()
+
+
+def test_an_empty_batch_is_what_its_shape_is_compiled_for(feed):
+    for shape in feed.plan.shapes:
+        empty, expected = feed.empty(shape), feed.abstract(shape)
+        assert empty.keys() == expected.keys() == feed.place(0).arrays.keys()
+        assert not empty["target"].any()
+        for name, array in empty.items():
+            assert jax.typeof(array).shape == expected[name].shape
+            assert array.dtype == expected[name].dtype
+            assert array.sharding == expected[name].sharding

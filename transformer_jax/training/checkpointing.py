@@ -1,0 +1,55 @@
+"""Decide when a training saves its state, where, and from which save it continues.
+
+Regular checkpoints are averaged, ranked and thinned out. The one that a preemption
+leaves counts for none of that: else a run that was stopped would end otherwise.
+"""
+
+from ml_collections import ConfigDict
+
+from transformer_jax.runs import checkpoint as checkpoints
+from transformer_jax.runs.checkpoint import Checkpoints, TrainState
+from transformer_jax.runs.folder import Folder
+
+
+class Saver:
+    """The checkpoints of a training: the regular ones, and that of a preemption."""
+
+    def __init__(self, config: ConfigDict, folder: Folder):
+        kept = config.checkpoint
+        self.every, self.last = kept.every, config.train.steps
+        self.regular = Checkpoints(
+            folder.checkpoints, kept.keep_last, kept.keep_best, writer=True
+        )
+        self.emergency = Checkpoints(folder.preempted, writer=True)
+
+    def due(self, step: int) -> bool:
+        """Return whether a regular checkpoint is saved after this step."""
+        return step % self.every == 0 or step == self.last
+
+    def restore(self, like: TrainState) -> tuple[int, TrainState, list[str]] | None:
+        """Restore the newest good checkpoint; see `checkpoint.restore_newest`."""
+        return checkpoints.restore_newest([self.regular, self.emergency], like)
+
+    def save(self, step: int, state: TrainState, score: float | None) -> None:
+        """Begin to save a regular checkpoint; a score ranks it."""
+        self.regular.save(step, state, score)
+
+    def sign_if_whole(self) -> None:
+        """Sign the newest checkpoint now, not only when the next one is saved."""
+        self.regular.sign_if_whole()
+
+    def save_preempted(self, step: int, state: TrainState) -> None:
+        """Save before the process is stopped, unless a regular checkpoint is there."""
+        if not self.due(step):
+            self.emergency.save(step, state)
+        self.emergency.wait()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the regular checkpoints are whole and signed."""
+        self.regular.wait()
+
+    def close(self) -> None:
+        """Finish what is being saved."""
+        self.regular.close()
+        self.emergency.close()
