@@ -109,6 +109,13 @@ def test_options_are_a_static_argument_of_jit():
     assert hash(Options(beams=3)) == hash(Options(beams=3)) != hash(Options())
 
 
-def test_a_default_that_can_be_no_flag_is_refused():
-    with pytest.raises(TypeError, match="tuple"):
-        keys.key((), "Several.")
+def test_a_default_that_can_be_no_flag_is_refused(known_flags):
+    @dataclasses.dataclass
+    class Several:
+        several: tuple = keys.key((), "Several.")
+
+    assert keys.defaults(Several) == {"several": ()}
+    with pytest.raises(TypeError, match="several of type tuple can be no flag"):
+        keys.define_flags(flags, Several)
+    with pytest.raises(TypeError, match="dict can be no key"):
+        keys.key({}, "By name.")
