@@ -21,9 +21,9 @@ from transformer_jax import sharding
 from transformer_jax.models.attention import Mask, all_real
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding
 from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer import Outputs
 from transformer_jax.models.transformer_config import TransformerConfig
 
 POOLINGS = ("special", "mean")

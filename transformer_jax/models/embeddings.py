@@ -8,6 +8,7 @@ By word dropout a share of the tokens is read as unknown in training, so that no
 one is relied on. Ends stay; nothing is scaled, as nothing becomes 0.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -15,10 +16,35 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.ids import EOS, UNK
+from transformer_jax.keys import derived
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.layers import dense, dot_rows, keep_mask
 
 TIES = ("all", "decoder", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabularies:
+    """Size the tables of embeddings; the config of a model begins with these fields.
+
+    Zeros of a size that another implies are resolved at once, so that whoever reads the
+    config reads the real sizes.
+    """
+
+    vocab_size: int = derived(8000, "Tokens of the target, or of the only vocabulary.")
+    vocab_rows: int = derived(0, "Rows of its table; 0: vocab_size.")
+    source_vocab_size: int = derived(0, "0: vocab_size.")
+    source_vocab_rows: int = derived(0, "0: source_vocab_size.")
+
+    def __post_init__(self):
+        self.imply(vocab_rows=self.vocab_size, source_vocab_size=self.vocab_size)
+        self.imply(source_vocab_rows=self.source_vocab_size)
+
+    def imply(self, **sizes: int) -> None:
+        """Set those of these fields that are 0."""
+        for name, size in sizes.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, size)
 
 
 class TokenEmbedding(nn.Module):

@@ -33,6 +33,7 @@ GATES = {  # of gated linear units, by what the gate goes through (Shazeer 2020)
 }
 NORMS = ("post", "pre")
 NORM_KINDS = ("layer", "rms")
+DTYPES = ("float32", "bfloat16")
 
 
 def dense(

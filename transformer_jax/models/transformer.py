@@ -6,10 +6,7 @@ The trap: cross-attention takes its queries from the decoder and its keys and va
 from the encoder; source and target need not be of one length.
 """
 
-from typing import Any
-
 import flax.linen as nn
-import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -21,22 +18,15 @@ from transformer_jax.models.attention import (
     padding_mask,
 )
 from transformer_jax.models.cache import KVCache
+from transformer_jax.models.classifier import Classifier, MaskedLM
 from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
 from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding
+from transformer_jax.models.registry import Model
 from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer_config import TransformerConfig
-
-
-@flax.struct.dataclass
-class Outputs:
-    """What a forward pass gives; each weight is [B, N, T, S], one a layer."""
-
-    logits: Any
-    self_attention: tuple[Any, ...] = ()
-    cross_attention: tuple[Any, ...] = ()
-    encoder_attention: tuple[Any, ...] = ()
-    hidden: Any = None  # what the logits are of: model.logits(hidden)
+from transformer_jax.models.transformer_config import TransformerConfig, find_problems
+from transformer_jax.models.vision import ViT
 
 
 class Seq2Seq(EmbeddingTables):
@@ -210,3 +200,16 @@ def _extend(model, embed, tokens, positions, source, cache):
     )
     logits = model.logits(x).reshape(rows, beams, length, -1)
     return logits, cache.end_step(layers, cross[-1], positions)
+
+
+MODEL = Model(
+    TransformerConfig,
+    {
+        "seq2seq": Seq2Seq,
+        "language_model": LanguageModel,
+        "masked_language_model": MaskedLM,
+        "text_classifier": Classifier,
+        "image_classifier": ViT,
+    },
+    find_problems,
+)

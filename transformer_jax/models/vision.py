@@ -21,9 +21,9 @@ from transformer_jax.errors import UserError, nearest
 from transformer_jax.models import positions
 from transformer_jax.models.attention import padding_mask
 from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding, sinusoid_2d
 from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer import Outputs
 from transformer_jax.models.transformer_config import TransformerConfig
 
 POSITIONS = (*positions.POSITIONS, "sinusoid_2d")
