@@ -18,7 +18,7 @@ from transformer_jax.models.layers import dense
 
 
 class Cell(NamedTuple):
-    """How a state goes on from what is given and from the state's own product."""
+    """Describe how a state goes on from what is given and from its own product."""
 
     step: Callable[[Array, Array, tuple], tuple]
     parts: int  # arrays of a state, the first of which is the output
@@ -36,7 +36,7 @@ def _lstm(given, own, state):
 
 
 def _gru(given, own, state):
-    """The reset gate acts on the product (cuDNN's form), so there is only one."""
+    """Apply the reset gate to the product (cuDNN's form), so that there is only one."""
     x_reset, x_keep, x_new = jnp.split(given, 3, axis=-1)
     h_reset, h_keep, h_new = jnp.split(own, 3, axis=-1)
     keep = nn.sigmoid(x_keep + h_keep)
@@ -69,7 +69,7 @@ class Recurrence(nn.Module):
         real: Bool[Array, "R T"],
         state: tuple[Float[Array, "R H"], ...] | None = None,
     ) -> tuple[Float[Array, "R T H"], tuple[Float[Array, "R H"], ...]]:
-        """The output at each position, and the state behind the last real one."""
+        """Return the output at each position, and the last state."""
         cell = CELLS[self.cell]
         width = len(cell.bias) * self.size
         inputs = dense(width, self.dtype).copy(
@@ -99,7 +99,7 @@ class Recurrence(nn.Module):
 
 
 def _orthogonal(key: Array, shape: tuple[int, int]) -> Float[Array, "H G"]:
-    """A rotation for each gate: what goes round and round keeps its length."""
+    """Draw a rotation for each gate, so that a state keeps its length."""
     size, width = shape
     rotation = nn.initializers.orthogonal()
     keys = jax.random.split(key, width // size)

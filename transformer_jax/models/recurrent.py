@@ -1,4 +1,4 @@
-"""Recurrent encoder-decoders: what the Transformer took the place of (section 1).
+"""Recurrent encoder-decoders, which the Transformer has replaced (section 1).
 
     h_t = f(x_t W + b, h_{t-1} U)                            f: tanh, an LSTM or a GRU
     o_t = tanh([Σ_s a_ts m_s; h_t] W_o),  a_t = softmax_s score(h_t, m_s)
@@ -93,6 +93,7 @@ class Layer(nn.Module):
     both: bool
 
     def setup(self):
+        """Make a recurrence for each direction."""
         c = self.config
         size = c.d_model // 2 if self.both else c.d_model
         self.forward = Recurrence(c.cell, size, dtype=c.dtype)
@@ -100,6 +101,7 @@ class Layer(nn.Module):
             self.backward = Recurrence(c.cell, size, reverse=True, dtype=c.dtype)
 
     def __call__(self, x, real, state=None):
+        """Run it on `x` [R, T, D]; return the output and the state behind it."""
         x_forward, state = self.forward(x, real, state)
         if not self.both:
             return x_forward, state
@@ -116,6 +118,7 @@ class Stack(nn.Module):
     both: bool = False
 
     def setup(self):
+        """Make the layers."""
         self.layer = [Layer(self.config, self.both) for _ in range(self.config.layers)]
         self.drop = Dropout(self.config.dropout_residual)
 
@@ -126,7 +129,7 @@ class Stack(nn.Module):
         states: tuple | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "R T D"], tuple]:
-        """The last layer's output, and each layer's state behind the last position."""
+        """Return the last layer's output, and each layer's state behind the end."""
         after = []
         for i, layer in enumerate(self.layer):
             x, state = layer(x, real, states[i] if states else None)
@@ -219,23 +222,23 @@ ATTENTIONS = {"none": None, "additive": AdditiveAttention, "dot": DotAttention}
 
 @flax.struct.dataclass
 class State:
-    """What each hypothesis has in mind; leaves are [B, beams, …]."""
+    """Hold the state of each hypothesis; leaves are [B, beams, …]."""
 
     layers: Any  # of each layer a tuple of Float [B, beams, D]
     attended: Any = None  # Float [B, beams, S]: if it is watched
     real: Any = None  # Bool [B, beams, S]
 
     def track_attention(self, source_segments: Int[Array, "B S"]) -> "State":
-        """From now on it adds up how much each word of the source is attended to."""
+        """Add up, from now on, how much each word of the source is attended to."""
         real = source_segments[:, None] != 0
         return self.replace(attended=jnp.zeros(real.shape), real=real)
 
     def uncovered(self) -> Float[Array, "B beams"]:
-        """Σ log min(attention, 1) over the source: 0 if every word had its share."""
+        """Sum log min(attention, 1) over the source: 0 if every word had its share."""
         return coverage_penalty(self.attended, self.real)
 
     def end_step(self, layers: tuple, weights: Any, positions: Any) -> "State":
-        """After a step: where it has led; what has been seen of the source."""
+        """Keep the states that a step led to, and what it has seen of the source."""
         attended = self.attended
         if attended is not None:
             seen = weights.reshape(*positions.shape, -1)
@@ -249,6 +252,7 @@ class Recurrent(EmbeddingTables):
     config: RecurrentConfig
 
     def setup(self):
+        """Make embeddings, encoder, decoder, and the attention between them."""
         super().setup()
         c = self.config
         self.encoder = Stack(c, c.bidirectional)
@@ -267,10 +271,10 @@ class Recurrent(EmbeddingTables):
         target_positions: Int[Array, "#B T"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Teacher forcing: `target` is what the decoder reads, shifted right.
+        """Predict each token of the target from those before it (teacher forcing).
 
-        Without segments every token is real. Positions are not needed: each sentence
-        begins a row, and order is all.
+        `target` is what the decoder reads, shifted right. Without segments every token
+        is real. Positions are not needed: each sentence begins a row, and order is all.
         """
         source_segments = all_real(source_segments, source)
         target_segments = all_real(target_segments, target)
@@ -294,7 +298,7 @@ class Recurrent(EmbeddingTables):
         return self.encoder(x, segments != 0, train=train)
 
     def start(self, batch: dict, length: int) -> tuple[dict, State]:
-        """Encodes a batch: what stays for all steps, and the state to go on from."""
+        """Encode a batch: what stays for all steps, and the state to go on from."""
         segments = batch["source_segments"]
         memory, states = self.encode(batch["source"], segments)
         states = jax.tree.map(lambda part: part[:, None], states)
@@ -307,7 +311,7 @@ class Recurrent(EmbeddingTables):
         static: dict,
         state: State,
     ) -> tuple[Float[Array, "B K T V"], State]:
-        """Reads tokens (at position -1: does not); the logits of what follows each."""
+        """Read tokens (position -1: padding); return logits of what follows each."""
         rows, beams, length = tokens.shape
 
         def fold(array):

@@ -35,6 +35,7 @@ class Seq2Seq(EmbeddingTables):
     config: TransformerConfig
 
     def setup(self):
+        """Make embeddings, encoder and decoder."""
         super().setup()
         c = self.config
         if c.positions == "learned":
@@ -56,9 +57,10 @@ class Seq2Seq(EmbeddingTables):
         target_positions: Int[Array, "#B T"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Teacher forcing: `target` is what the decoder reads, shifted right.
+        """Predict each token of the target from those before it (teacher forcing).
 
-        Without segments every token is real, without positions they count from 0.
+        `target` is what the decoder reads, shifted right. Without segments every token
+        is real, without positions they count from 0.
         """
         source_segments = all_real(source_segments, source)
         target_segments = all_real(target_segments, target)
@@ -83,7 +85,7 @@ class Seq2Seq(EmbeddingTables):
         positions: Int[Array, "#B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
-        """The encoder's output, and its attention weights by layer."""
+        """Return the encoder's output, and its attention weights by layer."""
         c = self.config
         segments = all_real(segments, source)
         positions = _count(source) if positions is None else positions
@@ -95,7 +97,7 @@ class Seq2Seq(EmbeddingTables):
         return x, weights
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
-        """Encodes a batch: what stays for all steps, and an empty cache to grow."""
+        """Encode a batch: what stays for all steps, and an empty cache to fill."""
         memory, _ = self.encode(batch["source"], batch["source_segments"])
         static = {
             "source": self.decoder.source(memory),
@@ -110,7 +112,7 @@ class Seq2Seq(EmbeddingTables):
         static: dict,
         state: KVCache,
     ) -> tuple[Float[Array, "B K T V"], KVCache]:
-        """Reads tokens at their positions; the logits of what follows each of them."""
+        """Read tokens at their positions; return the logits of what follows each."""
         source = static["source"], padding_mask(static["segments"])
         return _extend(self, self._embed_target, tokens, positions, source, state)
 
@@ -127,6 +129,7 @@ class LanguageModel(nn.Module):
     config: TransformerConfig
 
     def setup(self):
+        """Make the embedding, the decoder, and an output layer if it is not tied."""
         c = self.config
         self.embedding = TokenEmbedding(
             c.vocab_size, c.vocab_rows, c.d_model, c.dtype, c.dropout_words
@@ -156,11 +159,13 @@ class LanguageModel(nn.Module):
         return Outputs(self.logits(x), weights, hidden=x)
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
+        """Score every token of the vocabulary."""
         if self.config.tie == "none":
             return project(self.projection, x, self.config.vocab_size)
         return self.embedding.logits(x)
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
+        """Begin a search: nothing stays for all steps, and a cache is to be filled."""
         return {}, _empty_cache(self.config, len(batch["prompt"]), length)
 
     def extend(
@@ -170,6 +175,7 @@ class LanguageModel(nn.Module):
         static: dict,
         state: KVCache,
     ) -> tuple[Float[Array, "B K T V"], KVCache]:
+        """Read tokens at their positions; return the logits of what follows each."""
         return _extend(self, self._embed, tokens, positions, (None, None), state)
 
     def _embed(self, tokens, positions, train):
@@ -191,7 +197,7 @@ def _empty_cache(c: TransformerConfig, rows: int, slots: int) -> KVCache:
 
 
 def _extend(model, embed, tokens, positions, source, cache):
-    """One path for prefill and step: beams are folded into rows, and out again."""
+    """Prefill, or make a step: beams are folded into rows, and out again."""
     rows, beams, length = tokens.shape
     flat = tokens.reshape(-1, length), positions.reshape(-1, length)
     cache = cache.begin_step(positions)
