@@ -189,7 +189,9 @@ def alibi_slopes(heads: int) -> np.ndarray:
 
 
 # Fixed biases of the scores, by name: (key - query, heads) → Float [#B, #N, T, S].
-BIASES = {"alibi": alibi}
+BIASES = {
+    "alibi": alibi,
+}
 
 POSITIONS = (
     "sinusoid", "sinusoid_concat", "learned", "rotary", "relative", *BIASES, "none",
