@@ -64,7 +64,21 @@ def test_a_module_gets_what_its_role_has_beside_the_sizes():
     assert module.config.decoder_layers == 0
 
 
-def test_the_rules_of_a_model_are_added_once_when_it_is_found(monkeypatch):
+def test_a_model_without_the_role_is_refused_with_those_that_have_it():
+    config = configs.base("translation", "recurrent")
+    with pytest.raises(UserError, match="'recurrent' has no module .* transformer"):
+        registry.build(config, "language_model", vocab_size=13)
+
+
+def test_a_model_brings_its_rules_when_it_is_found(monkeypatch):
+    own = registry.find("recurrent").rules
+    monkeypatch.setattr(sharding, "RULES", sharding.RULES[:1])
+    registry.find.cache_clear()
+    registry.find("recurrent")
+    assert own and sharding.RULES[1:] == own
+
+
+def test_a_rule_is_added_once(monkeypatch):
     monkeypatch.setattr(sharding, "RULES", sharding.RULES[:1])
     leaf = jax.ShapeDtypeStruct((3, 5), jnp.float32)
     rule = (r"mixer/table$", PartitionSpec(None, "fsdp"))

@@ -35,8 +35,8 @@ from transformer_jax.models.registry import Longest, Model
 class RecurrentConfig(Vocabularies):
     """Set every size of a recurrent model."""
 
-    cell: str = key("lstm", "What a layer does at a position.", choices=CELLS)
-    layers: int = key(2, "Of the encoder, and as many of the decoder.", least=1)
+    cell: str = key("lstm", "Recurrent cell of a layer.", choices=CELLS)
+    layers: int = key(2, "Layers of the encoder, and of the decoder.", least=1)
     d_model: int = key(512, "Width of the embeddings and of a layer's output.", least=1)
     bidirectional: bool = key(
         True, "The encoder reads both ways, with half the width each."
@@ -47,7 +47,7 @@ class RecurrentConfig(Vocabularies):
         choices=lambda: ATTENTIONS,
     )
     tie: str = key(
-        "all", "Which share a table: source, target and output.", choices=TIES
+        "all", "Which of source, target and output share a table.", choices=TIES
     )
     dropout_words: float = key(
         0.0,
@@ -55,12 +55,12 @@ class RecurrentConfig(Vocabularies):
         least=0,
         below=1,
     )
-    dropout_embedding: float = key(0.1, "On the embeddings.", least=0, below=1)
+    dropout_embedding: float = key(0.1, "Rate on the embeddings.", least=0, below=1)
     dropout_residual: float = key(
-        0.1, "On each layer's output, on its way to the next.", least=0, below=1
+        0.1, "Rate on each layer's output, on its way to the next.", least=0, below=1
     )
     dtype: str = key(
-        "float32", "Of the computation; weights are float32.", choices=DTYPES
+        "float32", "Type of the computation; weights are float32.", choices=DTYPES
     )
 
 

@@ -91,8 +91,13 @@ def build(
 
     `arguments` are those that a module of this role has beside its sizes.
     """
-    module = find(config.model.name).modules[role]
-    return module(make_sizes(config, vocab_size, source_vocab_size), **arguments)
+    modules = find(config.model.name).modules
+    if role not in modules:
+        raise UserError(
+            f"the model {config.model.name!r} has no module for {role!r}: use one of "
+            f"{', '.join(names_for(role))}"
+        )
+    return modules[role](make_sizes(config, vocab_size, source_vocab_size), **arguments)
 
 
 def make_sizes(

@@ -15,8 +15,8 @@ from transformer_jax.models.registry import Longest
 class TransformerConfig(Vocabularies):
     """Set every size of a model; the defaults are the paper's base model (Table 3)."""
 
-    encoder_layers: int = key(6, "N.", least=1)
-    decoder_layers: int = key(6, "N.", least=1)
+    encoder_layers: int = key(6, "Layers of the encoder (N).", least=1)
+    decoder_layers: int = key(6, "Layers of the decoder (N).", least=1)
     d_model: int = key(512, "Width of the residual stream.", least=1)
     d_ff: int = key(2048, "Width inside a feed-forward layer.", least=1)
     num_heads: int = key(8, "Attentions side by side in a layer.", least=1)
@@ -28,10 +28,12 @@ class TransformerConfig(Vocabularies):
         0, "Heads of keys and values, shared by queries; 0: num_heads.", least=0
     )
     qk_norm: bool = key(False, "Norm queries and keys before their product.")
-    norm: str = key("post", "Norm behind (the paper) or before.", choices=NORMS)
+    norm: str = key(
+        "post", "Norm after a sublayer (the paper) or before it.", choices=NORMS
+    )
     norm_kind: str = key(
         "layer",
-        "Norm by layer or rms (no mean taken out, no bias).",
+        "LayerNorm, or RMSNorm (no mean taken out, no bias).",
         choices=NORM_KINDS,
     )
     norm_epsilon: float = key(1e-6, "Added to the variance.", least=0)
@@ -40,17 +42,27 @@ class TransformerConfig(Vocabularies):
         "Inside a feed-forward layer; those with a gate have a third matrix.",
         choices=lambda: (*ACTIVATIONS, *GATES),
     )
-    positions: str = key("sinusoid", "How a token's place is known.", choices=POSITIONS)
+    positions: str = key(
+        "sinusoid", "Encoding of positions: see models/positions.py.", choices=POSITIONS
+    )
     max_positions: int = key(512, "Rows of a learned table.", least=1)
     rotary_base: float = key(
         10_000.0, "The slowest wave has 2π times so many positions.", least=1
     )
-    rotary_scaling: str = key("none", "To read longer texts.", choices=SCALINGS)
-    rotary_factor: float = key(1.0, "How many times as long as trained.", least=1)
-    relative_buckets: int = key(32, "Of distances, each with a number for each head.")
-    relative_distance: int = key(128, "From here on distances share a bucket.", least=1)
+    rotary_scaling: str = key(
+        "none", "Scaling of angles, to read longer texts.", choices=SCALINGS
+    )
+    rotary_factor: float = key(
+        1.0, "Scaling: length to be read, over that of training.", least=1
+    )
+    relative_buckets: int = key(
+        32, "Buckets of distances; each has a number for each head."
+    )
+    relative_distance: int = key(
+        128, "Distance from which on all share a bucket.", least=1
+    )
     tie: str = key(
-        "all", "Which share a table: source, target and output.", choices=TIES
+        "all", "Which of source, target and output share a table.", choices=TIES
     )
     dropout_words: float = key(
         0.0,
@@ -59,15 +71,19 @@ class TransformerConfig(Vocabularies):
         below=1,
     )
     dropout_embedding: float = key(
-        0.1, "On embedding + position (5.4).", least=0, below=1
+        0.1, "Rate on embedding + position (5.4).", least=0, below=1
     )
     dropout_residual: float = key(
-        0.1, "On each sublayer's output (5.4).", least=0, below=1
+        0.1, "Rate on each sublayer's output (5.4).", least=0, below=1
     )
-    dropout_attention: float = key(0.0, "On the attention weights.", least=0, below=1)
-    dropout_feed_forward: float = key(0.0, "On the inner activation.", least=0, below=1)
+    dropout_attention: float = key(
+        0.0, "Rate on the attention weights.", least=0, below=1
+    )
+    dropout_feed_forward: float = key(
+        0.0, "Rate on the inner activation.", least=0, below=1
+    )
     dtype: str = key(
-        "float32", "Of the computation; weights are float32.", choices=DTYPES
+        "float32", "Type of the computation; weights are float32.", choices=DTYPES
     )
     remat: bool = key(
         False, "Recompute each layer in the backward pass, to save memory."
