@@ -87,7 +87,8 @@ def test_no_key_defaults_to_none_so_that_each_can_be_set_on_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).MODELS]
+    ("task", "model"),
+    [(t, m) for t in tasks.names() for m in registry.names_for(tasks.find(t).ROLE)],
 )
 def test_every_key_is_explained_where_it_is_defined(task, model):
     own = pathlib.Path(tasks.__file__).parent / f"{task}.py"
@@ -127,6 +128,17 @@ def test_every_key_is_explained_where_it_is_defined(task, model):
             assert "for field in fields:  # " in text, key
             continue
         assert len(lines) == 1 and "  # " in lines[0], key
+
+
+def test_a_model_that_a_task_does_not_have_is_refused_with_those_it_has():
+    with pytest.raises(UserError) as caught:
+        config.base("translation", "transfomer")
+    assert str(caught.value) == (
+        "unknown model 'transfomer' of the task 'translation'. "
+        "Did you mean 'transformer'? It has: transformer, recurrent"
+    )
+    with pytest.raises(UserError, match="'recurrent' of the task 'language'"):
+        config.base("language", "recurrent")
 
 
 def test_an_override_sets_the_key_with_its_type():

@@ -9,6 +9,7 @@ from absl import flags
 
 from transformer_jax import config, keys, predict, tasks
 from transformer_jax.decoding import Options, find_problems
+from transformer_jax.models import registry
 
 FIELDS = dataclasses.fields(Options)
 UNBOUNDED = {"alpha", "seed"}  # any number has a meaning
@@ -45,7 +46,8 @@ def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
 
 
 @pytest.mark.parametrize(
-    ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).MODELS]
+    ("task", "model"),
+    [(t, m) for t in tasks.names() for m in registry.names_for(tasks.find(t).ROLE)],
 )
 def test_a_config_has_keys_of_the_options_alone(task, model):
     section = config.base(task, model).get("decode", {})

@@ -13,7 +13,8 @@ from transformer_jax import config as configs
 from transformer_jax import sharding
 from transformer_jax.data import tokenizer
 from transformer_jax.errors import UserError
-from transformer_jax.tasks import classification, images, translation
+from transformer_jax.models import registry
+from transformer_jax.tasks import classification, images
 from transformer_jax.tasks.classification import Scale
 
 VOCAB = 40_960  # a multiple of the rows' 64, so that no row is padding
@@ -26,7 +27,8 @@ def parameters(kind="transformer", **model):
     config = configs.base(model=kind)
     with config.unlocked():
         config.model.update(model)
-    module = translation.build(config, VOCAB, VOCAB)
+    vocabularies = dict(vocab_size=VOCAB, source_vocab_size=VOCAB)
+    module = registry.build(config, "seq2seq", **vocabularies)
     assert module.config.vocab_rows == VOCAB
     tokens = jnp.ones((1, 1), jnp.int32)
     shapes = jax.eval_shape(

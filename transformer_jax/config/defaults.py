@@ -20,11 +20,11 @@ from transformer_jax.models import registry
 def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     """The complete config of a task and a model, locked."""
     kind = tasks.find(task)
-    if model not in kind.MODELS:
-        hint = nearest(model, kind.MODELS)
+    models = registry.names_for(kind.ROLE)
+    if model not in models:
         raise UserError(
-            f"unknown model {model!r} of the task {task!r}.{hint} "
-            f"It has: {', '.join(kind.MODELS)}"
+            f"unknown model {model!r} of the task {task!r}.{nearest(model, models)} "
+            f"It has: {', '.join(models)}"
         )
     config = ConfigDict()
     config.task = task  # what the model is used for: a file of tasks/

@@ -27,8 +27,6 @@ from transformer_jax.decoding.constraints import Pairs
 from transformer_jax.decoding.engine import DecodeRequest, Engine
 from transformer_jax.errors import Refused, UserError, nearest
 from transformer_jax.ids import EOS
-from transformer_jax.models.recurrent import RecurrentConfig
-from transformer_jax.models.transformer_config import TransformerConfig
 
 TEXT_FILE = "text.model"  # in the tokenizer's folder
 
@@ -48,7 +46,7 @@ class Base:
 
     CHOICES: dict[str, tuple[str, ...]] = {}  # of keys of its own
     METRICS: tuple[str, ...] = ()  # its scores of which more is better
-    MODELS: tuple[str, ...] = ("transformer",)
+    ROLE = ""  # which of a model's modules it trains: see models/registry.py
     PAIRS = False  # whether an example is two texts, source and target
     WORDS_APART = False  # whether punctuation stands apart from words, as in treebanks
     unit = "tokens"  # what the weights of a loss count
@@ -206,24 +204,6 @@ class Text(Base):
     def init(self, key: Array) -> Any:
         tokens = jnp.ones((1, 1), jnp.int32)
         return self.module.init(key, tokens, tokens)["params"]
-
-
-def sizes(
-    config: ConfigDict, target_vocab: int = 0, source_vocab: int = 0
-) -> TransformerConfig | RecurrentConfig:
-    """The config's sizes of a model, with vocabularies whose rows are padded."""
-    kind = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
-    kind = kind[config.model.name]
-    values = {"encoder_layers": 0, "decoder_layers": 0, **config.model}
-    known = {field.name for field in dataclasses.fields(kind)}
-    multiple = config.tokenizer.row_multiple if "tokenizer" in config else 1
-    return kind(
-        vocab_size=target_vocab,
-        vocab_rows=-(-target_vocab // multiple) * multiple,
-        source_vocab_size=source_vocab,
-        source_vocab_rows=-(-source_vocab // multiple) * multiple,
-        **{name: value for name, value in values.items() if name in known},
-    )
 
 
 def names() -> list[str]:

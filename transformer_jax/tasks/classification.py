@@ -29,8 +29,9 @@ from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, PAD
-from transformer_jax.models.classifier import POOLINGS, Classifier
-from transformer_jax.tasks import TEXT_FILE, Text, sizes
+from transformer_jax.models import registry
+from transformer_jax.models.classifier import POOLINGS
+from transformer_jax.tasks import TEXT_FILE, Text
 
 FIELDS = ("text", "label")
 KINDS = ("labels", "numbers")
@@ -58,6 +59,7 @@ class Scale:
 class Task(Text):
     """Labelled text, an encoder with a head."""
 
+    ROLE = "text_classifier"
     METRICS = ("accuracy", "f1", "r")
     CHOICES = {
         "data.source": ("opinions", "labelled", *FORMS),
@@ -109,7 +111,13 @@ class Task(Text):
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer, scale: Scale):
         self.config, self.tokenizer, self.scale = config, tokenizer, scale
-        self.module = build(config, tokenizer.vocab_size, max(len(scale.labels), 1))
+        self.module = registry.build(
+            config,
+            self.ROLE,
+            source_vocab_size=tokenizer.vocab_size,
+            outputs=max(len(scale.labels), 1),
+            pooling=config.model.pooling,
+        )
         self._places = {label: i for i, label in enumerate(scale.labels)}
         self._forward = BatchedForward(
             lambda params, batch: self._apply(params, batch["tokens"]),
@@ -292,11 +300,6 @@ class Task(Text):
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
         weights = [np.asarray(w[0]) for w in outputs.encoder_attention]
         return {"encoder": np.stack(weights)}
-
-
-def build(config: ConfigDict, vocab: int, outputs: int) -> Classifier:
-    """The config's model for a vocabulary of this size."""
-    return Classifier(sizes(config, source_vocab=vocab), outputs, config.model.pooling)
 
 
 def likeliest(output: Float[np.ndarray, "labels"], labels: Sequence[str]) -> Answer:

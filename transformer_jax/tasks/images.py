@@ -28,8 +28,9 @@ from transformer_jax.data.sources import SPLITS
 from transformer_jax.data.store import Column, Store
 from transformer_jax.decoding import row_sizes, rows_for
 from transformer_jax.errors import Refused, UserError
-from transformer_jax.models.vision import POSITIONS, VisionConfig, ViT
-from transformer_jax.tasks import Base, sizes
+from transformer_jax.models import registry
+from transformer_jax.models.vision import POSITIONS, VisionConfig
+from transformer_jax.tasks import Base
 from transformer_jax.tasks.classification import Answer, likeliest, score_labels
 
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
@@ -98,6 +99,7 @@ class Pictures:
 class Task(Base):
     """Labelled images, an encoder over their patches."""
 
+    ROLE = "image_classifier"
     METRICS = ("accuracy", "f1")
     CHOICES = {
         "data.source": ("digits", "idx"),
@@ -139,7 +141,16 @@ class Task(Base):
 
     def __init__(self, config: ConfigDict, about: About):
         self.config, self.about = config, about
-        self.module = build(config, about)
+        model = config.model
+        vision = VisionConfig(
+            about.height,
+            about.width,
+            about.channels,
+            model.patch,
+            len(about.labels),
+            model.positions,
+        )
+        self.module = registry.build(config, self.ROLE, vision=vision)
         self._forward = functools.cache(self._compile)
 
     @classmethod
@@ -283,16 +294,3 @@ class Task(Base):
 
     def summary(self, scores: dict[str, Any]) -> str:
         return f"accuracy = {scores['accuracy']:.2%}  F1 = {scores['f1']:.2%}"
-
-
-def build(config: ConfigDict, about: About) -> ViT:
-    """The config's model for images of this size and these classes."""
-    vision = VisionConfig(
-        about.height,
-        about.width,
-        about.channels,
-        config.model.patch,
-        len(about.labels),
-        config.model.positions,
-    )
-    return ViT(sizes(config), vision)

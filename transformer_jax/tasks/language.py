@@ -30,8 +30,8 @@ from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import DecodeRequest
 from transformer_jax.errors import Refused
 from transformer_jax.ids import BOS, PAD
-from transformer_jax.models.transformer import LanguageModel
-from transformer_jax.tasks import Answer, Text, sizes
+from transformer_jax.models import registry
+from transformer_jax.tasks import Answer, Text
 from transformer_jax.tasks.translation import segments, shift_right
 
 CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
@@ -75,6 +75,7 @@ class Task(Text):
     """Running text, one vocabulary, a decoder without a source."""
 
     ENDS = 0
+    ROLE = "language_model"
     CHOICES = {"data.source": ("phrasebook", *FORMS), "model.tie": ("all", "none")}
 
     @classmethod
@@ -107,7 +108,7 @@ class Task(Text):
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         self.config, self.tokenizer = config, tokenizer
-        self.module = build(config, tokenizer.vocab_size)
+        self.module = registry.build(config, self.ROLE, vocab_size=tokenizer.vocab_size)
 
     @property
     def fingerprint(self) -> str:
@@ -260,11 +261,6 @@ class Task(Text):
         self.check_positions(tokens.size, "a text")
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
         return {"decoder": np.stack([np.asarray(w[0]) for w in outputs.self_attention])}
-
-
-def build(config: ConfigDict, vocab: int) -> LanguageModel:
-    """The config's model for a vocabulary of this size."""
-    return LanguageModel(sizes(config, vocab))
 
 
 def _phrases(split: str, size: int) -> list[dict[str, str]]:

@@ -31,10 +31,10 @@ from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, UNK
+from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
-from transformer_jax.models.classifier import MaskedLM
 from transformer_jax.models.layers import mix
-from transformer_jax.tasks import Text, sizes
+from transformer_jax.tasks import Text
 from transformer_jax.tasks.language import PHRASES, Stream
 from transformer_jax.tasks.translation import segments
 
@@ -62,6 +62,7 @@ class Answer:
 class Task(Text):
     """Running text, one vocabulary, an encoder whose table is its output layer too."""
 
+    ROLE = "masked_language_model"
     METRICS = ("filled",)
     CHOICES = {
         "data.source": ("phrasebook", "opinions", *FORMS),
@@ -108,7 +109,9 @@ class Task(Text):
         self._names, self._mask = names, names.index(MASK)
         # Inside of a word, a vocabulary of words finds nothing.
         self._words_only = self._mask not in tokenizer.encode(f"{MASK}a")
-        self.module = build(config, tokenizer.vocab_size)
+        self.module = registry.build(
+            config, self.ROLE, source_vocab_size=tokenizer.vocab_size
+        )
         rows, multiple = config.eval.batch_rows, config.data.row_multiple
         self._forward = BatchedForward(self._guess, rows, multiple, pad_length)
 
@@ -274,11 +277,6 @@ class Task(Text):
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
         weights = [np.asarray(w[0]) for w in outputs.encoder_attention]
         return {"encoder": np.stack(weights)}
-
-
-def build(config: ConfigDict, vocab: int) -> MaskedLM:
-    """The config's model for a vocabulary of this size."""
-    return MaskedLM(sizes(config, source_vocab=vocab))
 
 
 def of_content(tokens: Int[Array, "B T"]) -> UInt32[Array, "B 1"]:

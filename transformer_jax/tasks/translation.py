@@ -29,9 +29,8 @@ from transformer_jax.decoding.engine import DecodeRequest, pad_length, positions
 from transformer_jax.decoding.forward import PairScorer
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, PAD
-from transformer_jax.models.recurrent import Recurrent
-from transformer_jax.models.transformer import Seq2Seq
-from transformer_jax.tasks import Answer, Base, sizes
+from transformer_jax.models import registry
+from transformer_jax.tasks import Answer, Base
 
 # What closes a quotation may follow; in Chinese and Japanese no space does.
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
@@ -56,7 +55,7 @@ class Task(Base):
     PAIRS = True
     IN_PARTS = True  # whether sentences of a line can be answered one by one
     CHOICES = {"data.source": (PHRASEBOOK.name, *FORMS)}
-    MODELS = ("transformer", "recurrent")
+    ROLE = "seq2seq"
 
     @classmethod
     def configure(cls, config: ConfigDict) -> None:
@@ -75,7 +74,12 @@ class Task(Base):
     def __init__(self, config: ConfigDict, source: Tokenizer, target: Tokenizer):
         self.config = config
         self.source_tokenizer, self.target_tokenizer = self._both = source, target
-        self.module = build(config, source.vocab_size, target.vocab_size)
+        self.module = registry.build(
+            config,
+            self.ROLE,
+            vocab_size=target.vocab_size,
+            source_vocab_size=source.vocab_size,
+        )
         self._readers: dict[Any, PairScorer] = {}
 
     @classmethod
@@ -370,14 +374,6 @@ class Task(Base):
         if not any(found.values()):
             raise UserError(NO_ATTENTION)
         return {k: np.stack([w[0] for w in found[k]]) for k in found if found[k]}
-
-
-def build(
-    config: ConfigDict, source_vocab: int, target_vocab: int
-) -> Seq2Seq | Recurrent:
-    """The config's model for vocabularies of these sizes."""
-    kind = {"transformer": Seq2Seq, "recurrent": Recurrent}[config.model.name]
-    return kind(sizes(config, target_vocab, source_vocab))
 
 
 def shift_right(
