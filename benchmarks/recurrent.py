@@ -28,11 +28,11 @@ from transformer_jax import config as configs
 from transformer_jax import optim
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.ids import EOS
+from transformer_jax.models import registry
 from transformer_jax.runs import environment
 from transformer_jax.runs.checkpoint import TrainState
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
-from transformer_jax.tasks.parts.seq2seq import build
 from transformer_jax.tasks.parts.text import segments, shift_right
 from transformer_jax.train import train_step
 from transformer_jax.visualize import figures
@@ -198,7 +198,9 @@ class Side:
     def __init__(self, spec: str):
         config = configs.load(spec)
         size = config.tokenizer.vocab_size
-        objective = Seq2SeqObjective(config, build(config, size, size), size)
+        sizes = {"vocab_size": size, "source_vocab_size": size}
+        module = registry.build(config, "seq2seq", **sizes)
+        objective = Seq2SeqObjective(config, module, size)
         optimizer = optim.make_optimizer(config)
         self.update = jax.jit(
             functools.partial(

@@ -152,14 +152,15 @@ def our_training() -> tuple[Callable, Callable, str]:
 
     from transformer_jax import config as configs
     from transformer_jax import optim, sharding
+    from transformer_jax.models import registry
     from transformer_jax.runs.checkpoint import TrainState
     from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
-    from transformer_jax.tasks.parts.seq2seq import build
     from transformer_jax.train import IN_FLIGHT, train_step
 
     environment.use_compile_cache()
     config = our_config(configs.base("translation", "transformer"))
-    module = build(config, VOCABULARY, VOCABULARY)
+    sizes = {"vocab_size": VOCABULARY, "source_vocab_size": VOCABULARY}
+    module = registry.build(config, "seq2seq", **sizes)
     objective = Seq2SeqObjective(config, module, VOCABULARY)
     optimizer = optim.make_optimizer(config)
     mesh = sharding.make_mesh(config.mesh)

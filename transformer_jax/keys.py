@@ -1,13 +1,26 @@
-"""Options as the fields of a dataclass: default, meaning and bounds, written once.
+"""Options as the fields of a dataclass: default, meaning, bounds and choices, once.
 
 A dataclass declares each option by `key`. From its fields come the defaults of a config
-section, the flags of a command line and the check of the bounds, so that they agree.
+section, the flags of a command line and the checks of values, so that they agree.
 """
 
 import dataclasses
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from transformer_jax.errors import nearest
+
 FLAG_KINDS = {bool: "bool", int: "integer", float: "float", str: "string"}
+
+BOUNDS = {
+    "least": ("at least", operator.ge),
+    "most": ("at most", operator.le),
+    "below": ("less than", operator.lt),
+}
+
+# Names, or what gives them when they are asked for: a table, which may grow.
+Choices = Iterable[str] | Callable[[], Iterable[str]]
 
 
 def key(
@@ -16,35 +29,108 @@ def key(
     *,
     least: float | None = None,
     most: float | None = None,
+    below: float | None = None,
+    choices: Choices | None = None,
 ) -> Any:
-    """Declare an option with its meaning and its bounds, both inclusive."""
-    if type(default) not in FLAG_KINDS:
-        raise TypeError(f"an option of type {type(default).__name__} can be no flag")
-    metadata = {"meaning": meaning, "least": least, "most": most}
+    """Declare an option with its meaning and what it may be.
+
+    `least` and `most` are bounds that a value may reach, `below` one that it may
+    not.
+    """
+    if type(default) not in (*FLAG_KINDS, tuple):
+        raise TypeError(f"an option of type {type(default).__name__} can be no key")
+    metadata = {
+        "meaning": meaning, "least": least, "most": most, "below": below,
+        "choices": choices,
+    }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def derived(default: Any, meaning: str) -> Any:
+    """Declare a field that no config has: its value follows from the data."""
+    return dataclasses.field(default=default, metadata={"derived": meaning})
+
+
+def fields(cls: type) -> list[dataclasses.Field]:
+    """List the fields that are keys, in their order."""
+    return [f for f in dataclasses.fields(cls) if "derived" not in f.metadata]
 
 
 def defaults(cls: type) -> dict[str, Any]:
     """List the defaults in the order of the fields."""
-    return {field.name: field.default for field in dataclasses.fields(cls)}
+    return {f.name: f.default for f in fields(cls)}
 
 
-def find_problems(section: str, instance: Any) -> list[str]:
-    """Compare each value with its bounds; name values by their section."""
+def choices(cls: type) -> dict[str, tuple[str, ...]]:
+    """List what each key that has choices may be."""
+    allowed = {f.name: f.metadata["choices"] for f in fields(cls)}
+    return {
+        name: tuple(found() if callable(found) else found)
+        for name, found in allowed.items()
+        if found is not None
+    }
+
+
+def find_problems(section: str, values: Any, cls: type | None = None) -> list[str]:
+    """Check the type, the choices and the bounds of values, named by their section.
+
+    The values are an instance of a dataclass of keys, or, if `cls` is such a class, a
+    mapping that need not have all of them.
+    """
+    cls, values = cls or type(values), _as_mapping(values)
     problems = []
-    for field in dataclasses.fields(instance):
-        value = getattr(instance, field.name)
-        least, most = field.metadata["least"], field.metadata["most"]
-        limits = []
-        if least is not None:
-            limits.append(f"at least {least}")
-        if most is not None:
-            limits.append(f"at most {most}")
-        below = least is not None and value < least
-        above = most is not None and value > most
-        if below or above:
-            must = " and ".join(limits)
-            problems.append(f"{section}.{field.name} = {value}: must be {must}")
+    for field in fields(cls):
+        if field.name in values:
+            name, value = f"{section}.{field.name}", values[field.name]
+            problem = find_wrong_type(name, value, field.default)
+            problems += [problem] if problem else []
+    if problems:
+        return problems  # a bound is compared with numbers only
+    for name, allowed in choices(cls).items():
+        if name in values:
+            problem = find_wrong_choice(f"{section}.{name}", values[name], allowed)
+            problems += [problem] if problem else []
+    return problems + find_beyond_bounds(section, values, cls)
+
+
+def find_wrong_type(name: str, value: Any, default: Any) -> str | None:
+    """Compare a value's type with that of its default; an int passes for a float.
+
+    Python has a bool pass for an int, too: here it does not.
+    """
+    want = type(default)
+    if type(value) is want or (type(value) is int and want is float):
+        return None
+    return (
+        f"{name} = {value!r} is of type {type(value).__name__}, "
+        f"not {want.__name__} (default: {default!r})"
+    )
+
+
+def find_wrong_choice(name: str, value: str, allowed: Iterable[str]) -> str | None:
+    """Look a value up among its choices, and name the nearest one."""
+    allowed = tuple(allowed)
+    if value in allowed:
+        return None
+    hint = nearest(value, allowed)
+    return f"{name} = {value!r}: choose {' | '.join(allowed)}.{hint}"
+
+
+def find_beyond_bounds(section: str, values: Any, cls: type) -> list[str]:
+    """Compare each number with the bounds of its key."""
+    problems = []
+    for field in fields(cls):
+        limits = {name: field.metadata[name] for name in BOUNDS}
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
+        if field.name not in values or not limits:
+            continue
+        value = values[field.name]
+        if not all(BOUNDS[name][1](value, limit) for name, limit in limits.items()):
+            must = " and ".join(
+                f"{BOUNDS[n][0]} {limit}" for n, limit in limits.items()
+            )
+            what = "a share," if limits == {"least": 0, "below": 1} else "must be"
+            problems.append(f"{section}.{field.name} = {value}: {what} {must}")
     return problems
 
 
@@ -54,16 +140,25 @@ def define_flags(flags: Any, *classes: type) -> None:
     `flags` is the module of absl. A flag defaults to None, because the config of a run
     has the value otherwise.
     """
-    for name, field in _fields(classes).items():
-        define = getattr(flags, f"DEFINE_{FLAG_KINDS[type(field.default)]}")
+    for name, field in _fields_of(classes).items():
+        kind = type(field.default)
+        if kind not in FLAG_KINDS:
+            raise TypeError(f"{name} of type {kind.__name__} can be no flag")
+        define = getattr(flags, f"DEFINE_{FLAG_KINDS[kind]}")
         define(name, None, field.metadata["meaning"])
 
 
 def given_flags(flag_values: Any, *classes: type) -> dict[str, Any]:
     """Read the options that the command line sets."""
-    values = {name: flag_values[name].value for name in _fields(classes)}
+    values = {name: flag_values[name].value for name in _fields_of(classes)}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _fields(classes: tuple[type, ...]) -> dict[str, dataclasses.Field]:
-    return {f.name: f for cls in classes for f in dataclasses.fields(cls)}
+def _fields_of(classes: tuple[type, ...]) -> dict[str, dataclasses.Field]:
+    return {field.name: field for cls in classes for field in fields(cls)}
+
+
+def _as_mapping(values: Any) -> Mapping[str, Any]:
+    if not dataclasses.is_dataclass(values):
+        return values
+    return {f.name: getattr(values, f.name) for f in dataclasses.fields(values)}

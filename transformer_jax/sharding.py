@@ -23,7 +23,8 @@ ROWS = ("data", "fsdp")  # what the rows of a batch are split over
 # (pattern searched in a parameter's path, how its axes are split); the first match
 # wins. Optimizer state takes the specs of its parameters. Tensor parallelism splits
 # heads and the feed-forward's inner axis: one all-reduce for each pair of matrices.
-RULES = (
+Rule = tuple[str, PartitionSpec]
+RULES: tuple[Rule, ...] = (
     # By rows only: a looked-up vector then is whole, as the residual stream wants it.
     (r"embedding$", PartitionSpec(("tensor", "fsdp"), None)),
     (r"projection/kernel$", PartitionSpec("fsdp", "tensor")),
@@ -31,8 +32,6 @@ RULES = (
     (r"position_bias/table$", PartitionSpec(None, "tensor")),  # a column for each head
     (r"(query|key|value|inner|gate|input)/kernel$", PartitionSpec("fsdp", "tensor")),
     (r"(query|key|value|inner|gate|input)/bias$", PartitionSpec("tensor")),
-    (r"recurrent$", PartitionSpec("fsdp", None)),  # used again at every position
-    (r"attention/score$", PartitionSpec()),
     (r"(out|outer)/kernel$", PartitionSpec("tensor", "fsdp")),
     (r"(out|outer)/bias$", PartitionSpec()),
     (r"norm/(scale|bias)$", PartitionSpec()),
@@ -134,6 +133,12 @@ def abstract(tree: Any, mesh: Mesh) -> Any:
         tree,
         shardings(tree, mesh),
     )
+
+
+def add_rules(rules: tuple[Rule, ...]) -> None:
+    """Extend the table by the rules of a model whose parameters have other names."""
+    global RULES
+    RULES = (*RULES, *(rule for rule in rules if rule not in RULES))
 
 
 def spec_of(name: str, leaf: Any) -> PartitionSpec:

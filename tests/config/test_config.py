@@ -1,17 +1,17 @@
 """The config: what is accepted, what is refused, and what the refusal says."""
 
 import dataclasses
-import inspect
 import pathlib
 import re
 
 import pytest
 
-from transformer_jax import cli, config, tasks
+from transformer_jax import cli, config, keys, tasks
 from transformer_jax.config import defaults, loading
 from transformer_jax.data import sources, windows
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
+from transformer_jax.models import registry
 
 
 def problems_of(spec="quickstart", **overrides):
@@ -96,7 +96,8 @@ FORM_KEYS += [
 
 
 @pytest.mark.parametrize(
-    ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).models]
+    ("task", "model"),
+    [(t, m) for t in tasks.names() for m in registry.names_for(tasks.find(t).role)],
 )
 def test_every_key_is_explained_where_it_is_defined(task, model):
     own = pathlib.Path(tasks.__file__).parent / f"{task}.py"
@@ -105,13 +106,17 @@ def test_every_key_is_explained_where_it_is_defined(task, model):
         for module in (defaults, sources, windows)
     )
     text += own.read_text()
-    for other in set(defaults.MODELS) - {model}:
-        text = text.replace(inspect.getsource(defaults.MODELS[other]), "")
+    declared = {f.name: f for f in keys.fields(registry.find(model).config)}
     for key, _ in config.items(config.base(task, model)):
         section, _, last = key.rpartition(".")
         if section == "decode":  # its meaning stands with its default and bounds
             (field,) = (f for f in dataclasses.fields(Options) if f.name == last)
             assert field.metadata["meaning"], key
+            continue
+        if section == "model" and last in declared:
+            assert declared[last].metadata["meaning"].endswith("."), key
+            continue
+        if key == "model.name":  # of a file of models/
             continue
         name = {"eval": "evaluation", "filter": "filters", "": "config"}.get(section)
         name = name or section
@@ -131,6 +136,17 @@ def test_every_key_is_explained_where_it_is_defined(task, model):
             assert all(key.meaning for key in of_forms), key
             continue
         assert len(lines) == 1 and "  # " in lines[0], key
+
+
+def test_a_model_that_a_task_does_not_have_is_refused_with_those_it_has():
+    with pytest.raises(UserError) as caught:
+        config.base("translation", "transfomer")
+    assert str(caught.value) == (
+        "unknown model 'transfomer' of the task 'translation'. "
+        "Did you mean 'transformer'? It has: transformer, recurrent"
+    )
+    with pytest.raises(UserError, match="'recurrent' of the task 'language'"):
+        config.base("language", "recurrent")
 
 
 def test_an_override_sets_the_key_with_its_type():

@@ -9,6 +9,7 @@ from absl import flags
 
 from transformer_jax import config, keys, predict, tasks
 from transformer_jax.decoding import Options
+from transformer_jax.models import registry
 from transformer_jax.tasks import parsing
 
 FIELDS = dataclasses.fields(parsing.Options)  # those of every task and its own
@@ -46,7 +47,8 @@ def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
 
 
 @pytest.mark.parametrize(
-    ("task", "model"), [(t, m) for t in tasks.names() for m in tasks.find(t).models]
+    ("task", "model"),
+    [(t, m) for t in tasks.names() for m in registry.names_for(tasks.find(t).role)],
 )
 def test_a_config_has_keys_of_the_options_alone(task, model):
     section = config.base(task, model).get("decode", {})
@@ -116,6 +118,13 @@ def test_options_are_a_static_argument_of_jit():
     assert hash(Options(beams=3)) == hash(Options(beams=3)) != hash(Options())
 
 
-def test_a_default_that_can_be_no_flag_is_refused():
-    with pytest.raises(TypeError, match="tuple"):
-        keys.key((), "Several.")
+def test_a_default_that_can_be_no_flag_is_refused(known_flags):
+    @dataclasses.dataclass
+    class Several:
+        several: tuple = keys.key((), "Several.")
+
+    assert keys.defaults(Several) == {"several": ()}
+    with pytest.raises(TypeError, match="several of type tuple can be no flag"):
+        keys.define_flags(flags, Several)
+    with pytest.raises(TypeError, match="dict can be no key"):
+        keys.key({}, "By name.")

@@ -16,9 +16,11 @@ from transformer_jax.models import (
     MultiHeadAttention,
     Seq2Seq,
     TransformerConfig,
+    registry,
 )
 from transformer_jax.models.attention import look_ahead_mask, padding_mask
 from transformer_jax.models.positions import PositionSignal, rotation
+from transformer_jax.models.recurrent import Recurrent, RecurrentConfig
 
 B, T, S, N, D, V = 2, 3, 5, 7, 91, 17
 HEAD = D // N
@@ -125,16 +127,25 @@ def test_a_config_without_a_word_is_the_papers_base_model():
     assert {c.vocab_rows, c.source_vocab_size, c.source_vocab_rows} == {c.vocab_size}
 
 
-def test_the_defaults_of_a_model_are_those_of_the_config_file():
-    base = configs.base("translation")
-    default, model = dataclasses.asdict(TransformerConfig()), base.model
-    shared = (default.keys() & set(model.keys())) - {"d_k", "d_v"}
-    assert len(shared) > 20
-    assert {k: default[k] for k in shared} == {k: model[k] for k in shared}
-    assert default["vocab_size"] == base.tokenizer.vocab_size
-    assert default == dataclasses.asdict(
-        sizes(base, default["vocab_size"], default["vocab_size"])
-    )
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [("transformer", TransformerConfig), ("recurrent", RecurrentConfig)],
+)
+def test_the_defaults_of_a_model_are_those_of_the_config_file(model, sizes):
+    base = configs.base("translation", model)
+    default, section = dataclasses.asdict(sizes()), base.model
+    shared = (default.keys() & set(section.keys())) - {"d_k", "d_v"}
+    assert len(shared) > 9
+    assert {k: default[k] for k in shared} == {k: section[k] for k in shared}
+    vocab = default["vocab_size"]
+    assert vocab == base.tokenizer.vocab_size
+    assert default == dataclasses.asdict(registry.make_sizes(base, vocab, vocab))
+
+
+def test_a_recurrent_config_without_a_word_is_that_of_the_config_file():
+    c = RecurrentConfig()
+    assert (c.cell, c.layers, c.d_model, c.dropout_residual) == ("lstm", 2, 512, 0.1)
+    assert {c.vocab_rows, c.source_vocab_size, c.source_vocab_rows} == {c.vocab_size}
 
 
 @pytest.mark.parametrize(
@@ -152,10 +163,10 @@ def test_the_defaults_of_a_model_are_those_of_the_config_file():
     ],
 )
 def test_sizes_that_others_imply_are_resolved(given, expected):
-    c = TransformerConfig(**given)
-    assert expected == (
-        c.vocab_size, c.vocab_rows, c.source_vocab_size, c.source_vocab_rows,
-    )  # fmt: skip
+    for c in (TransformerConfig(**given), RecurrentConfig(**given)):
+        assert expected == (
+            c.vocab_size, c.vocab_rows, c.source_vocab_size, c.source_vocab_rows,
+        )  # fmt: skip
 
 
 def test_sizes_of_heads_are_implied_one_by_one():
@@ -166,10 +177,10 @@ def test_sizes_of_heads_are_implied_one_by_one():
 @pytest.mark.parametrize(
     ("task", "given", "expected"),
     [
-        ("language", {"target_vocab": 13}, {"vocab_size": 13, "vocab_rows": 16}),
+        ("language", {"vocab_size": 13}, {"vocab_size": 13, "vocab_rows": 16}),
         (
             "classification",
-            {"source_vocab": 11},
+            {"source_vocab_size": 11},
             {"source_vocab_size": 11, "source_vocab_rows": 16, "vocab_size": 0},
         ),
     ],
@@ -179,7 +190,7 @@ def test_a_task_of_one_vocabulary_has_no_layers_or_rows_that_it_did_not_ask(
 ):
     config = configs.base(task)
     config.tokenizer.row_multiple = 8
-    got = dataclasses.asdict(sizes(config, **given))
+    got = dataclasses.asdict(registry.make_sizes(config, **given))
     unused = {"language": "encoder_layers", "classification": "decoder_layers"}[task]
     expected = {**expected, unused: 0, "d_k": 64, "d_v": 64}
     assert {name: got[name] for name in expected} == expected
@@ -192,13 +203,17 @@ MODULES = {
     "classifier": (Classifier, {"outputs": 3}, (TOKENS,)),
     "mean_classifier": (Classifier, {"outputs": 3, "pooling": "mean"}, (TOKENS,)),
     "masked_lm": (MaskedLM, {}, (TOKENS,)),
+    "recurrent": (Recurrent, {}, (TOKENS, TARGET)),
 }
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_without_segments_every_token_is_real(name):
     make, more, inputs = MODULES[name]
-    module = make(small(), **more)
+    sizes = small()
+    if make is Recurrent:
+        sizes = RecurrentConfig(vocab_size=V, d_model=14, layers=1)
+    module = make(sizes, **more)
     variables = jax.jit(module.init)(jax.random.key(0), *inputs)
     run = jax.jit(module.apply)
     got = run(variables, *inputs)
@@ -231,3 +246,14 @@ def test_positions_count_from_0_unless_they_are_given():
     without = module.apply(variables, TOKENS, TARGET).logits
     np.testing.assert_array_equal(logits(0), without)
     assert jnp.abs(logits(3) - without).max() > 1e-3
+
+
+def test_a_recurrent_encoder_alone_reads_every_token_unless_segments_are_given():
+    module = Recurrent(RecurrentConfig(vocab_size=V, d_model=14, layers=1))
+    variables = module.init(jax.random.key(0), TOKENS, TARGET)
+    memory, _ = module.apply(variables, TOKENS, method="encode")
+    real = jnp.ones_like(TOKENS)
+    expected, _ = module.apply(variables, TOKENS, real, method="encode")
+    np.testing.assert_array_equal(memory, expected)
+    fewer, _ = module.apply(variables, TOKENS, real.at[:, -1].set(0), method="encode")
+    assert jnp.abs(memory - fewer).max() > 1e-3

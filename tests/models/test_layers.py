@@ -9,6 +9,7 @@ from transformer_jax.models.layers import (
     Dropout,
     FeedForward,
     keep_mask,
+    keep_mask_plainly,
     layer_norm,
     residual,
 )
@@ -153,3 +154,25 @@ def test_a_share_of_one_keeps_all_and_of_none_keeps_nothing():
     key = jax.random.key(0)
     assert keep_mask(key, 1.0, (ROWS, COLUMNS)).all()
     assert not keep_mask(key, 0.0, (ROWS, COLUMNS)).any()
+
+
+def test_the_hash_draws_what_the_general_generator_draws(masks):
+    """Both masks are as far from each other as two draws of one distribution."""
+    share = 0.7
+    root = jax.random.key(0)
+    for i, hashed in enumerate(masks):
+        key = jax.random.fold_in(root, i)
+        plain = np.asarray(keep_mask_plainly(key, share, (ROWS, COLUMNS)))
+        plain = (plain - share) / (share * (1 - share)) ** 0.5
+        for one in (
+            lambda m: m,
+            lambda m: m[1:] * m[:-1],
+            lambda m: m[:, 1:] * m[:, :-1],
+        ):
+            a, b = one(hashed), one(plain)
+            assert abs(a.mean() - b.mean()) < 4.5 * (2 / a.size) ** 0.5
+        # So are the counts of a row: two samples of one distribution (Kolmogorov).
+        a, b = np.sort(hashed.sum(1)), np.sort(plain.sum(1))
+        at = np.concatenate([a, b])
+        apart = np.searchsorted(a, at, "right") - np.searchsorted(b, at, "right")
+        assert abs(apart).max() / ROWS < 1.95 * (2 / ROWS) ** 0.5

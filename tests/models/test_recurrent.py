@@ -66,7 +66,8 @@ def flat(tree):
 
 @pytest.mark.parametrize("kind", ["additive", "dot"])
 def test_attention_is_its_formula_position_by_position(kind):
-    module, rng = recurrent.Attention(config(attention=kind)), np.random.default_rng(2)
+    module = recurrent.ATTENTIONS[kind](config(attention=kind))
+    rng = np.random.default_rng(2)
     x, memory = rng.normal(size=(B, T, D)), rng.normal(size=(B, S, D))
     x, memory = jnp.asarray(x, jnp.float32), jnp.asarray(memory, jnp.float32)
 

@@ -15,6 +15,7 @@ import pytest
 
 from transformer_jax import decoding, sharding
 from transformer_jax.ids import BOS, PAD
+from transformer_jax.models import Encoder
 from transformer_jax.models import positions as place
 from transformer_jax.models.attention import attend
 from transformer_jax.models.layers import GATES, FeedForward, rms_norm
@@ -331,3 +332,17 @@ def test_images_take_every_kind_of_positions(kind):
     one, other = (module.apply({"params": params}, x).logits for x in (image, swapped))
     # Without positions, an image is a bag of patches.
     assert np.allclose(one, other, atol=1e-5) == (kind == "none")
+
+
+def test_a_fixed_bias_is_a_function_and_a_line_in_a_table(monkeypatch):
+    def near(distance, heads):
+        return jnp.where(jnp.abs(distance) < 2, 0.0, -1e9)[:, None]
+
+    monkeypatch.setitem(place.BIASES, "near", near)
+    sizes = dict(vocab_size=17, encoder_layers=1, d_model=14, d_ff=11, num_heads=2)
+    module = Encoder(TransformerConfig(**sizes, positions="near"))
+    tokens = jnp.array([[5, 6, 7, 8, 9]])
+    (_, [weights]), _ = module.init_with_output(jax.random.key(0), tokens)
+    distance = np.abs(np.subtract.outer(range(5), range(5)))
+    for head in weights[0]:
+        np.testing.assert_array_equal(head > 0, distance < 2)

@@ -9,10 +9,10 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, optim, sharding, train
-from transformer_jax.config import model_checks
 from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.tokenizer import SPACE
 from transformer_jax.errors import UserError
+from transformer_jax.models import transformer_config
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints
@@ -269,7 +269,7 @@ def test_a_table_cannot_begin_with_both_nor_stay_random():
     ):
         with pytest.raises(UserError, match=message):
             config.load("quickstart", changes)
-    assert model_checks.divisor_near(300, 7) == 6
+    assert transformer_config.divisor_near(300, 7) == 6
 
 
 def test_a_frozen_table_stays_and_all_else_moves(tiny, tmp_path):

@@ -8,30 +8,19 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, decoding, optim, tasks
+from transformer_jax import cli, decoding, keys, optim, tasks
 from transformer_jax.config.defaults import base, items
-from transformer_jax.config.model_checks import (
-    LONGEST,
-    MODELS,
-    divisor_near,
-    longest_example,
-)
 from transformer_jax.data import tokenizer, vectors
-from transformer_jax.errors import nearest
-from transformer_jax.models import embeddings, layers, positions, recurrent
+from transformer_jax.decoding import DecodeRequest
+from transformer_jax.decoding.engine import positions_needed
+from transformer_jax.models import registry
+from transformer_jax.models.registry import Longest
+from transformer_jax.models.transformer_config import divisor_near
 
+LONGEST = "data.max_length or data.window, and its ends"
 CHOICES = {
     "data.batching": ("buckets", "packed"),
     "tokenizer.kind": tokenizer.KINDS,
-    "model.norm": layers.NORMS,
-    "model.norm_kind": layers.NORM_KINDS,
-    "model.activation": (*layers.ACTIVATIONS, *layers.GATES),
-    "model.positions": positions.POSITIONS,
-    "model.rotary_scaling": positions.SCALINGS,
-    "model.tie": embeddings.TIES,
-    "model.cell": tuple(recurrent.CELLS),
-    "model.attention": recurrent.ATTENTIONS,
-    "model.dtype": ("float32", "bfloat16"),
     "optim.name": tuple(optim.OPTIMIZERS),
     "optim.schedule": tuple(optim.SCHEDULES),
     "eval.weights": cli.WEIGHTS,
@@ -40,21 +29,17 @@ CHOICES = {
 
 
 def find_problems(config: ConfigDict) -> list[str]:
-    """All that cannot work, each with the way out. Touches no device."""
+    """List all that cannot work, each with the way out, without touching a device."""
     problems = _wrong_types(config)
     if problems:
         return problems  # the checks below need numbers to be numbers
-    task = tasks.find(config.task)
-    own = {"checkpoint.best": ("loss", "accuracy", *task.metrics), **task.choices}
-    for key, choices in (CHOICES | own).items():
-        value = dict(items(config)).get(key)
-        if value is not None and value not in choices:
-            hint = nearest(value, choices)
-            problems.append(f"{key} = {value!r}: choose {' | '.join(choices)}.{hint}")
-    impossible = _impossible_sizes(config)
+    task, model = tasks.find(config.task), registry.find(config.model.name)
+    problems = _wrong_choices(config)
+    impossible = keys.find_beyond_bounds("model", config.model, model.config)
+    impossible += _impossible_sizes(config)
     if impossible:
         return problems + impossible  # the checks below divide by these sizes
-    problems += MODELS[config.model.name](config)
+    problems += model.find_problems(config, _longest(config))
     problems += _impossible_plans(config)
     if "tokenizer" in config:
         problems += _impossible_text(config)
@@ -78,23 +63,43 @@ def find_search_problems(config: ConfigDict, options: decoding.Options) -> list[
 def _wrong_types(config: ConfigDict) -> list[str]:
     """A bool passes for an int, and an int for a float, unless somebody looks."""
     expected = dict(items(base(config.task, config.model.name)))
-    problems, values = [], dict(items(config))
+    values = dict(items(config))
     if others := sorted(expected.keys() ^ values.keys()):
         return [
             f"the task {config.task!r} with the model {config.model.name!r} has other "
             f"keys than this config (such as {others[0]}): begin a config file with "
             "base(task=…, model=…), or name another one"
         ]
-    for key, value in values.items():
-        want = type(expected[key])
-        if type(value) is int and want is float:
-            continue
-        if type(value) is not want:
-            problems.append(
-                f"{key} = {value!r} is of type {type(value).__name__}, "
-                f"not {want.__name__} (default: {expected[key]!r})"
-            )
-    return problems
+    found = (keys.find_wrong_type(k, v, expected[k]) for k, v in values.items())
+    return [problem for problem in found if problem]
+
+
+def _wrong_choices(config: ConfigDict) -> list[str]:
+    """Compare values with the choices of the model, of all configs and of the task."""
+    task = tasks.find(config.task)
+    of_model = keys.choices(registry.find(config.model.name).config)
+    allowed = {f"model.{name}": choices for name, choices in of_model.items()}
+    allowed |= CHOICES | {"checkpoint.best": ("loss", "accuracy", *task.metrics)}
+    allowed |= task.choices
+    values = dict(items(config))
+    found = (
+        keys.find_wrong_choice(key, values[key], choices)
+        for key, choices in allowed.items()
+        if key in values
+    )
+    return [problem for problem in found if problem]
+
+
+def _longest(config: ConfigDict) -> Longest:
+    """Measure the longest example, its ends counted; an image has no length."""
+    data = config.data
+    pieces = data.max_length if "max_length" in data else data.get("window", 0)
+    pieces += tasks.find(config.task).ends
+    positions = pieces
+    if "decode" in config:
+        asked = DecodeRequest(range(pieces))
+        positions = positions_needed(asked, decoding.Options(**config.decode))
+    return Longest(pieces, positions, LONGEST)
 
 
 def _impossible_sizes(config: ConfigDict) -> list[str]:
@@ -102,24 +107,15 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
     positive = [
         "data.batch_tokens", "data.max_length", "data.shapes", "data.pack_length",
         "data.row_multiple", "data.length_multiple", "tokenizer.vocab_size",
-        "tokenizer.row_multiple",
-        "model.d_model", "model.d_ff", "model.num_heads", "model.encoder_layers",
-        "model.decoder_layers", "model.layers", "model.max_positions",
-        "model.relative_distance",
-        "model.rotary_base", "model.rotary_factor", "train.steps",
-        "train.accumulation", "optim.warmup_steps", "eval.every", "eval.batch_rows",
-        "eval.max_length",
-        "checkpoint.every",
-        "checkpoint.keep_last", "checkpoint.average", "log.every",
+        "tokenizer.row_multiple", "train.steps", "train.accumulation",
+        "optim.warmup_steps", "eval.every", "eval.batch_rows", "eval.max_length",
+        "checkpoint.every", "checkpoint.keep_last", "checkpoint.average", "log.every",
     ]  # fmt: skip
     values = dict(items(config))
     problems += [f"{k} = {values[k]}: must be at least 1" for k in positive
                  if values.get(k, 1) < 1]  # fmt: skip
-    for key, value in values.items():
-        share = ".dropout_" in key or key in (
-            "train.label_smoothing", "tokenizer.sampling", "optim.ema",
-        )  # fmt: skip
-        if share and not 0 <= value < 1:
+    for key in ("train.label_smoothing", "tokenizer.sampling", "optim.ema"):
+        if not 0 <= (value := values.get(key, 0)) < 1:
             problems.append(f"{key} = {value}: a share, at least 0 and less than 1")
     for key in ("optim.decay_steps", "optim.clip_norm"):
         if values[key] < 0:
@@ -214,7 +210,7 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
             f"checkpoint.average {config.checkpoint.average} needs as many kept: "
             f"raise checkpoint.keep_last {config.checkpoint.keep_last}"
         )
-    longest = longest_example(config)
+    longest = _longest(config).pieces
     packed = data.batching == "packed"
     if packed:
         if data.pack_length < longest:

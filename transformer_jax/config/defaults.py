@@ -13,16 +13,17 @@ from ml_collections import ConfigDict
 
 from transformer_jax import keys, tasks
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.models import registry
 
 
 def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     """The complete config of a task and a model, locked."""
     kind = tasks.find(task)
-    if model not in kind.models:
-        hint = nearest(model, kind.models)
+    models = registry.names_for(kind.role)
+    if model not in models:
         raise UserError(
-            f"unknown model {model!r} of the task {task!r}.{hint} "
-            f"It has: {', '.join(kind.models)}"
+            f"unknown model {model!r} of the task {task!r}.{nearest(model, models)} "
+            f"It has: {', '.join(models)}"
         )
     config = ConfigDict()
     config.task = task  # what the model is used for: a file of tasks/
@@ -57,8 +58,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     tokenizer.sampling = 0.0  # train on other segmentations: BPE-dropout, or unigram's
     tokenizer.row_multiple = 64  # embedding rows are padded to a multiple of this
 
-    config.model = ConfigDict()
-    MODELS[model](config.model)
+    config.model = ConfigDict(registry.section(model))  # of a file of models/
     config.model.word_vectors = ""  # a text file: its words' vectors to begin with
     config.model.train_word_vectors = True  # False: the embeddings stay as they begin
 
@@ -113,57 +113,6 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     log.tensorboard = True  # also write TensorBoard events, if it is installed
     kind.configure(config)
     return config.lock()
-
-
-def _transformer(model: ConfigDict) -> None:
-    """The paper's base model (Table 3); see configs/ for big."""
-    model.name = "transformer"  # transformer
-    model.encoder_layers = 6  # N
-    model.decoder_layers = 6  # N
-    model.d_model = 512  # width of the residual stream
-    model.d_ff = 2048  # width inside a feed-forward layer
-    model.num_heads = 8  # attentions side by side in a layer
-    model.d_k = 0  # size of a head's queries and keys; 0: d_model / num_heads
-    model.d_v = 0  # size of a head's values; 0: d_model / num_heads
-    model.kv_heads = 0  # heads of keys and values, shared by queries; 0: num_heads
-    model.qk_norm = False  # norm queries and keys before their product
-    model.norm = "post"  # post (the paper) | pre
-    model.norm_kind = "layer"  # layer | rms (no mean taken out, no bias)
-    model.norm_epsilon = 1e-6  # added to the variance
-    model.activation = "relu"  # relu | gelu | silu | relu2 | glu | re-, ge- or swiglu
-    model.positions = "sinusoid"  # learned | rotary | relative | alibi | none | …
-    model.max_positions = 512  # rows of a learned table
-    model.rotary_base = 10_000.0  # the slowest wave has 2π times so many positions
-    model.rotary_scaling = "none"  # to read longer texts: none | linear | ntk
-    model.rotary_factor = 1.0  # how many times as long as trained
-    model.relative_buckets = 32  # of distances, each with a number for each head
-    model.relative_distance = 128  # from here on distances share a bucket
-    model.tie = "all"  # source, target and output share a table: all | decoder | none
-    model.dropout_words = 0.0  # share of the tokens read, the target's too, as unknown
-    model.dropout_embedding = 0.1  # on embedding + position (5.4)
-    model.dropout_residual = 0.1  # on each sublayer's output (5.4)
-    model.dropout_attention = 0.0  # on the attention weights
-    model.dropout_feed_forward = 0.0  # on the inner activation
-    model.dtype = "float32"  # of the computation: float32 | bfloat16; weights: float32
-    model.remat = False  # recompute each layer in the backward pass, to save memory
-
-
-def _recurrent(model: ConfigDict) -> None:
-    """What the Transformer took the place of; see models/recurrent.py."""
-    model.name = "recurrent"  # recurrent
-    model.cell = "lstm"  # rnn (tanh) | lstm | gru
-    model.layers = 2  # of the encoder, and as many of the decoder
-    model.d_model = 512  # width of the embeddings and of a layer's output
-    model.bidirectional = True  # the encoder reads both ways, with half the width each
-    model.attention = "additive"  # none | additive (Bahdanau) | dot (Luong, / √d_model)
-    model.tie = "all"  # source, target and output share a table: all | decoder | none
-    model.dropout_words = 0.0  # share of the tokens read, the target's too, as unknown
-    model.dropout_embedding = 0.1  # on the embeddings
-    model.dropout_residual = 0.1  # on each layer's output, on its way to the next
-    model.dtype = "float32"  # of the computation: float32 | bfloat16; weights: float32
-
-
-MODELS = {"transformer": _transformer, "recurrent": _recurrent}
 
 
 def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:

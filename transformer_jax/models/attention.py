@@ -33,7 +33,7 @@ QKV_SCALE = 0.5
 
 @flax.struct.dataclass
 class Mask:
-    """Which query may see which key, kept as its parts: only `dense` is quadratic.
+    """Say which query may see which key, in parts: only `dense` is quadratic.
 
     A query sees a key of its own segment (0 is padding, seen by nobody), and, if
     `causal`, only keys at its own position or before it.
@@ -46,6 +46,7 @@ class Mask:
     causal: bool = flax.struct.field(pytree_node=False, default=False)
 
     def dense(self) -> Bool[Array, "#B 1 #T S"]:
+        """Compare every query with every key: True where it may see it."""
         keys = self.key_segments[:, None, None, :]
         allowed = keys != 0
         if self.query_segments is not None:
@@ -59,14 +60,14 @@ class Mask:
 
 
 def padding_mask(segments: Int[Array, "B S"]) -> Mask:
-    """Every query sees every key that is not padding."""
+    """Let every query see every key that is not padding."""
     return Mask(key_segments=segments)
 
 
 def look_ahead_mask(
     positions: Int[Array, "#B T"], segments: Int[Array, "#B T"] | None = None
 ) -> Mask:
-    """A position sees itself and what is before it, within its own segment."""
+    """Let a position see itself and what is before it, within its own segment."""
     keys = jnp.ones_like(positions) if segments is None else segments
     return Mask(keys, segments, positions, positions, causal=True)
 
@@ -86,7 +87,7 @@ def attend(
     bias: Float[Array, "#B #N #T S"] | None = None,
     dropout: Any = None,
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B N T S"]]:
-    """The attended values, and the weights that attended them (before dropout).
+    """Return the attended values, and the weights (before dropout) that mixed them.
 
     The softmax is in float32: bfloat16 cannot order close scores. `bias` is added to
     the scores and may hold -1e9 or -inf. Unused weights cost nothing under `jit`.
@@ -104,7 +105,7 @@ def attend_by_head(
     bias: Float[Array, "#B #N #T S"] | None = None,
     dropout: Any = None,
 ) -> tuple[Float[Array, "B N T H"], Float[Array, "B N T S"]]:
-    """`attend`, laid out as a cache holds it: two products, and nothing is moved.
+    """Attend as `attend` does, in the layout of a cache: nothing is moved.
 
     Queries n·N/G … (n+1)·N/G - 1 share the keys and values of head n.
     """
@@ -145,6 +146,7 @@ class MultiHeadAttention(nn.Module):
     dtype: Any = jnp.float32
 
     def setup(self):
+        """Make the projections, and the norms of queries and keys."""
         kv_heads = self.kv_heads or self.num_heads
         head = self.d_model // self.num_heads
         d_k, d_v = self.d_k or head, self.d_v or head
@@ -179,9 +181,9 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Float[Array, "R T D"], Float[Array, "R N T S"]]:
         """Attend from `x` to `memory`, or to `x` itself if there is none.
 
-        Returns the attended vectors and the weights of each head. `place` is felt by
-        queries, and in self-attention by the keys too; keys and values that are given
-        have been placed before.
+        Return the attended vectors and the weights of each head. `place` turns the
+        queries, and in self-attention the keys too; keys and values that are given
+        have been turned before.
         """
         if memory is None:
             keys_values = self.keys_values(x, place and place.turn)

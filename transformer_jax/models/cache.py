@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 @flax.struct.dataclass
 class KeysValues:
-    """Projected keys and values of one layer, of whatever is attended to."""
+    """Hold the projected keys and values of one layer."""
 
     key: Any  # Float [B, G, K, S]
     value: Any  # Float [B, G, S, H]
@@ -22,12 +22,12 @@ class KeysValues:
 
 @flax.struct.dataclass
 class KVCache:
-    """What the hypotheses of each row have read: written once, and never moved.
+    """Hold what the hypotheses of each row have read: written once, and never moved.
 
-    A step writes into slot `filled`, beside each other for all hypotheses. One that
-    follows another takes over what that one has read by `writer`: which hypothesis
-    wrote what stands for it in each slot. So a search reorders small numbers, not keys
-    and values.
+    A step writes the keys and values of all hypotheses side by side into slot `filled`.
+    `writer` says whose entry of a slot a hypothesis reads; if it goes on from another,
+    it takes over that one's row of `writer`. So a search reorders small numbers, not
+    keys and values; `reorder_by_copying` is the plain form.
     """
 
     layers: tuple[KeysValues, ...]  # of S × beams, those of one slot side by side
@@ -39,7 +39,10 @@ class KVCache:
 
     @classmethod
     def empty(cls, layers: int, rows: int, beams: int, slots: int, sizes, dtype):
-        """`sizes` are (heads of keys, size of a head's keys, of its values)."""
+        """Make room for so many slots; nothing is written yet.
+
+        `sizes` are (heads of keys, size of a head's keys, of its values).
+        """
         heads, d_k, d_v = sizes
         width = slots * beams
         one = KeysValues(
@@ -55,7 +58,7 @@ class KVCache:
         )
 
     def reorder(self, parents: Int[Array, "B beams"]) -> "KVCache":
-        """The cache of hypotheses that each go on from a parent."""
+        """Let each hypothesis go on from a parent: it reads what that one has read."""
         row = jnp.arange(parents.shape[0])[:, None]
         slots = jnp.arange(self.positions.shape[1])
         # What is not yet written will be written by each for itself.
@@ -66,7 +69,7 @@ class KVCache:
         return self.replace(writer=writer, attended=attended)
 
     def tile(self, beams: int) -> "KVCache":
-        """For several hypotheses that all go on from the one that has read so far."""
+        """Let several hypotheses go on from the one that has read so far."""
 
         def widen(array, axis):
             wide = jnp.expand_dims(array, axis + 1)
@@ -92,7 +95,7 @@ class KVCache:
         )
 
     def resize(self, slots: int) -> "KVCache":
-        """With another number of slots; those that are cut off must be unwritten."""
+        """Change the number of slots; those that are cut off must be unwritten."""
         rows, beams, had = self.writer.shape
         more = max(slots - had, 0)
 
@@ -113,7 +116,7 @@ class KVCache:
         return self.replace(layers=layers, writer=writer, positions=positions)
 
     def track_attention(self, source_segments: Int[Array, "B S"]) -> "KVCache":
-        """From now on it adds up how much each word of the source is attended to."""
+        """Add up, from now on, how much each word of the source is attended to."""
         rows, beams, _ = self.writer.shape
         return self.replace(
             attended=jnp.zeros((rows, beams, source_segments.shape[1])),
@@ -121,11 +124,11 @@ class KVCache:
         )
 
     def uncovered(self) -> Float[Array, "B beams"]:
-        """Σ log min(attention, 1) over the source: 0 if every word had its share."""
+        """Sum log min(attention, 1) over the source: 0 if every word had its share."""
         return coverage_penalty(self.attended, self.source_segments[:, None] != 0)
 
     def begin_step(self, positions: Int[Array, "B beams T"]) -> "KVCache":
-        """Before a step: its tokens stand at these positions (-1: padding)."""
+        """Note the positions of the tokens of a step (-1: padding), before it."""
         return self.replace(
             positions=jax.lax.dynamic_update_slice(
                 self.positions, positions[:, 0], (0, self.filled)
@@ -133,7 +136,7 @@ class KVCache:
         )
 
     def end_step(self, layers: tuple, cross_weights: Any, positions: Any) -> "KVCache":
-        """After a step: what each layer wrote; what the last one saw of the source."""
+        """Keep what each layer wrote in a step, and what the last saw of the source."""
         rows, beams, length = positions.shape
         attended = self.attended
         if attended is not None:
@@ -144,12 +147,12 @@ class KVCache:
         )
 
     def places(self, positions: Int[Array, "R T"]) -> tuple[Array, Array]:
-        """Where queries and keys stand, [B, Q] and [B, S], as `mask` has them."""
+        """Return where queries [B, Q] and keys [B, S] stand, as `mask` has them."""
         rows, beams, _ = self.writer.shape
         return positions.reshape(rows, -1), jnp.repeat(self.positions, beams, axis=1)
 
     def mask(self, positions: Int[Array, "B beams T"]) -> Bool[Array, "B 1 Q S"]:
-        """A query sees what its hypothesis has read at its position or before it."""
+        """Let a query see what its hypothesis has read, up to its own position."""
         rows, beams, length = positions.shape
         slots = self.positions.shape[1]
         keys = self.positions[:, None, None, :]
@@ -159,9 +162,9 @@ class KVCache:
         return allowed.reshape(rows, 1, beams * length, slots * beams)
 
     def write(self, layer: KeysValues, new: KeysValues) -> KeysValues:
-        """A layer with the keys and values [B × beams, G, …] of this step.
+        """Write the keys and values [B × beams, G, …] of this step into a layer.
 
-        Whoever attends reads the same array: of any other form XLA would make a copy.
+        Attention reads the same array: of any other form XLA would make a copy.
         """
         rows, beams, _ = self.writer.shape
         place = self.filled * beams
@@ -179,8 +182,34 @@ class KVCache:
         )
 
 
+def reorder_by_copying(cache: KVCache, parents: Int[Array, "B beams"]) -> KVCache:
+    """Let each hypothesis go on from a parent by copying the parent's keys and values.
+
+    The plain form of `KVCache.reorder`: afterwards each hypothesis has an entry of its
+    own in every slot, at the price of moving the whole cache at every step.
+    """
+    rows, beams, slots = cache.writer.shape
+    followed = cache.reorder(parents)
+    source = followed.writer.swapaxes(1, 2)[..., None]  # [B, slots, beams, 1]
+
+    def copy(array, axis):
+        array = jnp.moveaxis(array, axis, 1)
+        entries = array.reshape(rows, slots, beams, -1)
+        copied = jnp.take_along_axis(entries, source, axis=2)
+        return jnp.moveaxis(copied.reshape(array.shape), 1, axis)
+
+    own = jnp.arange(beams, dtype=jnp.int32)[:, None]
+    return followed.replace(
+        layers=tuple(
+            KeysValues(copy(one.key, 3), copy(one.value, 2)) for one in cache.layers
+        ),
+        writer=jnp.broadcast_to(own, (rows, beams, slots)),
+    )
+
+
 def coverage_penalty(
     attended: Float[Array, "B beams S"], real: Bool[Array, "B #beams S"]
 ) -> Float[Array, "B beams"]:
+    """Sum log min(attended, 1) over the real words of the source (Wu et al. 2016)."""
     shares = jnp.log(jnp.clip(attended, 1e-9, 1.0))
     return jnp.where(real, shares, 0.0).sum(-1)

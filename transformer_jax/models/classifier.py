@@ -1,14 +1,14 @@
-"""An encoder alone, and what reads its last layer: a head, or the embedding table.
+"""An encoder alone, and two models made of it: a classifier, and a masked one.
 
     Classifier   logits = W · pool(encoder(x)) + b
     MaskedLM     logits = encoder(x) Eᵀ, at the places that are asked for
 
-The special token is the first of every sequence. It attends to all others, so what it
-has become after the last layer stands for the whole; or the mean of all tokens, both
-ends included, does: there is less to learn in it, which suits small data. One output
-makes a regression.
-Both have the encoder's parameters under the same paths: what one has learnt, the other
-can begin with.
+The special token is the first of every sequence. It attends to all others, so its last
+representation stands for the whole sequence. The mean of all tokens, both ends
+included, can do so, too: it has less to learn, which suits small data. One output makes
+a regression.
+Both models have the encoder's parameters under the same paths, so that one can begin
+with what the other has learnt.
 """
 
 from typing import Any
@@ -21,9 +21,9 @@ from transformer_jax import sharding
 from transformer_jax.models.attention import Mask, all_real
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding
 from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer import Outputs
 from transformer_jax.models.transformer_config import TransformerConfig
 
 POOLINGS = ("special", "mean")
@@ -35,6 +35,7 @@ class Encoder(nn.Module):
     config: TransformerConfig
 
     def setup(self):
+        """Make the embeddings and the stack."""
         c = self.config
         self.embedding = TokenEmbedding(
             c.source_vocab_size,
@@ -62,7 +63,7 @@ class Encoder(nn.Module):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], Any]:
-        """The last layer's output, and the attention weights by layer."""
+        """Return the last layer's output, and the attention weights by layer."""
         c = self.config
         segments = all_real(segments, tokens)
         places = jnp.arange(tokens.shape[1])[None]
@@ -80,6 +81,7 @@ class Classifier(Encoder):
     pooling: str = "special"
 
     def setup(self):
+        """Make the encoder and the head."""
         super().setup()
         self.head = dense(self.outputs, self.config.dtype)
 
@@ -89,6 +91,7 @@ class Classifier(Encoder):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
     ) -> Outputs:
+        """Classify sequences: logits [B, outputs], in float32."""
         segments = all_real(segments, tokens)
         x, weights = self.encode(tokens, segments, train=train)
         logits = self.head(pool(x, segments, self.pooling)).astype(jnp.float32)
@@ -98,7 +101,7 @@ class Classifier(Encoder):
 def pool(
     x: Float[Array, "B S D"], segments: Int[Array, "B S"], kind: str
 ) -> Float[Array, "B D"]:
-    """One vector for each sequence: its special token's, or its tokens' mean."""
+    """Make one vector of each sequence: its special token's, or its tokens' mean."""
     if kind == "special":
         return x[:, 0]
     real = (segments != 0)[..., None].astype(jnp.float32)
@@ -107,7 +110,7 @@ def pool(
 
 
 class MaskedLM(Encoder):
-    """What stands at a place, from all that stands around it."""
+    """Predict the token at a place from all that stands around it."""
 
     def __call__(
         self,
@@ -116,11 +119,12 @@ class MaskedLM(Encoder):
         places: Int[Array, "B K"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Logits [B, K, V] at these places; without them, at all."""
+        """Compute the logits [B, K, V] at these places; without them, at all."""
         x, weights = self.encode(tokens, segments, train=train)
         if places is not None:
             x = jnp.take_along_axis(x, places[..., None], axis=1)
         return Outputs(self.logits(x), encoder_attention=weights, hidden=x)
 
     def logits(self, x: Float[Array, "B K D"]) -> Float[Array, "B K V"]:
+        """Score every token of the vocabulary by the embedding table."""
         return self.embedding.logits(x)

@@ -8,6 +8,7 @@ By word dropout a share of the tokens is read as unknown in training, so that no
 one is relied on. Ends stay; nothing is scaled, as nothing becomes 0.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -15,10 +16,35 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.ids import EOS, UNK
+from transformer_jax.keys import derived
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.layers import dense, dot_rows, keep_mask
 
 TIES = ("all", "decoder", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabularies:
+    """Size the tables of embeddings; the config of a model begins with these fields.
+
+    Zeros of a size that another implies are resolved at once, so that whoever reads the
+    config reads the real sizes.
+    """
+
+    vocab_size: int = derived(8000, "Tokens of the target, or of the only vocabulary.")
+    vocab_rows: int = derived(0, "Rows of its table; 0: vocab_size.")
+    source_vocab_size: int = derived(0, "0: vocab_size.")
+    source_vocab_rows: int = derived(0, "0: source_vocab_size.")
+
+    def __post_init__(self):
+        self.imply(vocab_rows=self.vocab_size, source_vocab_size=self.vocab_size)
+        self.imply(source_vocab_rows=self.source_vocab_size)
+
+    def imply(self, **sizes: int) -> None:
+        """Set those of these fields that are 0."""
+        for name, size in sizes.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, size)
 
 
 class TokenEmbedding(nn.Module):
@@ -31,6 +57,7 @@ class TokenEmbedding(nn.Module):
     dropout: float = 0.0  # share of the tokens read as unknown in training
 
     def setup(self):
+        """Make the table."""
         # σ = D^-½: a tied table is also the output layer, and √D brings the inputs
         # back to unit variance.
         self.embedding = self.param(
@@ -42,6 +69,7 @@ class TokenEmbedding(nn.Module):
     def __call__(
         self, tokens: Int[Array, "B T"], train: bool = False
     ) -> Float[Array, "B T D"]:
+        """Look tokens up; in training a share of them is read as unknown."""
         if train and self.dropout:
             key = self.make_rng("dropout")
             keep = keep_mask(key, 1.0 - self.dropout, tokens.shape)
@@ -50,13 +78,14 @@ class TokenEmbedding(nn.Module):
         return (vectors * self.d_model**0.5).astype(self.dtype)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """Score every token by its product with the table's rows."""
         table = self.embedding.astype(self.dtype)
         scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
         return mask_padding_rows(scores, self.vocab_size)
 
 
 class EmbeddingTables(nn.Module):
-    """What every model of a source and a target has: embeddings and an output layer.
+    """The base of every model of a source and a target: embeddings and output layer.
 
     `config.tie` says how many of the three are one table.
     """
@@ -64,6 +93,7 @@ class EmbeddingTables(nn.Module):
     config: Any
 
     def setup(self):
+        """Make the tables, and an output layer of its own if none is tied to it."""
         c = self.config
         target = c.vocab_size, c.vocab_rows
         rest = c.d_model, c.dtype, c.dropout_words
@@ -79,16 +109,19 @@ class EmbeddingTables(nn.Module):
     def embed_source(
         self, tokens: Int[Array, "R T"], train: bool = False
     ) -> Float[Array, "R T D"]:
+        """Look up tokens of the source."""
         tied = self.config.tie == "all"
         return (self.embedding if tied else self.source_embedding)(tokens, train)
 
     def embed_target(
         self, tokens: Int[Array, "R T"], train: bool = False
     ) -> Float[Array, "R T D"]:
+        """Look up tokens of the target."""
         tied = self.config.tie == "all"
         return (self.embedding if tied else self.target_embedding)(tokens, train)
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
+        """Score every token of the target's vocabulary."""
         tie = self.config.tie
         if tie == "none":
             return project(self.projection, x, self.config.vocab_size)
@@ -98,13 +131,14 @@ class EmbeddingTables(nn.Module):
 def project(
     projection: nn.Dense, x: Float[Array, "R T D"], vocab_size: int
 ) -> Float[Array, "R T V"]:
-    """The logits of an output layer that is no table of embeddings."""
+    """Compute the logits by an output layer that is no table of embeddings."""
     return mask_padding_rows(projection(x).astype(jnp.float32), vocab_size)
 
 
 def mask_padding_rows(
     logits: Float[Array, "B T V"], vocab_size: int
 ) -> Float[Array, "B T V"]:
+    """Take all probability from the rows past the vocabulary."""
     if vocab_size == logits.shape[-1]:
         return logits
     return jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, MASKED)

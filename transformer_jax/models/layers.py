@@ -1,4 +1,4 @@
-"""What every layer is made of: feed-forward, norm, dropout and the residual sublayer.
+"""The parts of every layer: feed-forward, norm, dropout and the residual sublayer.
 
     post-norm (the paper, 5.4 and 3.1)   x ← LayerNorm(x + Dropout(f(x)))
     pre-norm                             x ← x + Dropout(f(LayerNorm(x)))
@@ -33,12 +33,13 @@ GATES = {  # of gated linear units, by what the gate goes through (Shazeer 2020)
 }
 NORMS = ("post", "pre")
 NORM_KINDS = ("layer", "rms")
+DTYPES = ("float32", "bfloat16")
 
 
 def dense(
     features: int, dtype: Any, use_bias: bool = True, scale: float = 1.0
 ) -> nn.Dense:
-    """A linear map with float32 parameters, computed in `dtype`.
+    """Make a linear map with float32 parameters, computed in `dtype`.
 
     Its weights begin uniform, with `scale` times Glorot's variance (2010).
     """
@@ -54,7 +55,7 @@ def dense(
 def dot_rows(
     x: Float[Array, "*B D"], kernel: Float[Array, "D F"], _: Any = None, **options: Any
 ) -> Float[Array, "*B F"]:
-    """x @ kernel, with all positions of all sentences as the rows of one matrix.
+    """Multiply x @ kernel, all positions of all sentences as the rows of one matrix.
 
     Only the form differs: of a product with three axes, XLA on a CPU transposes the
     gradients before it multiplies them, which takes a tenth of a training step.
@@ -69,12 +70,15 @@ def dot_rows(
 
 
 def layer_norm(epsilon: float, dtype: Any, name: str | None = None) -> nn.LayerNorm:
-    # The fast variance E[x²] - E[x]² cancels badly in float32 for a large mean.
+    """Make a layer norm whose variance is computed in two passes.
+
+    The fast variance E[x²] - E[x]² cancels badly in float32 for a large mean.
+    """
     return nn.LayerNorm(epsilon, dtype=dtype, use_fast_variance=False, name=name)
 
 
 def rms_norm(epsilon: float, dtype: Any) -> nn.RMSNorm:
-    """x / √(mean x² + ε) · scale: no mean taken out, no bias (Zhang, Sennrich 2019)."""
+    """Make x / √(mean x² + ε) · scale: no mean taken out, no bias (Zhang 2019)."""
     return nn.RMSNorm(epsilon, dtype=dtype)
 
 
@@ -85,6 +89,7 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."], train: bool) -> Float[Array, "..."]:
+        """Drop entries in training; otherwise return `x` as it is."""
         if not train or self.rate == 0.0:
             return x
         keep = keep_mask(self.make_rng("dropout"), 1.0 - self.rate, x.shape)
@@ -92,11 +97,12 @@ class Dropout(nn.Module):
 
 
 def keep_mask(key: Array, share: float, shape: tuple[int, ...]) -> Array:
-    """True with probability `share`: a function of the key and the index alone.
+    """Draw True with probability `share`, by a hash of the key and the index alone.
 
     Two rounds of an integer hash over the index, seeded by the key's two words: all
     that a dropout mask needs. It fuses into the multiplication that uses it, where the
     general generator is a large program of its own, to compile and to run.
+    `keep_mask_plainly` has the same distribution.
     """
     words = jax.random.bits(key, (2,), jnp.uint32)
     index = jnp.zeros(shape, jnp.uint32)
@@ -107,8 +113,13 @@ def keep_mask(key: Array, share: float, shape: tuple[int, ...]) -> Array:
     return bits < np.uint32(min(round(share * 2**32), 2**32 - 1))
 
 
+def keep_mask_plainly(key: Array, share: float, shape: tuple[int, ...]) -> Array:
+    """Draw such a mask by JAX's general generator: the plain form of `keep_mask`."""
+    return jax.random.bernoulli(key, share, shape)
+
+
 def mix(x: Array) -> Array:
-    """A bijection of 32-bit words in which every bit depends on every other."""
+    """Map 32-bit words onto 32-bit words so that every bit depends on every other."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
     return x ^ (x >> 16)
@@ -131,6 +142,7 @@ class FeedForward(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], train: bool = False
     ) -> Float[Array, "B T D"]:
+        """Transform each position by itself."""
         inner = dense(self.d_ff, self.dtype).copy(name="inner")
         outer = dense(self.d_model, self.dtype).copy(name="outer")
         if self.activation in GATES:
@@ -148,7 +160,7 @@ def residual(
     dropout: Callable[[Array], Array],
     order: str,
 ) -> tuple[Float[Array, "B T D"], Any]:
-    """Runs `sublayer` around the residual stream; returns its second result as is."""
+    """Add what `sublayer` makes of `x` to it; return its second result, too."""
     y, extra = sublayer(x if order == "post" else norm(x))
     x = x + dropout(y)
     return (norm(x) if order == "post" else x), extra

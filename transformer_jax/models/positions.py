@@ -1,13 +1,13 @@
-"""How a model knows where a token stands: told to embeddings, to queries, or to scores.
+"""Positions of tokens: added to embeddings, turning queries, or added to scores.
 
     PE(p, 2i) = sin(p / 10000^(2i/D))    PE(p, 2i+1) = cos(p / 10000^(2i/D))   (3.5)
 
 `sinusoid` interleaves sines and cosines as the paper's formula does; the authors' own
 code put all sines first (`sinusoid_concat`). The two are permutations of each other:
 equal in power, but weights trained with one are useless with the other. `rotary` turns
-queries and keys, `relative` (T5) and `alibi` change the scores: all three tell a
-self-attention how far apart two tokens are, and cross-attention nothing, unless the
-embeddings are told too: `sinusoid+rotary`.
+queries and keys, `relative` (T5) and `alibi` change the scores. All three give
+distances to self-attention and nothing to cross-attention, which needs positions in the
+embeddings: `sinusoid+rotary` has both.
 """
 
 import math
@@ -21,17 +21,13 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import UserError
 
-POSITIONS = (
-    "sinusoid", "sinusoid_concat", "learned", "rotary", "relative", "alibi", "none",
-    "sinusoid+rotary",
-)  # fmt: skip
 SCALINGS = ("none", "linear", "ntk")
 
 
 def sinusoid(
     positions: Int[Array, "B T"], d_model: int, interleave: bool = True
 ) -> Float[Array, "B T D"]:
-    """The paper's encoding at any position, however far."""
+    """Encode positions as the paper does, however far."""
     waves = jnp.stack(_waves(positions, d_model)[::-1], axis=-1)
     if not interleave:
         waves = waves.swapaxes(-1, -2)
@@ -46,7 +42,7 @@ def _waves(positions, size: int, base: float = 10_000.0) -> tuple[Array, Array]:
 
 
 def sinusoid_2d(grid: tuple[int, int], d_model: int) -> Float[Array, "1 T D"]:
-    """Half of the width tells a patch's row, half its column; 0 for the class token."""
+    """Encode a patch's row by half of the width, its column by half; class token: 0."""
     if d_model % 2:
         raise UserError(
             f"sinusoid_2d halves d_model = {d_model}: use {d_model - 1} or "
@@ -58,7 +54,7 @@ def sinusoid_2d(grid: tuple[int, int], d_model: int) -> Float[Array, "1 T D"]:
 
 
 class PositionEncoding(nn.Module):
-    """What is added to the scaled embeddings; `learned` is Table 3, row E."""
+    """Vectors to be added to the scaled embeddings; `learned` is Table 3, row E."""
 
     kind: str
     d_model: int
@@ -66,9 +62,10 @@ class PositionEncoding(nn.Module):
 
     @nn.compact
     def __call__(self, positions: Int[Array, "B T"]) -> Float[Array, "B T D"] | float:
-        """Beyond a learned table its last row is read: that is for padding alone.
+        """Encode positions; 0.0 if embeddings have none.
 
-        Whoever gives real tokens sees to it that the table has their positions.
+        Beyond a learned table its last row is read. That is for padding alone: the
+        caller checks that the table has the positions of real tokens.
         """
         if self.kind.startswith("sinusoid"):
             interleave = self.kind != "sinusoid_concat"
@@ -85,7 +82,7 @@ class PositionEncoding(nn.Module):
 
 @flax.struct.dataclass
 class PositionSignal:
-    """Where queries and keys stand, as a self-attention feels it; made once a stack."""
+    """Hold what positions change in a self-attention; made once for a stack."""
 
     turn: Any = None  # (cos, sin), each Float [#R, T, K / 2]
     bias: Any = None  # Float [#B, #N, T, S], added to the scores
@@ -98,7 +95,7 @@ def rotation(
     scaling: str = "none",
     factor: float = 1.0,
 ) -> tuple[Float[Array, "R T half"], Float[Array, "R T half"]]:
-    """What `rotate` turns heads of `size` numbers by (Su et al. 2021).
+    """Compute the angles by which `rotate` turns heads of `size` (Su et al. 2021).
 
     A model trained on short texts reads texts `factor` times as long by `linear`
     scaling (all angles grow more slowly) or `ntk` (the slow ones do, the fast ones,
@@ -112,7 +109,7 @@ def rotation(
 
 
 def rotate(x: Float[Array, "R T N K"], turn: Any) -> Float[Array, "R T N K"]:
-    """Number i of a head's first half and of its second are turned as one point.
+    """Turn numbers i of a head's first and second half as one point of the plane.
 
     The product of a query and a key then depends on the distance of their positions.
     """
@@ -123,10 +120,10 @@ def rotate(x: Float[Array, "R T N K"], turn: Any) -> Float[Array, "R T N K"]:
 
 
 class PositionBias(nn.Module):
-    """What is added to the scores of a stack's self-attentions, by distance.
+    """Numbers to be added to the scores of a stack's self-attentions, by distance.
 
     `relative`: a learned number for each head and bucket of distances (Raffel et al.
-    2020); `alibi`: the distance itself, by a slope for each head (Press et al. 2022).
+    2020); the others are fixed functions of the distance (`BIASES`).
     """
 
     kind: str
@@ -138,11 +135,11 @@ class PositionBias(nn.Module):
     @nn.compact
     def __call__(
         self, queries: Int[Array, "B T"], keys: Int[Array, "B S"]
-    ) -> Float[Array, "B N T S"]:
+    ) -> Float[Array, "B #N T S"]:
+        """Compute the bias of each key for each query."""
         distance = keys[:, None, :] - queries[:, :, None]
-        if self.kind == "alibi":
-            slopes = jnp.asarray(alibi_slopes(self.num_heads), jnp.float32)
-            return -slopes[:, None, None] * jnp.abs(distance)[:, None]
+        if self.kind in BIASES:
+            return BIASES[self.kind](distance, self.num_heads)
         table = self.param(
             "table",
             nn.initializers.normal(0.02),
@@ -155,7 +152,7 @@ class PositionBias(nn.Module):
 def relative_buckets(
     distance: Int[Array, "B T S"], buckets: int, furthest: int, causal: bool
 ) -> Int[Array, "B T S"]:
-    """The bucket of key - query: near distances have their own, far ones share.
+    """Find the bucket of key - query: near distances have their own, far ones share.
 
     Half of them are exact, the others grow logarithmically up to `furthest`. Unless
     causal, one half of all is for keys behind the query.
@@ -174,9 +171,29 @@ def relative_buckets(
     return (behind + near).astype(jnp.int32)
 
 
+def alibi(distance: Int[Array, "B T S"], heads: int) -> Float[Array, "B N T S"]:
+    """Lower a score by the distance times the slope of its head (Press et al. 2022)."""
+    slopes = jnp.asarray(alibi_slopes(heads), jnp.float32)
+    return -slopes[:, None, None] * jnp.abs(distance)[:, None]
+
+
 def alibi_slopes(heads: int) -> np.ndarray:
-    """A geometric series down to 2^-8; between powers of 2, every other of the next."""
+    """Make a geometric series down to 2^-8, one number a head.
+
+    Between powers of 2, it goes on with every other number of the next series.
+    """
     whole = 1 << (heads.bit_length() - 1)
     slopes = 2.0 ** (-8 * np.arange(1, whole + 1) / whole)
     between = 2.0 ** (-8 * np.arange(1, 2 * whole, 2) / (2 * whole))
     return np.concatenate([slopes, between[: heads - whole]])
+
+
+# Fixed biases of the scores, by name: (key - query, heads) → Float [#B, #N, T, S].
+BIASES = {
+    "alibi": alibi,
+}
+
+POSITIONS = (
+    "sinusoid", "sinusoid_concat", "learned", "rotary", "relative", *BIASES, "none",
+    "sinusoid+rotary",
+)  # fmt: skip

@@ -1,141 +1,89 @@
-"""Recurrent encoder-decoders: what the Transformer took the place of (section 1).
+"""Recurrent encoder-decoders, which the Transformer has replaced (section 1).
 
     h_t = f(x_t W + b, h_{t-1} U)                            f: tanh, an LSTM or a GRU
     o_t = tanh([Σ_s a_ts m_s; h_t] W_o),  a_t = softmax_s score(h_t, m_s)
 
-`x W` is one product for all positions; only what waits for the step before is scanned.
+The recurrence itself, f, is in `recurrence.py`.
 The decoder begins in the state in which the encoder ended. Both scores are taken behind
 the recurrence, as Luong et al. do; Bahdanau et al. fed the sum into the next step.
 The trap: padding must leave a state as it is, or an answer depends on its batch.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
+from ml_collections import ConfigDict
 
 from transformer_jax import sharding
-from transformer_jax.models.attention import MASKED
+from transformer_jax.keys import key
+from transformer_jax.models.attention import MASKED, all_real
 from transformer_jax.models.cache import coverage_penalty
-from transformer_jax.models.embeddings import EmbeddingTables
-from transformer_jax.models.layers import Dropout, dense
-from transformer_jax.models.transformer import Outputs
-
-ATTENTIONS = ("none", "additive", "dot")
+from transformer_jax.models.embeddings import TIES, EmbeddingTables, Vocabularies
+from transformer_jax.models.layers import DTYPES, Dropout, dense
+from transformer_jax.models.outputs import Outputs
+from transformer_jax.models.recurrence import CELLS, Recurrence
+from transformer_jax.models.registry import Longest, Model
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentConfig:
-    """Every size of a model. `config.model` has the meaning and unit of each key."""
+class RecurrentConfig(Vocabularies):
+    """Set every size of a recurrent model."""
 
-    vocab_size: int
-    vocab_rows: int
-    source_vocab_size: int
-    source_vocab_rows: int
-    d_model: int
-    layers: int
-    cell: str = "lstm"
-    bidirectional: bool = True
-    attention: str = "additive"
-    tie: str = "all"
-    dropout_words: float = 0.0
-    dropout_embedding: float = 0.0
-    dropout_residual: float = 0.0
-    dtype: str = "float32"
-
-
-class Cell(NamedTuple):
-    """How a state goes on from what is given and from the state's own product."""
-
-    step: Callable[[Array, Array, tuple], tuple]
-    parts: int  # arrays of a state, the first of which is the output
-    bias: tuple[float, ...]  # at the beginning, of each gate
-
-
-def _rnn(given, own, state):
-    return (jnp.tanh(given + own),)
-
-
-def _lstm(given, own, state):
-    enter, keep, new, show = jnp.split(given + own, 4, axis=-1)
-    inside = nn.sigmoid(keep) * state[1] + nn.sigmoid(enter) * jnp.tanh(new)
-    return nn.sigmoid(show) * jnp.tanh(inside), inside
+    cell: str = key("lstm", "Recurrent cell of a layer.", choices=CELLS)
+    layers: int = key(2, "Layers of the encoder, and of the decoder.", least=1)
+    d_model: int = key(512, "Width of the embeddings and of a layer's output.", least=1)
+    bidirectional: bool = key(
+        True, "The encoder reads both ways, with half the width each."
+    )
+    attention: str = key(
+        "additive",
+        "Score of a source word: additive (Bahdanau) or dot (Luong, / √d_model).",
+        choices=lambda: ATTENTIONS,
+    )
+    tie: str = key(
+        "all", "Which of source, target and output share a table.", choices=TIES
+    )
+    dropout_words: float = key(
+        0.0,
+        "Share of the tokens read, the target's too, as unknown.",
+        least=0,
+        below=1,
+    )
+    dropout_embedding: float = key(0.1, "Rate on the embeddings.", least=0, below=1)
+    dropout_residual: float = key(
+        0.1, "Rate on each layer's output, on its way to the next.", least=0, below=1
+    )
+    dtype: str = key(
+        "float32", "Type of the computation; weights are float32.", choices=DTYPES
+    )
 
 
-def _gru(given, own, state):
-    """The reset gate acts on the product (cuDNN's form), so there is only one."""
-    x_reset, x_keep, x_new = jnp.split(given, 3, axis=-1)
-    h_reset, h_keep, h_new = jnp.split(own, 3, axis=-1)
-    keep = nn.sigmoid(x_keep + h_keep)
-    new = jnp.tanh(x_new + nn.sigmoid(x_reset + h_reset) * h_new)
-    return (keep * state[0] + (1 - keep) * new,)
-
-
-CELLS = {
-    "rnn": Cell(_rnn, parts=1, bias=(0.0,)),
-    "lstm": Cell(_lstm, parts=2, bias=(0.0, 1.0, 0.0, 0.0)),  # remembers, to begin with
-    "gru": Cell(_gru, parts=1, bias=(0.0, 0.0, 0.0)),
-}
-
-
-class Recurrence(nn.Module):
-    """One cell along the positions, first to last or (`reverse`) last to first.
-
-    A state is float32 whatever is computed in: it adds up over all steps.
-    """
-
-    cell: str
-    size: int
-    reverse: bool = False
-    dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "R T D"],
-        real: Bool[Array, "R T"],
-        state: tuple[Float[Array, "R H"], ...] | None = None,
-    ) -> tuple[Float[Array, "R T H"], tuple[Float[Array, "R H"], ...]]:
-        """The output at each position, and the state behind the last real one."""
-        cell = CELLS[self.cell]
-        width = len(cell.bias) * self.size
-        inputs = dense(width, self.dtype).copy(
-            name="input",
-            bias_init=lambda *_: jnp.repeat(jnp.array(cell.bias), self.size),
+def find_problems(config: ConfigDict, _: Longest) -> list[str]:
+    """List what cannot work in the sizes of a recurrent model."""
+    model, problems = config.model, []
+    if model.bidirectional and model.d_model % 2:
+        problems.append(
+            f"model.d_model {model.d_model} is odd, and each direction has half of it: "
+            f"use {model.d_model + 1}, or model.bidirectional = False"
         )
-        kernel = self.param("recurrent", _orthogonal, (self.size, width))
-        kernel = kernel.astype(self.dtype)
-        if state is None:
-            state = (jnp.zeros((len(x), self.size), jnp.float32),) * cell.parts
-
-        def advance(state, at_position):
-            given, real = at_position
-            own = jnp.matmul(
-                state[0].astype(self.dtype), kernel, preferred_element_type=jnp.float32
+    if config.data.batching == "packed":
+        problems.append(
+            "data.batching = 'packed': a recurrent model would take its state from one "
+            "sentence of a row into the next; use buckets"
+        )
+    for axis in ("tensor", "sequence"):
+        if config.mesh[axis] > 1:
+            problems.append(
+                f"mesh.{axis} {config.mesh[axis]}: a recurrent model would wait for "
+                "the other devices at every position; use mesh.data or mesh.fsdp"
             )
-            new = cell.step(given.astype(jnp.float32), own, state)
-            state = tuple(
-                jnp.where(real[:, None], after, before)
-                for after, before in zip(new, state, strict=True)
-            )
-            return state, state[0].astype(self.dtype)
-
-        along = inputs(x).swapaxes(0, 1), real.swapaxes(0, 1)
-        state, outputs = jax.lax.scan(advance, state, along, reverse=self.reverse)
-        return outputs.swapaxes(0, 1), state
-
-
-def _orthogonal(key: Array, shape: tuple[int, int]) -> Float[Array, "H G"]:
-    """A rotation for each gate: what goes round and round keeps its length."""
-    size, width = shape
-    rotation = nn.initializers.orthogonal()
-    keys = jax.random.split(key, width // size)
-    return jnp.concatenate([rotation(k, (size, size)) for k in keys], axis=1)
+    return problems
 
 
 class Layer(nn.Module):
@@ -145,6 +93,7 @@ class Layer(nn.Module):
     both: bool
 
     def setup(self):
+        """Make a recurrence for each direction."""
         c = self.config
         size = c.d_model // 2 if self.both else c.d_model
         self.forward = Recurrence(c.cell, size, dtype=c.dtype)
@@ -152,6 +101,7 @@ class Layer(nn.Module):
             self.backward = Recurrence(c.cell, size, reverse=True, dtype=c.dtype)
 
     def __call__(self, x, real, state=None):
+        """Run it on `x` [R, T, D]; return the output and the state behind it."""
         x_forward, state = self.forward(x, real, state)
         if not self.both:
             return x_forward, state
@@ -168,6 +118,7 @@ class Stack(nn.Module):
     both: bool = False
 
     def setup(self):
+        """Make the layers."""
         self.layer = [Layer(self.config, self.both) for _ in range(self.config.layers)]
         self.drop = Dropout(self.config.dropout_residual)
 
@@ -178,7 +129,7 @@ class Stack(nn.Module):
         states: tuple | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "R T D"], tuple]:
-        """The last layer's output, and each layer's state behind the last position."""
+        """Return the last layer's output, and each layer's state behind the end."""
         after = []
         for i, layer in enumerate(self.layer):
             x, state = layer(x, real, states[i] if states else None)
@@ -188,22 +139,26 @@ class Stack(nn.Module):
 
 
 class Attention(nn.Module):
-    """One look at the source from each position, by whose side the two are joined."""
+    """One look at the source from each position, by whose side the two are joined.
+
+    A kind of attention is a subclass that scores, and a line in `ATTENTIONS`.
+    """
 
     config: RecurrentConfig
 
     def setup(self):
-        c = self.config
-        if c.attention == "additive":
-            self.query = dense(c.d_model, c.dtype, use_bias=False)
-            self.key = dense(c.d_model, c.dtype)
-            spread = nn.initializers.normal(c.d_model**-0.5)
-            self.score = self.param("score", spread, (c.d_model,))
-        self.out = dense(c.d_model, c.dtype)
+        """Make the layer that joins what is seen with who looks."""
+        self.out = dense(self.config.d_model, self.config.dtype)
 
     def keys(self, memory: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
-        """What a score compares with: made once for a source."""
-        return self.key(memory) if self.config.attention == "additive" else memory
+        """Make what a score compares with: once for a source."""
+        return memory
+
+    def scores(
+        self, x: Float[Array, "B T D"], keys: Float[Array, "B S D"]
+    ) -> Float[Array, "B T S"]:
+        """Score each key for each position, in float32."""
+        raise NotImplementedError
 
     def __call__(
         self,
@@ -212,52 +167,78 @@ class Attention(nn.Module):
         keys: Float[Array, "B S D"],
         segments: Int[Array, "B S"],
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T S"]]:
-        if self.config.attention == "additive":
-            scores = _additive(self.query(x), keys, self.score.astype(x.dtype))
-        else:
-            query = x * x.shape[-1] ** -0.5
-            scores = jnp.einsum(
-                "btd,bsd->bts", query, keys, preferred_element_type=jnp.float32
-            )
-        scores = jnp.where(segments[:, None] != 0, scores, MASKED)
+        """Join each position with its mean of the source; return the weights, too."""
+        scores = jnp.where(segments[:, None] != 0, self.scores(x, keys), MASKED)
         weights = jax.nn.softmax(scores)
         seen = jnp.einsum("bts,bsd->btd", weights.astype(memory.dtype), memory)
         return jnp.tanh(self.out(jnp.concatenate([seen, x], axis=-1))), weights
 
 
-def _additive(query, keys, score):
-    """v · tanh(q_t + k_s), for one t after the other: all at once leave every cache.
+class DotAttention(Attention):
+    """q · k / √D (Luong et al. 2015, scaled)."""
 
-    Of each t, [B, S, D] numbers are made again for the gradient, and not kept.
-    """
+    def scores(self, x, keys):
+        """Multiply each position with each key: [B, T, D], [B, S, D] → [B, T, S]."""
+        query = x * x.shape[-1] ** -0.5
+        return jnp.einsum(
+            "btd,bsd->bts", query, keys, preferred_element_type=jnp.float32
+        )
 
-    @jax.checkpoint
-    def at_position(query):
-        both = jnp.tanh(query[:, None] + keys)
-        return jnp.matmul(both, score, preferred_element_type=jnp.float32)
 
-    return jax.lax.map(at_position, query.swapaxes(0, 1)).swapaxes(0, 1)
+class AdditiveAttention(Attention):
+    """v · tanh(q W + k U + b) (Bahdanau et al. 2015)."""
+
+    def setup(self):
+        """Make the projections of both sides, and v."""
+        super().setup()
+        c = self.config
+        self.query = dense(c.d_model, c.dtype, use_bias=False)
+        self.key = dense(c.d_model, c.dtype)
+        spread = nn.initializers.normal(c.d_model**-0.5)
+        self.score = self.param("score", spread, (c.d_model,))
+
+    def keys(self, memory):
+        """Project the memory [B, S, D]."""
+        return self.key(memory)
+
+    def scores(self, x, keys):
+        """Score one position after the other: all at once leave every cache.
+
+        Of each position, [B, S, D] numbers are made again for the gradient, and not
+        kept.
+        """
+        score = self.score.astype(x.dtype)
+
+        @jax.checkpoint
+        def at_position(query):
+            both = jnp.tanh(query[:, None] + keys)
+            return jnp.matmul(both, score, preferred_element_type=jnp.float32)
+
+        return jax.lax.map(at_position, self.query(x).swapaxes(0, 1)).swapaxes(0, 1)
+
+
+ATTENTIONS = {"none": None, "additive": AdditiveAttention, "dot": DotAttention}
 
 
 @flax.struct.dataclass
 class State:
-    """What each hypothesis has in mind; leaves are [B, beams, …]."""
+    """Hold the state of each hypothesis; leaves are [B, beams, …]."""
 
     layers: Any  # of each layer a tuple of Float [B, beams, D]
     attended: Any = None  # Float [B, beams, S]: if it is watched
     real: Any = None  # Bool [B, beams, S]
 
     def track_attention(self, source_segments: Int[Array, "B S"]) -> "State":
-        """From now on it adds up how much each word of the source is attended to."""
+        """Add up, from now on, how much each word of the source is attended to."""
         real = source_segments[:, None] != 0
         return self.replace(attended=jnp.zeros(real.shape), real=real)
 
     def uncovered(self) -> Float[Array, "B beams"]:
-        """Σ log min(attention, 1) over the source: 0 if every word had its share."""
+        """Sum log min(attention, 1) over the source: 0 if every word had its share."""
         return coverage_penalty(self.attended, self.real)
 
     def end_step(self, layers: tuple, weights: Any, positions: Any) -> "State":
-        """After a step: where it has led; what has been seen of the source."""
+        """Keep the states that a step led to, and what it has seen of the source."""
         attended = self.attended
         if attended is not None:
             seen = weights.reshape(*positions.shape, -1)
@@ -271,28 +252,32 @@ class Recurrent(EmbeddingTables):
     config: RecurrentConfig
 
     def setup(self):
+        """Make embeddings, encoder, decoder, and the attention between them."""
         super().setup()
         c = self.config
         self.encoder = Stack(c, c.bidirectional)
         self.decoder = Stack(c)
         if c.attention != "none":
-            self.attention = Attention(c)
+            self.attention = ATTENTIONS[c.attention](c)
         self.drop = Dropout(c.dropout_embedding)
 
     def __call__(
         self,
         source: Int[Array, "B S"],
         target: Int[Array, "B T"],
-        source_segments: Int[Array, "B S"],
-        target_segments: Int[Array, "B T"],
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
         source_positions: Int[Array, "#B S"] | None = None,
         target_positions: Int[Array, "#B T"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Teacher forcing: `target` is what the decoder reads, shifted right.
+        """Predict each token of the target from those before it (teacher forcing).
 
-        Positions are not needed: each sentence begins a row, and order is all.
+        `target` is what the decoder reads, shifted right. Without segments every token
+        is real. Positions are not needed: each sentence begins a row, and order is all.
         """
+        source_segments = all_real(source_segments, source)
+        target_segments = all_real(target_segments, target)
         memory, states = self.encode(source, source_segments, source_positions, train)
         x = self._drop(self.embed_target(target, train), train)
         x, _ = self.decoder(x, target_segments != 0, states, train)
@@ -303,16 +288,17 @@ class Recurrent(EmbeddingTables):
     def encode(
         self,
         source: Int[Array, "B S"],
-        segments: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
         positions: Int[Array, "#B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
-        """The encoder's output, and each layer's state at the end of the sentence."""
+        """Return the encoder's output, and each layer's state behind the sentence."""
+        segments = all_real(segments, source)
         x = self._drop(self.embed_source(source, train), train)
         return self.encoder(x, segments != 0, train=train)
 
     def start(self, batch: dict, length: int) -> tuple[dict, State]:
-        """Encodes a batch: what stays for all steps, and the state to go on from."""
+        """Encode a batch: what stays for all steps, and the state to go on from."""
         segments = batch["source_segments"]
         memory, states = self.encode(batch["source"], segments)
         states = jax.tree.map(lambda part: part[:, None], states)
@@ -325,7 +311,7 @@ class Recurrent(EmbeddingTables):
         static: dict,
         state: State,
     ) -> tuple[Float[Array, "B K T V"], State]:
-        """Reads tokens (at position -1: does not); the logits of what follows each."""
+        """Read tokens (position -1: padding); return logits of what follows each."""
         rows, beams, length = tokens.shape
 
         def fold(array):
@@ -355,3 +341,14 @@ class Recurrent(EmbeddingTables):
 
     def _look(self, x, static):
         return self.attention(x, **static) if "memory" in static else (x, None)
+
+
+MODEL = Model(
+    RecurrentConfig,
+    {"seq2seq": Recurrent},
+    find_problems,
+    rules=(
+        (r"recurrent$", PartitionSpec("fsdp", None)),  # used again at every position
+        (r"attention/score$", PartitionSpec()),
+    ),
+)

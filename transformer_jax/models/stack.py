@@ -3,8 +3,8 @@
     encoder layer   self-attention → feed-forward
     decoder layer   masked self-attention → cross-attention → feed-forward
 
-Each sublayer is wrapped by `residual`. What a layer is made of (norms, activations,
-shared heads, positions) is a field of `TransformerConfig`, and no layer's business.
+Each sublayer is wrapped by `residual`. Variants of its parts (norms, activations,
+shared heads, positions) are fields of `TransformerConfig`.
 The trap: a pre-norm stack ends with a norm of its own, a post-norm stack must not.
 """
 
@@ -23,7 +23,12 @@ from transformer_jax.models.layers import (
     residual,
     rms_norm,
 )
-from transformer_jax.models.positions import PositionBias, PositionSignal, rotation
+from transformer_jax.models.positions import (
+    BIASES,
+    PositionBias,
+    PositionSignal,
+    rotation,
+)
 from transformer_jax.models.transformer_config import TransformerConfig
 
 
@@ -34,6 +39,7 @@ class Layer(nn.Module):
     cross: bool
 
     def setup(self):
+        """Make the sublayers and their norms."""
         c = self.config
         self.self_attention = _attention(c)
         self.self_attention_norm = _norm(c)
@@ -47,10 +53,16 @@ class Layer(nn.Module):
         self.drop = Dropout(c.dropout_residual)
 
     def source(self, memory: Float[Array, "B S D"]) -> KeysValues:
-        """The cross-attention's keys and values: made once for a source."""
+        """Make the cross-attention's keys and values: once for a source."""
         return self.cross_attention.keys_values(memory)
 
     def __call__(self, x, place, mask, source, source_mask, write, train):
+        """Run the sublayers on `x` [R, T, D].
+
+        Return the new `x`, the keys and values of its self-attention, and the weights
+        of both attentions. With `write`, it attends to what that makes of its keys and
+        values: to those of a cache.
+        """
         order = self.config.norm
 
         def drop(y):
@@ -90,17 +102,19 @@ class Stack(nn.Module):
     cross: bool = False
 
     def setup(self):
+        """Make the layers, and what a whole stack has: a last norm, a position bias."""
         c = self.config
         self.layer = [Layer(c, self.cross) for _ in range(self.layers)]
         if c.norm == "pre":
             self.norm = _norm(c)
-        if c.positions in ("relative", "alibi"):
+        if c.positions in ("relative", *BIASES):
             sizes = c.relative_buckets, c.relative_distance
             self.position_bias = PositionBias(
                 c.positions, c.num_heads, self.causal, *sizes
             )
 
     def source(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
+        """Make each layer's keys and values of a source."""
         return tuple(layer.source(memory) for layer in self.layer)
 
     def __call__(
@@ -113,8 +127,11 @@ class Stack(nn.Module):
         cache: KVCache | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "R T D"], tuple, tuple, tuple]:
-        """The last layer's output, then by layer: keys and values, own and cross
-        weights. With a cache, the keys and values are all that it holds."""
+        """Run the layers; return the output, and what each layer has made.
+
+        That is, by layer: keys and values (with a cache, all that it holds), weights of
+        self-attention, weights of cross-attention.
+        """
         place, by_layer, run = self._place(positions, cache), [], Layer.__call__
         if self.config.remat and cache is None:  # a search has no backward pass
             run = nn.remat(run, static_argnums=(7,))
@@ -137,14 +154,14 @@ class Stack(nn.Module):
     def _place(
         self, positions: Int[Array, "#R T"], cache: KVCache | None
     ) -> PositionSignal:
-        """What tells each self-attention of the stack where its tokens stand."""
+        """Compute, once for all layers, what positions change in self-attention."""
         c, kind = self.config, self.config.positions
         if kind.endswith("rotary"):
             scaling = c.rotary_scaling, c.rotary_factor
             return PositionSignal(
                 turn=rotation(positions, c.d_k, c.rotary_base, *scaling)
             )
-        if kind not in ("relative", "alibi"):
+        if kind not in ("relative", *BIASES):
             return PositionSignal()
         places = (positions, positions) if cache is None else cache.places(positions)
         return PositionSignal(bias=self.position_bias(*places))

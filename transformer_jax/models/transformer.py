@@ -6,10 +6,7 @@ The trap: cross-attention takes its queries from the decoder and its keys and va
 from the encoder; source and target need not be of one length.
 """
 
-from typing import Any
-
 import flax.linen as nn
-import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -21,22 +18,15 @@ from transformer_jax.models.attention import (
     padding_mask,
 )
 from transformer_jax.models.cache import KVCache
+from transformer_jax.models.classifier import Classifier, MaskedLM
 from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
 from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding
+from transformer_jax.models.registry import Model
 from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer_config import TransformerConfig
-
-
-@flax.struct.dataclass
-class Outputs:
-    """What a forward pass gives; each weight is [B, N, T, S], one a layer."""
-
-    logits: Any
-    self_attention: tuple[Any, ...] = ()
-    cross_attention: tuple[Any, ...] = ()
-    encoder_attention: tuple[Any, ...] = ()
-    hidden: Any = None  # what the logits are of: model.logits(hidden)
+from transformer_jax.models.transformer_config import TransformerConfig, find_problems
+from transformer_jax.models.vision import ViT
 
 
 class Seq2Seq(EmbeddingTables):
@@ -45,6 +35,7 @@ class Seq2Seq(EmbeddingTables):
     config: TransformerConfig
 
     def setup(self):
+        """Make embeddings, encoder and decoder."""
         super().setup()
         c = self.config
         if c.positions == "learned":
@@ -66,9 +57,10 @@ class Seq2Seq(EmbeddingTables):
         target_positions: Int[Array, "#B T"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Teacher forcing: `target` is what the decoder reads, shifted right.
+        """Predict each token of the target from those before it (teacher forcing).
 
-        Without segments every token is real, without positions they count from 0.
+        `target` is what the decoder reads, shifted right. Without segments every token
+        is real, without positions they count from 0.
         """
         source_segments = all_real(source_segments, source)
         target_segments = all_real(target_segments, target)
@@ -93,7 +85,7 @@ class Seq2Seq(EmbeddingTables):
         positions: Int[Array, "#B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
-        """The encoder's output, and its attention weights by layer."""
+        """Return the encoder's output, and its attention weights by layer."""
         c = self.config
         segments = all_real(segments, source)
         positions = _count(source) if positions is None else positions
@@ -105,7 +97,7 @@ class Seq2Seq(EmbeddingTables):
         return x, weights
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
-        """Encodes a batch: what stays for all steps, and an empty cache to grow."""
+        """Encode a batch: what stays for all steps, and an empty cache to fill."""
         memory, _ = self.encode(batch["source"], batch["source_segments"])
         static = {
             "source": self.decoder.source(memory),
@@ -120,7 +112,7 @@ class Seq2Seq(EmbeddingTables):
         static: dict,
         state: KVCache,
     ) -> tuple[Float[Array, "B K T V"], KVCache]:
-        """Reads tokens at their positions; the logits of what follows each of them."""
+        """Read tokens at their positions; return the logits of what follows each."""
         source = static["source"], padding_mask(static["segments"])
         return _extend(self, self._embed_target, tokens, positions, source, state)
 
@@ -137,6 +129,7 @@ class LanguageModel(nn.Module):
     config: TransformerConfig
 
     def setup(self):
+        """Make the embedding, the decoder, and an output layer if it is not tied."""
         c = self.config
         self.embedding = TokenEmbedding(
             c.vocab_size, c.vocab_rows, c.d_model, c.dtype, c.dropout_words
@@ -166,11 +159,13 @@ class LanguageModel(nn.Module):
         return Outputs(self.logits(x), weights, hidden=x)
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
+        """Score every token of the vocabulary."""
         if self.config.tie == "none":
             return project(self.projection, x, self.config.vocab_size)
         return self.embedding.logits(x)
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
+        """Begin a search: nothing stays for all steps, and a cache is to be filled."""
         return {}, _empty_cache(self.config, len(batch["prompt"]), length)
 
     def extend(
@@ -180,6 +175,7 @@ class LanguageModel(nn.Module):
         static: dict,
         state: KVCache,
     ) -> tuple[Float[Array, "B K T V"], KVCache]:
+        """Read tokens at their positions; return the logits of what follows each."""
         return _extend(self, self._embed, tokens, positions, (None, None), state)
 
     def _embed(self, tokens, positions, train):
@@ -201,7 +197,7 @@ def _empty_cache(c: TransformerConfig, rows: int, slots: int) -> KVCache:
 
 
 def _extend(model, embed, tokens, positions, source, cache):
-    """One path for prefill and step: beams are folded into rows, and out again."""
+    """Prefill, or make a step: beams are folded into rows, and out again."""
     rows, beams, length = tokens.shape
     flat = tokens.reshape(-1, length), positions.reshape(-1, length)
     cache = cache.begin_step(positions)
@@ -210,3 +206,16 @@ def _extend(model, embed, tokens, positions, source, cache):
     )
     logits = model.logits(x).reshape(rows, beams, length, -1)
     return logits, cache.end_step(layers, cross[-1], positions)
+
+
+MODEL = Model(
+    TransformerConfig,
+    {
+        "seq2seq": Seq2Seq,
+        "language_model": LanguageModel,
+        "masked_language_model": MaskedLM,
+        "text_classifier": Classifier,
+        "image_classifier": ViT,
+    },
+    find_problems,
+)

@@ -1,56 +1,182 @@
-"""Sizes of a Transformer."""
+"""Sizes of a Transformer: the keys of `config.model`, and what cannot work in them."""
 
 import dataclasses
 
+from ml_collections import ConfigDict
+
+from transformer_jax.keys import key
+from transformer_jax.models.embeddings import TIES, Vocabularies
+from transformer_jax.models.layers import ACTIVATIONS, DTYPES, GATES, NORM_KINDS, NORMS
+from transformer_jax.models.positions import POSITIONS, SCALINGS
+from transformer_jax.models.registry import Longest
+
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig:
-    """Every size of a model. `config.model` has the meaning and unit of each key.
+class TransformerConfig(Vocabularies):
+    """Set every size of a model; the defaults are the paper's base model (Table 3)."""
 
-    The defaults are the paper's base model. Zeros of a size that another implies are
-    resolved at once, so that whoever reads the config reads the real sizes.
-    """
-
-    vocab_size: int = 8000  # tokens of the target, or of the only vocabulary
-    vocab_rows: int = 0  # rows of its table; 0: vocab_size
-    source_vocab_size: int = 0  # 0: vocab_size
-    source_vocab_rows: int = 0  # 0: source_vocab_size
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    d_model: int = 512
-    d_ff: int = 2048
-    num_heads: int = 8
-    d_k: int = 0  # 0: d_model // num_heads
-    d_v: int = 0  # 0: d_model // num_heads
-    kv_heads: int = 0
-    qk_norm: bool = False
-    norm: str = "post"
-    norm_kind: str = "layer"
-    norm_epsilon: float = 1e-6
-    activation: str = "relu"
-    positions: str = "sinusoid"
-    max_positions: int = 512
-    rotary_base: float = 10_000.0
-    rotary_scaling: str = "none"
-    rotary_factor: float = 1.0
-    relative_buckets: int = 32
-    relative_distance: int = 128
-    tie: str = "all"
-    dropout_words: float = 0.0
-    dropout_embedding: float = 0.1
-    dropout_residual: float = 0.1
-    dropout_attention: float = 0.0
-    dropout_feed_forward: float = 0.0
-    dtype: str = "float32"
-    remat: bool = False
+    encoder_layers: int = key(6, "Layers of the encoder (N).", least=1)
+    decoder_layers: int = key(6, "Layers of the decoder (N).", least=1)
+    d_model: int = key(512, "Width of the residual stream.", least=1)
+    d_ff: int = key(2048, "Width inside a feed-forward layer.", least=1)
+    num_heads: int = key(8, "Attentions side by side in a layer.", least=1)
+    d_k: int = key(
+        0, "Size of a head's queries and keys; 0: d_model / num_heads.", least=0
+    )
+    d_v: int = key(0, "Size of a head's values; 0: d_model / num_heads.", least=0)
+    kv_heads: int = key(
+        0, "Heads of keys and values, shared by queries; 0: num_heads.", least=0
+    )
+    qk_norm: bool = key(False, "Norm queries and keys before their product.")
+    norm: str = key(
+        "post", "Norm after a sublayer (the paper) or before it.", choices=NORMS
+    )
+    norm_kind: str = key(
+        "layer",
+        "LayerNorm, or RMSNorm (no mean taken out, no bias).",
+        choices=NORM_KINDS,
+    )
+    norm_epsilon: float = key(1e-6, "Added to the variance.", least=0)
+    activation: str = key(
+        "relu",
+        "Inside a feed-forward layer; those with a gate have a third matrix.",
+        choices=lambda: (*ACTIVATIONS, *GATES),
+    )
+    positions: str = key(
+        "sinusoid", "Encoding of positions: see models/positions.py.", choices=POSITIONS
+    )
+    max_positions: int = key(512, "Rows of a learned table.", least=1)
+    rotary_base: float = key(
+        10_000.0, "The slowest wave has 2π times so many positions.", least=1
+    )
+    rotary_scaling: str = key(
+        "none", "Scaling of angles, to read longer texts.", choices=SCALINGS
+    )
+    rotary_factor: float = key(
+        1.0, "Scaling: length to be read, over that of training.", least=1
+    )
+    relative_buckets: int = key(
+        32, "Buckets of distances; each has a number for each head."
+    )
+    relative_distance: int = key(
+        128, "Distance from which on all share a bucket.", least=1
+    )
+    tie: str = key(
+        "all", "Which of source, target and output share a table.", choices=TIES
+    )
+    dropout_words: float = key(
+        0.0,
+        "Share of the tokens read, the target's too, as unknown.",
+        least=0,
+        below=1,
+    )
+    dropout_embedding: float = key(
+        0.1, "Rate on embedding + position (5.4).", least=0, below=1
+    )
+    dropout_residual: float = key(
+        0.1, "Rate on each sublayer's output (5.4).", least=0, below=1
+    )
+    dropout_attention: float = key(
+        0.0, "Rate on the attention weights.", least=0, below=1
+    )
+    dropout_feed_forward: float = key(
+        0.0, "Rate on the inner activation.", least=0, below=1
+    )
+    dtype: str = key(
+        "float32", "Type of the computation; weights are float32.", choices=DTYPES
+    )
+    remat: bool = key(
+        False, "Recompute each layer in the backward pass, to save memory."
+    )
 
     def __post_init__(self):
+        super().__post_init__()
         head = self.d_model // self.num_heads
-        source = self.source_vocab_size or self.vocab_size
-        implied = dict(
-            vocab_rows=self.vocab_size, source_vocab_size=source,
-            source_vocab_rows=source, d_k=head, d_v=head,
-        )  # fmt: skip
-        for name, size in implied.items():
-            if not getattr(self, name):
-                object.__setattr__(self, name, size)
+        self.imply(d_k=head, d_v=head)
+
+
+def find_problems(config: ConfigDict, longest: Longest) -> list[str]:
+    """List what cannot work in the sizes of a Transformer."""
+    model, problems = config.model, []
+    d, n = model.d_model, model.num_heads
+    if d % n and not (model.d_k and model.d_v):
+        problems.append(
+            f"model.d_model {d} does not divide over model.num_heads {n}: "
+            f"use {divisor_near(d, n)} heads, or set model.d_k and model.d_v"
+        )
+    if n % max(config.mesh.tensor, 1):
+        problems.append(
+            f"model.num_heads {n} does not divide over mesh.tensor {config.mesh.tensor}"
+        )
+    problems += _impossible_heads(model)
+    if model.positions.startswith("sinusoid") and model.d_model % 2:
+        problems.append(
+            f"model.d_model {model.d_model} is odd, sinusoids come in pairs: "
+            f"use {model.d_model + 1}"
+        )
+    if model.positions == "relative":
+        problems += _impossible_buckets(model)
+    return problems + _impossible_table(model, longest)
+
+
+def divisor_near(number: int, wanted: int) -> int:
+    """Find the divisor of a number that is nearest to the one wanted."""
+    divisors = (d for d in range(1, number + 1) if number % d == 0)
+    return min(divisors, key=lambda d: abs(d - wanted))
+
+
+def _impossible_table(model: ConfigDict, longest: Longest) -> list[str]:
+    """Compare a learned table with what is read and written, padding apart."""
+    if model.positions != "learned" or "max_positions" not in model:
+        return []
+    if model.max_positions >= longest.positions:
+        return []
+    answer = ""
+    if longest.positions > longest.pieces:
+        answer = " and its longest answer (decode.extra_length or max_length)"
+    return [
+        f"model.max_positions {model.max_positions} < {longest.positions}, what an "
+        f"example of {longest.pieces} pieces ({longest.keys}){answer} needs: raise the "
+        "table, or lower the other"
+    ]
+
+
+def _impossible_buckets(model: ConfigDict) -> list[str]:
+    """Compare distances with buckets: half of a direction's are of one distance."""
+    problems, reads_ahead = [], "encoder_layers" in model
+    least = 4 if reads_ahead else 2
+    if model.relative_buckets < least:
+        problems.append(
+            f"model.relative_buckets = {model.relative_buckets}: must be at least "
+            f"{least}"
+        )
+    exact = model.relative_buckets // (2 if "decoder_layers" in model else 4)
+    if model.relative_distance <= exact:
+        problems.append(
+            f"model.relative_distance {model.relative_distance} is not beyond the "
+            f"{exact} distances that have a bucket of their own: raise it, or lower "
+            f"model.relative_buckets {model.relative_buckets}"
+        )
+    return problems
+
+
+def _impossible_heads(model: ConfigDict) -> list[str]:
+    """Check heads whose queries share keys, and heads that are turned."""
+    problems = []
+    if model.num_heads % (model.kv_heads or model.num_heads):
+        problems.append(
+            f"model.num_heads {model.num_heads} does not divide over model.kv_heads "
+            f"{model.kv_heads}: so many queries share the keys of one"
+        )
+    size = model.d_k or model.d_model // model.num_heads
+    if model.positions.endswith("rotary") and size % 2:
+        problems.append(
+            f"rotary positions turn pairs, but a head has {size} numbers: set "
+            f"model.d_k to {size + 1}"
+        )
+    if model.rotary_factor != 1.0 and model.rotary_scaling == "none":
+        problems.append(
+            f"model.rotary_factor = {model.rotary_factor} has no effect without "
+            "model.rotary_scaling: linear or ntk"
+        )
+    return problems

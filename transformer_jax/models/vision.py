@@ -21,9 +21,9 @@ from transformer_jax.errors import UserError, nearest
 from transformer_jax.models import positions
 from transformer_jax.models.attention import padding_mask
 from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding, sinusoid_2d
 from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer import Outputs
 from transformer_jax.models.transformer_config import TransformerConfig
 
 POSITIONS = (*positions.POSITIONS, "sinusoid_2d")
@@ -31,7 +31,7 @@ POSITIONS = (*positions.POSITIONS, "sinusoid_2d")
 
 @dataclasses.dataclass(frozen=True)
 class VisionConfig:
-    """What a `ViT` has beside its encoder: the images' size in pixels, and its ends."""
+    """Size what a `ViT` has beside its encoder: images in pixels, patches, labels."""
 
     height: int
     width: int
@@ -54,17 +54,17 @@ class VisionConfig:
 
     @property
     def image(self) -> tuple[int, int, int]:
-        """The shape of one image."""
+        """Return the shape of one image."""
         return self.height, self.width, self.channels
 
     @property
     def grid(self) -> tuple[int, int]:
-        """How many rows and columns of patches."""
+        """Count the rows and columns of patches."""
         return self.height // self.patch, self.width // self.patch
 
     @property
     def length(self) -> int:
-        """What the encoder reads: the class token, and a token for each patch."""
+        """Count what the encoder reads: the class token, and a token for each patch."""
         return 1 + math.prod(self.grid)
 
 
@@ -75,6 +75,7 @@ class ViT(nn.Module):
     vision: VisionConfig
 
     def setup(self):
+        """Make the projection of patches, the class token, the encoder and the head."""
         c, v = self.config, self.vision
         self.patches = dense(c.d_model, c.dtype)
         # Not zeros, as the authors have it: a norm of near to nothing would scale this
@@ -90,6 +91,7 @@ class ViT(nn.Module):
     def __call__(
         self, images: Float[Array, "B height width channels"], train: bool = False
     ) -> Outputs:
+        """Classify images: logits [B, classes], in float32."""
         x = self.embed(images, train)
         everything = padding_mask(jnp.ones((1, x.shape[1]), jnp.int32))
         order = jnp.arange(x.shape[1])[None]
@@ -99,7 +101,7 @@ class ViT(nn.Module):
     def embed(
         self, images: Float[Array, "B height width channels"], train: bool = False
     ) -> Float[Array, "B T D"]:
-        """What the encoder reads: the class token, then the patches."""
+        """Embed the class token, then the patches, with their positions."""
         c, v = self.config, self.vision
         if images.shape[1:] != v.image:
             raise UserError(
@@ -120,7 +122,7 @@ class ViT(nn.Module):
 def split_patches(
     images: Float[Array, "B height width channels"], patch: int
 ) -> Float[Array, "B patches pixels"]:
-    """Square patches row by row, each flattened: its rows, their pixels, channels."""
+    """Cut images into square patches row by row, each flattened likewise."""
     batch, height, width, channels = images.shape
     rows, columns = height // patch, width // patch
     x = images.reshape(batch, rows, patch, columns, patch, channels)
@@ -128,7 +130,7 @@ def split_patches(
 
 
 def resize(params: Any, old: VisionConfig, new: VisionConfig) -> Any:
-    """The parameters for images of another size: all the same but learned positions."""
+    """Change the parameters for images of another size: only learned positions do."""
     for field in ("channels", "patch", "classes", "positions"):
         before, after = getattr(old, field), getattr(new, field)
         if before != after:
@@ -145,7 +147,7 @@ def resize(params: Any, old: VisionConfig, new: VisionConfig) -> Any:
 def resample(
     table: Float[Array, "S D"], old_grid: tuple[int, int], new_grid: tuple[int, int]
 ) -> Float[Array, "T D"]:
-    """A learned table for another grid of patches; the class token's row is kept."""
+    """Resample a learned table to another grid; the class token's row is kept."""
     if len(table) != 1 + math.prod(old_grid):
         raise UserError(
             f"a table of {len(table)} rows is not of a grid of {_times(old_grid)}, "
@@ -158,7 +160,7 @@ def resample(
 
 
 def _divisors_near(vision: VisionConfig) -> str:
-    """The patches next smaller and larger that divide the image."""
+    """List the patches next smaller and larger that divide the image."""
     both = math.gcd(vision.height, vision.width)
     fit = [n for n in range(1, both + 1) if both % n == 0]
     below = [n for n in fit if n < vision.patch][-1:]

@@ -31,7 +31,8 @@ from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, PAD
-from transformer_jax.models.classifier import POOLINGS, Classifier
+from transformer_jax.models import registry
+from transformer_jax.models.classifier import POOLINGS
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import LabelScoring, texts_of
 from transformer_jax.tasks.parts.text import (
@@ -44,7 +45,6 @@ from transformer_jax.tasks.parts.text import (
     mean_sums,
     open_tokenizer,
     segments,
-    sizes,
 )
 from transformer_jax.tasks.protocols import Say, Task, TaskDefinition
 
@@ -123,9 +123,13 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
 
 def compose(config: ConfigDict, tokenizer: Tokenizer, scale: Scale) -> Task:
     """Compose the task of its parts."""
-    outputs = max(len(scale.labels), 1)
-    model = sizes(config, source_vocab=tokenizer.vocab_size)
-    module = Classifier(model, outputs, config.model.pooling)
+    module = registry.build(
+        config,
+        "text_classifier",
+        source_vocab_size=tokenizer.vocab_size,
+        outputs=max(len(scale.labels), 1),
+        pooling=config.model.pooling,
+    )
     objective = LabelObjective(config, module, scale)
     inference = LabelInference(config, objective, tokenizer, scale)
     return Task(
@@ -375,6 +379,7 @@ TASK = TaskDefinition(
     check=check,
     learn=learn,
     open=open_run,
+    role="text_classifier",
     metrics=("accuracy", "f1", "r"),
     choices={
         "data.source": ("opinions", "labelled", *FORMS),

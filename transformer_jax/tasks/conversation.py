@@ -129,7 +129,6 @@ TASK = TaskDefinition(
     check=check,
     learn=learn_tokenizers,
     open=open_run,
-    models=("transformer", "recurrent"),
     metrics=("bleu", "exact", "distinct_2"),
     choices={"data.source": ("smalltalk", "dialogues", *FORMS)},
     pairs=Pairs(),

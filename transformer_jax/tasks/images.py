@@ -30,10 +30,11 @@ from transformer_jax.data.store import Column, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply, row_sizes, rows_for
 from transformer_jax.errors import Refused, UserError
-from transformer_jax.models.vision import POSITIONS, VisionConfig, ViT
+from transformer_jax.models import registry
+from transformer_jax.models.vision import POSITIONS, VisionConfig
 from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts.scoring import LabelScoring
-from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums, sizes
+from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
 from transformer_jax.tasks.protocols import Say, Task, TaskDefinition
 
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
@@ -148,7 +149,8 @@ def compose(config: ConfigDict, about: About) -> Task:
     vision = VisionConfig(
         *shape, config.model.patch, len(about.labels), config.model.positions
     )
-    objective = ImageObjective(config, ViT(sizes(config), vision), about)
+    module = registry.build(config, "image_classifier", vision=vision)
+    objective = ImageObjective(config, module, about)
     return Task(
         config,
         ImageData(about, vision),
@@ -304,6 +306,7 @@ TASK = TaskDefinition(
     source=lambda config: Pictures(config.data),
     learn=learn,
     open=open_run,
+    role="image_classifier",
     metrics=("accuracy", "f1"),
     choices={
         "data.source": ("digits", "idx"),

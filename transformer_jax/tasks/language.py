@@ -34,7 +34,7 @@ from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.keys import key
-from transformer_jax.models.transformer import LanguageModel
+from transformer_jax.models import registry
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
 from transformer_jax.tasks.parts.text import (
     TextData,
@@ -46,7 +46,6 @@ from transformer_jax.tasks.parts.text import (
     open_tokenizer,
     segments,
     shift_right,
-    sizes,
 )
 from transformer_jax.tasks.parts.writing import Writer, Written
 from transformer_jax.tasks.protocols import Task, TaskDefinition
@@ -135,7 +134,7 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
 
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task of its parts."""
-    module = LanguageModel(sizes(config, tokenizer.vocab_size))
+    module = registry.build(config, "language_model", vocab_size=tokenizer.vocab_size)
     prompts = Prompts(config, tokenizer)
     return Task(
         config,
@@ -362,6 +361,7 @@ TASK = TaskDefinition(
     check=check,
     learn=learn_tokenizer,
     open=open_run,
+    role="language_model",
     choices={"data.source": ("phrasebook", *FORMS), "model.tie": ("all", "none")},
     ends=0,
     evaluation=EvaluationKeys,

@@ -33,8 +33,8 @@ from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, UNK
+from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
-from transformer_jax.models.classifier import MaskedLM
 from transformer_jax.models.layers import mix
 from transformer_jax.tasks.language import PHRASES, Stream, check_windows
 from transformer_jax.tasks.parts.reading import EncoderInspector
@@ -47,7 +47,6 @@ from transformer_jax.tasks.parts.text import (
     learn_tokenizer,
     open_tokenizer,
     segments,
-    sizes,
 )
 from transformer_jax.tasks.protocols import Task, TaskDefinition
 
@@ -91,7 +90,9 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
 
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task of its parts."""
-    module = MaskedLM(sizes(config, source_vocab=tokenizer.vocab_size))
+    module = registry.build(
+        config, "masked_language_model", source_vocab_size=tokenizer.vocab_size
+    )
     masks = Masks(tokenizer)
     inference = FillingInference(config, module, masks)
     return Task(
@@ -377,6 +378,7 @@ TASK = TaskDefinition(
     check=check,
     learn=learn_tokenizer,
     open=open_run,
+    role="masked_language_model",
     metrics=("filled",),
     choices={
         "data.source": ("phrasebook", "opinions", *FORMS),

@@ -288,7 +288,6 @@ TASK = TaskDefinition(
     check=check,
     learn=learn,
     open=open_run,
-    models=("transformer", "recurrent"),
     metrics=("f1", "exact", "well_formed"),
     choices={
         "data.source": ("treebank", "trees", *FORMS),

@@ -262,7 +262,7 @@ class TaskDefinition:
     source: Callable[[ConfigDict], Any]  # where examples come from
     learn: Callable[[ConfigDict, Any, pathlib.Path, Say], None]  # writes the tokenizer
     open: Callable[[ConfigDict, pathlib.Path], Task]  # with what was learned
-    models: tuple[str, ...] = ("transformer",)
+    role: str = "seq2seq"  # of the module that it needs, see models/registry.py
     metrics: tuple[str, ...] = ()  # of which more is better
     choices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     ends: int = 1  # pieces that an example has beside those of its text

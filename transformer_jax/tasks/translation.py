@@ -95,7 +95,6 @@ TASK = TaskDefinition(
     source=lambda config: Source(config.data),
     learn=learn_tokenizers,
     open=open_run,
-    models=("transformer", "recurrent"),
     metrics=("bleu", "chrf"),
     choices={"data.source": (PHRASEBOOK.name, *FORMS)},
     pairs=Pairs(),

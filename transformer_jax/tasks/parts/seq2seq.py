@@ -1,14 +1,11 @@
 """Compose a task of an encoder-decoder model that reads and writes text."""
 
 from collections.abc import Callable
-from typing import Any
 
 from transformer_jax.decoding import Constraint
-from transformer_jax.models.recurrent import Recurrent
-from transformer_jax.models.transformer import Seq2Seq
+from transformer_jax.models import registry
 from transformer_jax.tasks.parts.pairs import PairData, Seq2SeqObjective
 from transformer_jax.tasks.parts.reading import PairInspector
-from transformer_jax.tasks.parts.text import sizes
 from transformer_jax.tasks.parts.writing import Seq2SeqInference, Writer
 from transformer_jax.tasks.protocols import Scoring, Task
 
@@ -22,7 +19,12 @@ def compose(
     """Put the parts together around one model."""
     config = data.config
     source, target = data.source_tokenizer, data.target_tokenizer
-    module = build(config, source.vocab_size, target.vocab_size)
+    module = registry.build(
+        config,
+        "seq2seq",
+        vocab_size=target.vocab_size,
+        source_vocab_size=source.vocab_size,
+    )
     writing = inference(data, Writer(config, module, target, constraint))
     return Task(
         config,
@@ -32,9 +34,3 @@ def compose(
         scoring,
         PairInspector(data, module, writing.too_long),
     )
-
-
-def build(config: Any, source_vocab: int, target_vocab: int) -> Seq2Seq | Recurrent:
-    """Build the config's model for vocabularies of these sizes."""
-    kind = {"transformer": Seq2Seq, "recurrent": Recurrent}[config.model.name]
-    return kind(sizes(config, target_vocab, source_vocab))

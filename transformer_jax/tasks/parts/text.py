@@ -1,6 +1,5 @@
 """Text as the tasks share it: one vocabulary, and the limits of learned positions."""
 
-import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +17,6 @@ from transformer_jax.data.store import Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import Refused
 from transformer_jax.ids import BOS, PAD
-from transformer_jax.models.recurrent import RecurrentConfig
-from transformer_jax.models.transformer_config import TransformerConfig
 from transformer_jax.tasks.protocols import Say
 
 TEXT_FILE = "text.model"  # in the tokenizer's folder
@@ -126,21 +123,3 @@ def mean_sums(sums: losses.Sums, *names: str) -> dict[str, float]:
     """Divide sums, and keep only the means of these names (default: all)."""
     found = losses.means(sums)
     return {name: found[name] for name in names or found}
-
-
-def sizes(
-    config: ConfigDict, target_vocab: int = 0, source_vocab: int = 0
-) -> TransformerConfig | RecurrentConfig:
-    """Return the config's sizes of a model, with vocabularies of padded rows."""
-    kind = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
-    kind = kind[config.model.name]
-    values = {"encoder_layers": 0, "decoder_layers": 0, **config.model}
-    known = {field.name for field in dataclasses.fields(kind)}
-    multiple = config.tokenizer.row_multiple if "tokenizer" in config else 1
-    return kind(
-        vocab_size=target_vocab,
-        vocab_rows=-(-target_vocab // multiple) * multiple,
-        source_vocab_size=source_vocab,
-        source_vocab_rows=-(-source_vocab // multiple) * multiple,
-        **{name: value for name, value in values.items() if name in known},
-    )

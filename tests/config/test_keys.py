@@ -1,0 +1,72 @@
+"""Keys as fields of a dataclass: what is declared is what is checked."""
+
+import dataclasses
+
+import pytest
+
+from transformer_jax import keys
+from transformer_jax.keys import derived, key
+
+TABLE = {"plain": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    rows: int = derived(7, "Rows of a table.")
+    width: int = key(3, "Width.", least=1)
+    rate: float = key(0.1, "Share dropped.", least=0, below=1)
+    top: float = key(1.0, "Share kept.", least=0.5, most=1)
+    kind: str = key("plain", "Kind.", choices=lambda: (*TABLE, "none"))
+    order: str = key("post", "Order.", choices=("post", "pre"))
+    deep: bool = key(False, "Deep.")
+    names: tuple = key((), "Names.")
+    extra: int = key(0, "Extra.", task_only=True)
+
+
+def test_a_section_has_the_keys_in_order_without_what_is_derived():
+    assert list(keys.defaults(Sizes)) == [
+        "width", "rate", "top", "kind", "order", "deep", "names",
+    ]  # fmt: skip
+    assert Sizes().rows == 7
+    assert keys.find_problems("model", Sizes()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"width": 0}, "model.width = 0: must be at least 1"),
+        ({"rate": 1.0}, "model.rate = 1.0: a share, at least 0 and less than 1"),
+        ({"rate": -0.5}, "model.rate = -0.5: a share, at least 0 and less than 1"),
+        ({"top": 2.0}, "model.top = 2.0: must be at least 0.5 and at most 1"),
+        (
+            {"order": "pst"},
+            "model.order = 'pst': choose post | pre. Did you mean 'post'?",
+        ),
+        ({"kind": "zz"}, "model.kind = 'zz': choose plain | none."),
+        ({"width": True}, "model.width = True is of type bool, not int (default: 3)"),
+        ({"deep": 1}, "model.deep = 1 is of type int, not bool (default: False)"),
+        ({"names": "a"}, "model.names = 'a' is of type str, not tuple (default: ())"),
+    ],
+)
+def test_a_problem_names_the_key_the_value_and_what_may_be(changes, problem):
+    assert keys.find_problems("model", Sizes(**changes)) == [problem]
+    assert keys.find_problems("model", changes, Sizes) == [problem]  # of a section
+
+
+def test_an_int_passes_for_a_float_and_a_bound_for_inside():
+    assert keys.find_problems("model", {"rate": 0, "width": 1, "top": 1}, Sizes) == []
+
+
+def test_all_problems_are_found_at_once_but_only_of_the_right_type():
+    found = keys.find_problems("model", Sizes(width=0, rate=2.0, order="x"))
+    assert [p.split(" = ")[0] for p in found] == [
+        "model.order", "model.width", "model.rate",
+    ]  # fmt: skip
+    (found,) = keys.find_problems("model", Sizes(width="wide", order="x"))
+    assert found.startswith("model.width")
+
+
+def test_choices_follow_a_table_that_grows(monkeypatch):
+    assert keys.choices(Sizes) == {"kind": ("plain", "none"), "order": ("post", "pre")}
+    monkeypatch.setitem(TABLE, "fine", 2)
+    assert keys.find_problems("model", Sizes(kind="fine")) == []
