@@ -20,7 +20,6 @@ class Sizes:
     order: str = key("post", "Order.", choices=("post", "pre"))
     deep: bool = key(False, "Deep.")
     names: tuple = key((), "Names.")
-    extra: int = key(0, "Extra.", task_only=True)
 
 
 def test_a_section_has_the_keys_in_order_without_what_is_derived():

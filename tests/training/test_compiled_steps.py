@@ -10,9 +10,9 @@ import pytest
 from absl import flags
 
 import transformer_jax
-from transformer_jax import train
+from transformer_jax import sharding, train
 from transformer_jax.data.batches import Shape
-from transformer_jax.tasks import translation
+from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
 from transformer_jax.training.compiled_steps import CompiledSteps
 
 PACKAGE = pathlib.Path(transformer_jax.__file__).parent
@@ -28,7 +28,7 @@ def test_six_frames_lead_from_the_command_to_the_loss(tiny, tmp_path, monkeypatc
     def loss(self, params, batch, key):
         raise Broken
 
-    monkeypatch.setattr(translation.Task, "loss", loss)
+    monkeypatch.setattr(Seq2SeqObjective, "loss", loss)
     values = flags.FlagValues()
     flags.DEFINE_string("config", "quickstart", "", values)
     flags.DEFINE_string("workdir", str(tmp_path / "run"), "", values)
@@ -56,7 +56,7 @@ def test_each_shape_is_compiled_once_and_the_first_by_its_caller(caplog):
         return jax.ShapeDtypeStruct((shape.rows, *shape.lengths), jnp.float32)
 
     state = jax.ShapeDtypeStruct((), jnp.float32)
-    mesh = transformer_jax.sharding.local_mesh()
+    mesh = sharding.local_mesh()
     large, small = Shape(8, (5,)), Shape(2, (3,))
     compiled = CompiledSteps(update, state, abstract, [large, small, large], mesh)
     first = update.lower(state, abstract(large))
