@@ -32,10 +32,12 @@ for spec, overrides, workdir in commands:
     overrides |= {k: v for k, v in tiny.items() if k in known}
     assert train.train(config.load(spec, overrides), workdir) == 0
     print("recipe", workdir)
-run = load(workdir)
+reverse = load("runs/reverse")
+print("reversed", len(reverse.predict(["the girl reads"])))
+run = load("runs/averaging")
 print("answered", len(run.predict(["ele vê a casa", "um gato"], beams=2)))
 
-module, variables = run.task.module, {"params": run.params}
+module, variables = run.task.objective.module, {"params": run.params}
 source, target = (jnp.asarray([[5, 9, 6, 3], [7, 8, 3, 0]]) for _ in range(2))
 real = (source != 0).astype(jnp.int32)
 whole = module.apply(variables, source, target, real, real).logits
@@ -67,16 +69,19 @@ def extended(tmp_path_factory):
 
 
 def apply(block, place):
-    """Do what the first line says: write a file, or add lines below a line of one."""
+    """Do what the first line says: write a file, or add lines to one that exists."""
     first, rest = block.split("\n", 1)
-    path, _, anchor = first.removeprefix("# ").partition(", below: ")
+    path, side, anchor = re.fullmatch(
+        r"# ([^ ,]+)(?:, (below|above): (.+))?", first
+    ).groups()
     if not anchor:
         assert not (place / path).exists()
         (place / path).write_text(rest, encoding="utf-8")
         return
     text = (place / path).read_text(encoding="utf-8")
     assert text.count(f"\n{anchor}\n") == 1, first
-    whole = text.replace(f"\n{anchor}\n", f"\n{anchor}\n{rest}")
+    both = f"{anchor}\n{rest}" if side == "below" else f"{rest}{anchor}\n"
+    whole = text.replace(f"\n{anchor}\n", f"\n{both}")
     (place / path).write_text(whole, encoding="utf-8")
 
 
@@ -90,7 +95,7 @@ def commands():
 
 def test_every_recipe_trains_and_predicts(extended, tiny):
     asked = list(commands())
-    assert len(asked) == 3
+    assert len(asked) == 4
     small = tiny(
         train__steps=3, eval__every=6, checkpoint__average=1, model__layers=1,
         optim__warmup_steps=2, data__train_size=20,
@@ -106,7 +111,8 @@ def test_every_recipe_trains_and_predicts(extended, tiny):
     assert re.findall("^recipe .+", done.stdout, re.M) == [
         f"recipe {workdir}" for *_, workdir in asked
     ]
-    assert "answered 2" in done.stdout and "stepped 4" in done.stdout
+    for line in ("reversed 1", "answered 2", "stepped 4"):
+        assert f"\n{line}\n" in done.stdout
 
 
 def test_a_recipe_touches_as_many_files_as_it_says(extended):
@@ -126,6 +132,72 @@ def test_a_recipe_touches_as_many_files_as_it_says(extended):
         "transformer_jax/models/layers.py": 1,
         "transformer_jax/models/positions.py": 1,
         "transformer_jax/models/registry.py": 1,
+        "transformer_jax/tasks/reverse.py": "new",
+        "configs/reverse.py": "new",
+        "transformer_jax/data/sources.py": 2,
+        "transformer_jax/data/csv_files.py": "new",
         "transformer_jax/models/averaging.py": "new",
         "configs/averaging.py": "new",
     }
+
+
+def run(place, *arguments):
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    command = [sys.executable, *arguments]
+    options = {"capture_output": True, "text": True, "env": environment}
+    return subprocess.run(command, cwd=place, **options)
+
+
+KEYS = {
+    "data.source": "csv",
+    "data.train_files": "train.csv",
+    "data.validation_files": "validation.csv",
+    "data.source_column": "pt",
+    "data.target_column": "en",
+}
+
+
+def test_a_form_made_by_the_recipe_trains(extended, tiny):
+    lines = [f'casa {i},"a house, {i}",x' for i in range(40)]
+    for split in ("train", "validation"):
+        text = "\n".join(["pt,en,id", *lines]) + "\n"
+        (extended / f"{split}.csv").write_text(text)
+    keys = {**tiny(train__steps=2, eval__every=2, checkpoint__every=2), **KEYS}
+    keys |= {"checkpoint.average": 1, "tokenizer.kind": "byte", "optim.warmup_steps": 1}
+    given = [f"--config.{key}={value}" for key, value in keys.items()]
+    spec = ["--config", "configs/quickstart.py", "--workdir", "run"]
+    done = run(extended, "-m", "transformer_jax.train", *spec, *given)
+    assert done.returncode == 0, done.stderr
+    assert (extended / "run" / "checkpoints" / "2").is_dir()
+
+
+def test_a_form_made_by_the_recipe_says_what_is_wrong(extended):
+    (extended / "short.csv").write_text("pt,en\ncasa\n")
+    code = f"""
+from transformer_jax import config
+from transformer_jax.data.sources import Source
+from transformer_jax.errors import UserError
+
+def problem(**keys):
+    data = config.base().data
+    data.update({{**{{k[5:]: v for k, v in {KEYS}.items()}}, **keys}})
+    try:
+        list(Source(data).read("train"))
+    except UserError as error:
+        print(error)
+    print(*Source(data).find_problems(), sep="\\n")
+
+problem()
+problem(source_column="pr")
+problem(train_files="short.csv")
+problem(validation_files="missing.csv", target_column="")
+"""
+    done = run(extended, "-c", code)
+    assert done.returncode == 0, done.stderr
+    for problem in (
+        "train.csv has no column 'pr' (data.source_column): it has pt, en, id. Did you",
+        "short.csv, line 2 has 1 columns, but line 1 has 2",
+        "data.validation_files: there is no file missing.csv",
+        "data.target_column is empty: name the column that holds the target",
+    ):
+        assert problem in done.stdout
