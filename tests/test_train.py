@@ -7,7 +7,6 @@ import logging
 import re
 import shutil
 import signal
-import types
 
 import jax
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 from transformer_jax import cli, config, losses, sharding, train
 from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.data.records import Concatenation, Generated
+from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
 from transformer_jax.runs import checkpoint
 from transformer_jax.runs import folder as folders
@@ -267,7 +267,7 @@ def test_answers_in_training_are_of_the_whole_validation_split(
 
     def echo(task, params, mesh, records, options, progress):
         echoes.extend(task.inference.question(record) for record in records)
-        return [types.SimpleNamespace(text=text) for text in echoes]
+        return [Reply(text=text) for text in echoes]
 
     monkeypatch.setattr(evaluators, "answer_all", echo)
     monkeypatch.setattr(run.log, "say", said.append)
@@ -288,7 +288,7 @@ def test_the_examples_of_each_tag_are_scored_apart_too(tiny, tmp_path, monkeypat
 
     def half_right(task, params, mesh, records, *rest):
         texts = [r["target"] if r["source"].tag == "<2en>" else "no" for r in records]
-        return [types.SimpleNamespace(text=text) for text in texts]
+        return [Reply(text=text) for text in texts]
 
     monkeypatch.setattr(evaluators, "answer_all", half_right)
     monkeypatch.setattr(run.log, "say", said.append)

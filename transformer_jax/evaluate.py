@@ -128,9 +128,9 @@ def _refuse_incomparable(run: Any, other: Any) -> None:
     if not isinstance(run.task.scoring, Comparable):
         judges = ", ".join(tasks.find(run.config.task).metrics) or "its loss"
         raise UserError(
-            f"--compare draws sentences by chance, and the task {run.config.task}, "
-            f"judged by {judges}, has no such comparison: train each with several "
-            "seeds, and compare their scores"
+            f"--compare is for tasks whose scores can be drawn again, and the task "
+            f"{run.config.task} is judged by {judges}: train each with several seeds, "
+            "and compare their scores"
         )
 
 

@@ -247,6 +247,7 @@ class Shell:
         """Answer each line as it is typed, until the end of input."""
         run = self.run
         turns: list[str] = []
+        count = 0
         print(
             f"{run.folder.path}: {run.config.task}, {run.weights} parameters of step "
             f"{run.step}. One line at a time; end with Ctrl-D.",
@@ -258,11 +259,12 @@ class Shell:
             except EOFError:
                 print(file=sys.stderr)
                 return 0
+            count += 1
             turns.append(line)
             context, forgotten = line, 0
             if isinstance(run.task.inference, protocols.Converses):
                 context, forgotten = run.task.inference.context(turns)
-            for text in self.answer([context]):
+            for text in self.answer([context], first=count):
                 print(text, flush=True)
                 turns.append(text)
             if forgotten:

@@ -9,7 +9,6 @@ import pytest
 from transformer_jax import cli, config, keys, tasks
 from transformer_jax.config import defaults, loading
 from transformer_jax.data import sources, windows
-from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
 from transformer_jax.models import registry
 
@@ -106,12 +105,17 @@ def test_every_key_is_explained_where_it_is_defined(task, model):
         for module in (defaults, sources, windows)
     )
     text += own.read_text()
+    kind = tasks.find(task)
     declared = {f.name: f for f in keys.fields(registry.find(model).config)}
+    evaluation = kind.evaluation and {f.name: f for f in keys.fields(kind.evaluation)}
     for key, _ in config.items(config.base(task, model)):
         section, _, last = key.rpartition(".")
         if section == "decode":  # its meaning stands with its default and bounds
-            (field,) = (f for f in dataclasses.fields(Options) if f.name == last)
+            (field,) = (f for f in dataclasses.fields(kind.options) if f.name == last)
             assert field.metadata["meaning"], key
+            continue
+        if section == "eval" and last in (evaluation or {}):
+            assert evaluation[last].metadata["meaning"].endswith("."), key
             continue
         if section == "model" and last in declared:
             assert declared[last].metadata["meaning"].endswith("."), key

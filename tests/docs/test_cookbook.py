@@ -14,6 +14,8 @@ def blocks(path):
     """The Python blocks of a page, compiled, with the line numbers of the page."""
     text = path.read_text()
     for match in re.finditer(r"^```python\n(.*?)^```$", text, re.S | re.M):
+        if re.match(r"# \S+, (below|above): ", match[1]):  # a part of a file
+            continue
         above = text.count("\n", 0, match.start(1))
         yield compile("\n" * above + match[1], path, "exec")
 

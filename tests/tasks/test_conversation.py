@@ -62,15 +62,22 @@ def test_a_session_reads_its_own_replies_and_says_what_it_forgot(
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", read)
-    asked = []
+    asked, numbers = [], []
     shell = predict.Shell(run, None, 0)
-    shell.answer = lambda lines: asked.extend(lines) or [f"r{len(asked)}"]
+
+    def answer(lines, first):
+        asked.extend(lines)
+        numbers.append(first)
+        return [f"r{len(asked)}"]
+
+    shell.answer = answer
     assert shell.converse() == 0
     assert asked == [
         "Hi",
         SEPARATOR.join(["Hi", "r1", "I am Ana"]),
         SEPARATOR.join(["I am Ana", "r2", "Bye"]),
     ]
+    assert numbers == [1, 2, 3]  # so that the draws of each line differ
     out, err = capsys.readouterr()
     assert out.split() == ["r1", "r2", "r3"]
     assert err.count("(read: the last 3 turns of 5)") == 1

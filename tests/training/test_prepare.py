@@ -104,7 +104,7 @@ def test_packed_and_padded_examples_have_the_same_losses(tiny, tmp_path):
         task = prepared.task
         plan = preparing.make_plan(loaded, task, prepared.train).plan
         params = jax.jit(task.objective.init)(jax.random.key(1))
-        loss, total = jax.jit(lambda p, b, t=task: t.loss(p, b, None)), []
+        loss, total = jax.jit(lambda p, b, t=task: t.objective.loss(p, b, None)), []
         for batch in plan.epoch(0):
             columns = prepared.train.store.take(batch.real)
             total.append(loss(params, task.data.collate(columns, batch)))

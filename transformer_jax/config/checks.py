@@ -98,7 +98,8 @@ def _longest(config: ConfigDict) -> Longest:
     positions = pieces
     if "decode" in config:
         asked = DecodeRequest(range(pieces))
-        positions = positions_needed(asked, decoding.Options(**config.decode))
+        options = tasks.find(config.task).options(**config.decode)
+        positions = positions_needed(asked, options)
     return Longest(pieces, positions, LONGEST)
 
 

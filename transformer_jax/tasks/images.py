@@ -261,6 +261,8 @@ class ImageInference:
         options: Options | None = None,
     ) -> DecodeRequest:
         """Read the image of a path; an array is an image already."""
+        if prefix:
+            raise Refused("an answer of this task has no beginning to be given")
         if not isinstance(line, str):
             return DecodeRequest(line, line=line)
         about, path = self.about, line.strip()

@@ -39,6 +39,7 @@ from transformer_jax.tasks.parts.scoring import Scoring, texts_of
 from transformer_jax.tasks.parts.text import (
     TextData,
     attention_of,
+    check_length,
     check_positions,
     dropout_rngs,
     init_text_model,
@@ -260,7 +261,9 @@ class TextInference:
     ) -> DecodeRequest:
         """Encode a beginning; with what is to follow it must fit into the window."""
         options = options or Options(**self.config.decode)
-        given = self.writer.tokenizer.encode_inside(line + prefix)
+        tokenizer = self.writer.tokenizer
+        check_length(tokenizer, line, max_length, "shorten it, or raise --max_input")
+        given = tokenizer.encode_inside(line + prefix)
         # Of one piece a character; of longer pieces a window held fewer.
         room = self.config.data.window
         following = options.max_length or options.extra_length

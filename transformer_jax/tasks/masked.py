@@ -242,6 +242,11 @@ class FillingInference:
             )
         ids = self.masks.encode(line)
         check_positions(self.config, len(ids), "a text with masks")
+        if max_length and len(ids) - 2 > max_length:
+            raise Refused(
+                f"{len(ids) - 2} pieces are more than the {max_length} allowed: "
+                "shorten it, or raise --max_input"
+            )
         return DecodeRequest(ids, line=line)
 
     def question(self, record: Mapping[str, str]) -> str:

@@ -43,6 +43,9 @@ class Evaluation:
         for score in self.readings:
             readings[score.key] = score.value
             readings[f"{score.key}_signature"] = score.signature
+        searched = {}
+        if "decode" in self.task.config:
+            searched = {"beams": options.beams, "alpha": options.alpha}
         return {
             "schema": SCHEMA,
             **readings,
@@ -53,8 +56,7 @@ class Evaluation:
             "answering_seconds": round(self.answering_seconds, 1),
             "step": step,
             "weights": weights,
-            "beams": options.beams,
-            "alpha": options.alpha,
+            **searched,
         }
 
     @functools.cached_property
