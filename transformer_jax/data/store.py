@@ -100,11 +100,11 @@ class Store:
 
 def build(
     root: pathlib.Path,
-    records: Sequence[dict[str, Any]],
+    records: Sequence[Mapping[str, Any]],
     columns: Mapping[str, Column],
-    encode: Callable[[Sequence[dict[str, Any]]], Iterable[dict[str, Any]]],
+    encode: Callable[[Sequence[Any]], Iterable[Mapping[str, Any]]],
     fingerprint: str,
-    make_filter: Callable[[], Callable[[dict, dict], str | None]] | None = None,
+    make_filter: Callable[[], Callable[[Any, Any], str | None]] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Store:
     """Open the store of these records, after building it unless it exists.
@@ -191,7 +191,8 @@ class _Writer:
     def add(self, rows: list[Any]) -> None:
         dtype = np.dtype(self.column.dtype)
         if self._ends is None:
-            values = np.asarray(rows, dtype).reshape(len(rows), *self.column.shape)
+            shape = self.column.shape or ()
+            values = np.asarray(rows, dtype).reshape(len(rows), *shape)
         else:
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
             joined = itertools.chain.from_iterable(rows)

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from transformer_jax.data.batches import Shape
 
@@ -30,7 +31,7 @@ class CompiledSteps:
         state: Any,
         abstract_batch: Callable[[Shape], Any],
         shapes: Sequence[Shape],
-        mesh: Any,
+        mesh: Mesh,
     ):
         self.update, self.state, self.abstract_batch = update, state, abstract_batch
         self.shapes, self.mesh = list(dict.fromkeys(shapes)), mesh
@@ -53,9 +54,10 @@ class CompiledSteps:
     def _compile(self, shape: Shape, traced: jax.stages.Lowered | None) -> Callable:
         began = time.monotonic()
         with jax.set_mesh(self.mesh):
-            if traced is None:
-                traced = self.update.lower(self.state, self.abstract_batch(shape))
-            program = traced.compile()
+            lowered = traced or self.update.lower(
+                self.state, self.abstract_batch(shape)
+            )
+            program = lowered.compile()
         seconds, lengths = time.monotonic() - began, "/".join(map(str, shape.lengths))
         logger.debug("compiled   %d×%s in %.1f s", shape.rows, lengths, seconds)
         return program
