@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import DecodeInputs, Model, Options, run
+from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.constraints import TreeConstraint
-from transformer_jax.decoding.sampling import Writing
+from transformer_jax.decoding.sampling import SamplingSearch
+from transformer_jax.decoding.searching import DecodeInputs, Model, run
 from transformer_jax.ids import BOS, EOS
 
 A, B, CLOSE_A, CLOSE_B, X, Y, LEAD, INNER = range(4, 12)
@@ -71,7 +72,9 @@ def compiled(search):
 
 
 def search(rows, **options):
-    kind = Writing if options.get("sample") or options["beams"] == 1 else BeamSearch
+    kind = (
+        SamplingSearch if options.get("sample") or options["beams"] == 1 else BeamSearch
+    )
     return jax.device_get(
         compiled(kind(Options(**options), TreeConstraint(PAIRS)))(question(rows))
     )

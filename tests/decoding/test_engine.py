@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
-from transformer_jax.decoding import Options, row_sizes
+from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import DecodeRequest, Engine, _Shape
 from transformer_jax.decoding.forward import PairScorer
 from transformer_jax.decoding.rules import largest
+from transformer_jax.decoding.searching import row_sizes
 from transformer_jax.models.transformer import Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
 

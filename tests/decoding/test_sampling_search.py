@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import DecodeInputs, Model, Options, run
+from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.sampling import Writing, narrow
+from transformer_jax.decoding.sampling import SamplingSearch, narrow
+from transformer_jax.decoding.searching import DecodeInputs, Model, run
 from transformer_jax.ids import BOS, EOS, PAD
 
 V, LENGTH = 11, 7
@@ -52,7 +53,11 @@ def compiled(search):
 
 
 def write(question, **options):
-    kind = Writing if options.get("sample") or options.get("beams") == 1 else BeamSearch
+    kind = (
+        SamplingSearch
+        if options.get("sample") or options.get("beams") == 1
+        else BeamSearch
+    )
     found = jax.device_get(compiled(kind(Options(**options)))(question))
     return [
         [tuple(map(int, t[:n])) for t, n in zip(tokens, lengths, strict=True)]

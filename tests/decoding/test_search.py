@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import DecodeInputs, Model, Options, bind, run, tile
+from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.sampling import Writing
+from transformer_jax.decoding.sampling import SamplingSearch
+from transformer_jax.decoding.searching import DecodeInputs, Model, bind, run, tile
 from transformer_jax.ids import BOS, EOS, PAD, UNK
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
@@ -47,7 +48,7 @@ TOY = Model(toy_start, toy_extend)
 
 def greedy(model, batch, prompt, prompt_lengths, limits, length):
     question = DecodeInputs(prompt, prompt_lengths, limits)
-    return run(Writing(Options(beams=1)), model, batch, question, length)
+    return run(SamplingSearch(Options(beams=1)), model, batch, question, length)
 
 
 def beam_search(model, batch, prompt, prompt_lengths, limits, length, *options):

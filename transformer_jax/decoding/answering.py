@@ -5,20 +5,29 @@ first), and its replies are joined again; or it is refused, with the reason. Not
 cut. A reply is handed over as soon as all those before it have been.
 """
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from transformer_jax.decoding import Options, Reply
+from jax.sharding import Mesh
+
+from transformer_jax.decoding.options import Options
+from transformer_jax.decoding.requests import (
+    DecodeRequest,
+    Inference,
+    Reply,
+    SplitsLines,
+)
 from transformer_jax.errors import Refused, UserError
 
 ON_LONG = ("refuse", "split")
 
 
 def reply(
-    inference: Any,  # `tasks.protocols.Inference`
+    inference: Inference,
     params: Any,
-    mesh: Any,
+    mesh: Mesh,
     lines: Sequence[Any],  # text; a task may take more, such as images
     options: Options,
     *,
@@ -34,41 +43,53 @@ def reply(
     """
     if on_long not in ON_LONG:
         raise UserError(f"on_long={on_long!r}: choose {' | '.join(ON_LONG)}")
-    splits = on_long == "split" and max_length and hasattr(inference, "split")
-    requests, parts, errors = [], [], {}
-    for i, line in enumerate(lines):
-        prefix = prefixes[i] if prefixes else ""
+
+    def open_job(i: int, line: Any) -> _Job:
+        parts, prefix = [line], prefixes[i] if prefixes else ""
         try:
-            pieces = inference.split(line, max_length) if splits else [line]
-            own = [
-                inference.parse(
-                    piece, max_length, prefix * (k == 0), first + i, options
-                )
-                for k, piece in enumerate(pieces)
+            if on_long == "split" and max_length and isinstance(inference, SplitsLines):
+                parts = inference.split(line, max_length)
+            # A prefix begins the answer to the first part.
+            begun = [prefix] + [""] * (len(parts) - 1)
+            requests = [
+                inference.parse(part, max_length, start, first + i, options)
+                for part, start in zip(parts, begun, strict=True)
             ]
         except Refused as error:
-            errors[i], own = Reply(line, error=str(error)), []
-        parts.append(range(len(requests), len(requests) + len(own)))
-        requests += own
-    found: dict[int, Reply] = {}
-    waiting = iter(enumerate(lines))
-    nxt = next(waiting, None)
+            return _Job(line, [], str(error))
+        return _Job(line, requests)
 
-    def ready():
-        nonlocal nxt
-        while nxt is not None and all(p in found for p in parts[nxt[0]]):
-            i, line = nxt
-            own = [found.pop(p) for p in parts[i]]
-            if i in errors:
-                yield errors[i]
-            else:
-                whole = own[0] if len(own) == 1 else inference.join(own)
-                yield dataclasses.replace(whole, line=line)
-            nxt = next(waiting, None)
-
-    yield from ready()
+    jobs = [open_job(i, line) for i, line in enumerate(lines)]
+    places = [(job, part) for job in jobs for part in range(len(job.requests))]
+    requests = [job.requests[part] for job, part in places]
+    waiting = collections.deque(jobs)
+    yield from _take_finished(waiting, inference)
     answers = inference.answers(params, requests, mesh, options)
     for done, (number, answer) in enumerate(answers, start=1):
-        found[number] = answer
+        job, part = places[number]
+        job.replies[part] = answer
         progress(done, len(requests))
-        yield from ready()
+        yield from _take_finished(waiting, inference)
+
+
+class _Job:
+    """A line, the requests made of it, and the replies to them as they come."""
+
+    def __init__(self, line: Any, requests: list[DecodeRequest], error: str = ""):
+        self.line, self.requests, self.error = line, requests, error
+        self.replies: dict[int, Reply] = {}  # by the numbers of their requests
+
+
+def _take_finished(
+    waiting: collections.deque[_Job], inference: Inference
+) -> Iterator[Reply]:
+    """Yield the replies to the first lines, as far as all their parts are answered."""
+    while waiting and len(waiting[0].replies) == len(waiting[0].requests):
+        job = waiting.popleft()
+        replies = [job.replies[part] for part in range(len(job.requests))]
+        if job.error:
+            yield Reply(job.line, error=job.error)
+        elif len(replies) > 1 and isinstance(inference, SplitsLines):
+            yield dataclasses.replace(inference.join(replies), line=job.line)
+        else:
+            yield dataclasses.replace(replies[0], line=job.line)

@@ -16,18 +16,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.decoding import (
+from transformer_jax.decoding import Options
+from transformer_jax.decoding.constraints import Constraint
+from transformer_jax.decoding.rules import top_next_tokens
+from transformer_jax.decoding.searching import (
     NEG_INF,
-    Constraint,
     DecodeInputs,
     Hypotheses,
     Model,
-    Options,
     gather,
     prefill,
     reorder,
 )
-from transformer_jax.decoding.rules import top_next_tokens
 from transformer_jax.ids import EOS
 
 
@@ -41,7 +41,7 @@ class Beam(flax.struct.PyTreeNode):
     finished_log_probs: Any  # Float [B, K]
     finished_scores: Any  # Float [B, K]; -inf is an empty place
     finished_count: Any  # Int [B]
-    question: DecodeInputs
+    inputs: DecodeInputs
     logits: Any  # Float [B, K × V] of the next token
     static: Any  # of the model
     state: Any  # of the model, leaves [B, K, …]
@@ -57,14 +57,14 @@ class BeamSearch:
     options: Options
     constraint: Constraint | None = None
 
-    def begin(self, model: Model, batch: dict, question: DecodeInputs, length: int):
+    def begin(self, model: Model, batch: dict, inputs: DecodeInputs, length: int):
         """Read the prompts; each row begins with one hypothesis."""
-        beams, rows = self.options.beams, len(question.limits)
+        beams, rows = self.options.beams, len(inputs.limits)
         static, state, logits = prefill(
-            model, batch, question, beams, length, watch=self.options.coverage > 0
+            model, batch, inputs, beams, length, watch=self.options.coverage > 0
         )
         empty = jnp.full((rows, beams), NEG_INF)
-        root = jnp.where(question.limits > 0, 0.0, NEG_INF)
+        root = jnp.where(inputs.limits > 0, 0.0, NEG_INF)
         return Beam(
             step=jnp.int32(0),
             tokens=jnp.zeros((rows, beams, length), jnp.int32),
@@ -73,7 +73,7 @@ class BeamSearch:
             finished_log_probs=empty,
             finished_scores=empty,
             finished_count=jnp.zeros((rows,), jnp.int32),
-            question=question,
+            inputs=inputs,
             logits=logits.reshape(len(logits), -1),
             static=static,
             state=state,
@@ -87,7 +87,7 @@ class BeamSearch:
 
     def advance(self, model: Model, beam: Beam) -> Beam:
         """Extend every living hypothesis by one token, and keep the best."""
-        question, options = beam.question, self.options
+        inputs, options = beam.inputs, self.options
         scores, parents, tokens = self._best_extensions(beam)
         place = jnp.arange(options.beams)
         width = options.beams - beam.finished_count[:, None]
@@ -98,7 +98,7 @@ class BeamSearch:
         beam = self._finish(beam, ended, written, scores, state)
         alive = jnp.where(taken & ~ended, scores, NEG_INF)
         done = self._settled(beam, alive)
-        positions = (question.prompt_lengths + beam.step)[:, None, None]
+        positions = (inputs.prompt_lengths + beam.step)[:, None, None]
         logits, state = model.extend(
             tokens[..., None],
             jnp.broadcast_to(positions, (*tokens.shape, 1)),
@@ -130,7 +130,7 @@ class BeamSearch:
         # No beam can place more than K of its own: two small selections, not one huge.
         few = min(beams, beam.logits.shape[-1] // beams)
         gains, tokens = top_next_tokens(
-            beam.logits, beam.tokens, beam.step, beam.question,
+            beam.logits, beam.tokens, beam.step, beam.inputs,
             self.options, self.constraint, few,
         )  # fmt: skip
         totals = (beam.log_probs[..., None] + gains).reshape(rows, -1)
@@ -173,7 +173,7 @@ class BeamSearch:
         present log-probability over the penalty of the longest or the shortest output
         that it may still become.
         """
-        longest = length_penalty(beam.question.limits, self.options.alpha)[:, None]
+        longest = length_penalty(beam.inputs.limits, self.options.alpha)[:, None]
         shortest = length_penalty(beam.step + 2, self.options.alpha)
         reach = jnp.maximum(alive / longest, alive / shortest).max(axis=1)
         finished = jax.lax.top_k(beam.finished_scores, self.options.n_best)[0][:, -1]

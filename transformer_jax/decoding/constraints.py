@@ -24,9 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.decoding.searching import NEG_INF
 from transformer_jax.ids import EOS
 
-NEG_INF = float("-inf")
 ROOT = 3  # a tree has these tokens more than its outline, at least: ( ) and the end
 
 

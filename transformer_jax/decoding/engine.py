@@ -23,19 +23,18 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
-from transformer_jax.decoding import (
-    Constraint,
+from transformer_jax.decoding import DecodeRequest, Options
+from transformer_jax.decoding.beam import BeamSearch
+from transformer_jax.decoding.constraints import Constraint
+from transformer_jax.decoding.sampling import SamplingSearch
+from transformer_jax.decoding.searching import (
     DecodeInputs,
-    DecodeRequest,
     Hypotheses,
-    Options,
     bind,
     resize,
     row_sizes,
     rows_for,
 )
-from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.sampling import Writing
 from transformer_jax.ids import BOS
 
 IN_FLIGHT = 2  # batches searched at a time
@@ -61,7 +60,10 @@ class Engine:
         row_multiple: int,
         constraint: Constraint | None = None,
     ):
-        """Bind the requests that have arrays for it by `constraint`."""
+        """Set what all searches share.
+
+        `constraint` forbids tokens in the search of requests that carry arrays for it.
+        """
         self.module, self.mesh, self.constraint = module, mesh, constraint
         self.row_sizes = row_sizes(batch_rows, row_multiple)
         jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
@@ -78,18 +80,18 @@ class Engine:
         self._grow = jax.jit(_grow, static_argnames="slots")
 
     def search(
-        self, params: Any, asked: Sequence[DecodeRequest], options: Options
+        self, params: Any, requests: Sequence[DecodeRequest], options: Options
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yield (number of a request, its hypotheses), in any order."""
         if self.mesh.size == 1:
-            yield from self._search_by_threads(params, asked, options)
+            yield from self._search_by_threads(params, requests, options)
             return
         with jax.set_mesh(self.mesh):
-            for batch in self._batches(asked, options):  # in one order everywhere
-                yield from self._search(params, asked, options, *batch)
+            for batch in self._batches(requests, options):  # in one order everywhere
+                yield from self._search(params, requests, options, *batch)
 
-    def _search_by_threads(self, params, asked, options):
-        waiting = collections.deque(self._batches(asked, options))
+    def _search_by_threads(self, params, requests, options):
+        waiting = collections.deque(self._batches(requests, options))
         threads = min(IN_FLIGHT, len(waiting))
         results: queue.SimpleQueue = queue.SimpleQueue()
         abandoned = threading.Event()
@@ -102,7 +104,7 @@ class Engine:
                             batch = waiting.popleft()
                         except IndexError:
                             break
-                        for found in self._search(params, asked, options, *batch):
+                        for found in self._search(params, requests, options, *batch):
                             results.put(found)
                             if abandoned.is_set():
                                 return
@@ -128,10 +130,10 @@ class Engine:
             for worker in workers:
                 worker.join()
 
-    def _search(self, params, asked, options, rows, shape, members):
-        inputs = _collate([asked[i] for i in members], rows, shape, options)
-        inputs = sharding.to_global(inputs, self.mesh)
-        carry = self._begin(params, inputs, shape=shape, options=options)
+    def _search(self, params, requests, options, rows, shape, members):
+        batch = _collate([requests[i] for i in members], rows, shape, options)
+        batch = sharding.to_global(batch, self.mesh)
+        carry = self._begin(params, batch, shape=shape, options=options)
         room = shape.room
         places = np.array([*members, *[-1] * (rows - len(members))])
         while True:
@@ -161,15 +163,15 @@ class Engine:
                 room = shape.length
                 carry = self._grow(carry, slots=shape.prompt + room)
 
-    def _begin_search(self, params, inputs, shape: "_Shape", options: Options):
+    def _begin_search(self, params, batch, shape: "_Shape", options: Options):
         names = (field.name for field in dataclasses.fields(DecodeInputs))
-        question = DecodeInputs(**{name: inputs.get(name) for name in names})
+        inputs = DecodeInputs(**{name: batch.get(name) for name in names})
         model = bind(self.module, params)
-        carry = self._kind(options).begin(model, inputs, question, shape.length)
+        carry = self._make_search(options).begin(model, batch, inputs, shape.length)
         return _grow(carry, shape.prompt + shape.room)
 
     def _advance_search(self, params, carry, enough, room, options: Options):
-        search, model = self._kind(options), bind(self.module, params)
+        search, model = self._make_search(options), bind(self.module, params)
         carry = jax.lax.while_loop(
             lambda c: (search.unfinished(c).sum() > enough) & (c.step < room),
             lambda c: search.advance(model, c),
@@ -178,19 +180,19 @@ class Engine:
         return carry, search.unfinished(carry)
 
     def _result_of(self, carry, options: Options) -> Hypotheses:
-        return self._kind(options).result(carry)
+        return self._make_search(options).result(carry)
 
-    def _kind(self, options: Options) -> Any:
+    def _make_search(self, options: Options) -> Any:
         if options.beams == 1 or options.sample:
-            return Writing(options, self.constraint)
+            return SamplingSearch(options, self.constraint)
         return BeamSearch(options, self.constraint)
 
-    def _batches(self, asked, options) -> Iterator[tuple[int, "_Shape", list[int]]]:
+    def _batches(self, requests, options) -> Iterator[tuple[int, "_Shape", list[int]]]:
         """(rows, shape, members) of each batch, short sources first."""
         by_shape: dict[_Shape, list[int]] = {}
-        order = sorted(range(len(asked)), key=lambda i: (len(asked[i].source), i))
+        order = sorted(range(len(requests)), key=lambda i: (len(requests[i].source), i))
         for i in order:
-            by_shape.setdefault(_shape_of(asked[i], options), []).append(i)
+            by_shape.setdefault(_shape_of(requests[i], options), []).append(i)
         for shape, members in by_shape.items():
             while members:
                 rows = rows_for(self.row_sizes, len(members))
@@ -213,24 +215,26 @@ class _Shape:
         return min(self.length, self.source + 16)
 
 
-def _shape_of(asked: DecodeRequest, options: Options) -> _Shape:
-    source = pad_length(len(asked.source))
-    prompt = pad_length(len(asked.prefix)) + 1 if asked.prefix else 1
+def _shape_of(request: DecodeRequest, options: Options) -> _Shape:
+    source = pad_length(len(request.source))
+    prompt = pad_length(len(request.prefix)) + 1 if request.prefix else 1
     length = options.max_length or source + options.extra_length
-    arrays = asked.constraint or {}
+    arrays = request.constraint or {}
     widths = tuple((name, pad_length(len(a))) for name, a in arrays.items())
     return _Shape(source, prompt, length, widths)
 
 
-def longest_answer(asked: DecodeRequest, options: Options) -> int:
+def longest_answer(request: DecodeRequest, options: Options) -> int:
     """Count the tokens that an answer may have, its end included."""
-    pieces = max(len(asked.source) - 1, 0)  # a source's own, its end not counted
+    pieces = max(len(request.source) - 1, 0)  # a source's own, its end not counted
     return max(options.max_length or pieces + options.extra_length, 1)
 
 
-def positions_needed(asked: DecodeRequest, options: Options) -> int:
+def positions_needed(request: DecodeRequest, options: Options) -> int:
     """Count the positions of the longer side; an answer's end is never read."""
-    return max(len(asked.source), len(asked.prefix) + longest_answer(asked, options))
+    return max(
+        len(request.source), len(request.prefix) + longest_answer(request, options)
+    )
 
 
 def pad_length(length: int) -> int:
@@ -242,7 +246,7 @@ def pad_length(length: int) -> int:
     return max(12, whole * 3 // 4 if length <= whole * 3 // 4 else whole)
 
 
-def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any]:
+def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, Any]:
     """Return the arrays of a batch; an empty row has the limit 0."""
     batch = {
         "source": np.zeros((rows, shape.source), np.int32),
@@ -253,22 +257,26 @@ def _collate(asked, rows: int, shape: _Shape, options: Options) -> dict[str, Any
     }
     if shape.constraint:
         batch["constraint"] = {
-            name: np.zeros((rows, width), np.asarray(asked[0].constraint[name]).dtype)
+            name: np.zeros(
+                (rows, width), np.asarray(requests[0].constraint[name]).dtype
+            )
             for name, width in shape.constraint
         }
     batch["prompt"][:, 0] = BOS
-    for i, one in enumerate(asked):
-        batch["source"][i, : len(one.source)] = one.source  # none: a language model
-        batch["prompt"][i, 1 : len(one.prefix) + 1] = one.prefix
-        batch["prompt_lengths"][i] += len(one.prefix)
-        batch["limits"][i] = longest_answer(one, options)
-        batch["seeds"][i] = one.seed
+    for i, request in enumerate(requests):
+        batch["source"][i, : len(request.source)] = (
+            request.source
+        )  # none: a language model
+        batch["prompt"][i, 1 : len(request.prefix) + 1] = request.prefix
+        batch["prompt_lengths"][i] += len(request.prefix)
+        batch["limits"][i] = longest_answer(request, options)
+        batch["seeds"][i] = request.seed
         for name, _ in shape.constraint:
-            values = one.constraint[name]
+            values = request.constraint[name]
             batch["constraint"][name][i, : len(values)] = values
     batch["source_segments"] = (batch["source"] != 0).astype(np.int32)
     # An empty row still has something to look at.
-    batch["source_segments"][len(asked) :, 0] = 1
+    batch["source_segments"][len(requests) :, 0] = 1
     return batch
 
 

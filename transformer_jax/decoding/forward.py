@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
-from transformer_jax.decoding import NEG_INF, row_sizes, rows_for
 from transformer_jax.decoding.engine import pad_length
+from transformer_jax.decoding.searching import NEG_INF, row_sizes, rows_for
 from transformer_jax.ids import BOS, PAD
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target, each with its end

@@ -1,10 +1,13 @@
-"""What goes into a model and what comes out of it: one request and one reply a line."""
+"""Define what goes into inference and what comes out: one request, one reply a line."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from jax.sharding import Mesh
+
+from transformer_jax.decoding.options import Options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +32,53 @@ class Reply:
     others: tuple["Reply", ...] = ()  # the next best, of a search for several
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for jsonl
     error: str = ""
+
+
+@runtime_checkable
+class Inference(Protocol):
+    """Answer lines."""
+
+    def parse(
+        self,
+        line: Any,
+        max_length: int = 0,
+        prefix: str = "",
+        number: int = 0,
+        options: Options | None = None,
+    ) -> DecodeRequest:
+        """Make a request of a line, or raise `Refused` with the reason.
+
+        A line may have `max_length` pieces (0: any number). The answer begins with
+        `prefix`. The line's number decides what is drawn by chance.
+        """
+        ...
+
+    def question(self, record: Mapping[str, Any]) -> Any:
+        """Return the line that an example asks."""
+        ...
+
+    def answers(
+        self,
+        params: Any,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, its reply), in any order."""
+        ...
+
+
+@runtime_checkable
+class SplitsLines(Protocol):
+    """Inference that can answer a long line part by part."""
+
+    def split(self, line: str, max_length: int) -> list[str]:
+        """Divide a line that has more pieces than allowed."""
+        ...
+
+    def join(self, replies: Sequence[Reply]) -> Reply:
+        """Join the replies to the parts of one line."""
+        ...
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.decoding import NEG_INF, Constraint, DecodeInputs, Options
+from transformer_jax.decoding import Options
+from transformer_jax.decoding.constraints import Constraint
+from transformer_jax.decoding.searching import NEG_INF, DecodeInputs
 from transformer_jax.ids import EOS
 
 
@@ -19,7 +21,7 @@ def top_next_tokens(
     logits: Float[Array, "B KV"],
     tokens: Int[Array, "B K L"],
     step: Int[Array, ""],
-    question: DecodeInputs,
+    inputs: DecodeInputs,
     options: Options,
     constraint: Constraint | None,
     count: int,
@@ -30,13 +32,13 @@ def top_next_tokens(
     ends, whatever else is forbidden or likely. What is forbidden scores -inf.
     """
     logits = by_hypothesis(logits, tokens)
-    allowed = allow(logits, tokens, step, question, options, constraint)
+    allowed = allow(logits, tokens, step, inputs, options, constraint)
     scores, best = largest(allowed, count)
     # Not `scores[:, :1]`: with another slice of it, XLA sorts instead of selecting.
     changed = allowed is not logits
     peak = (logits if changed else scores).max(axis=-1, keepdims=True)
     total = peak + jnp.log(jnp.exp(logits - peak).sum(-1, keepdims=True))
-    end = must_end(step, question.limits)[..., None]
+    end = must_end(step, inputs.limits)[..., None]
     first = jnp.arange(count) == 0
     only = jnp.where(first, logits[:, EOS, None], NEG_INF)
 
@@ -63,7 +65,7 @@ def allow(
     logits: Float[Array, "BK V"],
     tokens: Int[Array, "B K L"],
     step: Int[Array, ""],
-    question: DecodeInputs,
+    inputs: DecodeInputs,
     options: Options,
     constraint: Constraint | None = None,
 ) -> Float[Array, "BK V"]:
@@ -78,9 +80,9 @@ def allow(
         # The end of a sentence is no repetition.
         repeats = repeats.reshape(logits.shape)
         logits = jnp.where(repeats & ~is_end, NEG_INF, logits)
-    if constraint is not None and question.constraint is not None:
-        arrays = question.constraint
-        logits = constraint(logits, tokens, step, question.limits, arrays)
+    if constraint is not None and inputs.constraint is not None:
+        arrays = inputs.constraint
+        logits = constraint(logits, tokens, step, inputs.limits, arrays)
     return logits
 
 

@@ -13,113 +13,117 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.decoding import (
-    NEG_INF,
-    Constraint,
-    DecodeInputs,
-    Hypotheses,
-    Model,
-    Options,
-    prefill,
-)
+from transformer_jax.decoding import Options
+from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.rules import (
     allow,
     by_hypothesis,
     must_end,
     top_next_tokens,
 )
+from transformer_jax.decoding.searching import (
+    NEG_INF,
+    DecodeInputs,
+    Hypotheses,
+    Model,
+    prefill,
+)
 from transformer_jax.ids import EOS
 
 
-class Written(flax.struct.PyTreeNode):
+class Texts(flax.struct.PyTreeNode):
     """The state of K texts of each row."""
 
     step: Any  # Int []: tokens written so far
     tokens: Any  # Int [B, K, L]
     log_probs: Any  # Float [B, K]
     done: Any  # Bool [B, K]
-    question: DecodeInputs
+    inputs: DecodeInputs
     logits: Any  # Float [B, K × V] of the next token
     static: Any  # of the model
     state: Any  # of the model, leaves [B, K, …]
 
 
 @dataclasses.dataclass(frozen=True)
-class Writing:
+class SamplingSearch:
     """Write one text a row, or sample several independently."""
 
     options: Options
     constraint: Constraint | None = None
 
-    def begin(self, model: Model, batch: dict, question: DecodeInputs, length: int):
+    def begin(self, model: Model, batch: dict, inputs: DecodeInputs, length: int):
         """Read the prompts."""
         copies = self.options.n_best if self.options.sample else 1
-        static, state, logits = prefill(model, batch, question, copies, length)
-        shape = (len(question.limits), copies)
-        return Written(
+        static, state, logits = prefill(model, batch, inputs, copies, length)
+        shape = (len(inputs.limits), copies)
+        return Texts(
             step=jnp.int32(0),
             tokens=jnp.zeros((*shape, length), jnp.int32),
             log_probs=jnp.zeros(shape, jnp.float32),
-            done=jnp.broadcast_to(question.limits[:, None] < 1, shape),
-            question=question,
+            done=jnp.broadcast_to(inputs.limits[:, None] < 1, shape),
+            inputs=inputs,
             logits=logits.reshape(len(logits), -1),
             static=static,
             state=state,
         )
 
-    def unfinished(self, written: Written) -> Array:
+    def unfinished(self, texts: Texts) -> Array:
         """Say which rows have texts without an end, and room for them."""
-        return ~written.done.all(axis=1) & (written.step < written.tokens.shape[-1])
+        return ~texts.done.all(axis=1) & (texts.step < texts.tokens.shape[-1])
 
-    def advance(self, model: Model, written: Written) -> Written:
+    def advance(self, model: Model, texts: Texts) -> Texts:
         """Add one token to every text."""
-        w, question = written, written.question
-        gain, token = self._choose(w)
-        positions = (question.prompt_lengths + w.step)[:, None, None]
+        inputs = texts.inputs
+        gain, token = self._choose(texts)
+        positions = (inputs.prompt_lengths + texts.step)[:, None, None]
         logits, state = model.extend(
             token[..., None],
             jnp.broadcast_to(positions, (*token.shape, 1)),
-            w.static,
-            w.state,
+            texts.static,
+            texts.state,
         )
-        return w.replace(
-            step=w.step + 1,
-            tokens=w.tokens.at[..., w.step].set(jnp.where(w.done, 0, token)),
-            log_probs=jnp.where(w.done, w.log_probs, w.log_probs + gain),
-            done=w.done | (token == EOS),
-            logits=logits.reshape(w.logits.shape),
+        return texts.replace(
+            step=texts.step + 1,
+            tokens=texts.tokens.at[..., texts.step].set(
+                jnp.where(texts.done, 0, token)
+            ),
+            log_probs=jnp.where(texts.done, texts.log_probs, texts.log_probs + gain),
+            done=texts.done | (token == EOS),
+            logits=logits.reshape(texts.logits.shape),
             state=state,
         )
 
-    def result(self, written: Written) -> Hypotheses:
+    def result(self, texts: Texts) -> Hypotheses:
         """Return the texts, likeliest first."""
-        order = jnp.argsort(-written.log_probs, axis=1, stable=True)
-        tokens = jnp.take_along_axis(written.tokens, order[..., None], axis=1)
-        scores = jnp.take_along_axis(written.log_probs, order, axis=1)
+        order = jnp.argsort(-texts.log_probs, axis=1, stable=True)
+        tokens = jnp.take_along_axis(texts.tokens, order[..., None], axis=1)
+        scores = jnp.take_along_axis(texts.log_probs, order, axis=1)
         return Hypotheses(tokens, (tokens != 0).sum(-1), scores, scores)
 
-    def _choose(self, w: Written) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
+    def _choose(self, texts: Texts) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
         """Choose the next token of each text; return its log-probability and id."""
-        options, rules = self.options, (w.question, self.options, self.constraint)
+        options, rules = self.options, (texts.inputs, self.options, self.constraint)
         if not options.sample:
-            found = top_next_tokens(w.logits, w.tokens, w.step, *rules, 1)
+            found = top_next_tokens(texts.logits, texts.tokens, texts.step, *rules, 1)
             return found[0][..., 0], found[1][..., 0]
-        log_probs = jax.nn.log_softmax(by_hypothesis(w.logits, w.tokens))
-        allowed = allow(log_probs, w.tokens, w.step, *rules)
+        log_probs = jax.nn.log_softmax(by_hypothesis(texts.logits, texts.tokens))
+        allowed = allow(log_probs, texts.tokens, texts.step, *rules)
         # An end that is forbidden is still forced; a word that is given counts more.
         log_probs = jnp.maximum(log_probs, allowed)
         allowed = narrow(allowed, options)
         log_probs, allowed = (
-            a.reshape(*w.done.shape, -1) for a in (log_probs, allowed)
+            a.reshape(*texts.done.shape, -1) for a in (log_probs, allowed)
         )
 
-        def draw(seed, texts):
+        def draw(seed, scores):
             key = jax.random.fold_in(jax.random.key(options.seed), seed)
-            keys = jax.random.split(jax.random.fold_in(key, w.step), texts.shape[0])
-            return jax.vmap(jax.random.categorical)(keys, texts)
+            keys = jax.random.split(
+                jax.random.fold_in(key, texts.step), scores.shape[0]
+            )
+            return jax.vmap(jax.random.categorical)(keys, scores)
 
-        drawn = jax.vmap(draw)(w.question.seeds, allowed).astype(jnp.int32)
-        token = jnp.where(must_end(w.step, w.question.limits), EOS, drawn)
+        drawn = jax.vmap(draw)(texts.inputs.seeds, allowed).astype(jnp.int32)
+        token = jnp.where(must_end(texts.step, texts.inputs.limits), EOS, drawn)
         gain = jnp.take_along_axis(log_probs, token[..., None], axis=-1)
         return gain[..., 0], token
 

@@ -28,7 +28,8 @@ from transformer_jax.data.records import Concatenation
 from transformer_jax.data.sources import SPLITS
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding import DecodeRequest, Options, Reply, row_sizes, rows_for
+from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding.searching import row_sizes, rows_for
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.models import registry
 from transformer_jax.models.vision import POSITIONS, VisionConfig

@@ -47,6 +47,7 @@ from transformer_jax.tasks.parts.text import (
     open_tokenizer,
     segments,
     shift_right,
+    token_loss,
 )
 from transformer_jax.tasks.parts.writing import Writer, Written
 from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
@@ -210,9 +211,10 @@ class LanguageObjective:
             positions,
             **dropout_rngs(key),
         )
-        return losses.cross_entropy_of(
+        return token_loss(
+            self.module,
+            params,
             outputs.hidden,
-            functools.partial(self.module.apply, {"params": params}, method="logits"),
             tokens,
             judged.astype(jnp.float32),
             self.smoothing,

@@ -7,7 +7,6 @@ mask, 10 % as some other token and 10 % as they are, because a text to be read l
 has no masks in it. A classifier can begin with what is learned here (`train.initial`).
 """
 
-import functools
 import itertools
 import pathlib
 import random
@@ -47,6 +46,7 @@ from transformer_jax.tasks.parts.text import (
     learn_tokenizer,
     open_tokenizer,
     segments,
+    token_loss,
 )
 from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
@@ -196,9 +196,10 @@ class MaskedObjective:
         outputs = self.module.apply(
             {"params": params}, shown, segments(tokens), places, **dropout_rngs(key)
         )
-        return losses.cross_entropy_of(
+        return token_loss(
+            self.module,
+            params,
             outputs.hidden,
-            functools.partial(self.module.apply, {"params": params}, method="logits"),
             jnp.take_along_axis(tokens, places, axis=1),
             weights,
             self.smoothing,

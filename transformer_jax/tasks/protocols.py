@@ -17,7 +17,7 @@ it, show its attention, embed a sentence) is an optional protocol of a part or o
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -29,7 +29,8 @@ from transformer_jax.data.batches import Batch
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding import Options, Reply
+from transformer_jax.decoding.requests import Inference
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.scores import Comparison, Score
@@ -102,36 +103,6 @@ class Objective(Protocol):
 
 
 @runtime_checkable
-class Inference(Protocol):
-    """Answer lines."""
-
-    def parse(
-        self,
-        line: Any,
-        max_length: int = 0,
-        prefix: str = "",
-        number: int = 0,
-        options: Options | None = None,
-    ) -> DecodeRequest:
-        """Make a request of a line, or raise `Refused` with the reason."""
-        ...
-
-    def question(self, record: Record) -> Any:
-        """Return the line that an example asks."""
-        ...
-
-    def answers(
-        self,
-        params: Any,
-        requests: Sequence[DecodeRequest],
-        mesh: Mesh,
-        options: Options,
-    ) -> Iterator[tuple[int, Reply]]:
-        """Yield (number of a request, its reply) as they are found."""
-        ...
-
-
-@runtime_checkable
 class Scoring(Protocol):
     """Judge the replies to a split."""
 
@@ -172,19 +143,6 @@ class Task:
     inference: Inference
     scoring: Scoring
     inspector: Any = None  # implements those optional protocols that the task offers
-
-
-@runtime_checkable
-class SplitsLines(Protocol):
-    """Inference that can answer a long line part by part."""
-
-    def split(self, line: str, max_length: int) -> list[str]:
-        """Divide a line that has more pieces than allowed."""
-        ...
-
-    def join(self, replies: Sequence[Reply]) -> Reply:
-        """Join the replies to the parts of one line."""
-        ...
 
 
 @runtime_checkable

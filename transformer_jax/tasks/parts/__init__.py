@@ -1,7 +1,9 @@
-"""Parts that several tasks are composed of; each implements a protocol of a task.
+"""Hold parts that several tasks are composed of; each implements a part's protocol.
 
-text      columns of one text a record, learning its tokenizer, limits of positions
-pairs     data and objective of source and target
-writing   inference of models that write
-reading   forward passes: classes, fillings, attention, given pairs
+    text      data of one text a record, its tokenizer, limits of lengths
+    pairs     data and objective of source and target
+    seq2seq   a whole task of an encoder-decoder model
+    writing   inference of models that write
+    scoring   BLEU, labels, and what most scoring has in common
+    reading   inspectors: given pairs, alignment, sentence vectors, attention
 """

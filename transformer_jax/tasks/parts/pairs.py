@@ -4,7 +4,6 @@ The decoder reads the target shifted right behind the start token (teacher forci
 has to predict the target itself: no position ever reads its own answer.
 """
 
-import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +29,7 @@ from transformer_jax.tasks.parts.text import (
     dropout_rngs,
     segments,
     shift_right,
+    token_loss,
 )
 from transformer_jax.tasks.protocols import Record, Row, Say
 
@@ -158,9 +158,10 @@ class Seq2SeqObjective:
             positions,
             **dropout_rngs(key),
         )
-        return losses.cross_entropy_of(
+        return token_loss(
+            self.module,
+            params,
             outputs.hidden,
-            functools.partial(self.module.apply, {"params": params}, method="logits"),
             target,
             (target != PAD).astype(jnp.float32),
             self.smoothing,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from transformer_jax.decoding import Constraint
+from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.models import registry
 from transformer_jax.tasks.parts.pairs import PairData, Seq2SeqObjective
 from transformer_jax.tasks.parts.reading import PairInspector

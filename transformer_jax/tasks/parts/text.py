@@ -1,5 +1,6 @@
 """Text as the tasks share it: one vocabulary, and the limits of learned positions."""
 
+import functools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
@@ -91,6 +92,22 @@ def init_text_model(module: Any, key: Array) -> Any:
     """Draw fresh parameters of a model that reads one text."""
     tokens = jnp.ones((1, 1), jnp.int32)
     return module.init(key, tokens, tokens)["params"]
+
+
+def token_loss(
+    module: Any,
+    params: Any,
+    hidden: Float[Array, "B T D"],
+    targets: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+    smoothing: float,
+    vocab_size: int,
+) -> losses.Sums:
+    """Sum the cross-entropy of tokens, of logits made for a few rows at a time."""
+    logits_of = functools.partial(module.apply, {"params": params}, method="logits")
+    return losses.cross_entropy_of(
+        hidden, logits_of, targets, weights, smoothing, vocab_size
+    )
 
 
 def dropout_rngs(key: Array | None) -> dict[str, Any]:

@@ -7,12 +7,8 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding import (
-    Constraint,
-    DecodeRequest,
-    Options,
-    Reply,
-)
+from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.engine import Engine, positions_needed
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.ids import EOS
