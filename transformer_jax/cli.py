@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import IO
+from typing import IO, Any
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -135,10 +135,10 @@ def check_weights(asked: str) -> None:
         check_choice("weights", asked, WEIGHTS)
 
 
-def open_file(path: str, mode: str, **how: str) -> IO:
+def open_file(path: str, mode: str, encoding: str | None = None) -> IO[Any]:
     """Open a file that the user has named."""
     try:
-        return open(path, mode, **how)
+        return open(path, mode, encoding=encoding)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
 

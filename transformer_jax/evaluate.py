@@ -9,9 +9,8 @@ given) stands beside the free-running scores: the first flatters, the second is 
 user gets.
 """
 
-import functools
+import logging
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +28,8 @@ from transformer_jax.training import log as metrics
 from transformer_jax.training import report
 from transformer_jax.training.evaluator import Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
+
+logger = logging.getLogger("transformer_jax.evaluate")  # as a command: __main__
 
 
 def define_flags() -> None:
@@ -74,8 +75,7 @@ def main(overrides: dict[str, str]) -> None:
     options = runs.decode_options(run.config, **changes)
     sink = cli.open_file(args.answers, "w", encoding="utf-8") if args.answers else None
     bar = cli.Bar(cli.is_terminal())
-    say = functools.partial(print, file=sys.stderr)
-    split = open_split(run.task, name, records, say, bar.show)
+    split = open_split(run.task, name, records, logger.info, bar.show)
     evaluator = Evaluator(run.task, split, run.mesh)
 
     evaluation = evaluator.evaluate(run.params, options, progress=bar.show)

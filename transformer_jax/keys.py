@@ -63,7 +63,9 @@ def defaults(cls: type) -> dict[str, Any]:
 
 def choices(cls: type) -> dict[str, tuple[str, ...]]:
     """List what each key that has choices may be."""
-    allowed = {f.name: f.metadata["choices"] for f in fields(cls)}
+    allowed: dict[str, Callable[[], Iterable[str]] | Iterable[str] | None] = {
+        f.name: f.metadata["choices"] for f in fields(cls)
+    }
     return {
         name: tuple(found() if callable(found) else found)
         for name, found in allowed.items()

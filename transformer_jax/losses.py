@@ -28,8 +28,7 @@ LOGITS_AT_ONCE = {"cpu": 2**22}
 LOGITS_AT_ONCE_ELSEWHERE = 2**28
 
 
-@flax.struct.dataclass
-class Sums:
+class Sums(flax.struct.PyTreeNode):
     """Totals over the real tokens of a batch; `+` adds those of two batches."""
 
     loss: Any  # what is minimised
@@ -92,7 +91,8 @@ def cross_entropy_of(
     Sums and gradients equal those of that plain form, as `tests/test_losses.py` checks.
     Only the loss has a gradient; the other sums are for the log.
     """
-    parts = _count_parts(*targets.shape, vocab_size)
+    rows, length = targets.shape
+    parts = _count_parts(rows, length, vocab_size)
     if parts == 1:
         logits = logits_of(hidden)
         return cross_entropy(logits, targets, weights, smoothing, vocab_size)

@@ -7,7 +7,7 @@ In all other schedules c itself is the peak, reached after a linear warmup.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -82,7 +82,10 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         return optimizer
     # Frozen tables have no moments and do not count in the clipped norm.
     # The labels are part of the paths in a checkpoint.
-    kinds = {"moves": optimizer, "stays": optax.set_to_zero()}
+    kinds: dict[Hashable, optax.GradientTransformation] = {
+        "moves": optimizer,
+        "stays": optax.set_to_zero(),
+    }
     return optax.partition(kinds, _label_tables)
 
 

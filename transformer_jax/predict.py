@@ -7,28 +7,34 @@ As many lines come out as went in, in order. A line ends at a newline only. A li
 cannot be answered gives an empty line, a message on stderr, and exit code 1.
 """
 
+import io
 import itertools
 import json
+import logging
 import os
 import select
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any, cast
 
 from absl import flags
 
 from transformer_jax import cli, keys, tasks
 from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.text import Lines
-from transformer_jax.decoding import Reply
+from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.answering import ON_LONG, reply
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
 from transformer_jax.tasks import protocols
 
+logger = logging.getLogger("transformer_jax.predict")  # as a command it is __main__
+
 CHUNK = 2000  # lines read, sorted and answered together
+
+Progress = Callable[[int, int], None]  # called with what is done, and the total
 
 
 def define_flags() -> None:
@@ -73,6 +79,7 @@ def main(overrides: dict[str, str]) -> int:
         )
     _refuse_same_file(args.input, args.output)
     source = cli.open_file(args.input, "rb") if args.input else sys.stdin.buffer
+    source = cast(io.BufferedIOBase, source)  # both are; their stubs say less
     prefixes = Lines(args.prefixes) if args.prefixes else ()
     environment.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
@@ -104,8 +111,8 @@ class Shell:
 
     def __init__(
         self,
-        run: Any,
-        options: Any,
+        run: runs.Run,
+        options: Options,
         max_input: int,
         form: str = "text",
         on_long: str = "refuse",
@@ -117,7 +124,7 @@ class Shell:
         self.form, self.on_long, self.prefixes = form, on_long, prefixes
         self.refused = 0
 
-    def answer_all(self, source: BinaryIO, sink: BinaryIO) -> int:
+    def answer_all(self, source: io.BufferedIOBase, sink: IO[bytes]) -> int:
         """Answer every line; return the exit code."""
         bar = cli.Bar(cli.is_terminal())
         began, count = time.monotonic(), 0
@@ -134,15 +141,16 @@ class Shell:
             count += len(lines)
         bar.clear()
         seconds = time.monotonic() - began
-        print(
+        logger.info(
             f"{count} line{'s' * (count != 1)} in {cli.duration(seconds)} "
             f"({count / max(seconds, 1e-3):.1f} a second)"
-            + (f", {self.refused} refused" if self.refused else ""),
-            file=sys.stderr,
+            + (f", {self.refused} refused" if self.refused else "")
         )
         return 1 if self.refused else 0
 
-    def answer(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
+    def answer(
+        self, lines: list[str], first: int = 1, progress: Progress = lambda d, t: None
+    ) -> Iterator[str]:
         """Yield a line of output for each line; `first` numbers the first one."""
         last = first - 1 + len(lines)
         if self.prefixes and last > len(self.prefixes):
@@ -181,7 +189,9 @@ class Shell:
                 self._refuse(number, one.error)
             yield self._show(one, pairs)
 
-    def score(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
+    def score(
+        self, lines: list[str], first: int = 1, progress: Progress = lambda d, t: None
+    ) -> Iterator[str]:
         """Yield the log-probability of the target behind each line's tab."""
         entries = []
         for number, line in enumerate(lines, start=first):
@@ -198,7 +208,9 @@ class Shell:
 
         return self._read(entries, first, "score", read, "{:.6f}".format)
 
-    def embed(self, lines: list[str], first: int = 1, progress=lambda d, t: None):
+    def embed(
+        self, lines: list[str], first: int = 1, progress: Progress = lambda d, t: None
+    ) -> Iterator[str]:
         """Yield the sentence vector of each line."""
 
         def read(kept):
@@ -228,7 +240,7 @@ class Shell:
 
     def _refuse(self, number: int, why: str) -> None:
         self.refused += 1
-        print(f"line {number}: {why}", file=sys.stderr)
+        logger.warning("line %d: %s", number, why)
 
     def _show(self, one: Reply, pairs: Any) -> str:
         pharaoh = " ".join(f"{source}-{target}" for source, target in pairs or ())
@@ -275,7 +287,7 @@ class Shell:
                 )
 
 
-def read_chunks(source: BinaryIO) -> Iterator[list[str]]:
+def read_chunks(source: io.BufferedIOBase) -> Iterator[list[str]]:
     """Yield chunks of lines; bytes that are not UTF-8 become U+FFFD.
 
     Only a newline ends a line. A chunk ends where reading would block, too, so a pipe
@@ -302,7 +314,7 @@ def _decode(line: bytes) -> str:
     return line.removesuffix(b"\r").decode("utf-8", "replace")
 
 
-def _has_more(source: BinaryIO) -> bool:
+def _has_more(source: io.BufferedIOBase) -> bool:
     """Say whether a read would return at once (of a file it always does)."""
     try:
         return bool(select.select([source], [], [], 0)[0])

@@ -9,7 +9,7 @@ trap: given files of unequal length, sacreBLEU silently cuts the longer; here it
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +169,7 @@ def distinct(texts: Sequence[str], size: int) -> float:
 
 
 def compare(
-    systems: dict[str, Sequence[str]],
+    systems: Mapping[str, Sequence[str]],
     references: Sequence[str],
     samples: int = 1000,
     seed: int = 12345,
@@ -185,14 +185,17 @@ def compare(
         raise UserError(f"{samples=} and {seed=} must both be 1 or more")
     for name, answers in systems.items():
         _check(f"answers of {name}", answers, references)
-    named = [(name, list(answers)) for name, answers in systems.items()]
+    named: list[tuple[str, Sequence[str]]] = [
+        (name, list(answers)) for name, answers in systems.items()
+    ]
     metrics = {
         "BLEU": BLEU(lowercase=lowercase, force=True),
         "chrF": CHRF(lowercase=lowercase),
     }
     with _sacrebleu_seed(seed):
         test = PairedTest(named, metrics, [list(references)], "bs", samples, n_jobs=1)
-        signatures, results = test()
+        signatures, found = test()
+    results: dict[str, Any] = found  # its types leave out what a bootstrap always has
     baseline, *others = systems
     comparisons = []
     # sacreBLEU gives the metrics other names (chrF2) but keeps their order.
@@ -202,12 +205,14 @@ def compare(
             # sacreBLEU counts the samples whose difference is larger. Equal systems
             # have none, so that p would be as small as it can be.
             p = 1.0 if a.score == b.score else b.p_value
-            values = (a.score, a.mean, a.ci, b.score, b.mean, b.ci, p)
             comparisons.append(
                 Comparison(
-                    metric, baseline, system, *map(float, values), str(signature)
+                    metric, baseline, system,
+                    float(a.score), float(a.mean), float(a.ci),
+                    float(b.score), float(b.mean), float(b.ci),
+                    float(p), str(signature),
                 )
-            )
+            )  # fmt: skip
     return comparisons
 
 

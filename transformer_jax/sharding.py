@@ -187,7 +187,9 @@ def process_rows(mesh: Mesh, rows: int) -> np.ndarray:
     places = NamedSharding(mesh, PartitionSpec(ROWS)).addressable_devices_indices_map(
         (rows,)
     )
-    return np.unique(np.concatenate([np.arange(rows)[i] for (i,) in places.values()]))
+    return np.unique(
+        np.concatenate([np.arange(rows)[index] for index in places.values()])
+    )
 
 
 def to_global(

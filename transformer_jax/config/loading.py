@@ -83,6 +83,8 @@ def _run_file(spec: str) -> ConfigDict:
             raise UserError(f"there is no config file {path}.{hint} Shipped: {names}")
         file = known[file.stem]
     module_spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
+    if module_spec is None or module_spec.loader is None:
+        raise UserError(f"{file} is no Python file: a config's name ends in .py")
     module = importlib.util.module_from_spec(module_spec)
     try:
         module_spec.loader.exec_module(module)

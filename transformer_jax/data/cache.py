@@ -7,12 +7,14 @@ its process. The cache may be deleted at any time.
 
 import contextlib
 import fcntl
+import logging
 import os
 import pathlib
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
+
+logger = logging.getLogger(__name__)
 
 
 def folder() -> pathlib.Path:
@@ -49,7 +51,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("waiting    another process builds the same data", file=sys.stderr)
+            logger.info("waiting    another process builds the same data")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -300,11 +300,13 @@ def _fit(lines: Sequence[Mapping[str, str]]) -> tuple[int, float]:
 def _score(lines: Sequence[Mapping[str, str]]) -> np.ndarray:
     """Score how well source i fits target i + shift [shifts, lines - 2 * SHIFTS]."""
     source, target = (_trace([line[side] for line in lines]) for side in SIDES)
-    x, end, stems = (trait[SHIFTS:-SHIFTS] for trait in source)
+    inner = slice(SHIFTS, -SHIFTS)
+    x, end, stems = source[0][inner], source[1][inner], source[2][inner]
     scores = []
     for shift in range(-SHIFTS, SHIFTS + 1):
-        y, their_end, their_stems = (t[SHIFTS + shift :][: len(x)] for t in target)
-        pairs = zip(stems, their_stems, strict=True)
+        there = slice(SHIFTS + shift, SHIFTS + shift + len(x))
+        y, their_end = target[0][there], target[1][there]
+        pairs = zip(stems, target[2][there], strict=True)
         shared = [2 * len(a & b) / (len(a) + len(b) or 1) for a, b in pairs]
         # Weighted so that each part varies about equally over real text.
         scores.append(x * y + 2 * (end == their_end) + 5 * np.asarray(shared))

@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Images(Records):
     def __init__(self, images: np.ndarray, labels: np.ndarray, name: str):
         self.images, self.labels, self.name = images, labels, name
         digest = hashlib.sha256(f"{images.dtype} {images.shape}".encode())
-        digest.update(np.ascontiguousarray(images))
+        digest.update(np.ascontiguousarray(images).data)
         digest.update(np.asarray(labels, "<i4").tobytes())
         self.fingerprint = digest.hexdigest()
 
@@ -68,7 +69,7 @@ def read_digits(split: str) -> Labelled:
         raise UserError(
             f"the digits come with scikit-learn, but {error}: pip install scikit-learn"
         ) from error
-    scans = load_digits()
+    scans: Any = load_digits()  # a Bunch, whose fields have no types
 
     def divide(rows, share):
         return train_test_split(

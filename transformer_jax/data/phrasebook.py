@@ -18,7 +18,7 @@ def main() -> None:
     for split in SPLITS[2:]:
         held = generate(split, 500)
         guesses = word_for_word(train, [pair.source for pair in held])
-        metric = sacrebleu.metrics.BLEU()
+        metric = sacrebleu.BLEU()
         score = metric.corpus_score(guesses, [[pair.target for pair in held]])
         print(f"word for word on {split}: {score.score:.1f} BLEU")
         print(f"    {metric.get_signature()}")

@@ -308,15 +308,15 @@ class Concatenation(Records):
 def whole_numbers(weights: Sequence[float]) -> np.ndarray:
     """Return small whole numbers in proportion to the weights, within 2 % if multiples
     up to 20 allow it, so that an epoch repeats each corpus a whole number of times."""
-    weights = np.asarray(weights) / min(weights)
+    parts = np.asarray(weights) / min(weights)
 
     def error(multiple):
-        whole = np.rint(weights * multiple)
-        return np.abs(whole / multiple / weights - 1).max()
+        whole = np.rint(parts * multiple)
+        return np.abs(whole / multiple / parts - 1).max()
 
     multiples = range(1, 21)
     close = [m for m in multiples if error(m) < 0.02] or [min(multiples, key=error)]
-    return np.rint(weights * close[0]).astype(int)
+    return np.rint(parts * close[0]).astype(int)
 
 
 def as_text(value: Any, field: str, column: str, where: str) -> str:

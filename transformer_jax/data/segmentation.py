@@ -24,11 +24,17 @@ KEPT = 200_000  # words remembered
 RARE = 10.0  # an unknown character scores this much below the worst piece
 
 
+def parse_model(model: bytes) -> Any:
+    """Parse a SentencePiece model into its protocol buffer."""
+    pb2: Any = sentencepiece_model_pb2  # protobuf makes its classes at import
+    return pb2.ModelProto.FromString(model)
+
+
 class Segmenter:
     """Draws segmentations in the ids of a SentencePiece model."""
 
     def __init__(self, model: bytes, processor: Any):
-        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        proto = parse_model(model)
         self._processor = processor
         self.kind = proto.trainer_spec.model_type
         pieces = list(enumerate(proto.pieces))

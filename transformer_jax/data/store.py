@@ -191,7 +191,8 @@ class _Writer:
     def add(self, rows: list[Any]) -> None:
         dtype = np.dtype(self.column.dtype)
         if self._ends is None:
-            values = np.asarray(rows, dtype).reshape(len(rows), *self.column.shape)
+            shape = self.column.shape or ()
+            values = np.asarray(rows, dtype).reshape(len(rows), *shape)
         else:
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
             joined = itertools.chain.from_iterable(rows)

@@ -11,6 +11,7 @@ import functools
 import glob
 import gzip
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -18,7 +19,6 @@ import re
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import IO
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class Lines(Sequence[str]):
 
 
 @contextlib.contextmanager
-def open_binary(path: str) -> Iterator[IO[bytes]]:
+def open_binary(path: str) -> Iterator[io.BufferedIOBase]:
     """Open a file, plain or .gz; raise `UserError` if it cannot be read."""
     try:
         with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:

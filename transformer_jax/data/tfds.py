@@ -16,18 +16,19 @@ import math
 import operator
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from absl import flags
 
 from transformer_jax import cli
-from transformer_jax.data.records import SCALARS, Parallel, Record, Records, as_text
+from transformer_jax.data.records import Parallel, Record, Records, as_text
 from transformer_jax.errors import UserError, nearest
 
 SPLITS = ("train", "validation", "test")
 CHUNK = 256  # records read at once: three times as fast as one by one
+INTEGERS = (int, np.integer)  # types of a class label's number
 BLOCK = 1 << 16  # bytes hashed at once
 HASHED = 1 << 30  # bytes of a split that are hashed; of more, evenly spread blocks
 PREPARE = (
@@ -134,7 +135,7 @@ class Split(Records):
                 ) from None
             if self.texts:
                 value, names = record[field], self._classes.get(field)
-                if names and isinstance(value, SCALARS) and 0 <= value < len(names):
+                if names and isinstance(value, INTEGERS) and 0 <= value < len(names):
                     value = names[value]  # -1: not known
                 column, where = self.columns[field], self.where(row)
                 record[field] = as_text(value, field, column, where)
@@ -179,7 +180,7 @@ def _open(name: str, data_dir: str) -> Any:
         raise UserError(f"TFDS cannot open {name!r}: {reason}") from error
 
 
-def _read(builder: Any, split: str) -> tuple[Sequence, list]:
+def _read(builder: Any, split: str) -> tuple[Any, list]:
     """Open the examples of a split; list the parts of files that they are in."""
     splits = builder.info.splits  # none in tfds.testing.mock_data
     if splits and splits[split].num_examples < 1:
@@ -284,7 +285,11 @@ def _parallel_text() -> type:
     """Define the builder's class here, because its base class takes long to import."""
     tfds = _tensorflow_datasets()
 
-    class ParallelText(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    # pyright takes a base of type Any for `object`, which has no such argument.
+    class ParallelText(  # pyright: ignore[reportGeneralTypeIssues]
+        tfds.core.GeneratorBasedBuilder,
+        skip_registration=True,  # pyright: ignore[reportCallIssue]
+    ):
         """Sentences in two languages from local files, in the order of the files."""
 
         url_infos = None  # TFDS would look for them, and need importlib_resources
@@ -330,8 +335,9 @@ def main(overrides: dict[str, str]) -> None:
     cli.require("train", args.train, "the two files to learn from: train.de,train.en")
     for side in ("source", "target"):
         key = f"{side}_language"
-        cli.require(key, args[key].value, f"what the {side} is in, such as de")
-    files = {s: tuple(args[s].value.split(",")) for s in SPLITS if args[s].value}
+        cli.require(key, getattr(args, key), f"what the {side} is in, such as de")
+    given = {split: getattr(args, split) for split in SPLITS}
+    files = {s: tuple(names.split(",")) for s, names in given.items() if names}
     for split, pair in files.items():
         if len(pair) != 2:
             raise UserError(f"--{split} names {len(pair)} files: give source,target")

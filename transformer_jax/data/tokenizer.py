@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
 from transformer_jax.data import cache
-from transformer_jax.data.segmentation import Segmenter
+from transformer_jax.data.segmentation import Segmenter, parse_model
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD, UNK
 
@@ -148,7 +147,7 @@ class Tokenizer:
     @functools.cached_property
     def _inside(self) -> Any:
         """The processor without that space; a model of words keeps it."""
-        proto = sentencepiece_model_pb2.ModelProto.FromString(self.model)
+        proto = parse_model(self.model)
         if proto.trainer_spec.model_type == WORD:
             return self._processor
         proto.normalizer_spec.add_dummy_prefix = False
@@ -175,10 +174,13 @@ class Tokenizer:
 class Bytes(Tokenizer):
     """A tokenizer of UTF-8 bytes: nothing to learn, nothing unknown."""
 
-    lowercase = False
-
     def __init__(self):
         self.model = BYTES
+
+    @property
+    def lowercase(self) -> bool:
+        """Whether capitals are lost: bytes keep them."""
+        return False
 
     @property
     def vocab_size(self) -> int:
@@ -273,7 +275,7 @@ def train(
 ) -> Tokenizer:
     """Learn at most `vocab_size` pieces; fewer if the texts have no more."""
     model = io.BytesIO()
-    options = {
+    options: dict[str, Any] = {
         # Words that are unknown are to be <unk>, not a string of bytes.
         "byte_fallback": byte_fallback and kind != "word",
         "character_coverage": 0.9999 if kind == "unigram" and byte_fallback else 1.0,
@@ -283,7 +285,7 @@ def train(
         "num_threads": TRAINER_THREADS,
         "minloglevel": 2,
     }
-    ids = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
+    ids: dict[str, Any] = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
     try:
         with _rules(lowercase) as rules:
             sentencepiece.SentencePieceTrainer.train(

@@ -31,8 +31,7 @@ MASKED = -1e30  # a score: exp(MASKED - max) is exactly 0 in float32, yet never 
 QKV_SCALE = 0.5
 
 
-@flax.struct.dataclass
-class Mask:
+class Mask(flax.struct.PyTreeNode):
     """Say which query may see which key, in parts: only `dense` is quadratic.
 
     A query sees a key of its own segment (0 is padding, seen by nobody), and, if

@@ -12,16 +12,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 
-@flax.struct.dataclass
-class KeysValues:
+class KeysValues(flax.struct.PyTreeNode):
     """Hold the projected keys and values of one layer."""
 
     key: Any  # Float [B, G, K, S]
     value: Any  # Float [B, G, S, H]
 
 
-@flax.struct.dataclass
-class KVCache:
+class KVCache(flax.struct.PyTreeNode):
     """Hold what the hypotheses of each row have read: written once, and never moved.
 
     A step writes the keys and values of all hypotheses side by side into slot `filled`.

@@ -5,8 +5,7 @@ from typing import Any
 import flax.struct
 
 
-@flax.struct.dataclass
-class Outputs:
+class Outputs(flax.struct.PyTreeNode):
     """Hold logits, and what led to them; each weight is [B, N, T, S], one a layer."""
 
     logits: Any

@@ -80,8 +80,7 @@ class PositionEncoding(nn.Module):
         return jnp.take(table, positions, axis=0, mode="clip")
 
 
-@flax.struct.dataclass
-class PositionSignal:
+class PositionSignal(flax.struct.PyTreeNode):
     """Hold what positions change in a self-attention; made once for a stack."""
 
     turn: Any = None  # (cos, sin), each Float [#R, T, K / 2]

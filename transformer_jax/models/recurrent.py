@@ -220,8 +220,7 @@ class AdditiveAttention(Attention):
 ATTENTIONS = {"none": None, "additive": AdditiveAttention, "dot": DotAttention}
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """Hold the state of each hypothesis; leaves are [B, beams, …]."""
 
     layers: Any  # of each layer a tuple of Float [B, beams, D]

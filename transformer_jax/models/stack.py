@@ -149,7 +149,8 @@ class Stack(nn.Module):
             by_layer.append(rest)
         if self.config.norm == "pre":
             x = self.norm(x)
-        return x, *zip(*by_layer, strict=True)
+        written, own_weights, cross_weights = zip(*by_layer, strict=True)
+        return x, written, own_weights, cross_weights
 
     def _place(
         self, positions: Int[Array, "#R T"], cache: KVCache | None

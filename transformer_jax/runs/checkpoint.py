@@ -29,8 +29,7 @@ logger = logging.getLogger(__name__)
 CHECKSUMS = "checksums.json"
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
     """All that a step reads and writes. `step` counts the updates applied."""
 
     step: Any
@@ -61,7 +60,7 @@ class Checkpoints:
         # Its warnings and progress belong to another audience than this run's log.
         logging.getLogger("absl").setLevel(logging.ERROR)
         self.folder = pathlib.Path(folder).absolute()
-        keep = [policies.LatestN(keep_last)]
+        keep: list[policies.PreservationPolicy] = [policies.LatestN(keep_last)]
         if keep_best:
             keep.append(
                 policies.BestN(
@@ -264,7 +263,7 @@ def _shapes(tree: Any) -> dict[str, Any]:
 
     def shape(leaf):
         kind = getattr(leaf, "dtype", None)
-        if kind is not None and jax.dtypes.issubdtype(kind, jax.dtypes.prng_key):
+        if kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key):
             leaf = jax.eval_shape(jax.random.key_data, leaf)  # as it is stored
         return getattr(leaf, "shape", "empty")
 

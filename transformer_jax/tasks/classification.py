@@ -145,6 +145,8 @@ def compose(config: ConfigDict, tokenizer: Tokenizer, scale: Scale) -> Task:
 class LabelledData(TextData):
     """Pieces behind the special token, and the label's place, or the number."""
 
+    texts: TextColumns
+
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer, scale: Scale):
         super().__init__(config, tokenizer)
         self.scale = scale

@@ -131,7 +131,8 @@ def learn(config: ConfigDict, source: Any, folder: pathlib.Path, say: Say) -> No
     if not (folder / ABOUT_FILE).exists():
         records = source.read("train")
         labels = sorted({int(record["label"]) for record in records})
-        about = About(*records[0]["image"].shape, tuple(map(str, labels)))
+        height, width, channels = records[0]["image"].shape
+        about = About(height, width, channels, tuple(map(str, labels)))
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(about), indent=1)
         (folder / ABOUT_FILE).write_text(text + "\n")

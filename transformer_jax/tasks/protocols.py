@@ -60,7 +60,7 @@ class Data(Protocol):
         """Describe the columns of a store of these records."""
         ...
 
-    def encode(self, records: Sequence[Record]) -> list[Row]:
+    def encode(self, records: Sequence[Record]) -> Sequence[Row]:
         """Encode several records at once."""
         ...
 

@@ -53,9 +53,10 @@ class CompiledSteps:
     def _compile(self, shape: Shape, traced: jax.stages.Lowered | None) -> Callable:
         began = time.monotonic()
         with jax.set_mesh(self.mesh):
-            if traced is None:
-                traced = self.update.lower(self.state, self.abstract_batch(shape))
-            program = traced.compile()
+            lowered = traced or self.update.lower(
+                self.state, self.abstract_batch(shape)
+            )
+            program = lowered.compile()
         seconds, lengths = time.monotonic() - began, "/".join(map(str, shape.lengths))
         logger.debug("compiled   %d×%s in %.1f s", shape.rows, lengths, seconds)
         return program

@@ -40,13 +40,14 @@ class Feed:
     def place(self, i: int) -> PlacedBatch:
         """Place planned batch i, with the segmentations drawn for its epoch."""
         planned = self.plan.batch(i)
-        if self._sampler is None:
+        sampler = self._sampler
+        if sampler is None:
             arrays, kept = assemble(self.task, self.store, planned, self.mesh)
             return PlacedBatch(arrays, planned.shape, kept)
         epoch = i // self.plan.steps_per_epoch
 
         def resample(columns, part):
-            return self._sampler.resample(columns, part, epoch, self.plan.room(part))
+            return sampler.resample(columns, part, epoch, self.plan.room(part))
 
         arrays, kept = assemble(self.task, self.store, planned, self.mesh, resample)
         return PlacedBatch(arrays, planned.shape, kept)

@@ -216,7 +216,7 @@ def training_seconds(path: pathlib.Path) -> float:
 
 def _open_board(folder: pathlib.Path) -> Any:
     try:
-        from tensorboardX import SummaryWriter
+        from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
     except ImportError:
         return None
     return SummaryWriter(str(folder))

@@ -60,20 +60,23 @@ def generate(split: str, size: int, seed: int = 0) -> list[Pair]:
         twin = speaker.sentence()
         spelled = spell(twin)
         leaves = [[leaf for leaf in side if leaf] for side in spelled]
-        words = [tuple([leaf.word for leaf in side]) for side in leaves]
-        source, target = map(detokenize, words)
+        words, their_words = (tuple([leaf.word for leaf in side]) for side in leaves)
+        source, target = detokenize(words), detokenize(their_words)
         if _split_of(target, speaker.relations) != split:
             continue
-        if source in sources or target in targets or len(words[0]) not in _LENGTHS:
+        if source in sources or target in targets or len(words) not in _LENGTHS:
             continue
         sources.add(source)
         targets.add(target)
         idle = 0
-        trees = [
+        tree, their_tree = (
             bracket(tree, iter(side))
             for (tree,), side in zip(twin, spelled, strict=True)
-        ]
-        pairs.append(Pair(source, target, *words, align(*leaves), *trees))
+        )
+        alignment = align(*leaves)
+        pairs.append(
+            Pair(source, target, words, their_words, alignment, tree, their_tree)
+        )
     return pairs
 
 

@@ -13,6 +13,7 @@ from transformer_jax.data.generated.phrasebook import lexicon
 from transformer_jax.data.generated.phrasebook.lexicon import Verb
 from transformer_jax.data.generated.phrasebook.nominals import Describer, Nominal
 from transformer_jax.data.generated.phrasebook.twins import (
+    Branch,
     Leaf,
     Twin,
     adverbial,
@@ -254,7 +255,8 @@ class Teller(Describer):
         kind = thing.noun.kind if thing.noun else "person"
         options = [VERBS["comprar"], VERBS["trazer"]]
         options = [v for v in options if kind in v.kinds and v is not verb]
-        first = thing.twin.target[0].children[0]
+        whole = thing.twin.target[0]
+        first = whole.children[0] if isinstance(whole, Branch) else whole
         definite = isinstance(first, Leaf) and first.word == "the"
         if not options or not definite or not self.chance(0.6):
             return thing.twin

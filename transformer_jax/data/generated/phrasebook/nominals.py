@@ -10,7 +10,12 @@ from typing import NamedTuple
 from transformer_jax.data.generated.draws import Drawer
 from transformer_jax.data.generated.phrasebook import lexicon
 from transformer_jax.data.generated.phrasebook.lexicon import NOUNS, Adjective, Noun
-from transformer_jax.data.generated.phrasebook.twins import Twin, phrase, word
+from transformer_jax.data.generated.phrasebook.twins import (
+    Twin,
+    first_leaf,
+    phrase,
+    word,
+)
 
 INANIMATE = [kind for kind in NOUNS if kind not in ("person", "kin", "animal")]
 OWNED = str.split(
@@ -180,9 +185,8 @@ class Describer(Drawer):
             return self.name()
         noun = self.noun(kind)
         if kind in ("subject", "sport"):  # a matemática: the article has no translation
-            article = word(
-                "DET", self.determiner("the", noun, False).source[0].word, ""
-            )
+            the = self.determiner("the", noun, False).source[0]
+            article = word("DET", first_leaf(the).word, "")
             name = word("N", noun.source[0], noun.target[0])
             return _third(phrase("NP", [article, name]), noun, False)
         if kind in OWNED and self.chance(0.35):
@@ -241,7 +245,8 @@ class Describer(Drawer):
         self, noun: Noun, plural: bool = False, described: float = 0.0
     ) -> Nominal:
         """Grow a possession: o livro da Maria, Maria's book."""
-        article = word("DET", self.determiner("the", noun, plural).source[0].word, "")
+        the = self.determiner("the", noun, plural).source[0]
+        article = word("DET", first_leaf(the).word, "")
         adjective = self.adjective(noun, plural, described)
         name = word("N", noun.source[plural], noun.target[plural])
         if self.chance(0.35):

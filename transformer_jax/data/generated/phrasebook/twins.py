@@ -41,11 +41,18 @@ class Twin(NamedTuple):
 
 def word(label: str, source: str, target: str, like: Twin | None = None) -> Twin:
     """Grow words that translate each other, or that `like` translates as well."""
-    links = like.source[0].links if like else (object(),)
+    links = first_leaf(like.source[0]).links if like else (object(),)
     return Twin(
         tuple([Leaf(label, piece, links) for piece in source.split()]),
         tuple([Leaf(label, piece, links) for piece in target.split()]),
     )
+
+
+def first_leaf(tree: Leaf | Branch) -> Leaf:
+    """Return the first word of a tree."""
+    while isinstance(tree, Branch):
+        tree = tree.children[0]
+    return tree
 
 
 def phrase(
@@ -126,7 +133,7 @@ def _branch(label: str, parts: Iterable[Trees]) -> Trees:
     return (Branch(label, children),) if children else ()
 
 
-def _leaves(tree: Branch) -> list[Leaf]:
+def _leaves(tree: Leaf | Branch) -> list[Leaf]:
     """Return the leaves from left to right."""
     found: list[Leaf] = []
     waiting: list[Leaf | Branch] = [tree]

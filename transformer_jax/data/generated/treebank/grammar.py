@@ -313,7 +313,7 @@ class Speaker(Drawer):
         if depth < DEEP and self.chance(0.4) and _told_apart(head, inner):
             return self.followed(head, preposition, inner, depth)
         again = AGAIN.get((preposition, other))
-        if again in options and self.chance(0.4):
+        if again is not None and again in options and self.chance(0.4):
             after = _phrase("PP", again[0], self.plain(again[1]).tree)
             return _extended(head, _phrase("PP", preposition, inner.tree), after)
         inner = self.nominal(other, max(depth + 1, DEEP), barred)

@@ -152,13 +152,17 @@ def _nouns(text: str) -> list[tuple[str, str]]:
 
 
 def _verbs(text: str) -> list[Verb]:
-    entries = [entry.replace("/", " ").split() for entry in text.split(",")]
-    return [Verb(*forms) for forms in entries]
+    return [_verb(entry.replace("/", " ")) for entry in text.split(",")]
 
 
 def _action(line: str) -> Verb:
     forms, kinds, takes = line.split(":")
-    return Verb(*forms.split(), kinds=tuple(kinds.split()), takes=_takes(takes))
+    return _verb(forms)._replace(kinds=tuple(kinds.split()), takes=_takes(takes))
+
+
+def _verb(forms: str) -> Verb:
+    base, third, past, participle, *particle = forms.split()
+    return Verb(base, third, past, participle, " ".join(particle))
 
 
 def _takes(text: str) -> Takes:
