@@ -13,8 +13,10 @@ VERSION = re.search(
 TEST = [
     "pytest>=8",
     "pytest-xdist>=3.6",
+    "pytest-cov>=6",
     "beartype>=0.18",
     "ruff>=0.9",
+    "pyright[nodejs]==1.1.414",  # what it finds changes with its version
     "build>=1.2",
     "setuptools>=77",
     "nltk>=3.9",

@@ -23,7 +23,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
 from transformer_jax.scores import Comparison, Score, verdict
-from transformer_jax.tasks.protocols import Comparable
+from transformer_jax.tasks.protocols import Comparable, Task
 from transformer_jax.training import log as metrics
 from transformer_jax.training import report
 from transformer_jax.training.evaluator import Evaluator, answer_all
@@ -115,7 +115,7 @@ def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:
         raise UserError(*(problem.replace("eval.", "--", 1) for problem in problems))
 
 
-def _refuse_incomparable(run: Any, other: Any) -> None:
+def _refuse_incomparable(run: runs.Run, other: runs.Run) -> None:
     """Refuse another run that cannot be compared with this one."""
     ours, theirs = run.folder.path, other.folder.path
     if os.path.samefile(theirs, ours):
@@ -135,7 +135,7 @@ def _refuse_incomparable(run: Any, other: Any) -> None:
 
 
 def _answer(
-    run: Any, records: Sequence[dict], changes: dict[str, Any], bar: cli.Bar
+    run: runs.Run, records: Sequence[dict], changes: dict[str, Any], bar: cli.Bar
 ) -> list[str]:
     """Answer with another run: by its own options, changed as this run's are."""
     options = runs.decode_options(run.config, **changes)
@@ -163,7 +163,7 @@ def print_comparison(comparisons: Sequence[Comparison]) -> None:
         )
 
 
-def print_scores(task: Any, scores: dict[str, Any]) -> None:
+def print_scores(task: Task, scores: dict[str, Any]) -> None:
     """Print the task's scores, how they were computed, and the loss."""
     summary = scores["summary"]
     print(summary)

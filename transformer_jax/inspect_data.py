@@ -19,9 +19,11 @@ from transformer_jax import cli, tasks
 from transformer_jax import config as configs
 from transformer_jax.data import findings
 from transformer_jax.data import store as stores
+from transformer_jax.data.columns import TextColumns
 from transformer_jax.errors import UserError
 from transformer_jax.ids import UNK
 from transformer_jax.runs.folder import Folder
+from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.prepare import Prepared, Split, make_plan, prepare
 from transformer_jax.visualize import figures
 
@@ -106,7 +108,7 @@ def _describe(config: ConfigDict, prepared: Prepared) -> int:
     task, store = prepared.task, prepared.train.store
     serious = 0
     print()
-    for side, tokenizer in task.data.texts.tokenizers.items():
+    for side, tokenizer in _texts(task).tokenizers.items():
         values = store.column(side)
         unknown = float((values == UNK).mean())
         used = len(np.unique(values))
@@ -134,15 +136,15 @@ def _describe(config: ConfigDict, prepared: Prepared) -> int:
     return serious
 
 
-def _check_round_trip(config: ConfigDict, task: Any, split: Split) -> bool:
+def _check_round_trip(config: ConfigDict, task: Task, split: Split) -> bool:
     """Report texts that encoding and decoding change; return whether it is serious."""
     chosen = np.linspace(0, len(split.store) - 1, min(PROBED, len(split.store)))
     changed = []
     for i in np.unique(chosen.astype(int)):
         place = int(split.store.column(stores.RECORD)[i])
-        record = task.data.texts.prepare(split.records[place])
-        for side, tokenizer in task.data.texts.tokenizers.items():
-            read = tokenizer.decode(split.store.row(side, i))
+        record = _texts(task).prepare(split.records[place])
+        for side, tokenizer in _texts(task).tokenizers.items():
+            read = tokenizer.decode(split.store.row(side, i).tolist())
             given = tokenizer.as_read(record[side])
             if read != given:
                 changed.append((given, read))
@@ -187,17 +189,23 @@ def _show_example(prepared: Prepared, index: int) -> None:
     task, store = prepared.task, prepared.train.store
     record = int(store.column(stores.RECORD)[index])
     print(f"example    {prepared.train.records.where(record)}")
-    for side, tokenizer in task.data.texts.tokenizers.items():
-        row = store.row(side, index)
+    for side, tokenizer in _texts(task).tokenizers.items():
+        row = store.row(side, index).tolist()
         print(f"  {side:<8} {tokenizer.decode(row)}")
         print(f"           {' '.join(tokenizer.pieces(row))}")
 
 
 def _draw(prepared: Prepared, path: str) -> None:
     sides = {
-        s: prepared.train.store.lengths(s) for s in prepared.task.data.texts.tokenizers
+        s: prepared.train.store.lengths(s) for s in _texts(prepared.task).tokenizers
     }
     figures.length_histogram(sides).savefig(path)
+
+
+def _texts(task: Task) -> TextColumns:
+    """Return the columns of text, which every task of pairs has."""
+    assert task.data.texts is not None  # see refuse_other_tasks
+    return task.data.texts
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from transformer_jax.runs import environment, lock
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
 from transformer_jax.runs.folder import Folder
+from transformer_jax.tasks.protocols import Task
 from transformer_jax.training import log as metrics
 from transformer_jax.training import report
 from transformer_jax.training import warm_start as initial
@@ -113,7 +114,7 @@ class Parts:
     folder: Folder
     mesh: Mesh
     prepared: Prepared
-    task: Any
+    task: Task
     feed: Feed
     padding: float  # share of the places in the plan that hold no token
     schedule: Callable  # updates applied → learning rate

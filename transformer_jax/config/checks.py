@@ -61,7 +61,7 @@ def find_search_problems(config: ConfigDict, options: decoding.Options) -> list[
 
 
 def _wrong_types(config: ConfigDict) -> list[str]:
-    """A bool passes for an int, and an int for a float, unless somebody looks."""
+    """Compare each value's type with the default's, as a bool is an int to Python."""
     expected = dict(items(base(config.task, config.model.name)))
     values = dict(items(config))
     if others := sorted(expected.keys() ^ values.keys()):

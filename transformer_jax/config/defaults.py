@@ -17,7 +17,7 @@ from transformer_jax.models import registry
 
 
 def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
-    """The complete config of a task and a model, locked."""
+    """Make the complete config of a task and a model, locked."""
     kind = tasks.find(task)
     models = registry.names_for(kind.role)
     if model not in models:

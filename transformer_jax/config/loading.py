@@ -15,7 +15,7 @@ from transformer_jax.errors import UserError, nearest
 
 
 def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:
-    """The config of `path.py[:variant]` with overrides applied, checked and locked.
+    """Load the config of `path.py[:variant]`, apply overrides, check and lock it.
 
     `quickstart` alone names configs/quickstart.py of this package.
     """
@@ -33,11 +33,12 @@ def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:
 
 
 def shipped() -> dict[str, pathlib.Path]:
-    """The config files that travel with the package, by name."""
+    """List the config files that travel with the package, by name."""
     return {p.stem: p for p in sorted(shipped_folder().glob("*.py"))}
 
 
 def shipped_folder() -> pathlib.Path:
+    """Find the folder of the shipped configs, in a checkout or in a wheel."""
     here = pathlib.Path(__file__).parents[1]
     inside = here / "configs"  # in a wheel; a checkout has them at the top level
     return inside if inside.is_dir() else here.parent / "configs"
@@ -103,7 +104,7 @@ def _run_file(spec: str) -> ConfigDict:
 
 
 def _override(config: ConfigDict, key: str, text: str) -> str | None:
-    """Sets one key from its text on the command line; returns what is wrong with it."""
+    """Set one key from its text on the command line; return what is wrong with it."""
     known = dict(items(config))
     if key not in known:
         section, _, last = key.rpartition(".")

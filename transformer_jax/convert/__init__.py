@@ -1,7 +1,6 @@
 """Converters of a run: to a bundle, and to other inference engines."""
 
 import pathlib
-from typing import Any
 
 from absl import flags
 
@@ -17,7 +16,7 @@ def define_flags() -> None:
     cli.define_weights()
 
 
-def open_run(overrides: dict[str, str]) -> tuple[Any, pathlib.Path]:
+def open_run(overrides: dict[str, str]) -> tuple[runs.Run, pathlib.Path]:
     """Load the run that the flags name; return it and the folder to make."""
     args = flags.FLAGS
     cli.refuse_overrides(overrides)

@@ -24,6 +24,8 @@ from transformer_jax.convert import define_flags, open_run
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.positions import sinusoid
+from transformer_jax.runs.run import Run
+from transformer_jax.tasks.parts.pairs import PairData
 
 POSITIONS = 2048  # of a sinusoid: CTranslate2 takes a table
 NEG_INF = -1e9  # the bias of pieces that must not be chosen
@@ -35,7 +37,7 @@ EXPORTED = {  # the variants of a model that CTranslate2 has too
 }
 
 
-def export(run: Any, folder: pathlib.Path) -> None:
+def export(run: Run, folder: pathlib.Path) -> None:
     """Write a run, loaded by `transformer_jax.load`, for CTranslate2."""
     specs = _specs()
     config, params = run.config.model, _numpy(run.params)
@@ -49,6 +51,7 @@ def export(run: Any, folder: pathlib.Path) -> None:
     spec.config.layer_norm_epsilon = config.norm_epsilon
     spec.config.add_source_eos = True
     data = run.task.data
+    assert isinstance(data, PairData)  # see _check_exportable
     sides = {
         "encoder": data.source_tokenizer,
         "decoder": data.target_tokenizer,
@@ -79,7 +82,7 @@ def export(run: Any, folder: pathlib.Path) -> None:
         shutil.copy(path, folder)
 
 
-def _check_exportable(run: Any) -> None:
+def _check_exportable(run: Run) -> None:
     config = run.config.model
     if run.config.task != "translation" or config.name != "transformer":
         raise UserError(
@@ -106,10 +109,11 @@ def _check_exportable(run: Any) -> None:
 
 def _specs() -> Any:
     try:
-        import ctranslate2
+        # Where it is not installed, pyright takes this file for it.
+        from ctranslate2 import specs  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:
         raise UserError("CTranslate2 is missing: pip install ctranslate2") from None
-    return ctranslate2.specs
+    return specs
 
 
 def _numpy(tree: Any) -> Any:

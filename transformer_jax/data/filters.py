@@ -9,7 +9,7 @@ import functools
 import hashlib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -21,7 +21,7 @@ FOREIGN = 0.5  # the largest share of letters outside the expected script
 
 def make(
     settings: ConfigDict, max_length: int, ends: int = 1
-) -> Callable[[dict[str, str], dict[str, Sequence[int]]], str | None]:
+) -> Callable[[Mapping[str, str], Mapping[str, Sequence[int]]], str | None]:
     """Make a function (record, columns) → the reason for leaving a pair out, or None.
 
     It remembers the pairs it has seen, so each build of a store makes its own. `ends`
@@ -29,7 +29,7 @@ def make(
     """
     seen: set[bytes] = set()
 
-    def why_not(record: dict[str, str], columns: dict[str, Any]) -> str | None:
+    def why_not(record: Mapping[str, str], columns: Mapping[str, Any]) -> str | None:
         given, target = record["source"], record["target"]
         source = given.plain if isinstance(given, Tagged) else given
         sizes = [len(columns[side]) - ends for side in ("source", "target")]

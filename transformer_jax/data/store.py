@@ -100,11 +100,11 @@ class Store:
 
 def build(
     root: pathlib.Path,
-    records: Sequence[dict[str, Any]],
+    records: Sequence[Mapping[str, Any]],
     columns: Mapping[str, Column],
-    encode: Callable[[Sequence[dict[str, Any]]], Iterable[dict[str, Any]]],
+    encode: Callable[[Sequence[Any]], Iterable[Mapping[str, Any]]],
     fingerprint: str,
-    make_filter: Callable[[], Callable[[dict, dict], str | None]] | None = None,
+    make_filter: Callable[[], Callable[[Any, Any], str | None]] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Store:
     """Open the store of these records, after building it unless it exists.

@@ -29,7 +29,7 @@ MANIFEST, WEIGHTS = "bundle.json", "weights.safetensors"
 
 
 def export(run: Any, folder: pathlib.Path) -> None:
-    """Writes a run (as `transformer_jax.load` gives it); whole or not at all."""
+    """Write a run (as `transformer_jax.load` gives it); whole or not at all."""
     from safetensors.numpy import save_file
 
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -56,11 +56,12 @@ def export(run: Any, folder: pathlib.Path) -> None:
 
 
 def is_bundle(folder: pathlib.Path) -> bool:
+    """Return whether a folder is a bundle, and not a run directory."""
     return (folder / MANIFEST).exists()
 
 
 def check(folder: pathlib.Path) -> dict[str, Any]:
-    """The manifest of a bundle of which every file is as it was written."""
+    """Return the manifest, after each file was found to be as it was written."""
     try:
         about = json.loads((folder / MANIFEST).read_text())
         files, version = about["files"], about["format"]
@@ -88,7 +89,7 @@ def check(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def read_params(folder: pathlib.Path, like: Any) -> Any:
-    """The parameters of a checked bundle, at the places of `like`."""
+    """Read the parameters of a checked bundle, and place them as `like` is."""
     from safetensors.numpy import load_file
 
     found = load_file(folder / WEIGHTS)

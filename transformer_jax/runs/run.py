@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax import cli, sharding, tasks
@@ -38,7 +39,7 @@ class Run:
     params: Any
     step: int
     weights: str  # which parameters these are, in words
-    mesh: Any
+    mesh: Mesh
 
     def records(self, split: str) -> Any:
         """Read a split of the data that the run's config names."""
@@ -105,7 +106,7 @@ class Run:
         return viewer.attention(self.params, source, target)
 
 
-def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
+def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -> Run:
     """Open a run directory, or a bundle made of one.
 
     `weights` (average, best, last, ema) overrides what the run's config asks for. Its
@@ -135,7 +136,7 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
     return Run(folder, config, task, params, step, words, mesh)
 
 
-def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
+def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
     """Read (params, step, which they are in words) of a run."""
     like = abstract_params(task, mesh)
     checkpoints = Checkpoints(folder.checkpoints)
@@ -160,7 +161,7 @@ def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 
 
-def abstract_params(task: Task, mesh: Any) -> Any:
+def abstract_params(task: Task, mesh: Mesh) -> Any:
     """Return shapes and places of a task's parameters."""
     return sharding.abstract(
         jax.eval_shape(task.objective.init, jax.random.key(0)), mesh

@@ -46,7 +46,7 @@ from transformer_jax.tasks.parts.text import (
     open_tokenizer,
     segments,
 )
-from transformer_jax.tasks.protocols import Say, Task, TaskDefinition
+from transformer_jax.tasks.protocols import Record, Row, Say, Task, TaskDefinition
 
 FIELDS = ("text", "label")
 KINDS = ("labels", "numbers")
@@ -154,11 +154,11 @@ class LabelledData(TextData):
         self.fingerprint += f"-{scale}"
         self.filter_fingerprint = str(config.data.max_length)
 
-    def columns_for(self, records: Any) -> dict[str, Column]:
+    def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe a column of pieces, and one of answers."""
         return {"text": Column("int32"), "answer": Column("float32", ())}
 
-    def encode(self, records: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Encode texts and labels."""
         rows = self.texts.encode(records)
         return [
@@ -177,11 +177,11 @@ class LabelledData(TextData):
             )
         return float(labels.index(label))
 
-    def make_filter(self) -> Callable[[Any, Any], str | None]:
+    def make_filter(self) -> Callable[[Record, Row], str | None]:
         """Make a filter that leaves out texts longer than `data.max_length`."""
         limit = self.config.data.max_length
 
-        def why_not(record: Any, row: Any) -> str | None:
+        def why_not(record: Record, row: Row) -> str | None:
             if len(row["text"]) - 2 > limit:
                 return f"longer than data.max_length {limit} pieces"
             return None
@@ -234,7 +234,9 @@ class LabelObjective:
         errors = (((outputs[:, 0] - answers) ** 2) * real).sum()
         return losses.Sums(errors, errors, jnp.zeros(()), real.sum())
 
-    def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
+    def means(
+        self, sums: losses.Sums, records: Sequence[Record] | None = None
+    ) -> dict[str, float]:
         """Return the mean loss, and the accuracy of labels."""
         return mean_sums(sums, *(("loss", "accuracy") if self.labels else ("loss",)))
 
@@ -330,7 +332,7 @@ def score_numbers(answers: Sequence[float], references: Sequence[float]) -> dict
     return {"r": correlation, "rmse": float(np.sqrt(np.mean((a - r) ** 2)))}
 
 
-def _measure(kind: str, records: Any) -> Scale:
+def _measure(kind: str, records: Sequence[Record]) -> Scale:
     """Measure the labels of the training split, or its mean and deviation."""
     if kind == "labels":
         labels = sorted({record["label"].strip() for record in records})

@@ -35,7 +35,7 @@ from transformer_jax.models.vision import POSITIONS, VisionConfig
 from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts.scoring import LabelScoring
 from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
-from transformer_jax.tasks.protocols import Say, Task, TaskDefinition
+from transformer_jax.tasks.protocols import Record, Say, Task, TaskDefinition
 
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
 
@@ -172,12 +172,12 @@ class ImageData:
         self.about, self.vision = about, vision
         self.fingerprint = f"images-{about}"
 
-    def columns_for(self, records: Any) -> dict[str, Column]:
+    def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe a column of images, and one of labels."""
         shape = (self.about.height, self.about.width, self.about.channels)
         return {"image": Column("float32", shape), "label": Column("int32", ())}
 
-    def encode(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Encode labels by their places."""
         return [
             {"image": r["image"], "label": self._place(r["label"])} for r in records
@@ -241,7 +241,9 @@ class ImageObjective:
             self.labels,
         )
 
-    def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
+    def means(
+        self, sums: losses.Sums, records: Sequence[Record] | None = None
+    ) -> dict[str, float]:
         """Return mean loss and accuracy."""
         return mean_sums(sums, "loss", "accuracy")
 
@@ -275,7 +277,7 @@ class ImageInference:
             raise Refused(*error.problems) from None
         return DecodeRequest(images.as_floats(found), line=line)
 
-    def question(self, record: Mapping[str, Any]) -> np.ndarray:
+    def question(self, record: Record) -> np.ndarray:
         """Return the image of an example."""
         return record["image"]
 

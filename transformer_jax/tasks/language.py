@@ -49,7 +49,7 @@ from transformer_jax.tasks.parts.text import (
     shift_right,
 )
 from transformer_jax.tasks.parts.writing import Writer, Written
-from transformer_jax.tasks.protocols import Task, TaskDefinition
+from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
 CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
 PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
@@ -161,7 +161,7 @@ class StreamData(TextData):
         columns = {"text": Column("uint16" if small else "int32")}
         return columns | ({"before": Column("int32", ())} if records.context else {})
 
-    def encode(self, records: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Encode windows, each behind its context."""
         rows = []
         for record in records:

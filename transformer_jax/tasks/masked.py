@@ -48,7 +48,7 @@ from transformer_jax.tasks.parts.text import (
     open_tokenizer,
     segments,
 )
-from transformer_jax.tasks.protocols import Task, TaskDefinition
+from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
 MASK = "<mask>"
 PERCENT = 15  # of a text's tokens are predicted
@@ -154,13 +154,11 @@ class Masks:
 class WindowData(TextData):
     """Windows of text between the ends that a classifier's texts have."""
 
-    def columns_for(self, records: Any) -> dict[str, Column]:
+    def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe the pieces of a window."""
         return {"text": Column("int32")}
 
-    def encode(
-        self, records: Sequence[Mapping[str, str]]
-    ) -> list[dict[str, list[int]]]:
+    def encode(self, records: Sequence[Record]) -> list[dict[str, list[int]]]:
         """Encode windows."""
         encoded = self.tokenizer.encode_all([r["text"] for r in records])
         return [{"text": [BOS, *ids, EOS]} for ids in encoded]
@@ -207,7 +205,9 @@ class MaskedObjective:
             self.vocab_size,
         )
 
-    def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
+    def means(
+        self, sums: losses.Sums, records: Sequence[Record] | None = None
+    ) -> dict[str, float]:
         """Return loss, perplexity and accuracy per hidden token."""
         return losses.means(sums)
 

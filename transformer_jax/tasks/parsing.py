@@ -43,7 +43,7 @@ from transformer_jax.tasks.parts.pairs import (
 )
 from transformer_jax.tasks.parts.scoring import Scoring, group_by_tag, texts_of
 from transformer_jax.tasks.parts.writing import Seq2SeqInference
-from transformer_jax.tasks.protocols import Pairs, Say, Task, TaskDefinition
+from transformer_jax.tasks.protocols import Pairs, Record, Say, Task, TaskDefinition
 
 COMPACT = ("unigram", "bpe")  # kinds of tokenizer that are told the brackets
 
@@ -140,7 +140,7 @@ class TreeForm:
         words = (leaves != trees.WORD) * "-words"
         self.name = words + self.compact * "-compact"
 
-    def prepare(self, record: Mapping[str, Any]) -> dict[str, Any]:
+    def prepare(self, record: Record) -> dict[str, Any]:
         """Return a record with its tree, linearised or bracketed, as it is learned."""
         tree = record["target"]
         if re.search(r"\)(?=[\s)]|$)", tree):  # a closing bracket without a label
@@ -209,7 +209,7 @@ class TreeInference(Seq2SeqInference):
 class TreeScoring(Scoring):
     """Labelled brackets by EVALB's rules."""
 
-    def reference(self, record: Any) -> str:
+    def reference(self, record: Record) -> str:
         """Return the bracketed tree of an example, its words included."""
         tree, repairs = _bracketed(record["target"], record["source"])
         if repairs:
@@ -238,7 +238,7 @@ class TreeScoring(Scoring):
             f"{scores['well_formed']:.1f}%"
         )
 
-    def groups(self, records: Any) -> dict[str, list[int]]:
+    def groups(self, records: Sequence[Record]) -> dict[str, list[int]]:
         """Group examples by their direction tag, if there are several."""
         return group_by_tag(records)
 
@@ -261,7 +261,7 @@ def _bracketed(linearised: str, sentence: str) -> tuple[str, tuple[str, ...]]:
     return str(tree), tuple(f"{what}: {n}" for what, n in sorted(problems.items()))
 
 
-def _brackets_of(config: ConfigDict, records: Any) -> list[str]:
+def _brackets_of(config: ConfigDict, records: Sequence[Record]) -> list[str]:
     """Return all brackets of the targets, where words may fall apart."""
     if config.tokenizer.kind not in COMPACT:
         return []

@@ -56,7 +56,7 @@ class Data(Protocol):
         """The tokenizers of the embedding tables, by the tables' names."""
         ...
 
-    def columns_for(self, records: Any) -> Mapping[str, Column]:
+    def columns_for(self, records: Sequence[Record]) -> Mapping[str, Column]:
         """Describe the columns of a store of these records."""
         ...
 
@@ -94,7 +94,9 @@ class Objective(Protocol):
         """Sum the loss over a batch: with dropout, or (key None) without."""
         ...
 
-    def means(self, sums: Sums, records: Any = None) -> dict[str, float]:
+    def means(
+        self, sums: Sums, records: Sequence[Record] | None = None
+    ) -> dict[str, float]:
         """Divide the sums of a log window, or of a whole split of records."""
         ...
 
@@ -137,7 +139,7 @@ class Scoring(Protocol):
         """Return the right answer of an example."""
         ...
 
-    def count_answered(self, records: Any) -> int:
+    def count_answered(self, records: Sequence[Record]) -> int:
         """Count the examples that must be answered to judge a split."""
         ...
 
@@ -149,11 +151,13 @@ class Scoring(Protocol):
         """Put the scores of the task into words, for a log line."""
         ...
 
-    def readings(self, answers: Sequence[str], records: Any) -> list[Score]:
+    def readings(
+        self, answers: Sequence[str], records: Sequence[Record]
+    ) -> list[Score]:
         """Score the same answers by every protocol that published figures use."""
         ...
 
-    def groups(self, records: Any) -> Mapping[str, Sequence[int]]:
+    def groups(self, records: Sequence[Record]) -> Mapping[str, Sequence[int]]:
         """Return the numbers of the examples to be scored apart, by group."""
         ...
 

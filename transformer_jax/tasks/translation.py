@@ -9,7 +9,6 @@ import itertools
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -25,7 +24,7 @@ from transformer_jax.tasks.parts.pairs import (
 )
 from transformer_jax.tasks.parts.scoring import BleuScoring
 from transformer_jax.tasks.parts.writing import Seq2SeqInference
-from transformer_jax.tasks.protocols import Pairs, Task, TaskDefinition
+from transformer_jax.tasks.protocols import Pairs, Record, Task, TaskDefinition
 
 # What closes a quotation may follow; in Chinese and Japanese no space does.
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
@@ -81,7 +80,9 @@ class TranslationScoring(BleuScoring):
         super().__init__(lowercase)
         self.language = config.data.target_language
 
-    def readings(self, answers: Sequence[str], records: Any) -> list[scores.Score]:
+    def readings(
+        self, answers: Sequence[str], records: Sequence[Record]
+    ) -> list[scores.Score]:
         """Score the same answers by every protocol that published figures use."""
         sources = [record["source"] for record in records]
         references = [self.reference(record) for record in records]

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from transformer_jax.data.batches import Shape
 
@@ -30,7 +31,7 @@ class CompiledSteps:
         state: Any,
         abstract_batch: Callable[[Shape], Any],
         shapes: Sequence[Shape],
-        mesh: Any,
+        mesh: Mesh,
     ):
         self.update, self.state, self.abstract_batch = update, state, abstract_batch
         self.shapes, self.mesh = list(dict.fromkeys(shapes)), mesh

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from transformer_jax import sharding
 from transformer_jax.data.batches import Buckets
-from transformer_jax.decoding import Reply, answering
+from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.scores import Score
-from transformer_jax.tasks.protocols import Task
+from transformer_jax.tasks.protocols import Record, Task
 from transformer_jax.training.feed import assemble
 from transformer_jax.training.prepare import Split
 
@@ -32,12 +33,12 @@ class Evaluation:
 
     task: Task
     scores: dict[str, Any]
-    records: list[Any]  # those that were answered
+    records: list[Record]  # those that were answered
     answers: list[str]
     examples: int  # of the split, answered or not
     answering_seconds: float
 
-    def entry(self, step: int, weights: str, options: Any) -> dict[str, Any]:
+    def entry(self, step: int, weights: str, options: Options) -> dict[str, Any]:
         """Return what `scores.json` and `result.json` hold of a split (SCHEMA)."""
         readings: dict[str, Any] = {}
         for score in self.readings:
@@ -73,7 +74,7 @@ class Evaluation:
 class Evaluator:
     """Score one split, again and again with other parameters."""
 
-    def __init__(self, task: Task, split: Split, mesh: Any):
+    def __init__(self, task: Task, split: Split, mesh: Mesh):
         self.task, self.mesh = task, mesh
         self.records, self.store = split.records, split.store
         data = task.config.data
@@ -90,7 +91,7 @@ class Evaluator:
     def evaluate(
         self,
         params: Any,
-        options: Any,
+        options: Options,
         limit: int = 0,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Evaluation:
@@ -126,7 +127,7 @@ class Evaluator:
     def free_running(
         self,
         params: Any,
-        options: Any,
+        options: Options,
         limit: int = 0,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[dict[str, Any], list[str]]:
@@ -141,7 +142,9 @@ class Evaluator:
             scores["groups"] = groups
         return scores, [reply.text for reply in replies]
 
-    def _score_groups(self, records: Sequence[Any], replies: Sequence[Reply]) -> dict:
+    def _score_groups(
+        self, records: Sequence[Record], replies: Sequence[Reply]
+    ) -> dict:
         """Score groups of examples apart, where the task has any."""
         scoring, found = self.task.scoring, {}
         for name, members in scoring.groups(records).items():
@@ -159,11 +162,11 @@ def evenly_spaced(count: int, total: int) -> list[int]:
 
 
 def answer_all(
-    task: Any,
+    task: Task,
     params: Any,
-    mesh: Any,
-    records: Sequence[dict],
-    options: Any,
+    mesh: Mesh,
+    records: Sequence[Record],
+    options: Options,
     progress: Callable[[int, int], None],
 ) -> list[Reply]:
     """Answer each example; one that is refused ends the evaluation."""
@@ -180,7 +183,7 @@ def answer_all(
 
 
 @functools.cache
-def _compiled_loss(task: Any, mesh: Any) -> Callable:
+def _compiled_loss(task: Task, mesh: Mesh) -> Callable:
     return jax.jit(
         functools.partial(task.objective.loss, key=None),
         out_shardings=sharding.replicated(mesh),

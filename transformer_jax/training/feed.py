@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from transformer_jax import sharding
 from transformer_jax.data.batches import Batch, Shape, nothing, prefetch
+from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.prepare import Planned
 
 
@@ -25,7 +27,7 @@ class PlacedBatch(NamedTuple):
 class Feed:
     """The batches of a training, in the order of its plan."""
 
-    def __init__(self, task: Any, store: Any, planned: Planned, mesh: Any):
+    def __init__(self, task: Task, store: Any, planned: Planned, mesh: Mesh):
         self.task, self.store, self.mesh = task, store, mesh
         self.plan, self._sampler = planned.plan, planned.sampler
 
@@ -64,10 +66,10 @@ class Feed:
 
 
 def assemble(
-    task: Any,
+    task: Task,
     store: Any,
     batch: Batch,
-    mesh: Any,
+    mesh: Mesh,
     resample: Callable = lambda columns, batch: (columns, 0),
 ) -> tuple[dict[str, jax.Array], int]:
     """Place a planned batch on the mesh; return it and what `resample` has counted."""

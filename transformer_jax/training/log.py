@@ -17,6 +17,7 @@ from transformer_jax import sharding
 from transformer_jax.cli import Bar, PlainHandler, duration
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
+from transformer_jax.tasks.protocols import Task
 
 # The log lines are what the command prints, so they are shown in a notebook as well.
 console = logging.getLogger("transformer_jax.console")
@@ -39,7 +40,7 @@ def in_words(values: dict[str, Any], summary: str = "") -> str:
 class LogWindow:
     """The steps since the last log line, summed up."""
 
-    def __init__(self, task: Any, schedule: Any, last: int):
+    def __init__(self, task: Task, schedule: Any, last: int):
         self.task, self.schedule, self.last = task, schedule, last
         self.last_step = 0
         self.text = ""

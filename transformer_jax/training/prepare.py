@@ -21,6 +21,7 @@ from transformer_jax.data.packing import Packed
 from transformer_jax.data.sampling import Sampler
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs.folder import Folder
+from transformer_jax.tasks.protocols import Task
 from transformer_jax.training import log as metrics
 from transformer_jax.training.warm_start import Origin
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 QUIET = 30.0  # seconds between lines about work that goes on
 
 Say = Callable[[str], None]
+Show = Callable[[int, int, str], None]  # draws a bar: done, of how many, of what
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Split:
 class Prepared:
     """The task of a run, its splits, and the ledger of what was left out of them."""
 
-    task: Any
+    task: Task
     train: Split
     held_out: dict[str, Split]
     ledger: dict[str, Any]
@@ -67,7 +69,9 @@ def prepare_together(
     return prepared
 
 
-def prepare(config: ConfigDict, folder: Folder, say: Say, show: Any = None) -> Prepared:
+def prepare(
+    config: ConfigDict, folder: Folder, say: Say, show: Show | None = None
+) -> Prepared:
     """Read and encode all splits of a config; `show(done, total)` draws a bar."""
     source = tasks.find(config.task).source(config)
     wanted = ["train", "validation", *_scored_splits(config, source, say)]
@@ -122,7 +126,7 @@ def _scored_splits(config: ConfigDict, source: Any, say: Say) -> list[str]:
     return [name for name in asked if name in source.splits]
 
 
-def _create_task(config: ConfigDict, source: Any, folder: Folder, say: Say) -> Any:
+def _create_task(config: ConfigDict, source: Any, folder: Folder, say: Say) -> Task:
     """Create the task, with the tokenizers of train.initial if the run is new."""
     kind, begun = tasks.find(config.task), folder.read("ledger.json") is not None
     if begun or not config.train.initial:
@@ -134,7 +138,11 @@ def _create_task(config: ConfigDict, source: Any, folder: Folder, say: Say) -> A
 
 
 def open_split(
-    task: Any, name: str, records: Any, say: Say = logger.info, show: Any = None
+    task: Task,
+    name: str,
+    records: Any,
+    say: Say = logger.info,
+    show: Show | None = None,
 ) -> Split:
     """Encode a split, or open its store; only training may leave examples out."""
     training = name == "train"
@@ -165,7 +173,7 @@ class Planned:
     padding: float  # share of the places that hold no token
 
 
-def make_plan(config: ConfigDict, task: Any, train: Split) -> Planned:
+def make_plan(config: ConfigDict, task: Task, train: Split) -> Planned:
     """Plan the batches of a training from the lengths of its examples alone."""
     lengths, sampler = task.data.lengths(train.store), None
     real = lengths
@@ -212,7 +220,7 @@ def _refuse_endless(task, name, records, store) -> None:
 class _Progress:
     """Show how far the encoding is: a bar, and now and then a line."""
 
-    def __init__(self, name: str, say: Say, show: Any):
+    def __init__(self, name: str, say: Say, show: Show | None):
         self.name, self.say, self.show = name, say, show
         self.began = self._said = 0.0  # when the first records were encoded
 

@@ -6,6 +6,7 @@ import jax
 
 from transformer_jax import cli
 from transformer_jax.data import store as stores
+from transformer_jax.runs.folder import Folder
 from transformer_jax.training import log as metrics
 from transformer_jax.training.evaluator import Evaluation, evenly_spaced
 
@@ -56,7 +57,7 @@ def group_lines(scores: dict[str, Any]) -> list[str]:
     ]
 
 
-def print_result(result: dict[str, Any], folder: Any, already: bool = False) -> None:
+def print_result(result: dict[str, Any], folder: Folder, already: bool = False) -> None:
     """Print the last lines of a training, in the first process only."""
     if jax.process_index():
         return

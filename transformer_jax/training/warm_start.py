@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
@@ -22,11 +23,12 @@ from transformer_jax.errors import UserError
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.sharding import path_name
+from transformer_jax.tasks.protocols import Task
 
 Say = Callable[[str], None]
 
 
-def fill(task: Any, params: Any, mesh: Any, say: Say) -> Any:
+def fill(task: Task, params: Any, mesh: Mesh, say: Say) -> Any:
     """Replace some of the random parameters, as the task's config asks."""
     if task.config.train.initial:
         return Origin(task.config).fill(task, params, mesh, say)
@@ -57,7 +59,7 @@ class Origin:
             lent.tokenizer.lowercase = False  # their rule is in the files
         return lent
 
-    def check(self, task: Any) -> None:
+    def check(self, task: Task) -> None:
         """Refuse a run whose parameters do not fit, or mean another vocabulary."""
         other = tasks.find(self.config.task).open(self.config, self.folder.tokenizer)
         for name in task.data.vocabularies.keys() & other.data.vocabularies.keys():
@@ -106,7 +108,7 @@ class Origin:
             if key in new and new[key] != value
         ]
 
-    def fill(self, task: Any, params: Any, mesh: Any, say: Say) -> Any:
+    def fill(self, task: Task, params: Any, mesh: Mesh, say: Say) -> Any:
         """Replace the parameters that this run has; keep the others."""
         self.check(task)  # again: it may have changed since the data were prepared
         run = runs.load(self.path, mesh=mesh)
@@ -142,7 +144,7 @@ def _by_path(params: Any) -> dict[str, Any]:
     return {path_name(path): leaf for path, leaf in leaves}
 
 
-def _place_vectors(path: str, task: Any, params: Any, say: Say) -> Any:
+def _place_vectors(path: str, task: Task, params: Any, say: Say) -> Any:
     """Take rows of the embedding tables from a file; keep the others' random start.
 
     A table is multiplied by √D when it is read, and may be the output layer as well:

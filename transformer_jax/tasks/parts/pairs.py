@@ -31,7 +31,7 @@ from transformer_jax.tasks.parts.text import (
     segments,
     shift_right,
 )
-from transformer_jax.tasks.protocols import Say
+from transformer_jax.tasks.protocols import Record, Row, Say
 
 SHORTER = "split it, or allow shorter answers (decode.extra_length)"
 
@@ -97,7 +97,7 @@ class PairData:
         self.fingerprint += form
         self.filter_fingerprint = f"{config.filter.to_json()}{config.data.max_length}"
 
-    def columns_for(self, records: Any) -> dict[str, Column]:
+    def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe a column of pieces for each side."""
         return {
             side: Column("uint16" if t.vocab_size <= 1 << 16 else "int32")
@@ -108,7 +108,7 @@ class PairData:
         """Encode both sides of the records."""
         return self.texts.encode(records)
 
-    def make_filter(self) -> Callable[[Any, Any], str | None]:
+    def make_filter(self) -> Callable[[Record, Row], str | None]:
         """Make the filter of `config.filter` and `data.max_length`."""
         return filters.make(self.config.filter, self.config.data.max_length)
 
@@ -167,6 +167,8 @@ class Seq2SeqObjective:
             self.vocab_size,
         )
 
-    def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
+    def means(
+        self, sums: losses.Sums, records: Sequence[Record] | None = None
+    ) -> dict[str, float]:
         """Return loss, perplexity and accuracy per token."""
         return losses.means(sums)

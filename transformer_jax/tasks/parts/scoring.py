@@ -7,20 +7,23 @@ import numpy as np
 
 from transformer_jax import scores
 from transformer_jax.decoding import Reply
+from transformer_jax.tasks.protocols import Record
 
 
 class Scoring:
     """What most scoring parts share: every example judges, and none stands apart."""
 
-    def count_answered(self, records: Any) -> int:
+    def count_answered(self, records: Sequence[Record]) -> int:
         """Count all examples."""
         return len(records)
 
-    def readings(self, answers: Sequence[str], records: Any) -> list[scores.Score]:
+    def readings(
+        self, answers: Sequence[str], records: Sequence[Record]
+    ) -> list[scores.Score]:
         """Return nothing: there is one way to score these answers."""
         return []
 
-    def groups(self, records: Any) -> dict[str, list[int]]:
+    def groups(self, records: Sequence[Record]) -> dict[str, list[int]]:
         """Return nothing: no examples are scored apart."""
         return {}
 
@@ -31,7 +34,7 @@ class BleuScoring(Scoring):
     def __init__(self, lowercase: bool):
         self.lowercase = lowercase  # whether the system cannot write capitals
 
-    def reference(self, record: Any) -> str:
+    def reference(self, record: Record) -> str:
         """Return the target of an example."""
         return record["target"]
 
@@ -46,7 +49,7 @@ class BleuScoring(Scoring):
             f"({scores['bleu_signature']})"
         )
 
-    def groups(self, records: Any) -> dict[str, list[int]]:
+    def groups(self, records: Sequence[Record]) -> dict[str, list[int]]:
         """Group examples by their direction tag, if there are several."""
         return group_by_tag(records)
 
@@ -61,7 +64,7 @@ class BleuScoring(Scoring):
 class LabelScoring(Scoring):
     """Accuracy and F1 of labels."""
 
-    def reference(self, record: Mapping[str, Any]) -> str:
+    def reference(self, record: Record) -> str:
         """Return the label of an example."""
         return str(record["label"]).strip()
 
@@ -79,7 +82,7 @@ def texts_of(replies: Sequence[Reply]) -> list[str]:
     return [reply.text for reply in replies]
 
 
-def group_by_tag(records: Any) -> dict[str, list[int]]:
+def group_by_tag(records: Sequence[Record]) -> dict[str, list[int]]:
     """Return the numbers of the records by the tag of their source; {} of one tag."""
     groups: dict[str, list[int]] = {}
     for i, record in enumerate(records):

@@ -18,6 +18,7 @@ from transformer_jax.decoding.requests import one_line
 from transformer_jax.ids import EOS
 from transformer_jax.tasks.parts.pairs import SHORTER, PairData
 from transformer_jax.tasks.parts.text import check_length, check_positions
+from transformer_jax.tasks.protocols import Record
 
 TOO_LONG = "raise --max_input"
 
@@ -98,7 +99,7 @@ class Seq2SeqInference:
         check_positions(self.data.config, needed, what, SHORTER)
         return request
 
-    def question(self, record: Any) -> str:
+    def question(self, record: Record) -> str:
         """Return the source of an example."""
         return record["source"]
 
