@@ -27,6 +27,7 @@ from transformer_jax.decoding.requests import DecodeRequest as DecodeRequest
 from transformer_jax.decoding.requests import Reply as Reply
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.attention import MASKED
+from transformer_jax.sharding import Params
 
 
 class Model(NamedTuple):
@@ -36,7 +37,7 @@ class Model(NamedTuple):
     extend: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
-def bind(module: nn.Module, params: Any) -> Model:
+def bind(module: nn.Module, params: Params) -> Model:
     """Bind a linen module's two methods; padding and start are never chosen."""
     variables = {"params": params}
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.errors import Refused, UserError
+from transformer_jax.sharding import Params
 
 ON_LONG = ("refuse", "split")
 
 
 def reply(
     inference: Any,  # `tasks.protocols.Inference`
-    params: Any,
+    params: Params,
     mesh: Any,
     lines: Sequence[Any],  # text; a task may take more, such as images
     options: Options,

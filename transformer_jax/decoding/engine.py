@@ -37,6 +37,7 @@ from transformer_jax.decoding import (
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.sampling import Writing
 from transformer_jax.ids import BOS
+from transformer_jax.sharding import Params
 
 IN_FLIGHT = 2  # batches searched at a time
 
@@ -78,7 +79,7 @@ class Engine:
         self._grow = jax.jit(_grow, static_argnames="slots")
 
     def search(
-        self, params: Any, asked: Sequence[DecodeRequest], options: Options
+        self, params: Params, asked: Sequence[DecodeRequest], options: Options
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yield (number of a request, its hypotheses), in any order."""
         if self.mesh.size == 1:
