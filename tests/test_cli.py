@@ -28,6 +28,20 @@ def test_messages_go_to_stderr_and_debug_ones_only_if_asked(
     assert capsys.readouterr() == ("", f"{shown}100 %d\nodd\n")
 
 
+def test_python_that_uses_the_package_sees_its_warnings_only():
+    code = """
+import logging
+import transformer_jax.predict
+logging.getLogger("transformer_jax.predict").info("3 lines")
+logging.getLogger("transformer_jax.predict").warning("line 2: too long")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not done.stdout and done.stderr.count("\n") == 1
+    assert done.stderr.endswith(
+        "line 2: too long\n"
+    )  # behind what Python's own form is
+
+
 SCRIPT = """
 import logging
 from transformer_jax import cli

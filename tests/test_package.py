@@ -1,5 +1,6 @@
 """The package as others get it: a wheel, quick to import, free of TensorFlow."""
 
+import ast
 import os
 import pathlib
 import re
@@ -114,6 +115,35 @@ def test_the_rooms_do_not_look_into_each_other():
                     r"\s*(?:from|import) transformer_jax(?:\.| import )(\w+)", line
                 )
                 assert not (found and found.group(1) in others), f"{path}: {line}"
+
+
+# What a command prints on stdout is its result; all else goes through loggers.
+PRINTS = {
+    "convert/bundle.py": 1,  # what was written, and where
+    "convert/ctranslate2.py": 1,  # what was written, and where
+    "data/phrasebook.py": 5,  # the tour
+    "data/tfds.py": 2,  # the config keys to copy
+    "data/tokenizer.py": 1,  # into the trainer's file of rules
+    "evaluate.py": 7,  # the scores
+    "inspect_data.py": 17,  # the report
+    "predict.py": 4,  # a conversation on a terminal
+}
+
+
+def test_only_commands_print_and_only_their_results():
+    package = ROOT / "transformer_jax"
+    found = {}
+    for path in package.rglob("*.py"):
+        calls = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "print"
+        ]
+        if calls:
+            found[path.relative_to(package).as_posix()] = len(calls)
+    assert found == PRINTS
 
 
 def test_no_file_is_longer_than_400_lines():

@@ -8,6 +8,7 @@ The trap: linen needs Auto axes, while `jax.make_mesh` now makes Explicit ones.
 import math
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.errors import UserError
 
+Params = Mapping[str, Any]  # a tree of arrays, or of their shapes, by name
 AXES = ("data", "fsdp", "tensor", "sequence")
 ROWS = ("data", "fsdp")  # what the rows of a batch are split over
 

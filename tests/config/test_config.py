@@ -365,3 +365,9 @@ def test_the_library_never_reads_a_key_that_may_be_missing():
     package = pathlib.Path(config.__file__).parent
     for path in package.rglob("*.py"):
         assert "config.get(" not in path.read_text(), path
+
+
+def test_a_config_file_that_is_not_python_is_refused(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("config = {}\n")
+    assert "is no Python file: a config's name ends in .py" in problems_of(str(file))[0]

@@ -25,6 +25,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.positions import sinusoid
 from transformer_jax.runs.run import Run
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
 
 POSITIONS = 2048  # of a sinusoid: CTranslate2 takes a table
@@ -122,19 +123,19 @@ def _numpy(tree: Any) -> Any:
     return np.ascontiguousarray(tree, np.float32)
 
 
-def _embedding(params: dict, stack: str) -> np.ndarray:
+def _embedding(params: Params, stack: str) -> np.ndarray:
     side = "source" if stack == "encoder" else "target"
     table = params.get("embedding") or params[f"{side}_embedding"]
     return table["embedding"]
 
 
-def _output(params: dict, size: int) -> np.ndarray:
+def _output(params: Params, size: int) -> np.ndarray:
     if "projection" in params:
         return np.ascontiguousarray(params["projection"]["kernel"].T[:size])
     return _embedding(params, "decoder")[:size]
 
 
-def _positions(config: Any, params: dict, stack: str) -> np.ndarray:
+def _positions(config: Any, params: Params, stack: str) -> np.ndarray:
     if config.positions == "learned":
         side = "source" if stack == "encoder" else "target"
         return params[f"{side}_positions"]["table"]

@@ -26,6 +26,8 @@ class Records(Sequence[Record]):
 
     fingerprint: str  # of all that determines the records
     notes: tuple[str, ...] = ()  # what is odd about the files
+    tags: tuple[str, ...] = ("",)  # of the corpora
+    weights: tuple[float, ...] = (1.0,)  # of the corpora
 
     def __iter__(self) -> Iterator[Record]:
         return (self[index] for index in range(len(self)))

@@ -71,7 +71,8 @@ class Source:
         self.embedded = embedded or PHRASEBOOK
         self.readings = readings or {}
 
-    @functools.cached_property
+    @property
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
     def splits(self) -> tuple[str, ...]:
         """The splits that there are."""
         if self._is_generated:

@@ -22,9 +22,6 @@ class Windows(Records):
     With a context they also have {"before": …}, the text before the window.
     """
 
-    tags: tuple[str, ...] = ("",)
-    weights: tuple[float, ...] = (1.0,)
-
     def __init__(
         self,
         lines: Any,

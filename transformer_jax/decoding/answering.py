@@ -20,13 +20,14 @@ from transformer_jax.decoding.requests import (
     SplitsLines,
 )
 from transformer_jax.errors import Refused, UserError
+from transformer_jax.sharding import Params
 
 ON_LONG = ("refuse", "split")
 
 
 def reply(
     inference: Inference,
-    params: Any,
+    params: Params,
     mesh: Mesh,
     lines: Sequence[Any],  # text; a task may take more, such as images
     options: Options,

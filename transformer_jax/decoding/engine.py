@@ -36,6 +36,7 @@ from transformer_jax.decoding.searching import (
     rows_for,
 )
 from transformer_jax.ids import BOS
+from transformer_jax.sharding import Params
 
 IN_FLIGHT = 2  # batches searched at a time
 
@@ -80,7 +81,7 @@ class Engine:
         self._grow = jax.jit(_grow, static_argnames="slots")
 
     def search(
-        self, params: Any, requests: Sequence[DecodeRequest], options: Options
+        self, params: Params, requests: Sequence[DecodeRequest], options: Options
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yield (number of a request, its hypotheses), in any order."""
         if self.mesh.size == 1:

@@ -18,6 +18,7 @@ from transformer_jax import sharding
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.searching import NEG_INF, row_sizes, rows_for
 from transformer_jax.ids import BOS, PAD
+from transformer_jax.sharding import Params
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target, each with its end
 Sides = Mapping[str, Sequence[Sequence[int]]]  # the sequences of a batch, by its names
@@ -35,7 +36,7 @@ class BatchedForward:
         )
 
     def __call__(
-        self, params: Any, sides: Sides, mesh: Mesh
+        self, params: Params, sides: Sides, mesh: Mesh
     ) -> Iterator[tuple[int, Any]]:
         """Yield (number of an item, its outputs), in any order.
 
@@ -58,7 +59,7 @@ class PairScorer:
         self._encode = BatchedForward(self._encode_sources, batch_rows, row_multiple)
 
     def pairs(
-        self, params: Any, pairs: Sequence[Pair], mesh: Mesh
+        self, params: Params, pairs: Sequence[Pair], mesh: Mesh
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yield (number, log-probability of each target token, attention), any order.
 
@@ -72,7 +73,7 @@ class PairScorer:
             yield i, log_probs[:target], attention[:target, :source]
 
     def vectors(
-        self, params: Any, sources: Sequence[Sequence[int]], mesh: Mesh
+        self, params: Params, sources: Sequence[Sequence[int]], mesh: Mesh
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (number, mean of the encoder's output over the tokens of a source)."""
         return self._encode(params, {"source": sources}, mesh)

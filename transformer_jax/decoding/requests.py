@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax.decoding.options import Options
+from transformer_jax.sharding import Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Inference(Protocol):
 
     def answers(
         self,
-        params: Any,
+        params: Params,
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
         options: Options,

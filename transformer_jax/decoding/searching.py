@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.attention import MASKED
+from transformer_jax.sharding import Params
 
 NEG_INF = float("-inf")
 
@@ -33,7 +34,7 @@ class Model(NamedTuple):
     extend: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
-def bind(module: nn.Module, params: Any) -> Model:
+def bind(module: nn.Module, params: Params) -> Model:
     """Bind a linen module's two methods; padding and start are never chosen."""
     variables = {"params": params}
 

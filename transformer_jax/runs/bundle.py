@@ -23,6 +23,7 @@ import numpy as np
 
 from transformer_jax import sharding
 from transformer_jax.errors import UserError
+from transformer_jax.sharding import Params
 
 FORMAT = 1
 MANIFEST, WEIGHTS = "bundle.json", "weights.safetensors"
@@ -88,7 +89,7 @@ def check(folder: pathlib.Path) -> dict[str, Any]:
     return about
 
 
-def read_params(folder: pathlib.Path, like: Any) -> Any:
+def read_params(folder: pathlib.Path, like: Any) -> Params:
     """Read the parameters of a checked bundle, and place them as `like` is."""
     from safetensors.numpy import load_file
 

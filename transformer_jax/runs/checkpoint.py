@@ -22,7 +22,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer_jax.errors import UserError
-from transformer_jax.sharding import path_name
+from transformer_jax.sharding import Params, path_name
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class Checkpoints:
             items["ema"] = state.ema
         self._save(step, items, score)
 
-    def save_params(self, step: int, params: Any) -> None:
+    def save_params(self, step: int, params: Params) -> None:
         """Begin to save parameters without the rest of a state."""
         self._save(step, {"params": params}, None)
 
@@ -156,7 +156,7 @@ class Checkpoints:
             state = state.replace(ema=jax.tree.map(jnp.copy, state.params))
         return state
 
-    def restore_params(self, step: int, like: Any, name: str = "params") -> Any:
+    def restore_params(self, step: int, like: Any, name: str = "params") -> Params:
         """Restore the parameters, or (`ema`) their running mean."""
         return self._restore(step, {name: like})[name]
 
@@ -244,7 +244,7 @@ def restore_newest(
     return None
 
 
-def average(checkpoints: Checkpoints, steps: Sequence[int], like: Any) -> Any:
+def average(checkpoints: Checkpoints, steps: Sequence[int], like: Any) -> Params:
     """Return the mean of the parameters at several steps (the paper takes 5)."""
     add = jax.jit(lambda a, b: jax.tree.map(lambda x, y: x + y, a, b), donate_argnums=0)
     total = checkpoints.restore_params(steps[0], like)

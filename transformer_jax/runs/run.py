@@ -20,11 +20,13 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, sharding, tasks
 from transformer_jax.config import checks
+from transformer_jax.data.records import Records
 from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs import bundle
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
+from transformer_jax.sharding import Params
 from transformer_jax.tasks import protocols
 from transformer_jax.tasks.protocols import Task
 
@@ -36,12 +38,12 @@ class Run:
     folder: Folder
     config: ConfigDict
     task: Task
-    params: Any
+    params: Params
     step: int
     weights: str  # which parameters these are, in words
     mesh: Mesh
 
-    def records(self, split: str) -> Any:
+    def records(self, split: str) -> Records:
         """Read a split of the data that the run's config names."""
         return tasks.find(self.config.task).source(self.config).read(split)
 
@@ -161,7 +163,7 @@ def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 
 
-def abstract_params(task: Task, mesh: Mesh) -> Any:
+def abstract_params(task: Task, mesh: Mesh) -> Params:
     """Return shapes and places of a task's parameters."""
     return sharding.abstract(
         jax.eval_shape(task.objective.init, jax.random.key(0)), mesh

@@ -33,6 +33,7 @@ from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.models import registry
 from transformer_jax.models.classifier import POOLINGS
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import LabelScoring, texts_of
 from transformer_jax.tasks.parts.text import (
@@ -46,7 +47,14 @@ from transformer_jax.tasks.parts.text import (
     open_tokenizer,
     segments,
 )
-from transformer_jax.tasks.protocols import Record, Row, Say, Task, TaskDefinition
+from transformer_jax.tasks.protocols import (
+    DataSource,
+    Record,
+    Row,
+    Say,
+    Task,
+    TaskDefinition,
+)
 
 FIELDS = ("text", "label")
 KINDS = ("labels", "numbers")
@@ -104,7 +112,9 @@ def source(config: ConfigDict) -> Source:
     return Source(config.data, FIELDS, GeneratedSource(*kind), readings)
 
 
-def learn(config: ConfigDict, source: Any, folder: pathlib.Path, say: Say) -> None:
+def learn(
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+) -> None:
     """Learn the labels and the tokenizer, unless the folder has them."""
     if not (folder / LABELS_FILE).exists():
         scale = _measure(config.data.answers, source.read("train"))
@@ -206,18 +216,18 @@ class LabelObjective:
         self.module, self.labels = module, len(scale.labels)
         self.smoothing = config.train.label_smoothing
 
-    def init(self, key: Array) -> Any:
+    def init(self, key: Array) -> Params:
         """Draw fresh parameters."""
         return init_text_model(self.module, key)
 
-    def outputs(self, params: Any, tokens: Array, key: Array | None = None) -> Array:
+    def outputs(self, params: Params, tokens: Array, key: Array | None = None) -> Array:
         """Return what the head makes of texts, [B, outputs]."""
         arrays = tokens, segments(tokens)
         found = self.module.apply({"params": params}, *arrays, **dropout_rngs(key))
         return found.logits
 
     def loss(
-        self, params: Any, batch: Mapping[str, Array], key: Array | None = None
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
         """Sum over the texts; a row without one begins with padding."""
         tokens, answers = batch["tokens"], batch["answers"]
@@ -281,7 +291,7 @@ class LabelInference:
 
     def answers(
         self,
-        params: Any,
+        params: Params,
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
         options: Options,

@@ -33,10 +33,17 @@ from transformer_jax.decoding.searching import row_sizes, rows_for
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.models import registry
 from transformer_jax.models.vision import POSITIONS, VisionConfig
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts.scoring import LabelScoring
 from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
-from transformer_jax.tasks.protocols import Record, Say, Task, TaskDefinition
+from transformer_jax.tasks.protocols import (
+    DataSource,
+    Record,
+    Say,
+    Task,
+    TaskDefinition,
+)
 
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
 
@@ -127,7 +134,9 @@ def configure(config: ConfigDict) -> None:
     del config.filter, config.decode, config.tokenizer
 
 
-def learn(config: ConfigDict, source: Any, folder: pathlib.Path, say: Say) -> None:
+def learn(
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+) -> None:
     """Note the size of the training images and their classes."""
     if not (folder / ABOUT_FILE).exists():
         records = source.read("train")
@@ -218,18 +227,20 @@ class ImageObjective:
         self.module, self.labels = module, len(about.labels)
         self.smoothing = config.train.label_smoothing
 
-    def init(self, key: Array) -> Any:
+    def init(self, key: Array) -> Params:
         """Draw fresh parameters."""
         blank = jnp.zeros((1, *self.module.vision.image), jnp.float32)
         return self.module.init(key, blank)["params"]
 
-    def outputs(self, params: Any, pictures: Array, key: Array | None = None) -> Array:
+    def outputs(
+        self, params: Params, pictures: Array, key: Array | None = None
+    ) -> Array:
         """Return what the head makes of images, [B, labels]."""
         arguments = dropout_rngs(key)
         return self.module.apply({"params": params}, pictures, **arguments).logits
 
     def loss(
-        self, params: Any, batch: Mapping[str, Array], key: Array | None = None
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
         """Sum over the images."""
         labels = batch["labels"]
@@ -284,7 +295,7 @@ class ImageInference:
 
     def answers(
         self,
-        params: Any,
+        params: Params,
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
         options: Options,

@@ -35,6 +35,7 @@ from transformer_jax.errors import Refused
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.keys import key
 from transformer_jax.models import registry
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
 from transformer_jax.tasks.parts.text import (
     TextData,
@@ -192,12 +193,12 @@ class LanguageObjective:
         self.module, self.vocab_size = module, vocab_size
         self.smoothing = config.train.label_smoothing
 
-    def init(self, key: Array) -> Any:
+    def init(self, key: Array) -> Params:
         """Draw fresh parameters."""
         return init_text_model(self.module, key)
 
     def loss(
-        self, params: Any, batch: Mapping[str, Array], key: Array | None = None
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
         """Sum over the real tokens, a context's apart."""
         tokens, positions = batch["tokens"], batch.get("positions")
@@ -283,7 +284,7 @@ class TextInference:
 
     def answers(
         self,
-        params: Any,
+        params: Params,
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
         options: Options,
@@ -343,7 +344,9 @@ class TextInspector:
     def __init__(self, config: ConfigDict, module: Any, tokenizer: Tokenizer):
         self.config, self.module, self.tokenizer = config, module, tokenizer
 
-    def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
+    def attention(
+        self, params: Params, source: str, target: str
+    ) -> dict[str, np.ndarray]:
         """Return weights [layers, heads, queries, keys], of `decoder` alone."""
         tokens = jnp.asarray([[BOS, *self.tokenizer.encode_inside(source)]])
         check_positions(self.config, tokens.size, "a text")

@@ -35,6 +35,7 @@ from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.layers import mix
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.language import PHRASES, Stream, check_windows
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import Scoring
@@ -178,12 +179,12 @@ class MaskedObjective:
         self.vocab_size = masks.tokenizer.vocab_size
         self.smoothing = config.train.label_smoothing
 
-    def init(self, key: Array) -> Any:
+    def init(self, key: Array) -> Params:
         """Draw fresh parameters."""
         return init_text_model(self.module, key)
 
     def loss(
-        self, params: Any, batch: Mapping[str, Array], key: Array | None = None
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
         """Sum over what is hidden; without a key, a text alone decides what."""
         tokens = batch["tokens"]
@@ -256,7 +257,7 @@ class FillingInference:
 
     def answers(
         self,
-        params: Any,
+        params: Params,
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
         options: Options,
@@ -270,7 +271,7 @@ class FillingInference:
             reply = self._reply(requests[number], chances[:count], found[:count])
             yield number, reply
 
-    def _guess(self, params: Any, batch: Mapping[str, Array]) -> tuple[Array, ...]:
+    def _guess(self, params: Params, batch: Mapping[str, Array]) -> tuple[Array, ...]:
         """Return the likeliest pieces of each place, [B, K, guesses], best first."""
         tokens = batch["tokens"]
         logits = self.module.apply(

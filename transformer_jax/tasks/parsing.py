@@ -43,7 +43,14 @@ from transformer_jax.tasks.parts.pairs import (
 )
 from transformer_jax.tasks.parts.scoring import Scoring, group_by_tag, texts_of
 from transformer_jax.tasks.parts.writing import Seq2SeqInference
-from transformer_jax.tasks.protocols import Pairs, Record, Say, Task, TaskDefinition
+from transformer_jax.tasks.protocols import (
+    DataSource,
+    Pairs,
+    Record,
+    Say,
+    Task,
+    TaskDefinition,
+)
 
 COMPACT = ("unigram", "bpe")  # kinds of tokenizer that are told the brackets
 
@@ -104,7 +111,9 @@ def source(config: ConfigDict) -> Source:
     return Source(config.data, embedded=GeneratedSource(*about), readings=readings)
 
 
-def learn(config: ConfigDict, source: Any, folder: pathlib.Path, say: Say) -> None:
+def learn(
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+) -> None:
     """Learn the tokenizers; all brackets are one piece each, where words are not."""
     learn_tokenizers(config, source, folder, say, _brackets_of)
 

@@ -27,6 +27,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.columns import TextColumns
+from transformer_jax.data.records import Records
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Options, Reply
@@ -34,10 +35,34 @@ from transformer_jax.decoding.requests import Inference
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.scores import Comparison, Score
+from transformer_jax.sharding import Params
 
 Record = Mapping[str, Any]  # an example as its source gives it
 Row = Mapping[str, Any]  # an example as a store holds it
 Say = Callable[[str], None]
+
+
+@runtime_checkable
+class DataSource(Protocol):
+    """Read the splits that a config's `data` section names."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that there are."""
+        ...
+
+    @property
+    def known_splits(self) -> tuple[str, ...]:
+        """The splits that other configs of the task may have, too."""
+        ...
+
+    def read(self, split: str) -> Records:
+        """Open a split."""
+        ...
+
+    def find_problems(self) -> list[str]:
+        """List what cannot work in the section."""
+        ...
 
 
 @runtime_checkable
@@ -87,11 +112,11 @@ class Objective(Protocol):
     module: Any  # the flax model
     unit: str  # what the weight of a loss counts: tokens, masks or examples
 
-    def init(self, key: Array) -> Any:
+    def init(self, key: Array) -> Params:
         """Draw fresh parameters."""
         ...
 
-    def loss(self, params: Any, batch: Mapping[str, Array], key: Any = None) -> Sums:
+    def loss(self, params: Params, batch: Mapping[str, Array], key: Any = None) -> Sums:
         """Sum the loss over a batch: with dropout, or (key None) without."""
         ...
 
@@ -173,7 +198,9 @@ class ReadsPairs(Protocol):
         """Return the pieces of a text, or refuse one that has too many."""
         ...
 
-    def read(self, params: Any, pairs: Sequence[tuple[str, str]], mesh: Mesh) -> list:
+    def read(
+        self, params: Params, pairs: Sequence[tuple[str, str]], mesh: Mesh
+    ) -> list:
         """Return a reading of each (source, target) pair."""
         ...
 
@@ -195,7 +222,7 @@ class Embeds(Protocol):
         """Return the pieces of a text, or refuse one that has too many."""
         ...
 
-    def vectors(self, params: Any, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
+    def vectors(self, params: Params, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
         """Return vectors [lines, D]."""
         ...
 
@@ -204,7 +231,9 @@ class Embeds(Protocol):
 class ShowsAttention(Protocol):
     """Show what attends to what."""
 
-    def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
+    def attention(
+        self, params: Params, source: str, target: str
+    ) -> dict[str, np.ndarray]:
         """Return weights [layers, heads, queries, keys] by kind of attention."""
         ...
 
@@ -221,8 +250,10 @@ class TaskDefinition:
     """A task before it is opened: its keys, its data, and what it learns from them."""
 
     configure: Callable[[ConfigDict], None]  # adds and removes keys of a base config
-    source: Callable[[ConfigDict], Any]  # where examples come from
-    learn: Callable[[ConfigDict, Any, pathlib.Path, Say], None]  # writes the tokenizer
+    source: Callable[[ConfigDict], DataSource]  # where examples come from
+    learn: Callable[
+        [ConfigDict, DataSource, pathlib.Path, Say], None
+    ]  # writes the tokenizer
     open: Callable[[ConfigDict, pathlib.Path], Task]  # with what was learned
     role: str = "seq2seq"  # of the module that it needs, see models/registry.py
     metrics: tuple[str, ...] = ()  # of which more is better
@@ -238,7 +269,11 @@ class TaskDefinition:
         return [*self.source(config).find_problems(), *self.check(config)]
 
     def create(
-        self, config: ConfigDict, source: Any, folder: pathlib.Path, say: Say = print
+        self,
+        config: ConfigDict,
+        source: DataSource,
+        folder: pathlib.Path,
+        say: Say = print,
     ) -> Task:
         """Learn what the folder does not hold yet, then open the task."""
         self.learn(config, source, folder, say)

@@ -17,6 +17,7 @@ from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.scores import Score
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.protocols import Record, Task
 from transformer_jax.training.feed import assemble
 from transformer_jax.training.prepare import Split
@@ -90,7 +91,7 @@ class Evaluator:
 
     def evaluate(
         self,
-        params: Any,
+        params: Params,
         options: Options,
         limit: int = 0,
         progress: Callable[[int, int], None] = lambda done, total: None,
@@ -107,7 +108,7 @@ class Evaluator:
             self.task, scores, records, answers, len(self.records), ended - answering
         )
 
-    def teacher_forced(self, params: Any) -> dict[str, float]:
+    def teacher_forced(self, params: Params) -> dict[str, float]:
         """Return loss, perplexity and accuracy; every example counts exactly once."""
         total = Sums(0.0, 0.0, 0.0, 0.0)
         for batch in self.plan.epoch(0):
@@ -126,7 +127,7 @@ class Evaluator:
 
     def free_running(
         self,
-        params: Any,
+        params: Params,
         options: Options,
         limit: int = 0,
         progress: Callable[[int, int], None] = lambda done, total: None,
@@ -163,7 +164,7 @@ def evenly_spaced(count: int, total: int) -> list[int]:
 
 def answer_all(
     task: Task,
-    params: Any,
+    params: Params,
     mesh: Mesh,
     records: Sequence[Record],
     options: Options,

@@ -21,7 +21,7 @@ from transformer_jax.data.packing import Packed
 from transformer_jax.data.sampling import Sampler
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs.folder import Folder
-from transformer_jax.tasks.protocols import Task
+from transformer_jax.tasks.protocols import DataSource, Task
 from transformer_jax.training import log as metrics
 from transformer_jax.training.warm_start import Origin
 
@@ -111,7 +111,7 @@ def prepare(
     return Prepared(task, train, splits, ledger)
 
 
-def _scored_splits(config: ConfigDict, source: Any, say: Say) -> list[str]:
+def _scored_splits(config: ConfigDict, source: DataSource, say: Say) -> list[str]:
     """Return those of eval.splits that exist; refuse a name that is no split."""
     asked = config.eval.splits
     known = [split for split in source.known_splits if split != "train"]
@@ -126,7 +126,9 @@ def _scored_splits(config: ConfigDict, source: Any, say: Say) -> list[str]:
     return [name for name in asked if name in source.splits]
 
 
-def _create_task(config: ConfigDict, source: Any, folder: Folder, say: Say) -> Task:
+def _create_task(
+    config: ConfigDict, source: DataSource, folder: Folder, say: Say
+) -> Task:
     """Create the task, with the tokenizers of train.initial if the run is new."""
     kind, begun = tasks.find(config.task), folder.read("ledger.json") is not None
     if begun or not config.train.initial:

@@ -22,13 +22,13 @@ from transformer_jax.data.tokenizer import SPACE, SPECIAL, Tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
-from transformer_jax.sharding import path_name
+from transformer_jax.sharding import Params, path_name
 from transformer_jax.tasks.protocols import Task
 
 Say = Callable[[str], None]
 
 
-def fill(task: Task, params: Any, mesh: Mesh, say: Say) -> Any:
+def fill(task: Task, params: Params, mesh: Mesh, say: Say) -> Params:
     """Replace some of the random parameters, as the task's config asks."""
     if task.config.train.initial:
         return Origin(task.config).fill(task, params, mesh, say)
@@ -108,7 +108,7 @@ class Origin:
             if key in new and new[key] != value
         ]
 
-    def fill(self, task: Task, params: Any, mesh: Mesh, say: Say) -> Any:
+    def fill(self, task: Task, params: Params, mesh: Mesh, say: Say) -> Params:
         """Replace the parameters that this run has; keep the others."""
         self.check(task)  # again: it may have changed since the data were prepared
         run = runs.load(self.path, mesh=mesh)
@@ -139,12 +139,12 @@ def _in_words(counts: collections.Counter) -> str:
     return ", ".join(f"{group} {count}" for group, count in sorted(counts.items()))
 
 
-def _by_path(params: Any) -> dict[str, Any]:
+def _by_path(params: Params) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {path_name(path): leaf for path, leaf in leaves}
 
 
-def _place_vectors(path: str, task: Task, params: Any, say: Say) -> Any:
+def _place_vectors(path: str, task: Task, params: Params, say: Say) -> Any:
     """Take rows of the embedding tables from a file; keep the others' random start.
 
     A table is multiplied by √D when it is read, and may be the output layer as well:

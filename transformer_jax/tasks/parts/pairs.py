@@ -24,6 +24,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.engine import positions_needed
 from transformer_jax.ids import PAD
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.text import (
     check_positions,
     dropout_rngs,
@@ -31,14 +32,14 @@ from transformer_jax.tasks.parts.text import (
     shift_right,
     token_loss,
 )
-from transformer_jax.tasks.protocols import Record, Row, Say
+from transformer_jax.tasks.protocols import DataSource, Record, Row, Say
 
 SHORTER = "split it, or allow shorter answers (decode.extra_length)"
 
 
 def learn_tokenizers(
     config: ConfigDict,
-    source: Any,
+    source: DataSource,
     folder: pathlib.Path,
     say: Say,
     target_symbols: Callable[[ConfigDict, Any], list[str]] = lambda *_: [],
@@ -140,12 +141,12 @@ class Seq2SeqObjective:
         self.module, self.vocab_size = module, vocab_size
         self.smoothing = config.train.label_smoothing
 
-    def init(self, key: Array) -> Any:
+    def init(self, key: Array) -> Params:
         """Draw fresh parameters; their shapes depend on no batch."""
         tokens = jnp.ones((1, 1), jnp.int32)
         return self.module.init(key, tokens, tokens, tokens, tokens)["params"]
 
-    def loss(self, params: Any, batch: Any, key: Array | None = None) -> losses.Sums:
+    def loss(self, params: Params, batch: Any, key: Array | None = None) -> losses.Sums:
         """Sum over the target's real tokens; drop out only with a key."""
         target, positions = batch["target"], batch.get("target_positions")
         outputs = self.module.apply(

@@ -13,6 +13,7 @@ from transformer_jax.data.sources import FIELDS
 from transformer_jax.decoding.forward import PairScorer
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
 from transformer_jax.tasks.parts.text import (
     attention_of,
@@ -48,7 +49,7 @@ class PairInspector:
         return check_length(tokenizer, text, max_length, self.too_long)
 
     def read(
-        self, params: Any, pairs: Sequence[tuple[str, str]], mesh: Mesh
+        self, params: Params, pairs: Sequence[tuple[str, str]], mesh: Mesh
     ) -> list[Reading]:
         """Read each target as the answer to its source."""
         rows = self.data.encode([dict(zip(FIELDS, p, strict=True)) for p in pairs])
@@ -79,7 +80,7 @@ class PairInspector:
         np.add.at(attended, (rows, columns), reading.attention[:-1, :-1])
         return [(int(s), t) for t, s in enumerate(attended.argmax(axis=1))]
 
-    def vectors(self, params: Any, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
+    def vectors(self, params: Params, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
         """Return [lines, D]: the mean of the encoder's output over a line's pieces."""
         sources = [[*self.data.source_tokenizer.encode(line), EOS] for line in lines]
         longest = max(map(len, sources), default=0)
@@ -97,7 +98,9 @@ class PairInspector:
             self.data.target_tokenizer.pieces(target_ids),
         )
 
-    def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
+    def attention(
+        self, params: Params, source: str, target: str
+    ) -> dict[str, np.ndarray]:
         """Return weights [layers, heads, queries, keys] while a target is read.
 
         Of `encoder`, `decoder` and `cross`, those that the model has.
@@ -134,7 +137,9 @@ class EncoderInspector:
     def __init__(self, inference: Any, module: Any):
         self.inference, self.module = inference, module
 
-    def attention(self, params: Any, source: str, target: str) -> dict[str, np.ndarray]:
+    def attention(
+        self, params: Params, source: str, target: str
+    ) -> dict[str, np.ndarray]:
         """Return weights [layers, heads, queries, keys], of `encoder` alone."""
         tokens = jnp.asarray([self.inference.parse(source).source])
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))

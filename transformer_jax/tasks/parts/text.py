@@ -18,13 +18,14 @@ from transformer_jax.data.store import Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import Refused
 from transformer_jax.ids import BOS, PAD
-from transformer_jax.tasks.protocols import Say
+from transformer_jax.sharding import Params
+from transformer_jax.tasks.protocols import DataSource, Say
 
 TEXT_FILE = "text.model"  # in the tokenizer's folder
 
 
 def learn_tokenizer(
-    config: ConfigDict, source: Any, folder: pathlib.Path, say: Say
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
 ) -> None:
     """Learn the tokenizer from the training text, unless the folder has it."""
     if not (folder / TEXT_FILE).exists():
@@ -88,7 +89,7 @@ class TextData:
         return lengths
 
 
-def init_text_model(module: Any, key: Array) -> Any:
+def init_text_model(module: Any, key: Array) -> Params:
     """Draw fresh parameters of a model that reads one text."""
     tokens = jnp.ones((1, 1), jnp.int32)
     return module.init(key, tokens, tokens)["params"]

@@ -12,6 +12,7 @@ from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.engine import Engine, positions_needed
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.ids import EOS
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import SHORTER, PairData
 from transformer_jax.tasks.parts.text import check_length, check_positions
 from transformer_jax.tasks.protocols import Record
@@ -50,7 +51,7 @@ class Writer:
 
     def write(
         self,
-        params: Any,
+        params: Params,
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
         options: Options,
@@ -101,7 +102,7 @@ class Seq2SeqInference:
 
     def answers(
         self,
-        params: Any,
+        params: Params,
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
         options: Options,
