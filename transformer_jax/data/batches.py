@@ -17,8 +17,42 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.store import Ragged
+from transformer_jax.keys import key
 
 GRID = 512  # distinct lengths of a side that are tried when shapes are chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchKeys:
+    """Form the batches: the keys of `config.data` that have nothing to do with files.
+
+    A batch has at most 2³¹ places, which the device counts in 32 bits.
+    """
+
+    batch_tokens: int = key(
+        4096,
+        "Tokens a batch, padding included, of its longer side.",
+        least=1,
+        most=10**9,
+    )
+    max_length: int = key(
+        128, "Pieces; longer training examples are dropped, and counted.", least=1
+    )
+    batching: str = key(
+        "buckets",
+        "Buckets of examples of like length, or rows packed with several.",
+        choices=("buckets", "packed"),
+    )
+    shapes: int = key(
+        8, "buckets: padded batch shapes at most; each is compiled once.", least=1
+    )
+    pack_length: int = key(256, "packed: tokens a row, of the longer side.", least=1)
+    row_multiple: int = key(
+        8, "A batch's rows divide by this, on whatever hardware.", least=1
+    )
+    length_multiple: int = key(
+        1, "A batch's lengths divide by this; 128 suits a TPU.", least=1
+    )
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -258,12 +258,13 @@ class Pairs:
 class TaskDefinition:
     """A task before it is opened: its keys, its data, and what it learns from them."""
 
-    configure: Callable[[ConfigDict], None]  # adds and removes keys of a base config
+    configure: Callable[[ConfigDict], None]  # sets and removes keys of a base config
     source: Callable[[ConfigDict], Any]  # where examples come from
     learn: Callable[[ConfigDict, Any, pathlib.Path, Say], None]  # writes the tokenizer
     open: Callable[[ConfigDict, pathlib.Path], Task]  # with what was learned
     role: str = "seq2seq"  # of the module that it needs, see models/registry.py
     metrics: tuple[str, ...] = ()  # of which more is better
+    keys: Mapping[str, Sequence[type]] = dataclasses.field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     ends: int = 1  # pieces that an example has beside those of its text
     options: type[Options] = Options  # of `config.decode`
