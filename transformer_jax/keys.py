@@ -67,7 +67,7 @@ def derived(default: Any, meaning: str) -> Any:
 
 def collect(name: str, declared: Mapping[str, Any]) -> type:
     """Make a dataclass of keys whose names are known only when it is made."""
-    options = [(name, type(field.default), field) for name, field in declared.items()]
+    options = [(key, type(field.default), field) for key, field in declared.items()]
     return dataclasses.make_dataclass(name, options, frozen=True)
 
 
@@ -94,16 +94,12 @@ def find_problems(section: str, values: Any, cls: type | None = None) -> list[st
     mapping that need not have all of them.
     """
     cls, values = cls or type(values), _as_mapping(values)
-    return [
-        problem
+    found = (
+        find_problem(f"{section}.{field.name}", values[field.name], field)
         for field in fields(cls)
         if field.name in values
-        and (
-            problem := find_problem(
-                f"{section}.{field.name}", values[field.name], field
-            )
-        )
-    ]
+    )
+    return [problem for problem in found if problem]
 
 
 def find_problem(name: str, value: Any, field: dataclasses.Field) -> str | None:
@@ -145,7 +141,7 @@ def find_beyond_bounds(name: str, value: Any, field: dataclasses.Field) -> str |
         limits |= {} if value <= MOST else {"most": MOST}
     if all(BOUNDS[bound][1](value, limit) for bound, limit in limits.items()):
         return None
-    must = " and ".join(f"{BOUNDS[b][0]} {limit:,}" for b, limit in limits.items())
+    must = " and ".join(f"{BOUNDS[b][0]} {limit}" for b, limit in limits.items())
     what = "a share," if limits == {"least": 0, "below": 1} else "must be"
     return f"{name} = {value}: {what} {must}"
 

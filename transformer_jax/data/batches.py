@@ -24,10 +24,7 @@ GRID = 512  # distinct lengths of a side that are tried when shapes are chosen
 
 @dataclasses.dataclass(frozen=True)
 class BatchKeys:
-    """Form the batches: the keys of `config.data` that have nothing to do with files.
-
-    A batch has at most 2³¹ places, which the device counts in 32 bits.
-    """
+    """Form the batches: the keys of `config.data` that all forms of data share."""
 
     batch_tokens: int = key(
         4096,

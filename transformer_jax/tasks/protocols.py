@@ -264,6 +264,8 @@ class TaskDefinition:
     open: Callable[[ConfigDict, pathlib.Path], Task]  # with what was learned
     role: str = "seq2seq"  # of the module that it needs, see models/registry.py
     metrics: tuple[str, ...] = ()  # of which more is better
+    # Dataclasses of the keys that it adds, by section; of keys that others declare,
+    # the choices that it leaves, by dotted name.
     keys: Mapping[str, Sequence[type]] = dataclasses.field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     ends: int = 1  # pieces that an example has beside those of its text
