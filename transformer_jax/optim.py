@@ -25,20 +25,12 @@ from transformer_jax.sharding import path_name
 class OptimKeys:
     """Set the optimizer and its learning rate: the keys of `config.optim`."""
 
-    name: str = key(
-        "adam", "Optimizer (the paper's is adam).", choices=lambda: OPTIMIZERS
-    )
+    name: str = key("adam", "Optimizer (5.3).", choices=lambda: OPTIMIZERS)
     schedule: str = key(
-        "noam",
-        "Of the learning rate; noam is that of the paper (5.3).",
-        choices=lambda: SCHEDULES,
+        "noam", "Of the learning rate (5.3).", choices=lambda: SCHEDULES
     )
-    constant: float = key(
-        1.0, "noam: a factor; of others: the highest learning rate.", least=0
-    )
-    warmup_steps: int = key(
-        4000, "Updates in which the rate rises.", least=1, most=10**9
-    )
+    constant: float = key(1.0, "noam: a factor; others: the highest rate.", least=0)
+    warmup_steps: int = key(4000, "Updates of the rise.", least=1, most=10**9)
     decay_steps: int = key(
         0, "linear, cosine: updates until the end; 0: train.steps.", least=0, most=10**9
     )
@@ -48,12 +40,8 @@ class OptimKeys:
     beta1: float = key(0.9, "Decay of the mean gradient.", least=0, below=1)
     beta2: float = key(0.98, "Decay of the mean squared gradient.", least=0, below=1)
     epsilon: float = key(1e-9, "Added to its root.", least=1e-30, most=1)
-    weight_decay: float = key(
-        0.0, "Of matrices, times the learning rate; not adam.", least=0
-    )
-    clip_norm: float = key(
-        0.0, "Largest gradient norm, others are scaled down; 0: off.", least=0
-    )
+    weight_decay: float = key(0.0, "Of matrices, times the rate; not adam.", least=0)
+    clip_norm: float = key(0.0, "Largest norm of a gradient; 0: any.", least=0)
     ema: float = key(
         0.0, "Decay of a running mean of the parameters; 0: none.", least=0, below=1
     )

@@ -21,6 +21,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.keys import key
 
 AXES = ("data", "fsdp", "tensor", "sequence")
+PLATFORMS = ("any", "cpu", "gpu", "tpu")
 ROWS = ("data", "fsdp")  # what the rows of a batch are split over
 
 # (pattern searched in a parameter's path, how its axes are split); the first match
@@ -49,16 +50,16 @@ class MeshKeys:
     """Arrange the devices: the keys of `config.mesh`."""
 
     platform: str = key(
-        "any",
-        "Stop unless jax finds this hardware; any: take all.",
-        choices=("any", "cpu", "gpu", "tpu"),
+        "any", "Stop unless jax finds it; any: take all.", choices=PLATFORMS
     )
     data: int = key(
-        -1, "Devices a batch's rows are split over; -1: all that are left.", least=-1
+        -1, "Devices that share a batch's rows; -1: all that are left.", least=-1
     )
-    fsdp: int = key(1, "Rows too, and parameters with their optimizer state.", least=-1)
-    tensor: int = key(1, "Heads and feed-forward columns.", least=-1)
-    sequence: int = key(1, "Positions of the residual stream.", least=-1)
+    fsdp: int = key(1, "Devices that share rows, and all parameters.", least=-1)
+    tensor: int = key(1, "Devices that share heads and feed-forward columns.", least=-1)
+    sequence: int = key(
+        1, "Devices that share positions of the residual stream.", least=-1
+    )
 
 
 def find_problems(config: ConfigDict) -> list[str]:

@@ -30,10 +30,7 @@ class RunKeys:
         choices=tasks.names,
     )
     seed: int = key(
-        0,
-        "Of the initial weights, dropout and the order of examples.",
-        least=0,
-        most=SEEDS,
+        0, "Of initial weights, dropout and the order of examples.", least=0, most=SEEDS
     )
 
 
@@ -42,20 +39,13 @@ class TrainKeys:
     """Train: the keys of `config.train`."""
 
     steps: int = key(100_000, "Updates.", least=1, most=10**9)
-    accumulation: int = key(
-        1, "Micro-batches a batch is split into, to save memory.", least=1
-    )
+    accumulation: int = key(1, "Micro-batches of a batch, to save memory.", least=1)
     label_smoothing: float = key(
         0.1, "Probability taken from the truth (5.4).", least=0, below=1
     )
-    initial: str = key(
-        "", "A run whose parameters this one begins with; empty: random."
-    )
+    initial: str = key("", "A run whose parameters this one begins with; empty: none.")
     patience: int = key(
-        0,
-        "Evaluations without a better one before stopping; 0: never.",
-        least=0,
-        most=10**9,
+        0, "Evaluations without a better one before stopping; 0: never.", least=0
     )
 
 
@@ -69,9 +59,7 @@ class EvalKeys:
         least=1,
         most=10**9,
     )
-    max_length: int = key(
-        1024, "Pieces; a longer example is refused, not left out.", least=1
-    )
+    max_length: int = key(1024, "Pieces; a longer example is refused.", least=1)
     answers: int = key(
         0, "Validation examples answered, evenly spaced; 0: all.", least=0, most=10**9
     )
@@ -89,9 +77,7 @@ class CheckpointKeys:
     keep_last: int = key(5, "The newest ones kept.", least=1)
     keep_best: int = key(1, "And those with the best validation score.", least=0)
     best: str = key("loss", "What is best.", choices=("loss", "accuracy"))
-    average: int = key(
-        5, "How many of the last are averaged at the end (6.1).", least=1
-    )
+    average: int = key(5, "How many of the last are averaged (6.1).", least=1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,12 +27,12 @@ class FilterKeys:
 
     empty: bool = key(True, "Drop pairs with an empty side.")
     max_ratio: float = key(
-        0.0, "Pieces of one side for each of the other; 0: off.", least=0
+        0.0, "Longer side over the shorter, in pieces; 0: any.", least=0
     )
     identical: bool = key(False, "Drop pairs whose target is their source.")
     duplicates: bool = key(False, "Drop pairs that came before.")
     source_script: str = key(
-        "", "Drop other scripts: latin, cyrillic, … as Unicode says; empty: off."
+        "", "Drop other scripts than this, such as latin; empty: none."
     )
     target_script: str = key("", "The same for targets.")
 

@@ -45,11 +45,11 @@ class TokenizerKeys:
     """Learn or name the vocabularies: the keys of `config.tokenizer`."""
 
     kind: str = key(
-        "unigram", "What is learned; file: a model that is given.", choices=KINDS
+        "unigram", "What is learned; file: a model is given.", choices=KINDS
     )
     vocab_size: int = key(8000, "Pieces of a vocabulary, at most.", least=1)
     shared: bool = key(True, "One vocabulary for source and target.")
-    file: str = key("", "file: a SentencePiece model; not shared: two, with a comma.")
+    file: str = key("", "A SentencePiece model; not shared: two, with a comma.")
     lowercase: bool = key(False, "Read, and so write, lower case only.")
     lines: int = key(
         300_000, "Examples to learn from, drawn at random; 0: all.", least=0, most=10**9
@@ -57,10 +57,7 @@ class TokenizerKeys:
     byte_fallback: bool = key(True, "Unknown characters as bytes; False: as <unk>.")
     user_symbols: tuple = key((), "Strings that are one piece wherever they stand.")
     sampling: float = key(
-        0.0,
-        "Train on other segmentations: BPE-dropout, or unigram's.",
-        least=0,
-        below=1,
+        0.0, "Train on other segmentations: BPE-dropout, unigram's.", least=0, below=1
     )
     row_multiple: int = key(
         64, "Embedding rows are padded to a multiple of this.", least=1

@@ -34,7 +34,7 @@ from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.keys import key
 from transformer_jax.models import registry
-from transformer_jax.models.classifier import POOLINGS
+from transformer_jax.models.classifier import PoolingKeys
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import LabelScoring, texts_of
 from transformer_jax.tasks.parts.text import (
@@ -69,20 +69,7 @@ class Scale:
 class AnswerKeys:
     """Say what a text is answered with: keys of `config.data`."""
 
-    answers: str = key(
-        "labels", "Labels (classes) or numbers (regression).", choices=KINDS
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class PoolingKeys:
-    """Read a text off: keys of `config.model`."""
-
-    pooling: str = key(
-        "special",
-        "What the head reads: the special token, or the mean.",
-        choices=POOLINGS,
-    )
+    answers: str = key("labels", "Classes, or numbers (regression).", choices=KINDS)
 
 
 def configure(config: ConfigDict) -> None:
@@ -404,9 +391,6 @@ TASK = TaskDefinition(
         "data": (sources.declare(FIELDS, "opinions", "labelled"), AnswerKeys),
         "model": (PoolingKeys,),
     },
-    choices={
-        "data.batching": ("buckets",),
-        "model.tie": ("none",),
-    },
+    choices={"data.batching": ("buckets",), "model.tie": ("none",)},
     ends=2,
 )

@@ -32,12 +32,13 @@ from transformer_jax.decoding import DecodeRequest, Options, Reply, row_sizes, r
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.keys import key
 from transformer_jax.models import registry
-from transformer_jax.models.vision import POSITIONS, VisionConfig
+from transformer_jax.models.vision import POSITIONS, PatchKeys, VisionConfig
 from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts.scoring import LabelScoring
 from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
 from transformer_jax.tasks.protocols import Say, Task, TaskDefinition
 
+SOURCES = ("digits", "idx")
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
 
 
@@ -107,26 +108,13 @@ class Pictures:
 class PictureKeys:
     """Find images and labels: keys of `config.data`."""
 
-    source: str = key(
-        "digits", "Scikit-learn's, or idx files as MNIST's.", choices=("digits", "idx")
-    )
+    source: str = key("digits", "Scikit-learn's, or files as MNIST's.", choices=SOURCES)
     folder: str = key("", "Relative paths begin here.")
     train_images: str = key("", "idx: a path, .gz too.")
     train_labels: str = key("", "idx: a path, .gz too.")
     test_images: str = key("", "idx: a path, or none.")
     test_labels: str = key("", "idx: a path, or none.")
-    validation_size: int = key(
-        5000, "idx: images at the end of train that are held out.", least=1, most=10**9
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class PatchKeys:
-    """Cut images: keys of `config.model`."""
-
-    patch: int = key(
-        2, "Pixels of a patch's side: a patch is what words are to text.", least=1
-    )
+    validation_size: int = key(5000, "idx: held out, at the end of train.", least=1)
 
 
 def configure(config: ConfigDict) -> None:
