@@ -2,11 +2,13 @@
 
 A dataclass declares each option by `key`. From its fields come the defaults of a config
 section, the flags of a command line and the checks of values, so that they agree.
+A number is at most MOST, unless its key declares another bound: nan and infinity are
+beyond all bounds, and a size that cannot be meant is not allocated or counted to.
 """
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import nearest
@@ -15,9 +17,13 @@ FLAG_KINDS = {bool: "bool", int: "integer", float: "float", str: "string"}
 
 BOUNDS = {
     "least": ("at least", operator.ge),
+    "above": ("more than", operator.gt),
     "most": ("at most", operator.le),
     "below": ("less than", operator.lt),
 }
+
+MOST = 10**6  # no size of a model or of an example is larger
+SEEDS = 2**32 - 1  # the largest seed: JAX reads no more bits of it
 
 # Names, or what gives them when they are asked for: a table, which may grow.
 Choices = Iterable[str] | Callable[[], Iterable[str]]
@@ -28,27 +34,44 @@ def key(
     meaning: str,
     *,
     least: float | None = None,
+    above: float | None = None,
     most: float | None = None,
     below: float | None = None,
     choices: Choices | None = None,
 ) -> Any:
     """Declare an option with its meaning and what it may be.
 
-    `least` and `most` are bounds that a value may reach, `below` one that it may
-    not.
+    `least` and `most` are bounds that a value may reach, `above` and `below` those
+    that it may not.
     """
     if type(default) not in (*FLAG_KINDS, tuple):
         raise TypeError(f"an option of type {type(default).__name__} can be no key")
     metadata = {
-        "meaning": meaning, "least": least, "most": most, "below": below,
-        "choices": choices,
+        "meaning": meaning, "least": least, "above": above, "most": most,
+        "below": below, "choices": choices,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def narrow(
+    field: dataclasses.Field, default: Any, choices: Choices | None = None
+) -> Any:
+    """Declare a key anew with another default, and with fewer choices if given."""
+    declared: dict[str, Any] = dict(field.metadata)
+    if choices:
+        declared["choices"] = choices
+    return key(default, **declared)
 
 
 def derived(default: Any, meaning: str) -> Any:
     """Declare a field that no config has: its value follows from the data."""
     return dataclasses.field(default=default, metadata={"derived": meaning})
+
+
+def collect(name: str, declared: Mapping[str, Any]) -> type:
+    """Make a dataclass of keys whose names are known only when it is made."""
+    options = [(key, type(field.default), field) for key, field in declared.items()]
+    return dataclasses.make_dataclass(name, options, frozen=True)
 
 
 def fields(cls: type) -> list[dataclasses.Field]:
@@ -61,16 +84,12 @@ def defaults(cls: type) -> dict[str, Any]:
     return {f.name: f.default for f in fields(cls)}
 
 
-def choices(cls: type) -> dict[str, tuple[str, ...]]:
-    """List what each key that has choices may be."""
-    allowed: dict[str, Callable[[], Iterable[str]] | Iterable[str] | None] = {
-        f.name: f.metadata["choices"] for f in fields(cls)
-    }
-    return {
-        name: tuple(found() if callable(found) else found)
-        for name, found in allowed.items()
-        if found is not None
-    }
+def choices(field: dataclasses.Field) -> tuple[str, ...]:
+    """List what a key that has choices may be."""
+    found: Any = field.metadata["choices"]
+    if callable(found):
+        found = found()
+    return tuple(found or ())
 
 
 def find_problems(section: str, values: Any, cls: type | None = None) -> list[str]:
@@ -80,19 +99,21 @@ def find_problems(section: str, values: Any, cls: type | None = None) -> list[st
     mapping that need not have all of them.
     """
     cls, values = cls or type(values), _as_mapping(values)
-    problems = []
-    for field in fields(cls):
-        if field.name in values:
-            name, value = f"{section}.{field.name}", values[field.name]
-            problem = find_wrong_type(name, value, field.default)
-            problems += [problem] if problem else []
-    if problems:
-        return problems  # a bound is compared with numbers only
-    for name, allowed in choices(cls).items():
-        if name in values:
-            problem = find_wrong_choice(f"{section}.{name}", values[name], allowed)
-            problems += [problem] if problem else []
-    return problems + find_beyond_bounds(section, values, cls)
+    found = (
+        find_problem(f"{section}.{field.name}", values[field.name], field)
+        for field in fields(cls)
+        if field.name in values
+    )
+    return [problem for problem in found if problem]
+
+
+def find_problem(name: str, value: Any, field: dataclasses.Field) -> str | None:
+    """Check the type of a value, then its choices and bounds, which need the type."""
+    return (
+        find_wrong_type(name, value, field.default)
+        or find_wrong_choice(name, value, choices(field))
+        or find_beyond_bounds(name, value, field)
+    )
 
 
 def find_wrong_type(name: str, value: Any, default: Any) -> str | None:
@@ -109,31 +130,25 @@ def find_wrong_type(name: str, value: Any, default: Any) -> str | None:
     )
 
 
-def find_wrong_choice(name: str, value: str, allowed: Iterable[str]) -> str | None:
-    """Look a value up among its choices, and name the nearest one."""
-    allowed = tuple(allowed)
-    if value in allowed:
+def find_wrong_choice(name: str, value: Any, allowed: Sequence[str]) -> str | None:
+    """Look a value up among its choices, if it has some, and name the nearest one."""
+    if value in allowed or not allowed:
         return None
     hint = nearest(value, allowed)
     return f"{name} = {value!r}: choose {' | '.join(allowed)}.{hint}"
 
 
-def find_beyond_bounds(section: str, values: Any, cls: type) -> list[str]:
-    """Compare each number with the bounds of its key."""
-    problems = []
-    for field in fields(cls):
-        limits = {name: field.metadata[name] for name in BOUNDS}
-        limits = {name: limit for name, limit in limits.items() if limit is not None}
-        if field.name not in values or not limits:
-            continue
-        value = values[field.name]
-        if not all(BOUNDS[name][1](value, limit) for name, limit in limits.items()):
-            must = " and ".join(
-                f"{BOUNDS[n][0]} {limit}" for n, limit in limits.items()
-            )
-            what = "a share," if limits == {"least": 0, "below": 1} else "must be"
-            problems.append(f"{section}.{field.name} = {value}: {what} {must}")
-    return problems
+def find_beyond_bounds(name: str, value: Any, field: dataclasses.Field) -> str | None:
+    """Compare a number with the bounds of its key."""
+    limits = {bound: field.metadata[bound] for bound in BOUNDS}
+    limits = {bound: limit for bound, limit in limits.items() if limit is not None}
+    if type(field.default) in (int, float) and not limits.keys() & {"most", "below"}:
+        limits |= {} if value <= MOST else {"most": MOST}
+    if all(BOUNDS[bound][1](value, limit) for bound, limit in limits.items()):
+        return None
+    must = " and ".join(f"{BOUNDS[b][0]} {limit}" for b, limit in limits.items())
+    what = "a share," if limits == {"least": 0, "below": 1} else "must be"
+    return f"{name} = {value}: {what} {must}"
 
 
 def define_flags(flags: Any, *classes: type) -> None:

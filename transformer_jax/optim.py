@@ -6,6 +6,7 @@ Constant and warmup are both explicit: the formula's peak is c / √(d_model · 
 In all other schedules c itself is the peak, reached after a linear warmup.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -16,7 +17,34 @@ import optax
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
+from transformer_jax.keys import key
 from transformer_jax.sharding import path_name
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimKeys:
+    """Set the optimizer and its learning rate: the keys of `config.optim`."""
+
+    name: str = key("adam", "Optimizer (5.3).", choices=lambda: OPTIMIZERS)
+    schedule: str = key(
+        "noam", "Of the learning rate (5.3).", choices=lambda: SCHEDULES
+    )
+    constant: float = key(1.0, "noam: a factor; others: the highest rate.", least=0)
+    warmup_steps: int = key(4000, "Updates of the rise.", least=1, most=10**9)
+    decay_steps: int = key(
+        0, "linear, cosine: updates until the end; 0: train.steps.", least=0, most=10**9
+    )
+    decay_share: float = key(
+        0.1, "wsd: share of all updates in which it falls at last.", above=0, most=1
+    )
+    beta1: float = key(0.9, "Decay of the mean gradient.", least=0, below=1)
+    beta2: float = key(0.98, "Decay of the mean squared gradient.", least=0, below=1)
+    epsilon: float = key(1e-9, "Added to its root.", least=1e-30, most=1)
+    weight_decay: float = key(0.0, "Of matrices, times the rate; not adam.", least=0)
+    clip_norm: float = key(0.0, "Largest norm of a gradient; 0: any.", least=0)
+    ema: float = key(
+        0.0, "Decay of a running mean of the parameters; 0: none.", least=0, below=1
+    )
 
 
 def make_schedule(config: ConfigDict) -> Callable:
@@ -129,6 +157,34 @@ OPTIMIZERS: dict[str, Callable] = {
     "lion": lambda optim: optax.scale_by_lion(optim.beta1, optim.beta2),
     "muon": _muon,
 }
+
+
+def find_problems(config: ConfigDict) -> list[str]:
+    """List what cannot work in a schedule, or with an optimizer."""
+    settings, steps, problems = config.optim, config.train.steps, []
+    if settings.schedule != "constant" and settings.warmup_steps > steps:
+        problems.append(
+            f"optim.warmup_steps {settings.warmup_steps} is beyond train.steps "
+            f"{steps}: the learning rate would never reach its peak"
+        )
+    end = settings.decay_steps or steps
+    if settings.schedule in ("linear", "cosine") and end <= settings.warmup_steps:
+        name = "optim.decay_steps" if settings.decay_steps else "train.steps"
+        problems.append(
+            f"{name} {end} is not beyond optim.warmup_steps {settings.warmup_steps}: "
+            f"{settings.schedule} would end before it has risen; raise {name}, or "
+            "lower the warmup"
+        )
+    if settings.weight_decay and settings.name == "adam":
+        problems.append(
+            f"optim.weight_decay = {settings.weight_decay} is not part of adam: set "
+            "optim.name = 'adamw', or the decay to 0.0"
+        )
+    if config.eval.weights == "ema" and not settings.ema:
+        problems.append(
+            "eval.weights = 'ema' needs a running mean: set optim.ema, such as 0.999"
+        )
+    return problems
 
 
 def _matrices(params: Any) -> Any:

@@ -5,6 +5,7 @@ split by rows over data and fsdp; a parameter follows the first rule its path ma
 The trap: linen needs Auto axes, while `jax.make_mesh` now makes Explicit ones.
 """
 
+import dataclasses
 import math
 import os
 import re
@@ -15,11 +16,14 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
+from transformer_jax.keys import key
 
 Params = Mapping[str, Any]  # a tree of arrays, or of their shapes, by name
 AXES = ("data", "fsdp", "tensor", "sequence")
+PLATFORMS = ("any", "cpu", "gpu", "tpu")
 ROWS = ("data", "fsdp")  # what the rows of a batch are split over
 
 # (pattern searched in a parameter's path, how its axes are split); the first match
@@ -41,6 +45,39 @@ RULES: tuple[Rule, ...] = (
     (r"patches/(kernel|bias)$|class_token$", PartitionSpec()),  # as few rows as pixels
     (r"ns_coeffs$", PartitionSpec()),  # Muon's: three numbers
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshKeys:
+    """Arrange the devices: the keys of `config.mesh`."""
+
+    platform: str = key(
+        "any", "Stop unless jax finds it; any: take all.", choices=PLATFORMS
+    )
+    data: int = key(
+        -1, "Devices that share a batch's rows; -1: all that are left.", least=-1
+    )
+    fsdp: int = key(1, "Devices that share rows, and all parameters.", least=-1)
+    tensor: int = key(1, "Devices that share heads and feed-forward columns.", least=-1)
+    sequence: int = key(
+        1, "Devices that share positions of the residual stream.", least=-1
+    )
+
+
+def find_problems(config: ConfigDict) -> list[str]:
+    """List axes of no size, and lengths that do not divide."""
+    sizes, problems = [config.mesh[axis] for axis in AXES], []
+    if 0 in sizes or sizes.count(-1) > 1:
+        problems.append(
+            f"mesh {tuple(sizes)}: sizes are at least 1, and one at most is -1"
+        )
+    multiple, sequence = config.data.length_multiple, config.mesh.sequence
+    if multiple % max(sequence, 1):
+        problems.append(
+            f"data.length_multiple {multiple} does not divide over "
+            f"mesh.sequence {sequence}: set it to {sequence}"
+        )
+    return problems
 
 
 def connect() -> None:

@@ -1,14 +1,17 @@
 """The config: what is accepted, what is refused, and what the refusal says."""
 
-import dataclasses
+import contextlib
+import io
+import itertools
+import math
 import pathlib
 import re
 
+import jax
 import pytest
 
 from transformer_jax import cli, config, keys, tasks
-from transformer_jax.config import defaults, loading
-from transformer_jax.data import sources, windows
+from transformer_jax.config import checks, loading
 from transformer_jax.errors import UserError
 from transformer_jax.models import registry
 
@@ -85,61 +88,97 @@ def test_no_key_defaults_to_none_so_that_each_can_be_set_on_the_command_line():
     assert all(v is not None for _, v in config.items(config.base()))
 
 
-FIELDS = ("source", "target", "text", "label")
-FORM_KEYS = [form.shared_keys(FIELDS) for form in sources.FORMS.values()]
-FORM_KEYS += [
-    form.split_keys(split, FIELDS)
-    for form in sources.FORMS.values()
-    for split in sources.SPLITS
+TASKS_AND_MODELS = [
+    (task, model)
+    for task in tasks.names()
+    for model in registry.names_for(tasks.find(task).role)
 ]
+# Keys that may be any text, and why.
+FREE = {
+    r"data\.(folder|\w+_(files|source|target|text|label|images|labels))": "paths",
+    r"data\.(\w+_(column|split|tags|weights)|tfds_name)": "what the user's data say",
+    r"data\.target_language": "codes, which sacreBLEU knows",
+    r"filter\.\w+_script": "the first words of Unicode's names of letters",
+    r"tokenizer\.(file|user_symbols)": "a path, and whatever shall be one piece",
+    r"model\.word_vectors|train\.initial": "paths",
+    r"eval\.splits": "splits that the data have",
+}
 
 
-@pytest.mark.parametrize(
-    ("task", "model"),
-    [(t, m) for t in tasks.names() for m in registry.names_for(tasks.find(t).role)],
-)
-def test_every_key_is_explained_where_it_is_defined(task, model):
-    own = pathlib.Path(tasks.__file__).parent / f"{task}.py"
-    text = "".join(
-        pathlib.Path(module.__file__).read_text()
-        for module in (defaults, sources, windows)
-    )
-    text += own.read_text()
-    kind = tasks.find(task)
-    declared = {f.name: f for f in keys.fields(registry.find(model).config)}
-    evaluation = kind.evaluation and {f.name: f for f in keys.fields(kind.evaluation)}
-    for key, _ in config.items(config.base(task, model)):
-        section, _, last = key.rpartition(".")
-        if section == "decode":  # its meaning stands with its default and bounds
-            (field,) = (f for f in dataclasses.fields(kind.options) if f.name == last)
-            assert field.metadata["meaning"], key
-            continue
-        if section == "eval" and last in (evaluation or {}):
-            assert evaluation[last].metadata["meaning"].endswith("."), key
-            continue
-        if section == "model" and last in declared:
-            assert declared[last].metadata["meaning"].endswith("."), key
-            continue
-        if key == "model.name":  # of a file of models/
-            continue
-        name = {"eval": "evaluation", "filter": "filters", "": "config"}.get(section)
-        name = name or section
-        forms = f" {name}.{last} = ", f" config.{section}.{last} = "
-        # A task may set another default; what a key means is said once.
-        lines = [x for x in text.split("\n") if any(f in x for f in forms)]
-        lines = [x for x in lines if "  # " in x] or lines
-        lines = [x for x in lines if x in own.read_text()] or lines
-        looped = re.fullmatch(
-            r"data\.(train|validation|test)_(?!size|weights)(\w+)", key
-        )
-        if looped:  # written once for all splits
-            form = f'data[f"{{split}}_{looped[2]}"] = '
-            lines = [x for x in text.split("\n") if form in x] or lines
-        of_forms = [keys[last] for keys in FORM_KEYS if last in keys]
-        if section == "data" and of_forms and not lines:
-            assert all(key.meaning for key in of_forms), key
-            continue
-        assert len(lines) == 1 and "  # " in lines[0], key
+@pytest.mark.parametrize(("task", "model"), TASKS_AND_MODELS)
+def test_every_key_says_what_it_means_and_what_it_may_be(task, model):
+    declared = config.declared(task, model)
+    assert list(declared) == [key for key, _ in config.items(config.base(task, model))]
+    for name, field in declared.items():
+        about, kind = field.metadata, type(field.default)
+        assert about["meaning"].endswith("."), name
+        if kind in (int, float):
+            assert about["least"] is not None or about["above"] is not None, name
+        elif kind is not bool:
+            assert keys.choices(field) or any(re.fullmatch(k, name) for k in FREE), name
+        assert keys.find_problem(name, field.default, field) is None
+
+
+WRONG_TYPES = {
+    bool: (None, 1),
+    str: (None, 1),
+    tuple: (None, "a"),
+    int: (None, "1", 0.5, True),
+    float: (None, "1"),  # of True, ConfigDict makes 1.0
+}
+
+
+def values_outside(field):
+    """Yield values of a wrong type, and some that are beyond a bound."""
+    kind, about = type(field.default), field.metadata
+    yield from WRONG_TYPES[kind]
+    if kind is float:
+        yield from (math.nan, math.inf, -math.inf)
+    if kind in (int, float):
+        least = about["least"] if about["above"] is None else about["above"]
+        most = about["most"] or about["below"] or keys.MOST
+        beyond = [10**20, most + 1, least - 1, *[-1] * (least > -1)]
+        beyond += [
+            limit for limit in (about["above"], about["below"]) if limit is not None
+        ]
+        yield from map(kind, beyond)
+
+
+@pytest.mark.parametrize(("task", "model"), TASKS_AND_MODELS)
+def test_a_value_outside_is_refused_by_its_key_and_no_device_is_touched(
+    task, model, monkeypatch
+):
+    for name in ("devices", "local_devices", "device_count", "default_backend"):
+        monkeypatch.delattr(jax, name)
+    declared = config.declared(task, model)
+    del declared["task"], declared["model.name"]  # `base` refuses these
+    names, values = declared.keys(), map(values_outside, declared.values())
+    at_once = [
+        {name: value for name, value in zip(names, row, strict=True) if value != ...}
+        for row in itertools.zip_longest(*values, fillvalue=...)
+    ]
+    alone = [
+        {name: text}
+        for name, field in declared.items()
+        for text in ("", "nonsense") * bool(keys.choices(field))
+    ]
+    for wrong in at_once + alone:
+        changed = config.base(task, model)
+        with changed.unlocked(), changed.ignore_type():
+            changed.update_from_flattened_dict(wrong)
+        found = checks.find_problems(changed)
+        for name, value in wrong.items():
+            assert any(p.startswith(f"{name} = {value!r}") for p in found), name
+
+
+def test_the_keys_are_listed_as_the_package_says():
+    command = re.search(r'python -c "(.*?)"\n', config.__doc__, re.DOTALL)[1]
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(command)
+    assert "data.leaves = 'XX'  # What a word is in the trees" in shown.getvalue()
+    guide = pathlib.Path(__file__).parents[2] / "docs" / "configs.md"
+    assert " ".join(command.split()) in " ".join(guide.read_text().split())
 
 
 def test_a_model_that_a_task_does_not_have_is_refused_with_those_it_has():

@@ -1,6 +1,7 @@
 """Keys as fields of a dataclass: what is declared is what is checked."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -16,6 +17,8 @@ class Sizes:
     width: int = key(3, "Width.", least=1)
     rate: float = key(0.1, "Share dropped.", least=0, below=1)
     top: float = key(1.0, "Share kept.", least=0.5, most=1)
+    part: float = key(0.1, "Share used.", above=0, most=1)
+    scale: float = key(2.0, "Factor.", least=0)
     kind: str = key("plain", "Kind.", choices=lambda: (*TABLE, "none"))
     order: str = key("post", "Order.", choices=("post", "pre"))
     deep: bool = key(False, "Deep.")
@@ -24,7 +27,7 @@ class Sizes:
 
 def test_a_section_has_the_keys_in_order_without_what_is_derived():
     assert list(keys.defaults(Sizes)) == [
-        "width", "rate", "top", "kind", "order", "deep", "names",
+        "width", "rate", "top", "part", "scale", "kind", "order", "deep", "names",
     ]  # fmt: skip
     assert Sizes().rows == 7
     assert keys.find_problems("model", Sizes()) == []
@@ -37,6 +40,19 @@ def test_a_section_has_the_keys_in_order_without_what_is_derived():
         ({"rate": 1.0}, "model.rate = 1.0: a share, at least 0 and less than 1"),
         ({"rate": -0.5}, "model.rate = -0.5: a share, at least 0 and less than 1"),
         ({"top": 2.0}, "model.top = 2.0: must be at least 0.5 and at most 1"),
+        ({"part": 0.0}, "model.part = 0.0: must be more than 0 and at most 1"),
+        (
+            {"width": 10**20},
+            f"model.width = {10**20}: must be at least 1 and at most 1000000",
+        ),
+        (
+            {"scale": math.nan},
+            "model.scale = nan: must be at least 0 and at most 1000000",
+        ),
+        (
+            {"scale": math.inf},
+            "model.scale = inf: must be at least 0 and at most 1000000",
+        ),
         (
             {"order": "pst"},
             "model.order = 'pst': choose post | pre. Did you mean 'post'?",
@@ -56,16 +72,41 @@ def test_an_int_passes_for_a_float_and_a_bound_for_inside():
     assert keys.find_problems("model", {"rate": 0, "width": 1, "top": 1}, Sizes) == []
 
 
-def test_all_problems_are_found_at_once_but_only_of_the_right_type():
+def test_all_problems_are_found_at_once():
     found = keys.find_problems("model", Sizes(width=0, rate=2.0, order="x"))
     assert [p.split(" = ")[0] for p in found] == [
-        "model.order", "model.width", "model.rate",
+        "model.width", "model.rate", "model.order",
     ]  # fmt: skip
-    (found,) = keys.find_problems("model", Sizes(width="wide", order="x"))
-    assert found.startswith("model.width")
+    found = keys.find_problems("model", Sizes(width="wide", order="x"))
+    assert [p.split(" = ")[0] for p in found] == ["model.width", "model.order"]
 
 
 def test_choices_follow_a_table_that_grows(monkeypatch):
-    assert keys.choices(Sizes) == {"kind": ("plain", "none"), "order": ("post", "pre")}
+    found = {field.name: keys.choices(field) for field in keys.fields(Sizes)}
+    assert found.pop("kind") == ("plain", "none")
+    assert found.pop("order") == ("post", "pre")
+    assert not any(found.values())
     monkeypatch.setitem(TABLE, "fine", 2)
     assert keys.find_problems("model", Sizes(kind="fine")) == []
+
+
+def test_keys_whose_names_are_found_make_a_class_like_any_other():
+    made = keys.collect(
+        "Columns", {"text_column": key("", "Text."), "size": key(3, "")}
+    )
+    assert keys.defaults(made) == {"text_column": "", "size": 3}
+    (problem,) = keys.find_problems("data", {"size": "x", "text_column": "a"}, made)
+    assert problem == "data.size = 'x' is of type str, not int (default: 3)"
+
+
+def test_a_key_is_narrowed_and_keeps_its_meaning_and_bounds():
+    kind, width, *_ = (
+        keys.narrow(field, default, allowed)
+        for field, default, allowed in (
+            (keys.fields(Sizes)[5], "none", ("none",)),
+            (keys.fields(Sizes)[0], 5, None),
+        )
+    )
+    assert (kind.default, keys.choices(kind)) == ("none", ("none",))
+    assert (width.default, width.metadata["least"]) == (5, 1)
+    assert width.metadata["meaning"] == "Width."

@@ -4,13 +4,14 @@ Each check returns sentences that carry both numbers and the way out; all of the
 shown together, so that a config is mended once.
 """
 
+import math
 import pathlib
 
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, decoding, keys, optim, tasks
-from transformer_jax.config.defaults import base, items
-from transformer_jax.data import tokenizer, vectors
+from transformer_jax import decoding, keys, optim, sharding, tasks
+from transformer_jax.config.defaults import declared, items
+from transformer_jax.data import vectors
 from transformer_jax.decoding import DecodeRequest
 from transformer_jax.decoding.engine import positions_needed
 from transformer_jax.models import registry
@@ -18,28 +19,26 @@ from transformer_jax.models.registry import Longest
 from transformer_jax.models.transformer_config import divisor_near
 
 LONGEST = "data.max_length or data.window, and its ends"
-CHOICES = {
-    "data.batching": ("buckets", "packed"),
-    "tokenizer.kind": tokenizer.KINDS,
-    "optim.name": tuple(optim.OPTIMIZERS),
-    "optim.schedule": tuple(optim.SCHEDULES),
-    "eval.weights": cli.WEIGHTS,
-    "mesh.platform": ("any", "cpu", "gpu", "tpu"),
-}
 
 
 def find_problems(config: ConfigDict) -> list[str]:
     """List all that cannot work, each with the way out, without touching a device."""
-    problems = _wrong_types(config)
-    if problems:
-        return problems  # the checks below need numbers to be numbers
+    known, values = declared(config.task, config.model.name), dict(items(config))
+    if others := sorted(known.keys() ^ values.keys()):
+        return [
+            f"the task {config.task!r} with the model {config.model.name!r} has other "
+            f"keys than this config (such as {others[0]}): begin a config file with "
+            "base(task=…, model=…), or name another one"
+        ]
+    found = {name: keys.find_problem(name, values[name], known[name]) for name in known}
+    found = {name: problem for name, problem in found.items() if problem}
+    problems = list(found.values())
+    # The checks below divide by sizes and count to them, but can do with a wrong name.
+    if any(not type(known[n].default) is type(values[n]) is str for n in found):
+        return problems
     task, model = tasks.find(config.task), registry.find(config.model.name)
-    problems = _wrong_choices(config)
-    impossible = keys.find_beyond_bounds("model", config.model, model.config)
-    impossible += _impossible_sizes(config)
-    if impossible:
-        return problems + impossible  # the checks below divide by these sizes
     problems += model.find_problems(config, _longest(config))
+    problems += optim.find_problems(config) + sharding.find_problems(config)
     problems += _impossible_plans(config)
     if "tokenizer" in config:
         problems += _impossible_text(config)
@@ -60,36 +59,6 @@ def find_search_problems(config: ConfigDict, options: decoding.Options) -> list[
     return problems
 
 
-def _wrong_types(config: ConfigDict) -> list[str]:
-    """Compare each value's type with the default's, as a bool is an int to Python."""
-    expected = dict(items(base(config.task, config.model.name)))
-    values = dict(items(config))
-    if others := sorted(expected.keys() ^ values.keys()):
-        return [
-            f"the task {config.task!r} with the model {config.model.name!r} has other "
-            f"keys than this config (such as {others[0]}): begin a config file with "
-            "base(task=…, model=…), or name another one"
-        ]
-    found = (keys.find_wrong_type(k, v, expected[k]) for k, v in values.items())
-    return [problem for problem in found if problem]
-
-
-def _wrong_choices(config: ConfigDict) -> list[str]:
-    """Compare values with the choices of the model, of all configs and of the task."""
-    task = tasks.find(config.task)
-    of_model = keys.choices(registry.find(config.model.name).config)
-    allowed = {f"model.{name}": choices for name, choices in of_model.items()}
-    allowed |= CHOICES | {"checkpoint.best": ("loss", "accuracy", *task.metrics)}
-    allowed |= task.choices
-    values = dict(items(config))
-    found = (
-        keys.find_wrong_choice(key, values[key], choices)
-        for key, choices in allowed.items()
-        if key in values
-    )
-    return [problem for problem in found if problem]
-
-
 def _longest(config: ConfigDict) -> Longest:
     """Measure the longest example, its ends counted; an image has no length."""
     data = config.data
@@ -103,39 +72,13 @@ def _longest(config: ConfigDict) -> Longest:
     return Longest(pieces, positions, LONGEST)
 
 
-def _impossible_sizes(config: ConfigDict) -> list[str]:
-    problems = []
-    positive = [
-        "data.batch_tokens", "data.max_length", "data.shapes", "data.pack_length",
-        "data.row_multiple", "data.length_multiple", "tokenizer.vocab_size",
-        "tokenizer.row_multiple", "train.steps", "train.accumulation",
-        "optim.warmup_steps", "eval.every", "eval.batch_rows", "eval.max_length",
-        "checkpoint.every", "checkpoint.keep_last", "checkpoint.average", "log.every",
-    ]  # fmt: skip
-    values = dict(items(config))
-    problems += [f"{k} = {values[k]}: must be at least 1" for k in positive
-                 if values.get(k, 1) < 1]  # fmt: skip
-    for key in ("train.label_smoothing", "tokenizer.sampling", "optim.ema"):
-        if not 0 <= (value := values.get(key, 0)) < 1:
-            problems.append(f"{key} = {value}: a share, at least 0 and less than 1")
-    for key in ("optim.decay_steps", "optim.clip_norm"):
-        if values[key] < 0:
-            problems.append(f"{key} = {values[key]}: must be at least 0")
-    if values.get("model.tie") == "all" and not values.get("tokenizer.shared", True):
-        problems.append(
-            "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
-            "set model.tie = 'decoder' or tokenizer.shared = True"
-        )
-    return problems
-
-
 def _impossible_text(config: ConfigDict) -> list[str]:
     data, settings, problems = config.data, config.tokenizer, []
     try:
         weights = [float(w) for w in data.get("train_weights", ())]
     except (TypeError, ValueError):
         weights = [0.0]
-    if not all(w > 0 for w in weights):
+    if not all(0 < w < math.inf for w in weights):
         problems.append(
             f"data.train_weights = {data.train_weights!r}: positive numbers, one for "
             "each corpus"
@@ -155,6 +98,11 @@ def _impossible_text(config: ConfigDict) -> list[str]:
     for path in filter(None, (p.strip() for p in settings.file.split(","))):
         if not pathlib.Path(path).is_file():
             problems.append(f"tokenizer.file: there is no file {path}")
+    if config.model.get("tie") == "all" and not settings.get("shared", True):
+        problems.append(
+            "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
+            "set model.tie = 'decoder' or tokenizer.shared = True"
+        )
     if data.get("train_tags") and config.model.get("dropout_words"):
         problems.append(
             f"model.dropout_words = {config.model.dropout_words} would hide the tag of "
@@ -199,8 +147,7 @@ def _impossible_vectors(config: ConfigDict) -> list[str]:
 
 
 def _impossible_plans(config: ConfigDict) -> list[str]:
-    data, mesh, problems = config.data, config.mesh, []
-    problems += _impossible_optimizers(config)
+    data, problems = config.data, []
     if config.eval.every % config.checkpoint.every:
         problems.append(
             f"eval.every {config.eval.every} is no multiple of checkpoint.every "
@@ -227,51 +174,9 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
             f"({'data.pack_length' if packed else LONGEST}): raise it to "
             f"{longest * data.row_multiple}, or lower the other"
         )
-    sizes = [mesh[a] for a in ("data", "fsdp", "tensor", "sequence")]
-    if any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
-        problems.append(
-            f"mesh {tuple(sizes)}: sizes are at least 1, and one at most is -1"
-        )
-    else:
-        problems += find_row_problems(config, max(mesh.data, 1) * max(mesh.fsdp, 1))
-    if data.length_multiple % max(mesh.sequence, 1):
-        problems.append(
-            f"data.length_multiple {data.length_multiple} does not divide over "
-            f"mesh.sequence {mesh.sequence}: set it to {mesh.sequence}"
-        )
-    return problems
-
-
-def _impossible_optimizers(config: ConfigDict) -> list[str]:
-    settings, steps, problems = config.optim, config.train.steps, []
-    if settings.schedule != "constant" and settings.warmup_steps > steps:
-        problems.append(
-            f"optim.warmup_steps {settings.warmup_steps} is beyond train.steps "
-            f"{steps}: the learning rate would never reach its peak"
-        )
-    end = settings.decay_steps or steps
-    if settings.schedule in ("linear", "cosine") and end <= settings.warmup_steps:
-        key = "optim.decay_steps" if settings.decay_steps else "train.steps"
-        problems.append(
-            f"{key} {end} is not beyond optim.warmup_steps {settings.warmup_steps}: "
-            f"{settings.schedule} would end before it has risen; raise {key}, or "
-            "lower the warmup"
-        )
-    if not 0 < settings.decay_share <= 1:
-        problems.append(
-            f"optim.decay_share = {settings.decay_share}: a share of all updates, more "
-            "than 0 and at most 1"
-        )
-    if settings.weight_decay and settings.name == "adam":
-        problems.append(
-            f"optim.weight_decay = {settings.weight_decay} is not part of adam: set "
-            "optim.name = 'adamw', or the decay to 0.0"
-        )
-    if config.eval.weights == "ema" and not settings.ema:
-        problems.append(
-            "eval.weights = 'ema' needs a running mean: set optim.ema, such as 0.999"
-        )
-    return problems
+    return problems + find_row_problems(
+        config, max(config.mesh.data, 1) * max(config.mesh.fsdp, 1)
+    )
 
 
 def find_row_problems(config: ConfigDict, row_devices: int) -> list[str]:

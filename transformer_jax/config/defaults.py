@@ -1,19 +1,91 @@
-"""Every key a run has: its default, unit and meaning; and the checks before a run.
+"""All keys of a run, section by section, and the config that has their defaults.
 
-A config file returns `base(task=…, model=…)` with a few differences; it is locked, so
-a key that does not exist fails where it is written. `load` adds the command line's
-`--config.section.key=value`; all that cannot work is reported together (`checks.py`),
-before any device is touched.
+A section whose keys one module reads is declared there; what several modules read is
+declared here, where a reader of a config looks first. `declared` has every key of a
+config with its meaning, bounds and choices, which `checks.py` compares with its values.
 """
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import keys, tasks
+from transformer_jax import cli, keys, sharding, tasks
+from transformer_jax.data import batches, filters, tokenizer, vectors
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.keys import SEEDS, key
 from transformer_jax.models import registry
+from transformer_jax.optim import OptimKeys
+from transformer_jax.tasks.protocols import TaskDefinition
+
+
+@dataclasses.dataclass(frozen=True)
+class RunKeys:
+    """Say what is done: the keys that stand in no section."""
+
+    task: str = key(
+        "translation",
+        "What the model is used for: a file of tasks/.",
+        choices=tasks.names,
+    )
+    seed: int = key(
+        0, "Of initial weights, dropout and the order of examples.", least=0, most=SEEDS
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainKeys:
+    """Train: the keys of `config.train`."""
+
+    steps: int = key(100_000, "Updates.", least=1, most=10**9)
+    accumulation: int = key(1, "Micro-batches of a batch, to save memory.", least=1)
+    label_smoothing: float = key(
+        0.1, "Probability taken from the truth (5.4).", least=0, below=1
+    )
+    initial: str = key("", "A run whose parameters this one begins with; empty: none.")
+    patience: int = key(
+        0, "Evaluations without a better one before stopping; 0: never.", least=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalKeys:
+    """Judge while training and at its end: the keys of `config.eval`."""
+
+    every: int = key(
+        5000,
+        "Updates between evaluations of the validation split.",
+        least=1,
+        most=10**9,
+    )
+    max_length: int = key(1024, "Pieces; a longer example is refused.", least=1)
+    answers: int = key(
+        0, "Validation examples answered, evenly spaced; 0: all.", least=0, most=10**9
+    )
+    samples: int = key(3, "Answers shown in the log, evenly spaced, too.", least=0)
+    splits: tuple = key(("test",), "Scored when training is done.")
+    weights: str = key("average", "Used for answers.", choices=cli.WEIGHTS)
+    batch_rows: int = key(128, "Sentences decoded together.", least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointKeys:
+    """Save and average: the keys of `config.checkpoint`."""
+
+    every: int = key(1000, "Updates.", least=1, most=10**9)
+    keep_last: int = key(5, "The newest ones kept.", least=1)
+    keep_best: int = key(1, "And those with the best validation score.", least=0)
+    best: str = key("loss", "What is best.", choices=("loss", "accuracy"))
+    average: int = key(5, "How many of the last are averaged (6.1).", least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogKeys:
+    """Say how it goes: the keys of `config.log`."""
+
+    every: int = key(50, "Updates a log line.", least=1, most=10**9)
+    tensorboard: bool = key(True, "Also write TensorBoard events, if it is installed.")
 
 
 def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
@@ -26,99 +98,59 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
             f"It has: {', '.join(models)}"
         )
     config = ConfigDict()
-    config.task = task  # what the model is used for: a file of tasks/
-    config.seed = 0  # of the initial weights, dropout and the order of examples
-
-    config.data = data = ConfigDict()
-    data.batch_tokens = 4096  # tokens a batch, padding included, of its longer side
-    data.max_length = 128  # pieces; longer training examples are dropped, and counted
-    data.batching = "buckets"  # buckets (examples of like length) | packed (rows)
-    data.shapes = 8  # buckets: padded batch shapes at most; each is compiled once
-    data.pack_length = 256  # packed: tokens a row, of the longer side
-    data.row_multiple = 8  # a batch's rows divide by this, on whatever hardware
-    data.length_multiple = 1  # a batch's lengths divide by this; 128 suits a TPU
-
-    config.filter = filters = ConfigDict()  # of training pairs; each drop is counted
-    filters.empty = True  # drop pairs with an empty side
-    filters.max_ratio = 0.0  # pieces of one side for each of the other; 0: off
-    filters.identical = False  # drop pairs whose target is their source
-    filters.duplicates = False  # drop pairs that came before
-    filters.source_script = ""  # drop other scripts: latin | cyrillic | …; empty: off
-    filters.target_script = ""  # the same for targets
-
-    config.tokenizer = tokenizer = ConfigDict()
-    tokenizer.kind = "unigram"  # unigram | bpe | word | char | byte | file (given)
-    tokenizer.vocab_size = 8000  # pieces of a vocabulary, at most
-    tokenizer.shared = True  # one vocabulary for source and target
-    tokenizer.file = ""  # file: a SentencePiece model; not shared: two, with a comma
-    tokenizer.lowercase = False  # read, and so write, lower case only
-    tokenizer.lines = 300_000  # examples to learn from, drawn at random; 0: all
-    tokenizer.byte_fallback = True  # unknown characters as bytes; False: as <unk>
-    tokenizer.user_symbols = ()  # strings that are one piece wherever they stand
-    tokenizer.sampling = 0.0  # train on other segmentations: BPE-dropout, or unigram's
-    tokenizer.row_multiple = 64  # embedding rows are padded to a multiple of this
-
-    config.model = ConfigDict(registry.section(model))  # of a file of models/
-    config.model.word_vectors = ""  # a text file: its words' vectors to begin with
-    config.model.train_word_vectors = True  # False: the embeddings stay as they begin
-
-    config.train = train = ConfigDict()
-    train.steps = 100_000  # updates
-    train.accumulation = 1  # micro-batches a batch is split into, to save memory
-    train.label_smoothing = 0.1  # probability taken from the truth (5.4)
-    train.initial = ""  # a run whose parameters this one begins with; empty: random
-    train.patience = 0  # evaluations without a better one before stopping; 0: never
-
-    config.optim = optim = ConfigDict()
-    optim.name = "adam"  # adam | adamw | adafactor | lion | muon
-    optim.schedule = "noam"  # noam (5.3) | constant | rsqrt | linear | cosine | wsd
-    optim.constant = 1.0  # noam: a factor; of others: the highest learning rate
-    optim.warmup_steps = 4000  # updates
-    optim.decay_steps = 0  # linear, cosine: updates until the end; 0: train.steps
-    optim.decay_share = 0.1  # wsd: share of all updates in which it falls at last
-    optim.beta1 = 0.9  # decay of the mean gradient
-    optim.beta2 = 0.98  # decay of the mean squared gradient
-    optim.epsilon = 1e-9  # added to its root
-    optim.weight_decay = 0.0  # of matrices, times the learning rate; not adam
-    optim.clip_norm = 0.0  # largest gradient norm, others are scaled down; 0: off
-    optim.ema = 0.0  # decay of a running mean of the parameters; 0: none
-
-    config.eval = evaluation = ConfigDict()
-    evaluation.every = 5000  # updates between evaluations of the validation split
-    evaluation.max_length = 1024  # pieces; a longer example is refused, not left out
-    evaluation.answers = 0  # validation examples answered, evenly spaced; 0: all
-    evaluation.samples = 3  # answers shown in the log, evenly spaced, too
-    evaluation.splits = ("test",)  # scored when training is done
-    evaluation.weights = "average"  # used for answers: average | best | last | ema
-    evaluation.batch_rows = 128  # sentences decoded together
-
-    config.decode = ConfigDict(keys.defaults(kind.options))
-
-    config.checkpoint = checkpoint = ConfigDict()
-    checkpoint.every = 1000  # updates
-    checkpoint.keep_last = 5  # the newest ones kept
-    checkpoint.keep_best = 1  # and those with the best validation score
-    checkpoint.best = "loss"  # what is best: loss | accuracy | a score of the task
-    checkpoint.average = 5  # how many of the last are averaged at the end (6.1)
-
-    config.mesh = mesh = ConfigDict()
-    mesh.platform = "any"  # cpu | gpu | tpu: stop unless jax finds it; any: take all
-    mesh.data = -1  # devices a batch's rows are split over; -1: all that are left
-    mesh.fsdp = 1  # rows too, and parameters with their optimizer state
-    mesh.tensor = 1  # heads and feed-forward columns
-    mesh.sequence = 1  # positions of the residual stream
-
-    config.log = log = ConfigDict()
-    log.every = 50  # updates a log line
-    log.tensorboard = True  # also write TensorBoard events, if it is installed
+    for section, classes in _sections(kind, model).items():
+        for cls in classes:
+            found = keys.defaults(cls)
+            config.update({section: found} if section else found)
+    config.task, config.model.name = task, model
     kind.configure(config)
     return config.lock()
 
 
+def declared(task: str, model: str) -> dict[str, dataclasses.Field]:
+    """Return every key of a base config with what the task and the model make of it.
+
+    Its default is that of the config, and its choices are those that the task leaves.
+    """
+    kind = tasks.find(task)
+    choices = {"checkpoint.best": ("loss", "accuracy", *kind.metrics), **kind.choices}
+    known = {
+        f"{section}.{field.name}".lstrip("."): field
+        for section, classes in _sections(kind, model).items()
+        for cls in classes
+        for field in keys.fields(cls)
+    }
+    return {
+        name: keys.narrow(known[name], value, choices.get(name))
+        for name, value in items(base(task, model))
+    }
+
+
 def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """All (dotted key, value) pairs."""
-    for key, value in config.items():
+    for name, value in config.items():
         if isinstance(value, ConfigDict):
-            yield from items(value, f"{prefix}{key}.")
+            yield from items(value, f"{prefix}{name}.")
         else:
-            yield prefix + key, value
+            yield prefix + name, value
+
+
+def _sections(task: TaskDefinition, model: str) -> dict[str, Sequence[type]]:
+    """List the classes of keys of each section, in the order of a config."""
+    found = {
+        "": [RunKeys],
+        "data": [batches.BatchKeys],
+        "filter": [filters.FilterKeys],
+        "tokenizer": [tokenizer.TokenizerKeys],
+        "model": [
+            registry.NameKeys, registry.find(model).config, vectors.VectorKeys
+        ],
+        "train": [TrainKeys],
+        "optim": [OptimKeys],
+        "eval": [EvalKeys],
+        "decode": [task.options],
+        "checkpoint": [CheckpointKeys],
+        "mesh": [sharding.MeshKeys],
+        "log": [LogKeys],
+    }  # fmt: skip
+    return {name: [*own, *task.keys.get(name, ())] for name, own in found.items()}

@@ -17,8 +17,31 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.store import Ragged
+from transformer_jax.keys import key
 
+BATCHINGS = ("buckets", "packed")
 GRID = 512  # distinct lengths of a side that are tried when shapes are chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchKeys:
+    """Form the batches: the keys of `config.data` that all forms of data share."""
+
+    batch_tokens: int = key(
+        4096, "Tokens a batch, padding too, of its longer side.", least=1, most=10**9
+    )
+    max_length: int = key(128, "Pieces; longer training examples are dropped.", least=1)
+    batching: str = key(
+        "buckets", "Examples of like length, or rows of several.", choices=BATCHINGS
+    )
+    shapes: int = key(8, "buckets: shapes at most; each is compiled.", least=1)
+    pack_length: int = key(256, "packed: tokens a row, of the longer side.", least=1)
+    row_multiple: int = key(
+        8, "A batch's rows divide by this, on any hardware.", least=1
+    )
+    length_multiple: int = key(
+        1, "Its lengths divide by this; 128 suits a TPU.", least=1
+    )
 
 
 @dataclasses.dataclass(frozen=True, order=True)

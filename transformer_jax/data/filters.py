@@ -5,6 +5,7 @@ filtered, never held-out ones. The tag before a source is not part of its text, 
 pair with another tag is no duplicate.
 """
 
+import dataclasses
 import functools
 import hashlib
 import unicodedata
@@ -15,8 +16,25 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.data.records import Tagged
+from transformer_jax.keys import key
 
 FOREIGN = 0.5  # the largest share of letters outside the expected script
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterKeys:
+    """Leave training pairs out: the keys of `config.filter`."""
+
+    empty: bool = key(True, "Drop pairs with an empty side.")
+    max_ratio: float = key(
+        0.0, "Longer side over the shorter, in pieces; 0: any.", least=0
+    )
+    identical: bool = key(False, "Drop pairs whose target is their source.")
+    duplicates: bool = key(False, "Drop pairs that came before.")
+    source_script: str = key(
+        "", "Drop other scripts than this, such as latin; empty: none."
+    )
+    target_script: str = key("", "The same for targets.")
 
 
 def make(

@@ -8,7 +8,7 @@ and opens the corpora of a split. `sources.FORMS` registers it under the name th
 
 import abc
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -22,13 +22,7 @@ from transformer_jax.data.records import (
     TsvTable,
 )
 from transformer_jax.errors import UserError
-
-
-class Key(NamedTuple):
-    """A key of the `data` section: its default, and what it means to a form."""
-
-    default: Any
-    meaning: str
+from transformer_jax.keys import key
 
 
 class Form(abc.ABC):
@@ -42,12 +36,12 @@ class Form(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def split_keys(cls, split: str, fields: tuple[str, ...]) -> dict[str, Key]:
-        """Return the keys that name what a split is read from."""
+    def split_keys(cls, split: str, fields: tuple[str, ...]) -> dict[str, Any]:
+        """Declare the keys that name what a split is read from."""
 
     @classmethod
-    def shared_keys(cls, fields: tuple[str, ...]) -> dict[str, Key]:
-        """Return the keys that all splits share."""
+    def shared_keys(cls, fields: tuple[str, ...]) -> dict[str, Any]:
+        """Declare the keys that all splits share."""
         return {}
 
     @abc.abstractmethod
@@ -56,17 +50,17 @@ class Form(abc.ABC):
 
     def has(self, split: str) -> bool:
         """Return whether the config names anything for a split."""
-        return any(self.data[key] for key in self.split_keys(split, self.fields))
+        return any(self.data[name] for name in self.split_keys(split, self.fields))
 
     def find_missing(self, split: str) -> list[str]:
         """List the empty keys of a split, and its files that do not exist."""
         problems = []
-        for key in self.split_keys(split, self.fields):
-            if not self.data[key]:
-                problems.append(f"data.{key} is empty: {self.advice}")
+        for name in self.split_keys(split, self.fields):
+            if not self.data[name]:
+                problems.append(f"data.{name} is empty: {self.advice}")
             problems += [
-                f"data.{key}: there is no file {os.path.join(self.data.folder, entry)}"
-                for entry in entries(self.data[key] if self.names_files else "")
+                f"data.{name}: there is no file {os.path.join(self.data.folder, entry)}"
+                for entry in entries(self.data[name] if self.names_files else "")
                 if not text.find_files(entry, self.data.folder)
             ]
         return problems
@@ -86,9 +80,9 @@ class TextFiles(Form):
 
     @classmethod
     def split_keys(cls, split, fields):
-        """Return a key for each field."""
-        meaning = "a path; line i of each belongs together"
-        return {f"{split}_{field}": Key("", meaning) for field in fields}
+        """Declare a key for each field."""
+        meaning = "A path; line i of each belongs together."
+        return {f"{split}_{field}": key("", meaning) for field in fields}
 
     def corpora(self, split):
         """Pair the files of the fields, corpus by corpus."""
@@ -115,8 +109,8 @@ class LineFiles(Form):
 
     @classmethod
     def split_keys(cls, split, fields):
-        """Return the one key that names the files."""
-        return {f"{split}_files": Key("", "a path, a record a line")}
+        """Declare the one key that names the files."""
+        return {f"{split}_files": key("", "A path, a record a line.")}
 
     def corpora(self, split):
         """Open each file, corpus by corpus."""
@@ -137,12 +131,12 @@ class Columns(Form):
     """Base of the forms in which `data.<field>_column` names where a field is found."""
 
     kind = "key"  # the word for a column in messages
-    meaning = "a key, such as de, or translation.de for one inside another"
+    meaning = "A key, such as de, or translation.de for one inside another."
 
     @classmethod
     def shared_keys(cls, fields):
-        """Return a key for each field's column."""
-        return {f"{field}_column": Key("", cls.meaning) for field in fields}
+        """Declare a key for each field's column."""
+        return {f"{field}_column": key("", cls.meaning) for field in fields}
 
     @property
     def columns(self) -> dict[str, str]:
@@ -162,7 +156,7 @@ class Columns(Form):
 class Tsv(Columns, LineFiles):
     """Tab-separated columns; `data.source_column = "2"` is a number, from 1."""
 
-    meaning = "a number, from 1; empty: fields are in order"
+    meaning = "A number, from 1; empty: fields are in order."
 
     @property
     def columns(self):
@@ -217,19 +211,19 @@ class Tfds(Columns):
     """
 
     advice = "name a data set and its splits, such as wmt14_translate/de-en"
-    kind, meaning = "feature", "a feature, such as de"
+    kind, meaning = "feature", "A feature, such as de."
     names_files = False
 
     @classmethod
     def split_keys(cls, split, fields):
-        """Return the key that names the split of the data set."""
-        return {f"{split}_split": Key(split, "such as train[:90%]; empty: none")}
+        """Declare the key that names the split of the data set."""
+        return {f"{split}_split": key(split, "Such as train[:90%]; empty: none.")}
 
     @classmethod
     def shared_keys(cls, fields):
-        """Return the keys of the columns, and that of the data sets."""
-        meaning = "such as wmt14_translate/de-en, or the folder of a prepared version"
-        return {**super().shared_keys(fields), "tfds_name": Key("", meaning)}
+        """Declare the keys of the columns, and that of the data sets."""
+        meaning = "Such as wmt14_translate/de-en, or the folder of a prepared version."
+        return {**super().shared_keys(fields), "tfds_name": key("", meaning)}
 
     def find_problems(self):
         """List missing columns, and a missing name."""

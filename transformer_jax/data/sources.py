@@ -7,13 +7,14 @@ one of FORMS, or files whose lines a task parses in its own way (a `Reading`).
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax import keys
 from transformer_jax.data.forms import (
     Form,
     JsonLines,
-    Key,
     ParsedFiles,
     TextFiles,
     Tfds,
@@ -23,6 +24,7 @@ from transformer_jax.data.forms import (
 from transformer_jax.data.generated import phrasebook
 from transformer_jax.data.records import Concatenation, Generated, Parallel, Reading
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.keys import key
 
 FORMS: dict[str, type[Form]] = {
     "text": TextFiles,
@@ -98,11 +100,11 @@ class Source:
         # Not every task has them.
         weights = self.data.get("train_weights", ()) if split == "train" else ()
         tags = entries(self.data.get(f"{split}_tags", ""))
-        for key, values in ((f"{split}_weights", weights), (f"{split}_tags", tags)):
+        for name, values in ((f"{split}_weights", weights), (f"{split}_tags", tags)):
             if values and len(values) != len(corpora):
                 raise UserError(
-                    f"data.{key} has {len(values)} entries for {len(corpora)} corpora: "
-                    "give one for each, in the same order"
+                    f"data.{name} has {len(values)} entries for {len(corpora)} "
+                    "corpora: give one for each, in the same order"
                 )
         parts, part_weights, part_tags = [], [], []
         for i, corpus in enumerate(corpora):
@@ -158,24 +160,34 @@ PHRASEBOOK = GeneratedSource(
 )
 
 
-def add_keys(data: ConfigDict, embedded: str, fields: tuple[str, ...]) -> None:
-    """Add the keys of a source whose records have these fields; `embedded` is default.
+def declare(fields: tuple[str, ...], *names: str) -> type:
+    """Declare the keys of a source whose records have these fields.
 
+    `names` are those of generated data and of readings; the first is the default.
     Forms may share keys: several have `{split}_files` and `{field}_column`.
     """
-    data.source = embedded  # the name of generated data, or of a form
-    data.folder = ""  # relative paths start here; tfds: its data directory
-    data.train_size = 20_000  # generated: examples
-    data.validation_size = 500  # generated: examples
-    data.test_size = 500  # generated: examples, of each test split
+    declared = {
+        "source": key(
+            names[0],
+            "The name of generated data, or a form in which data are stored.",
+            choices=lambda: (*names, *FORMS),
+        ),
+        "folder": key("", "Relative paths start here; tfds: its data directory."),
+        "train_size": _size(20_000, "Generated: examples."),
+        "validation_size": _size(500, "Generated: examples."),
+        "test_size": _size(500, "Generated: examples, of each test split."),
+    }
     for split in SPLITS:
         for form in FORMS.values():
-            _add(data, form.split_keys(split, fields))
-        data[f"{split}_tags"] = ""  # put before each source, one for each corpus
-    data.train_weights = ()  # how often each corpus comes, by proportion; (): once
+            declared |= form.split_keys(split, fields)
+        meaning = "Put before each source, one for each corpus."
+        declared[f"{split}_tags"] = key("", meaning)
+    meaning = "How often each corpus comes, by proportion; (): once."
+    declared["train_weights"] = key((), meaning)
     for form in FORMS.values():
-        _add(data, form.shared_keys(fields))
+        declared |= form.shared_keys(fields)
+    return keys.collect("SourceKeys", declared)
 
 
-def _add(data: ConfigDict, keys: dict[str, Key]) -> None:
-    data.update({name: key.default for name, key in keys.items()})
+def _size(default: int, meaning: str) -> Any:
+    return key(default, meaning, least=1, most=10**8)

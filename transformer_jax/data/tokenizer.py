@@ -8,6 +8,7 @@ that is stored in the model.
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import io
@@ -25,6 +26,7 @@ from transformer_jax.data import cache
 from transformer_jax.data.segmentation import Segmenter, parse_model
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD, UNK
+from transformer_jax.keys import key
 
 KINDS = ("unigram", "bpe", "word", "char", "byte", "file")
 # SentencePiece writes spaces as this character, so a literal one must go as bytes.
@@ -35,6 +37,30 @@ LONGEST = 20_000  # characters of a line that is learned from
 BYTES = b"transformer_jax bytes 1\n"  # the saved form of a byte-level tokenizer
 SPECIAL = 4  # ids of our own, before the pieces
 WORD = 3  # SentencePiece's number of models whose pieces are words
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerKeys:
+    """Learn or name the vocabularies: the keys of `config.tokenizer`."""
+
+    kind: str = key(
+        "unigram", "What is learned; file: a model is given.", choices=KINDS
+    )
+    vocab_size: int = key(8000, "Pieces of a vocabulary, at most.", least=1)
+    shared: bool = key(True, "One vocabulary for source and target.")
+    file: str = key("", "A SentencePiece model; not shared: two, with a comma.")
+    lowercase: bool = key(False, "Read, and so write, lower case only.")
+    lines: int = key(
+        300_000, "Examples to learn from, drawn at random; 0: all.", least=0, most=10**9
+    )
+    byte_fallback: bool = key(True, "Unknown characters as bytes; False: as <unk>.")
+    user_symbols: tuple = key((), "Strings that are one piece wherever they stand.")
+    sampling: float = key(
+        0.0, "Train on other segmentations: BPE-dropout, unigram's.", least=0, below=1
+    )
+    row_multiple: int = key(
+        64, "Embedding rows are padded to a multiple of this.", least=1
+    )
 
 
 class Tokenizer:

@@ -7,12 +7,22 @@ The file is read as a stream, and only the vectors that are asked for are kept; 
 lines the fields are counted.
 """
 
+import dataclasses
 from collections.abc import Container, Iterator
 
 import numpy as np
 
 from transformer_jax.data.text import open_binary
 from transformer_jax.errors import UserError
+from transformer_jax.keys import key
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorKeys:
+    """Begin with vectors of words: keys of `config.model`, whichever model it is."""
+
+    word_vectors: str = key("", "A text file: its words' vectors to begin with.")
+    train_word_vectors: bool = key(True, "False: the embeddings stay as they begin.")
 
 
 def dimension(path: str) -> int:

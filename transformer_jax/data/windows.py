@@ -7,13 +7,22 @@ before it in its own window; with a context, from text before its window as well
 flat windows all white space between two words is one space.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.data import sources
 from transformer_jax.data.records import Record, Records
+from transformer_jax.keys import key
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowKeys:
+    """Cut running text: keys of `config.data`."""
+
+    window: int = key(256, "Characters that are read together.", least=2)
+    stride: int = key(0, "Characters between training windows; 0: a window.", least=0)
 
 
 class Windows(Records):
@@ -103,13 +112,10 @@ class Windows(Records):
         """Return None: every window comes once an epoch."""
 
 
-def add_keys(config: ConfigDict, embedded: str) -> None:
-    """Add the keys of running text that is read in windows."""
+def remove_keys(config: ConfigDict) -> None:
+    """Remove the keys of pairs and of examples, which running text has not."""
     data = config.data
-    sources.add_keys(data, embedded, ("text",))
-    data.window = 256  # characters that are read together
-    data.stride = 0  # characters between training windows; 0: a window
-    tags = [key for key in data if key.endswith("_tags")]
-    for key in (*tags, "train_weights", "max_length"):
-        del data[key]
+    tags = [name for name in data if name.endswith("_tags")]
+    for name in (*tags, "train_weights", "max_length"):
+        del data[name]
     del config.tokenizer.sampling, config.tokenizer.shared, config.filter

@@ -7,7 +7,7 @@ options of its own declares them in a subclass.
 import dataclasses
 
 from transformer_jax import keys
-from transformer_jax.keys import key
+from transformer_jax.keys import SEEDS, key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Options:
     """Set how to search; as a hashable value, because jit compiles for each."""
 
     beams: int = key(4, "Beam width; 1 is greedy search.", least=1)
-    alpha: float = key(0.6, "Length penalty; 0: none (6.1).")
+    alpha: float = key(0.6, "Length penalty; 0: none (6.1).", least=-10, most=10)
     coverage: float = key(
         0.0, "Penalty for source words that are hardly attended to; 0: none.", least=0
     )
@@ -53,7 +53,12 @@ class Options:
         least=0,
         most=1,
     )
-    seed: int = key(0, "sample: seed of the draws; a line's also depend on its number.")
+    seed: int = key(
+        0,
+        "sample: seed of the draws; a line's also depend on its number.",
+        least=0,
+        most=SEEDS,
+    )
 
     def find_problems(self) -> list[str]:
         """List the values that are out of bounds or contradict each other."""

@@ -11,6 +11,7 @@ Both models have the encoder's parameters under the same paths, so that one can 
 with what the other has learnt.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
+from transformer_jax.keys import key
 from transformer_jax.models.attention import Mask, all_real
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.layers import Dropout, dense
@@ -27,6 +29,13 @@ from transformer_jax.models.stack import Stack
 from transformer_jax.models.transformer_config import TransformerConfig
 
 POOLINGS = ("special", "mean")
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolingKeys:
+    """Read a text off: keys of `config.model`."""
+
+    pooling: str = key("special", "Head on that token, or on a mean.", choices=POOLINGS)
 
 
 class Encoder(nn.Module):

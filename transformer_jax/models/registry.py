@@ -14,8 +14,9 @@ from typing import Any
 import flax.linen as nn
 from ml_collections import ConfigDict
 
-from transformer_jax import keys, sharding
+from transformer_jax import sharding
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.keys import key
 
 # The name in `config.model.name` is that of the file.
 MODELS = (
@@ -27,6 +28,13 @@ ROLES = (
     "seq2seq", "language_model", "masked_language_model", "text_classifier",
     "image_classifier",
 )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class NameKeys:
+    """Choose the model: the first key of `config.model`."""
+
+    name: str = key("transformer", "A file of models/.", choices=lambda: MODELS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +80,6 @@ def names_for(role: str) -> tuple[str, ...]:
     if role not in ROLES:
         raise ValueError(f"unknown role {role!r}.{nearest(role, ROLES)}")
     return tuple(name for name in MODELS if role in find(name).modules)
-
-
-def section(name: str) -> dict[str, Any]:
-    """Make the `model` section of a config: its name, then its keys by default."""
-    return {"name": name, **keys.defaults(find(name).config)}
 
 
 def build(

@@ -47,7 +47,7 @@ class TransformerConfig(Vocabularies):
     )
     max_positions: int = key(512, "Rows of a learned table.", least=1)
     rotary_base: float = key(
-        10_000.0, "The slowest wave has 2π times so many positions.", least=1
+        10_000.0, "The slowest wave has 2π times so many positions.", least=1, most=1e12
     )
     rotary_scaling: str = key(
         "none", "Scaling of angles, to read longer texts.", choices=SCALINGS
@@ -56,7 +56,7 @@ class TransformerConfig(Vocabularies):
         1.0, "Scaling: length to be read, over that of training.", least=1
     )
     relative_buckets: int = key(
-        32, "Buckets of distances; each has a number for each head."
+        32, "Buckets of distances; each has a number for each head.", least=2
     )
     relative_distance: int = key(
         128, "Distance from which on all share a bucket.", least=1
@@ -65,10 +65,7 @@ class TransformerConfig(Vocabularies):
         "all", "Which of source, target and output share a table.", choices=TIES
     )
     dropout_words: float = key(
-        0.0,
-        "Share of the tokens read, the target's too, as unknown.",
-        least=0,
-        below=1,
+        0.0, "Share of the tokens read, the target's too, as unknown.", least=0, below=1
     )
     dropout_embedding: float = key(
         0.1, "Rate on embedding + position (5.4).", least=0, below=1

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax import sharding
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.keys import key
 from transformer_jax.models import positions
 from transformer_jax.models.attention import padding_mask
 from transformer_jax.models.layers import Dropout, dense
@@ -27,6 +28,13 @@ from transformer_jax.models.stack import Stack
 from transformer_jax.models.transformer_config import TransformerConfig
 
 POSITIONS = (*positions.POSITIONS, "sinusoid_2d")
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchKeys:
+    """Cut images: keys of `config.model`."""
+
+    patch: int = key(2, "Pixels of a patch's side.", least=1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,19 +20,21 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.data import sources
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.generated import opinions
 from transformer_jax.data.records import Reading
-from transformer_jax.data.sources import FORMS, GeneratedSource, Source, add_keys
+from transformer_jax.data.sources import GeneratedSource, Source
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, PAD
+from transformer_jax.keys import key
 from transformer_jax.models import registry
-from transformer_jax.models.classifier import POOLINGS
+from transformer_jax.models.classifier import PoolingKeys
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import LabelScoring, texts_of
@@ -71,13 +73,17 @@ class Scale:
     deviation: float = 1.0
 
 
+@dataclasses.dataclass(frozen=True)
+class AnswerKeys:
+    """Say what a text is answered with: keys of `config.data`."""
+
+    answers: str = key("labels", "Classes, or numbers (regression).", choices=KINDS)
+
+
 def configure(config: ConfigDict) -> None:
-    """Add the keys of labelled text; nothing is decoded step by step."""
-    add_keys(config.data, "opinions", FIELDS)
-    config.data.answers = "labels"  # labels (classes) | numbers (regression)
+    """Remove what labelled text has no use for; nothing is decoded step by step."""
     config.train.label_smoothing = 0.0
     config.model.tie = "none"
-    config.model.pooling = "special"  # what the head reads: special (token) | mean
     config.checkpoint.best = "accuracy"
     for split in ("train", "validation", "test"):
         del config.data[f"{split}_tags"]
@@ -395,12 +401,10 @@ TASK = TaskDefinition(
     open=open_run,
     role="text_classifier",
     metrics=("accuracy", "f1", "r"),
-    choices={
-        "data.source": ("opinions", "labelled", *FORMS),
-        "data.answers": KINDS,
-        "data.batching": ("buckets",),
-        "model.tie": ("none",),
-        "model.pooling": POOLINGS,
+    keys={
+        "data": (sources.declare(FIELDS, "opinions", "labelled"), AnswerKeys),
+        "model": (PoolingKeys,),
     },
+    choices={"data.batching": ("buckets",), "model.tie": ("none",)},
     ends=2,
 )

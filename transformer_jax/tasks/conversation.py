@@ -4,6 +4,7 @@ The encoder reads the last `data.turns` turns, oldest first, with a mark between
 what was said before that is forgotten.
 """
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -12,18 +13,14 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import scores
+from transformer_jax.data import sources
 from transformer_jax.data.generated import smalltalk
 from transformer_jax.data.generated.smalltalk import FIXED, SEPARATOR
 from transformer_jax.data.records import Reading
-from transformer_jax.data.sources import (
-    FIELDS,
-    FORMS,
-    GeneratedSource,
-    Source,
-    add_keys,
-)
+from transformer_jax.data.sources import FIELDS, GeneratedSource, Source
 from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
+from transformer_jax.keys import key
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import (
     PairData,
@@ -37,19 +34,17 @@ from transformer_jax.tasks.protocols import Pairs, Task, TaskDefinition
 END_OF_TURN = "__eou__"
 
 
+@dataclasses.dataclass(frozen=True)
+class TurnKeys:
+    """Read dialogues, `source` a context, `target` its reply: keys of `config.data`."""
+
+    turns: int = key(3, "Turns of a dialogue that are read.", least=1)
+
+
 def configure(config: ConfigDict) -> None:
-    """Add the keys of dialogues: `source` is a context, `target` its reply."""
-    add_keys(config.data, "smalltalk", FIELDS)
-    config.data.turns = 3  # turns of a dialogue that are read
+    """Keep the mark between turns in one piece."""
     config.tokenizer.user_symbols = (SEPARATOR.strip(),)
     config.checkpoint.best = "loss"
-
-
-def check(config: ConfigDict) -> list[str]:
-    """List what cannot work in the keys of dialogues."""
-    if config.data.turns < 1:
-        return [f"data.turns = {config.data.turns}: must be at least 1"]
-    return []
 
 
 def source(config: ConfigDict) -> Source:
@@ -126,10 +121,9 @@ def _read_dialogue(turns: int, line: str) -> list[dict[str, str]]:
 TASK = TaskDefinition(
     configure=configure,
     source=source,
-    check=check,
     learn=learn_tokenizers,
     open=open_run,
     metrics=("bleu", "exact", "distinct_2"),
-    choices={"data.source": ("smalltalk", "dialogues", *FORMS)},
+    keys={"data": (sources.declare(FIELDS, "smalltalk", "dialogues"), TurnKeys)},
     pairs=Pairs(),
 )

@@ -31,8 +31,9 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.searching import row_sizes, rows_for
 from transformer_jax.errors import Refused, UserError
+from transformer_jax.keys import key
 from transformer_jax.models import registry
-from transformer_jax.models.vision import POSITIONS, VisionConfig
+from transformer_jax.models.vision import POSITIONS, PatchKeys, VisionConfig
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts.scoring import LabelScoring
@@ -45,6 +46,7 @@ from transformer_jax.tasks.protocols import (
     TaskDefinition,
 )
 
+SOURCES = ("digits", "idx")
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
 
 
@@ -92,8 +94,8 @@ class Pictures:
         paths = (self._path(f"{kind}_{what}") for what in ("images", "labels"))
         return images.read_idx(*map(str, paths))
 
-    def _path(self, key: str) -> pathlib.Path:
-        return pathlib.Path(self.data.folder, self.data[key])
+    def _path(self, name: str) -> pathlib.Path:
+        return pathlib.Path(self.data.folder, self.data[name])
 
     def find_problems(self) -> list[str]:
         """List the files that are missing."""
@@ -101,26 +103,31 @@ class Pictures:
             return []
         problems = []
         for kind in ("train", "test"):
-            for key in (f"{kind}_images", f"{kind}_labels"):
-                if not self.data[key]:
+            for name in (f"{kind}_images", f"{kind}_labels"):
+                if not self.data[name]:
                     if kind == "train" or "test" in self.splits:
-                        problems.append(f"data.{key} is empty: name an idx file")
-                elif not self._path(key).is_file():
-                    problems.append(f"data.{key}: there is no file {self._path(key)}")
+                        problems.append(f"data.{name} is empty: name an idx file")
+                elif not (path := self._path(name)).is_file():
+                    problems.append(f"data.{name}: there is no file {path}")
         return problems
 
 
+@dataclasses.dataclass(frozen=True)
+class PictureKeys:
+    """Find images and labels: keys of `config.data`."""
+
+    source: str = key("digits", "Scikit-learn's, or files as MNIST's.", choices=SOURCES)
+    folder: str = key("", "Relative paths begin here.")
+    train_images: str = key("", "idx: a path, .gz too.")
+    train_labels: str = key("", "idx: a path, .gz too.")
+    test_images: str = key("", "idx: a path, or none.")
+    test_labels: str = key("", "idx: a path, or none.")
+    validation_size: int = key(5000, "idx: held out, at the end of train.", least=1)
+
+
 def configure(config: ConfigDict) -> None:
-    """Add the keys of images; there is no text."""
+    """Remove what images have no use for: there is no text."""
     data, model = config.data, config.model
-    data.source = "digits"  # digits (of scikit-learn) | idx (files as MNIST's)
-    data.folder = ""  # relative paths begin here
-    data.train_images = ""  # idx: a path, .gz too
-    data.train_labels = ""  # idx: a path, .gz too
-    data.test_images = ""  # idx: a path, or none
-    data.test_labels = ""  # idx: a path, or none
-    data.validation_size = 5000  # idx: images at the end of train that are held out
-    model.patch = 2  # pixels of a patch's side: a patch is what words are to text
     model.positions = "learned"
     model.norm = "pre"
     model.activation = "gelu"
@@ -128,8 +135,7 @@ def configure(config: ConfigDict) -> None:
     config.checkpoint.best = "accuracy"
     config.eval.samples = 0  # a picture cannot be shown in a log
     del data.max_length, data.pack_length
-    for key in ("decoder_layers", "max_positions", "tie"):
-        del model[key]
+    del model.decoder_layers, model.max_positions, model.tie
     del model.word_vectors, model.train_word_vectors, model.dropout_words
     del config.filter, config.decode, config.tokenizer
 
@@ -325,8 +331,8 @@ TASK = TaskDefinition(
     open=open_run,
     role="image_classifier",
     metrics=("accuracy", "f1"),
+    keys={"data": (PictureKeys,), "model": (PatchKeys,)},
     choices={
-        "data.source": ("digits", "idx"),
         "data.batching": ("buckets",),
         "model.positions": POSITIONS,
     },

@@ -21,14 +21,14 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import keys, losses, scores
-from transformer_jax.data import windows
+from transformer_jax import losses, scores
+from transformer_jax.data import sources, windows
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.generated import phrasebook
-from transformer_jax.data.sources import FORMS, GeneratedSource, Source
+from transformer_jax.data.sources import GeneratedSource, Source
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.windows import Windows
+from transformer_jax.data.windows import WindowKeys, Windows
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused
@@ -88,27 +88,11 @@ class Stream(Source):
         return Windows(lines, data.window, stride, self.whole_words, self.flat, context)
 
 
-def check_windows(config: ConfigDict) -> list[str]:
-    """List windows that cannot be cut."""
-    data, problems = config.data, []
-    for name, least in (("window", 2), ("stride", 0)):
-        if data[name] < least:
-            problems.append(f"data.{name} = {data[name]}: must be at least {least}")
-    context = config.eval.get("context", 0)
-    if not 0 <= context < max(data.window, 1):
-        problems.append(
-            f"eval.context = {context}: of the {data.window} characters of "
-            f"data.window, 0 to {data.window - 1} can be read only, not judged"
-        )
-    return problems
-
-
 def configure(config: ConfigDict) -> None:
-    """Add the keys of running text; there is no source to encode."""
-    windows.add_keys(config, "phrasebook")
+    """Remove what running text has no use for; there is no source to encode."""
+    windows.remove_keys(config)
     config.train.label_smoothing = 0.0
     config.eval.answers = 3
-    config.eval.update(keys.defaults(EvaluationKeys))
     config.decode.beams = 1
     config.decode.sample = True
     config.decode.max_length = 100
@@ -118,7 +102,12 @@ def configure(config: ConfigDict) -> None:
 
 def check(config: ConfigDict) -> list[str]:
     """List what cannot work in the lengths of windows and of texts to write."""
-    data, problems = config.data, check_windows(config)
+    data, context, problems = config.data, config.eval.context, []
+    if context >= data.window:
+        problems.append(
+            f"eval.context = {context}: of the {data.window} characters of "
+            f"data.window, 0 to {data.window - 1} can be read only, not judged"
+        )
     most = data.window - int(data.window * PROMPT)
     if 1 <= config.decode.max_length <= most:
         return problems
@@ -370,7 +359,11 @@ TASK = TaskDefinition(
     learn=learn_tokenizer,
     open=open_run,
     role="language_model",
-    choices={"data.source": ("phrasebook", *FORMS), "model.tie": ("all", "none")},
+    keys={
+        "data": (sources.declare(("text",), "phrasebook"), WindowKeys),
+        "eval": (EvaluationKeys,),
+    },
+    choices={"model.tie": ("all", "none")},
     ends=0,
     evaluation=EvaluationKeys,
 )

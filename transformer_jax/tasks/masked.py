@@ -7,6 +7,7 @@ mask, 10 % as some other token and 10 % as they are, because a text to be read l
 has no masks in it. A classifier can begin with what is learned here (`train.initial`).
 """
 
+import dataclasses
 import itertools
 import pathlib
 import random
@@ -21,22 +22,24 @@ from jaxtyping import Array, Float, Int, UInt32
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.data import windows
+from transformer_jax.data import sources, windows
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.generated import opinions
-from transformer_jax.data.sources import FORMS, GeneratedSource
+from transformer_jax.data.sources import GeneratedSource
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import SPACE, SPECIAL, Tokenizer
+from transformer_jax.data.windows import WindowKeys
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, EOS, UNK
+from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.layers import mix
 from transformer_jax.sharding import Params
-from transformer_jax.tasks.language import PHRASES, Stream, check_windows
+from transformer_jax.tasks.language import PHRASES, Stream
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import Scoring
 from transformer_jax.tasks.parts.text import (
@@ -56,21 +59,25 @@ PERCENT = 15  # of a text's tokens are predicted
 SHOWN_AS_MASK, SHOWN_AS_OTHER = 0.8, 0.1  # shares of those; the rest are not hidden
 
 
+@dataclasses.dataclass(frozen=True)
+class GuessKeys:
+    """Say what is guessed: keys of `config.eval`."""
+
+    guesses: int = key(5, "Of each mask, in jsonl.", least=1)
+
+
 def configure(config: ConfigDict) -> None:
-    """Add the keys of running text; nothing is decoded step by step."""
-    windows.add_keys(config, "phrasebook")
+    """Remove what running text has no use for; nothing is decoded step by step."""
+    windows.remove_keys(config)
     config.tokenizer.user_symbols = (MASK,)
     config.train.label_smoothing = 0.0
-    config.eval.guesses = 5  # of each mask, in jsonl
     del config.data.pack_length, config.decode, config.model.decoder_layers
     del config.model.dropout_words  # hiding words is what the task does
 
 
 def check(config: ConfigDict) -> list[str]:
     """List what cannot work in the keys of windows and masks."""
-    problems = check_windows(config)
-    if config.eval.guesses < 1:
-        problems.append(f"eval.guesses = {config.eval.guesses}: at least 1")
+    problems = []
     if MASK not in config.tokenizer.user_symbols:
         problems.append(
             f"tokenizer.user_symbols = {config.tokenizer.user_symbols}: {MASK} "
@@ -387,8 +394,11 @@ TASK = TaskDefinition(
     open=open_run,
     role="masked_language_model",
     metrics=("filled",),
+    keys={
+        "data": (sources.declare(("text",), "phrasebook", "opinions"), WindowKeys),
+        "eval": (GuessKeys,),
+    },
     choices={
-        "data.source": ("phrasebook", "opinions", *FORMS),
         "data.batching": ("buckets",),
         "model.tie": ("all",),
         "tokenizer.kind": ("unigram", "bpe", "word", "file"),  # that have words

@@ -19,16 +19,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax import decoding
-from transformer_jax.data import trees
+from transformer_jax.data import sources, trees
 from transformer_jax.data.generated import treebank
 from transformer_jax.data.records import Reading
-from transformer_jax.data.sources import (
-    FIELDS,
-    FORMS,
-    GeneratedSource,
-    Source,
-    add_keys,
-)
+from transformer_jax.data.sources import FIELDS, GeneratedSource, Source
 from transformer_jax.data.tokenizer import SPACE, Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.decoding.constraints import ROOT, TreeConstraint
@@ -72,10 +66,19 @@ class Options(decoding.Options):
         return problems
 
 
+@dataclasses.dataclass(frozen=True)
+class TreeKeys:
+    """Write trees: keys of `config.data`."""
+
+    leaves: str = key(
+        "XX",
+        "What a word is in the trees that are learned: a symbol, or itself.",
+        choices=(trees.WORD, "words"),
+    )
+
+
 def configure(config: ConfigDict) -> None:
-    """Add the keys of treebanks."""
-    add_keys(config.data, "treebank", FIELDS)
-    config.data.leaves = "XX"  # what a word is in the trees that are learned | words
+    """Give brackets a vocabulary of their own."""
     config.tokenizer.shared = False
     config.model.tie = "decoder"
     config.checkpoint.best = "f1"
@@ -298,10 +301,7 @@ TASK = TaskDefinition(
     learn=learn,
     open=open_run,
     metrics=("f1", "exact", "well_formed"),
-    choices={
-        "data.source": ("treebank", "trees", *FORMS),
-        "data.leaves": ("XX", "words"),
-    },
+    keys={"data": (sources.declare(FIELDS, "treebank", "trees"), TreeKeys)},
     options=Options,
     pairs=Pairs(words_apart=True),
 )

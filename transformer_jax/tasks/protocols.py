@@ -249,14 +249,16 @@ class Pairs:
 class TaskDefinition:
     """A task before it is opened: its keys, its data, and what it learns from them."""
 
-    configure: Callable[[ConfigDict], None]  # adds and removes keys of a base config
+    configure: Callable[[ConfigDict], None]  # sets and removes keys of a base config
     source: Callable[[ConfigDict], DataSource]  # where examples come from
-    learn: Callable[
-        [ConfigDict, DataSource, pathlib.Path, Say], None
-    ]  # writes the tokenizer
+    # Writes the tokenizer, and what else is learned from the data.
+    learn: Callable[[ConfigDict, DataSource, pathlib.Path, Say], None]
     open: Callable[[ConfigDict, pathlib.Path], Task]  # with what was learned
     role: str = "seq2seq"  # of the module that it needs, see models/registry.py
     metrics: tuple[str, ...] = ()  # of which more is better
+    # Dataclasses of the keys that it adds, by section; of keys that others declare,
+    # the choices that it leaves, by dotted name.
+    keys: Mapping[str, Sequence[type]] = dataclasses.field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     ends: int = 1  # pieces that an example has beside those of its text
     options: type[Options] = Options  # of `config.decode`

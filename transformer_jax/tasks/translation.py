@@ -5,6 +5,7 @@ trained by teacher forcing, a search that writes. Its own are the BLEU of the re
 and lines that are split where sentences end.
 """
 
+import dataclasses
 import itertools
 import pathlib
 import re
@@ -13,9 +14,11 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from transformer_jax import scores
-from transformer_jax.data.sources import FIELDS, FORMS, PHRASEBOOK, Source, add_keys
+from transformer_jax.data import sources
+from transformer_jax.data.sources import FIELDS, PHRASEBOOK, Source
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Reply
+from transformer_jax.keys import key
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import (
     PairData,
@@ -30,10 +33,15 @@ from transformer_jax.tasks.protocols import Pairs, Record, Task, TaskDefinition
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
 
 
+@dataclasses.dataclass(frozen=True)
+class LanguageKeys:
+    """Name the languages: keys of `config.data`."""
+
+    target_language: str = key("", "Such as de: whose tokens some scores are of.")
+
+
 def configure(config: ConfigDict) -> None:
-    """Add the keys of parallel text."""
-    add_keys(config.data, PHRASEBOOK.name, FIELDS)
-    config.data.target_language = ""  # such as de: whose tokens some scores are of
+    """Set what a good translation is measured by."""
     config.checkpoint.best = "bleu"
 
 
@@ -97,6 +105,6 @@ TASK = TaskDefinition(
     learn=learn_tokenizers,
     open=open_run,
     metrics=("bleu", "chrf"),
-    choices={"data.source": (PHRASEBOOK.name, *FORMS)},
+    keys={"data": (sources.declare(FIELDS, PHRASEBOOK.name), LanguageKeys)},
     pairs=Pairs(),
 )
