@@ -57,8 +57,8 @@ def test_every_flag_that_a_document_gives_to_a_module_exists(path, known_flags):
         assert given - {"helpfull"} <= known_flags.get(name, set()), name
 
 
-# Of absl, pip, Sphinx, JAX's and Jupyter's commands.
-FOREIGN = {"help", "helpfull", "keep-going", "output"}
+# Of absl, pip, Sphinx, pytest, pyright, JAX's and Jupyter's commands.
+FOREIGN = {"help", "helpfull", "keep-going", "output", "cov", "pythonpath"}
 
 
 @pytest.fixture(scope="module")

@@ -251,7 +251,7 @@ class TaskDefinition:
 
     configure: Callable[[ConfigDict], None]  # sets and removes keys of a base config
     source: Callable[[ConfigDict], DataSource]  # where examples come from
-    # Writes the tokenizer, and what else is learned from the data.
+    # Writes the tokenizer, and what else is learned of the data, into a folder.
     learn: Callable[[ConfigDict, DataSource, pathlib.Path, Say], None]
     open: Callable[[ConfigDict, pathlib.Path], Task]  # with what was learned
     role: str = "seq2seq"  # of the module that it needs, see models/registry.py
