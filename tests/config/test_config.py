@@ -362,6 +362,10 @@ def test_a_missing_config_file_names_the_nearest_shipped_one():
         ({"mesh.data": "0"}, ("at least 1",)),
         ({"train.steps": "0"}, ("train.steps", "at least 1")),
         ({"model.norm": "pst"}, ("post",)),
+        ({"data.train_weights": "1,inf"}, ("data.train_weights", "positive numbers")),
+        ({"data.train_weights": "1,nan"}, ("data.train_weights", "positive numbers")),
+        ({"seed": str(2**32)}, (f"seed = {2**32}", f"at most {2**32 - 1}")),
+        ({"optim.decay_share": "0"}, ("optim.decay_share = 0.0", "more than 0")),
         (
             {"tokenizer.kind": "byte", "tokenizer.lowercase": "true"},
             ("tokenizer.lowercase", "'byte'", "leave it False"),

@@ -196,8 +196,9 @@ def test_another_context_is_evaluated_with_of_a_language_model_only(run):
     other = config.load("quickstart")
     train_windows = opened.records("train")
     assert "before" not in train_windows[1] and train_windows.context == 0
-    with pytest.raises(UserError, match="--context = 32: .* 0 to 31"):
-        evaluate.change_evaluation(opened.config, {"context": 32})
+    for outside in (32, -1):
+        with pytest.raises(UserError, match=f"--context = {outside}: .* 0 to 31"):
+            evaluate.change_evaluation(opened.config, {"context": outside})
     with pytest.raises(UserError, match="--context is for .* language, .* translation"):
         evaluate.change_evaluation(other, {"context": 8})
 

@@ -103,7 +103,7 @@ def configure(config: ConfigDict) -> None:
 def check(config: ConfigDict) -> list[str]:
     """List what cannot work in the lengths of windows and of texts to write."""
     data, context, problems = config.data, config.eval.context, []
-    if context >= data.window:
+    if not 0 <= context < data.window:  # also asked by `evaluate --context`
         problems.append(
             f"eval.context = {context}: of the {data.window} characters of "
             f"data.window, 0 to {data.window - 1} can be read only, not judged"
