@@ -7,7 +7,8 @@ import sys
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
 
-import floor_plan  # noqa: E402  (a script beside the documents)
+import api_reference  # noqa: E402  (scripts beside the documents)
+import floor_plan  # noqa: E402
 
 # A heavy package is imported where it is used, so that the others need not have it.
 HEAVY = {
@@ -76,3 +77,8 @@ def test_imports_inside_functions_are_of_heavy_packages_only():
 def test_the_drawing_in_the_documents_is_that_of_the_imports():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert floor_plan.draw() in text, "run python docs/floor_plan.py --write"
+
+
+def test_the_api_reference_has_every_module():
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert api_reference.page() == text, "run python docs/api_reference.py --write"
