@@ -27,9 +27,9 @@ ROOMS = {
 }
 HEAD = """# API reference
 
-All modules of the package, from their docstrings. Shapes are written in the axis letters of
-`transformer_jax.models.attention`. This page is made by `python docs/api_reference.py
---write`.
+All modules of the package, from their docstrings. Shapes are written in the axis
+letters of `transformer_jax.models.attention`. `python docs/api_reference.py --write`
+makes this page.
 """
 LEFT_OUT = "data/generated/"  # grammars and word lists
 
