@@ -9,12 +9,15 @@ one is relied on. Ends stay; nothing is scaled, as nothing becomes 0.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer_jax import sharding
 from transformer_jax.ids import EOS, UNK
 from transformer_jax.keys import derived
 from transformer_jax.models.attention import MASKED
@@ -74,14 +77,46 @@ class TokenEmbedding(nn.Module):
             key = self.make_rng("dropout")
             keep = keep_mask(key, 1.0 - self.dropout, tokens.shape)
             tokens = jnp.where(keep | (tokens <= EOS), tokens, UNK)
-        vectors = jnp.take(self.embedding, tokens, axis=0)
+        vectors = jnp.take(self._rows(), tokens, axis=0)
         return (vectors * self.d_model**0.5).astype(self.dtype)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Score every token by its product with the table's rows."""
-        table = self.embedding.astype(self.dtype)
-        scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
+        if sharding.on_one_device():
+            table = self.embedding.astype(self.dtype)
+            scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
+        else:
+            scores = sharding.constrain_logits(_score(x, self._rows(), self.dtype))
         return mask_padding_rows(scores, self.vocab_size)
+
+    def _rows(self) -> Float[Array, "V D"]:
+        """Return the table, gathered where it is split."""
+        if sharding.on_one_device():
+            return self.embedding
+        return sharding.gather(self.embedding, self.d_model, self.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _score(x, table, dtype):
+    """Multiply vectors by a table's rows; the table's gradient is not rounded."""
+    return dot_rows(x, table.astype(dtype).T, preferred_element_type=jnp.float32)
+
+
+def _score_forward(x, table, dtype):
+    return _score(x, table, dtype), (x, table)
+
+
+def _score_backward(dtype, kept, slope):
+    x, table = kept
+    back = dot_rows(slope, table.astype(dtype), preferred_element_type=jnp.float32)
+    every = tuple(range(x.ndim - 1))
+    own = jax.lax.dot_general(
+        slope, x, ((every, every), ((), ())), preferred_element_type=jnp.float32
+    )
+    return back.astype(x.dtype), own.astype(table.dtype)
+
+
+_score.defvjp(_score_forward, _score_backward)
 
 
 class EmbeddingTables(nn.Module):
@@ -132,7 +167,8 @@ def project(
     projection: nn.Dense, x: Float[Array, "R T D"], vocab_size: int
 ) -> Float[Array, "R T V"]:
     """Compute the logits by an output layer that is no table of embeddings."""
-    return mask_padding_rows(projection(x).astype(jnp.float32), vocab_size)
+    logits = sharding.constrain_logits(projection(x).astype(jnp.float32))
+    return mask_padding_rows(logits, vocab_size)
 
 
 def mask_padding_rows(
