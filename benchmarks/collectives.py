@@ -230,8 +230,9 @@ def least_bytes(
 
     - Each parameter is gathered over fsdp once, in the type of the computation: it is
       kept for the backward pass, but for those of layers that are computed again.
-    - Each gradient is reduced once in float32: scattered over fsdp where the parameter
-      is, and the parts added up over data (and over sequence).
+    - Each gradient is reduced once: scattered over fsdp where the parameter is, and the
+      parts added up over data (and over sequence); a table's in float32, all others in
+      the type of the computation.
     - Over tensor, what a pair of matrices makes of a batch's tokens is added up once
       forward, and its gradient once backward; and so are looked-up vectors, and the
       gradients of what the logits and a cross-attention's keys and values are made of.
@@ -249,17 +250,17 @@ def least_bytes(
     for path, leaf in leaves_of(params).items():
         axes = {axis for part in leaf.sharding.spec for axis in _names(part)}
         size = leaf.size / (tensor if "tensor" in axes else 1)
-        copies = replicas
+        copies, exact = replicas, 4 if path.endswith("embedding") else width
         if "fsdp" in axes:
             gathered = size * width * (fsdp - 1) / fsdp
             least["parameters gathered"] += gathered
             if config.model.remat and "layer_" in path:
                 least["gathered again for the backward pass"] += gathered
-            least["gradients reduced"] += 4 * size * (fsdp - 1) / fsdp
+            least["gradients reduced"] += exact * size * (fsdp - 1) / fsdp
             size /= fsdp
         else:
             copies *= fsdp
-        least["gradients reduced"] += 2 * 4 * size * (copies - 1) / copies
+        least["gradients reduced"] += 2 * exact * size * (copies - 1) / copies
         if re.search(r"(out|outer)/kernel$", path):
             least["activations over tensor"] += 2 * added
         if re.search(r"embedding$", path):  # looked up; and multiplied for the logits
@@ -334,6 +335,9 @@ def _split_tuple(shape: str) -> list[str]:
 
 
 def _group_size(line: str, devices: int) -> int:
+    if found := re.search(r"replica_groups=mesh\[(.*?)\].*?\{('axis[^}]*)\}", line):
+        sizes = dict(re.findall(r"('\w+')=(\d+)", found[1]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'\w+'", found[2]))
     if found := re.search(r"replica_groups=\[(\d+),(\d+)\]", line):
         return int(found[2])
     if found := re.search(r"replica_groups=\{\{([\d,]+)\}", line):

@@ -178,28 +178,18 @@ def constrain_logits(x: Any) -> Any:
     return _constrain(x, PartitionSpec(*[free] * (x.ndim - 1), "tensor"))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def gather(table: Any, width: int, dtype: Any) -> Any:
     """Gather a table [V, D = width], or [D, V], over all devices but those of `tensor`.
 
-    It is rounded to `dtype` and travels as that, and its gradient in float32: sums of
-    many small gradients need more digits than the computation.
+    It travels in `dtype`. Of a gradient, it adds up what the devices have found.
     """
-    gathered = _constrain(table.astype(dtype), _gathered_spec(table, width))
-    if dtype != table.dtype:  # or XLA drops the rounding, and gathers more bytes
-        gathered = jax.lax.optimization_barrier(gathered).astype(table.dtype)
-    return gathered
-
-
-gather.defvjp(
-    lambda table, width, dtype: (gather(table, width, dtype), None),
-    lambda width, _, __, slope: (_constrain(slope, _gathered_spec(slope, width)),),
-)
-
-
-def _gathered_spec(table: Any, width: int) -> PartitionSpec:
     by_rows = table.shape[-1] == width
-    return PartitionSpec("tensor", None) if by_rows else PartitionSpec(None, "tensor")
+    spec = PartitionSpec("tensor", None) if by_rows else PartitionSpec(None, "tensor")
+    gathered = _constrain(table.astype(dtype), spec)
+    if dtype == table.dtype:
+        return gathered
+    # Without the barrier, XLA drops the rounding, and gathers twice the bytes.
+    return jax.lax.optimization_barrier(gathered)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -209,7 +199,7 @@ def copy_to_shards(table: Any, width: int, dtype: Any) -> Any:
     The gradient of a copy stays on its device until it is added to the others: once.
     """
     if table.ndim == 2:
-        table = gather(table, width, dtype)
+        table = gather(table, width, dtype).astype(table.dtype)
     copies = jnp.broadcast_to(table, (math.prod(_shards()), *table.shape))
     free = [PartitionSpec.UNCONSTRAINED] * table.ndim
     return _constrain(copies, PartitionSpec(SHARDS, *free))
