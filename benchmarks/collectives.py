@@ -15,7 +15,6 @@ import math
 import os
 import re
 import sys
-import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -201,9 +200,16 @@ def make_task(config: Any, vocab: int) -> tuple[Any, dict[str, Any]]:
     import numpy as np
 
     from transformer_jax.data.store import Ragged
+    from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.tasks import language, translation
 
-    stub = types.SimpleNamespace(vocab_size=vocab, fingerprint="", lowercase=False)
+    class Stub(Tokenizer):
+        vocab_size, fingerprint, lowercase = vocab, "", False
+
+        def __init__(self):
+            pass
+
+    stub = Stub()
     nothing = Ragged(np.zeros(0, np.uint16), np.zeros(0, np.int64))
     if config.task == "translation":
         task = translation.compose(config, stub, stub)
@@ -224,7 +230,7 @@ def leaves_of(params: Any) -> dict[str, Any]:
 
 
 def least_bytes(
-    config: Any, params: Any, mesh: Any, rows: int, length: int
+    config: Any, params: Any, mesh: Any, rows: int, length: int, plain: bool = False
 ) -> dict[str, float]:
     """Return the bytes that a device must send in a step, by what they are.
 
@@ -237,6 +243,10 @@ def least_bytes(
       forward, and its gradient once backward; and so are looked-up vectors, and the
       gradients of what the logits and a cross-attention's keys and values are made of.
     What the axis `sequence` adds to attention is not in it.
+
+    With `plain`, return what a compiler sends that reduces every product by itself and
+    scatters nothing, as the CPU's: a gradient is reduced whole over fsdp, a table's
+    once for each use, and that of an attention's input once for each of its three maps.
     """
     sizes, width = mesh.shape, 2 if config.model.dtype == "bfloat16" else 4
     fsdp, tensor = sizes["fsdp"], sizes["tensor"]
@@ -247,28 +257,39 @@ def least_bytes(
     )  # fmt: skip
     tokens = rows * length / (sizes["data"] * fsdp * sizes["sequence"])
     added = 2 * (tensor - 1) / tensor * tokens * config.model.d_model * width
+    pairs, tied = config.task == "translation", config.model.tie == "all"
     for path, leaf in leaves_of(params).items():
         axes = {axis for part in leaf.sharding.spec for axis in _names(part)}
         size = leaf.size / (tensor if "tensor" in axes else 1)
-        copies, exact = replicas, 4 if path.endswith("embedding") else width
-        if "fsdp" in axes:
-            gathered = size * width * (fsdp - 1) / fsdp
-            least["parameters gathered"] += gathered
-            if config.model.remat and "layer_" in path:
-                least["gathered again for the backward pass"] += gathered
-            least["gradients reduced"] += exact * size * (fsdp - 1) / fsdp
-            size /= fsdp
+        table, split = path.endswith("embedding"), fsdp if "fsdp" in axes else 1
+        exact = 4 if table else width
+        gathered = size * width * (split - 1) / split
+        least["parameters gathered"] += gathered
+        if config.model.remat and "layer_" in path:
+            least["gathered again for the backward pass"] += gathered
+        copies, uses = replicas * fsdp // split, 2 + (pairs and tied)
+        if plain and table:
+            reduced = uses * _all_reduced(size, replicas * fsdp)
+        elif plain:
+            reduced = _all_reduced(size, split) + _all_reduced(size / split, copies)
         else:
-            copies *= fsdp
-        least["gradients reduced"] += 2 * exact * size * (copies - 1) / copies
-        if re.search(r"(out|outer)/kernel$", path):
-            least["activations over tensor"] += 2 * added
-        if re.search(r"embedding$", path):  # looked up; and multiplied for the logits
-            twice = config.task == "translation" and config.model.tie == "all"
-            least["activations over tensor"] += (2 + twice) * added
-        if path.endswith("decoder/layer_0/cross_attention/key/kernel"):
-            least["activations over tensor"] += added
+            reduced = size * (split - 1) / split + _all_reduced(size / split, copies)
+        least["gradients reduced"] += exact * reduced
+        if table:
+            times = uses
+        elif re.search(r"(out|outer)/kernel$", path):
+            times = 2 + 2 * (plain and "self_attention" in path)
+        else:  # of a source: its layers' keys' and values' gradients are one sum
+            first = path.endswith("decoder/layer_0/cross_attention/key/kernel")
+            every = re.search(r"cross_attention/(key|value)/kernel$", path) is not None
+            times = every if plain else first
+        least["activations over tensor"] += times * added
     return least
+
+
+def _all_reduced(size: float, devices: int) -> float:
+    """Return what each device sends to add up so many numbers, on a ring."""
+    return 2 * size * (devices - 1) / devices
 
 
 def _names(part: Any) -> tuple[str, ...]:
@@ -314,6 +335,12 @@ def read_collectives(text: str, devices: int) -> list[Collective]:
                 (dtype, tuple(int(n) for n in sizes.split(",") if n))
                 for dtype, sizes in SHAPE.findall(result)
             )
+            if kind == "all-reduce" and inside.startswith("all-reduce-scatter"):
+                kind = "reduce-scatter"  # a TPU's: whole, but a part of it is kept
+                shapes = tuple(
+                    (dtype, (-(-math.prod(shape) // _group_size(line, devices)),))
+                    for dtype, shape in shapes
+                )
             name = re.search(r'op_name="([^"]*)"', line)
             group = _group_size(line, devices)
             found.append(

@@ -139,6 +139,20 @@ def abstract(tree: Any, mesh: Mesh) -> Any:
     )
 
 
+def unsplit_fsdp(params: Any, mesh: Mesh) -> Any:
+    """Gather parameters over `fsdp`, for a search that reads all of them each step."""
+    if mesh.shape["fsdp"] == 1:
+        return params
+
+    def place(path, leaf):
+        spec = spec_of(path_name(path), leaf)
+        parts = ((part,) if isinstance(part, str) else part or () for part in spec)
+        kept = (tuple(axis for axis in part if axis != "fsdp") for part in parts)
+        return NamedSharding(mesh, PartitionSpec(*kept))
+
+    return jax.device_put(params, jax.tree_util.tree_map_with_path(place, params))
+
+
 def add_rules(rules: tuple[Rule, ...]) -> None:
     """Extend the table by the rules of a model whose parameters have other names."""
     global RULES
