@@ -167,7 +167,7 @@ def test_logits_made_in_parts_change_no_sum_and_no_gradient(
     head, at_once, parts, factor, monkeypatch
 ):
     """The blocked form with a gradient of its own equals the plain one."""
-    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": at_once})
+    monkeypatch.setattr(losses, "LOGITS_BYTES", {"cpu": 4 * at_once})
 
     def found(sums_of):
         def loss(*asked):
@@ -195,12 +195,12 @@ def test_no_more_logits_are_made_at_once_than_are_good(head, monkeypatch):
         return max(math.prod(map(int, size.split(","))) for size in arrays)
 
     assert most(1) == ROWS_OF * LENGTH
-    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": 70})
+    monkeypatch.setattr(losses, "LOGITS_BYTES", {"cpu": 280})
     assert most(3) == 2 * LENGTH
 
 
 def test_a_gradient_in_parts_has_the_type_of_what_it_is_of(head, monkeypatch):
-    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": 70})
+    monkeypatch.setattr(losses, "LOGITS_BYTES", {"cpu": 280})
     params = head[0] | {"hidden": head[0]["hidden"].astype(jnp.bfloat16)}
     slopes = jax.grad(lambda params: in_parts(3, params, *head[1:]).loss)(params)
     assert {n: s.dtype for n, s in slopes.items()} == {

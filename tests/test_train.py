@@ -408,7 +408,7 @@ def test_any_mesh_gives_the_loss_curve_of_one_device(
     mesh, curve, tmp_path, monkeypatch
 ):
     alone, _ = curve(sharding.local_mesh(), tmp_path)
-    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": 1000})  # made in parts
+    monkeypatch.setattr(losses, "LOGITS_BYTES", {"cpu": 4000})  # made in parts
     sizes = dict(zip(sharding.AXES, mesh, strict=True))
     together, params = curve(sharding.make_mesh(sizes), tmp_path)
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-4)
@@ -459,7 +459,7 @@ def test_micro_batches_add_up_to_the_batch(tiny, tmp_path, one_device, monkeypat
     one, four = whole(params, batch), compiled(4)(params, batch)
     rows, length = batch["target"].shape
     logits = f"f32[{rows * length},{len(params['embedding']['embedding'])}]"
-    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", {"cpu": 3000})
+    monkeypatch.setattr(losses, "LOGITS_BYTES", {"cpu": 12000})
     assert logits in whole.as_text() and logits not in compiled(1).as_text()
     sixteen = compiled(4)(params, batch)
     assert one[1].weight == four[1].weight == sixteen[1].weight == counts.sum()

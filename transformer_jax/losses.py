@@ -22,10 +22,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
 
-# Logits that a device holds at a time. A CPU is faster if they stay in its caches;
-# elsewhere memory is the limit: 2²⁸ of float32 are a GiB.
-LOGITS_AT_ONCE = {"cpu": 2**22}
-LOGITS_AT_ONCE_ELSEWHERE = 2**28
+# Bytes of float32 logits that a device makes at a time; their gradient takes as much
+# again. A CPU is faster if they stay in its caches; elsewhere memory is the limit.
+LOGITS_BYTES = {"cpu": 2**24, "gpu": 2**29, "tpu": 2**28}
 
 
 class Sums(flax.struct.PyTreeNode):
@@ -60,14 +59,22 @@ def cross_entropy(
     vocab_size: int,
 ) -> Sums:
     """Sum the label-smoothed cross-entropy; columns past `vocab_size` get no mass."""
-    real = logits[..., :vocab_size]
+    if sharding.on_one_device():
+        real = logits[..., :vocab_size]
+        total = real.sum(-1)
+        truth = jnp.take_along_axis(real, targets[..., None], axis=-1)[..., 0]
+    else:  # columns are on several devices: neither slice nor look up, which moves them
+        column = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+        known = column < vocab_size
+        real = jnp.where(known, logits, -jnp.inf)
+        total = jnp.where(known, logits, 0).sum(-1)
+        truth = jnp.where(column == targets[..., None], logits, 0).sum(-1)
     log_z = jax.nn.logsumexp(real, axis=-1)
-    truth = jnp.take_along_axis(real, targets[..., None], axis=-1)[..., 0]
     nll = log_z - truth
     loss = nll
     if smoothing:
         share = smoothing / (vocab_size - 1)
-        others = vocab_size * log_z - real.sum(-1) - nll
+        others = vocab_size * log_z - total - nll
         loss = (1 - smoothing) * nll + share * others - _entropy(smoothing, share)
     right = truth >= real.max(-1)  # as argmax, but for exact ties, and much cheaper
     return Sums(
@@ -96,13 +103,22 @@ def cross_entropy_of(
     if parts == 1:
         logits = logits_of(hidden)
         return cross_entropy(logits, targets, weights, smoothing, vocab_size)
-    split = [split_rows(x, parts) for x in (hidden, targets, weights)]
-    logits_of, tables = jax.closure_convert(logits_of, split[0][0])
+    split, part = [split_rows(x, parts) for x in (hidden, targets, weights)], 0
+    shared = sharding.splits_evenly(*split[1].shape[1:])
+    if shared:
+        split, part = [sharding.split_shards(x, first=1) for x in split], (0, 0)
+    logits_of, tables = jax.closure_convert(logits_of, split[0][part])
 
     def sums(tables, hidden, targets, weights):
         logits = logits_of(hidden, *tables)
         return cross_entropy(logits, targets, weights, smoothing, vocab_size)
 
+    if shared:
+        # Each device has a copy of the tables for all parts, and adds their gradients
+        # up in a copy of its own: they are gathered once, and reduced once.
+        width = hidden.shape[-1]
+        tables = [sharding.copy_to_shards(t, width, hidden.dtype) for t in tables]
+        sums = sharding.sum_over_shards(sums)
     return _sum_parts(sums, tables, *split)
 
 
@@ -143,11 +159,11 @@ _sum_parts.defvjp(_sum_parts_forward, _sum_parts_backward)
 
 
 def _count_parts(rows: int, length: int, vocab_size: int) -> int:
-    """Return the fewest equal parts of a device's rows that keep to LOGITS_AT_ONCE."""
+    """Return the fewest equal parts of a device's rows that keep to LOGITS_BYTES."""
     shards, devices = sharding.row_shards()
-    limit = LOGITS_AT_ONCE.get(jax.default_backend(), LOGITS_AT_ONCE_ELSEWHERE)
     own = max(rows // shards, 1)
-    wanted = min(rows * length * vocab_size / (limit * devices), own)
+    size = 4 * rows * length * vocab_size / devices
+    wanted = min(size / LOGITS_BYTES[sharding.platform()], own)
     return next(n for n in range(1, own + 1) if own % n == 0 and n >= wanted)
 
 

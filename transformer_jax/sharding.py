@@ -6,13 +6,15 @@ The trap: linen needs Auto axes, while `jax.make_mesh` now makes Explicit ones.
 """
 
 import dataclasses
+import functools
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -25,6 +27,7 @@ Params = Mapping[str, Any]  # a tree of arrays, or of their shapes, by name
 AXES = ("data", "fsdp", "tensor", "sequence")
 PLATFORMS = ("any", "cpu", "gpu", "tpu")
 ROWS = ("data", "fsdp")  # what the rows of a batch are split over
+SHARDS = (*ROWS, "sequence")  # and its positions
 
 # (pattern searched in a parameter's path, how its axes are split); the first match
 # wins. Optimizer state takes the specs of its parameters. Tensor parallelism splits
@@ -174,6 +177,20 @@ def abstract(tree: Any, mesh: Mesh) -> Any:
     )
 
 
+def unsplit_fsdp(params: Any, mesh: Mesh) -> Any:
+    """Gather parameters over `fsdp`, for a search that reads all of them each step."""
+    if mesh.shape["fsdp"] == 1:
+        return params
+
+    def place(path, leaf):
+        spec = spec_of(path_name(path), leaf)
+        parts = ((part,) if isinstance(part, str) else part or () for part in spec)
+        kept = (tuple(axis for axis in part if axis != "fsdp") for part in parts)
+        return NamedSharding(mesh, PartitionSpec(*kept))
+
+    return jax.device_put(params, jax.tree_util.tree_map_with_path(place, params))
+
+
 def add_rules(rules: tuple[Rule, ...]) -> None:
     """Extend the table by the rules of a model whose parameters have other names."""
     global RULES
@@ -201,10 +218,103 @@ def path_name(path: tuple) -> str:
 
 def constrain(x: Any) -> Any:
     """Keep the residual stream [B, T, D] split by rows and sequence, if on a mesh."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
+    return _constrain(x, PartitionSpec(ROWS, "sequence", None))
+
+
+def constrain_logits(x: Any) -> Any:
+    """Keep logits [B, T, V] where their rows are, and split them by columns.
+
+    So no logit moves: the normaliser of a row is added up over `tensor` instead.
+    """
+    free = PartitionSpec.UNCONSTRAINED
+    return _constrain(x, PartitionSpec(*[free] * (x.ndim - 1), "tensor"))
+
+
+def gather(table: Any, width: int, dtype: Any) -> Any:
+    """Gather a table [V, D = width], or [D, V], over all devices but those of `tensor`.
+
+    It travels in `dtype`. Of a gradient, it adds up what the devices have found.
+    """
+    by_rows = table.shape[-1] == width
+    spec = PartitionSpec("tensor", None) if by_rows else PartitionSpec(None, "tensor")
+    gathered = _constrain(table.astype(dtype), spec)
+    if dtype == table.dtype:
+        return gathered
+    # Without the barrier, XLA drops the rounding, and gathers twice the bytes.
+    return jax.lax.optimization_barrier(gathered)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def copy_to_shards(table: Any, width: int, dtype: Any) -> Any:
+    """Gather a parameter, and copy it to each shard of rows and positions: [shards, …].
+
+    The gradient of a copy stays on its device until it is added to the others: once.
+    """
+    if table.ndim == 2:
+        table = gather(table, width, dtype).astype(table.dtype)
+    copies = jnp.broadcast_to(table, (math.prod(_shards()), *table.shape))
+    free = [PartitionSpec.UNCONSTRAINED] * table.ndim
+    return _constrain(copies, PartitionSpec(SHARDS, *free))
+
+
+copy_to_shards.defvjp(
+    lambda table, width, dtype: (copy_to_shards(table, width, dtype), None),
+    lambda width, _, __, slopes: (slopes.sum(0),),
+)
+
+
+def split_shards(x: Any, first: int) -> Any:
+    """Split rows, the axis `first`, and positions, the next, over an axis of shards.
+
+    […, B, T, …] becomes […, shards, B / row shards, T / position shards, …]: each
+    device has one shard, and nothing is moved.
+    """
+    rows, positions = _shards()
+    lead, (b, t), rest = x.shape[:first], x.shape[first:][:2], x.shape[first + 2 :]
+    x = x.reshape(*lead, rows, b // rows, positions, t // positions, *rest)
+    x = jnp.moveaxis(x, first + 2, first + 1)
+    return x.reshape(*lead, rows * positions, b // rows, t // positions, *rest)
+
+
+def sum_over_shards(function: Callable) -> Callable:
+    """Apply a function to what each shard has, and add up what it returns."""
+    mapped = jax.vmap(function, spmd_axis_name=SHARDS)
+    return lambda *shards: jax.tree.map(lambda x: x.sum(0), mapped(*shards))
+
+
+def splits_evenly(rows: int, positions: int) -> bool:
+    """Return whether there are several shards, and so many rows and positions in each.
+
+    Positions may not: those that a masked model predicts.
+    """
+    if on_one_device():
+        return False
+    by_rows, by_positions = _shards()
+    return not rows % by_rows and not positions % by_positions
+
+
+def _shards() -> tuple[int, int]:
+    """Return how many devices rows and positions are split over."""
+    sizes = jax.sharding.get_abstract_mesh().shape
+    return math.prod(sizes[axis] for axis in ROWS), sizes["sequence"]
+
+
+def _constrain(x: Any, spec: PartitionSpec) -> Any:
+    if on_one_device():
         return x
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS, "sequence", None))
+    return jax.lax.with_sharding_constraint(x, spec)
+
+
+def on_one_device() -> bool:
+    """Return whether nothing is split, so that the plain form of a step will do."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.empty or mesh.size == 1
+
+
+def platform() -> str:
+    """Return the hardware that a step is compiled for: cpu, gpu or tpu."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device.platform if device else jax.default_backend()
 
 
 def row_shards() -> tuple[int, int]:

@@ -348,6 +348,15 @@ def test_a_missing_config_file_names_the_nearest_shipped_one():
             {"mesh.data": "8", "eval.batch_rows": "12"},
             ("eval.batch_rows 12", "8 devices", "16"),
         ),
+        # Everything that 256 devices need is said at once: max_length is 64.
+        (
+            {"mesh.data": "16", "mesh.fsdp": "16"},
+            (
+                "data.row_multiple to 256",
+                "data.batch_tokens to 16640",
+                "eval.batch_rows to 256",
+            ),
+        ),
         ({"checkpoint.every": "0"}, ("checkpoint.every = 0",)),
         ({"train.accumulation": "0"}, ("train.accumulation = 0",)),
         ({"task": "language"}, ("language", "transformer", "base(task=…")),

@@ -87,6 +87,7 @@ class Engine:
         if self.mesh.size == 1:
             yield from self._search_by_threads(params, requests, options)
             return
+        params = sharding.unsplit_fsdp(params, self.mesh)
         with jax.set_mesh(self.mesh):
             for batch in self._batches(requests, options):  # in one order everywhere
                 yield from self._search(params, requests, options, *batch)

@@ -9,12 +9,15 @@ one is relied on. Ends stay; nothing is scaled, as nothing becomes 0.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer_jax import sharding
 from transformer_jax.ids import EOS, UNK
 from transformer_jax.keys import derived
 from transformer_jax.models.attention import MASKED
@@ -74,13 +77,18 @@ class TokenEmbedding(nn.Module):
             key = self.make_rng("dropout")
             keep = keep_mask(key, 1.0 - self.dropout, tokens.shape)
             tokens = jnp.where(keep | (tokens <= EOS), tokens, UNK)
+        if not sharding.on_one_device():
+            return _look_up(self.embedding, tokens, self.dtype)
         vectors = jnp.take(self.embedding, tokens, axis=0)
         return (vectors * self.d_model**0.5).astype(self.dtype)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Score every token by its product with the table's rows."""
-        table = self.embedding.astype(self.dtype)
-        scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
+        if sharding.on_one_device():
+            table = self.embedding.astype(self.dtype)
+            scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
+        else:
+            scores = _score(x, self.embedding, self.dtype)
         return mask_padding_rows(scores, self.vocab_size)
 
 
@@ -132,7 +140,8 @@ def project(
     projection: nn.Dense, x: Float[Array, "R T D"], vocab_size: int
 ) -> Float[Array, "R T V"]:
     """Compute the logits by an output layer that is no table of embeddings."""
-    return mask_padding_rows(projection(x).astype(jnp.float32), vocab_size)
+    logits = sharding.constrain_logits(projection(x).astype(jnp.float32))
+    return mask_padding_rows(logits, vocab_size)
 
 
 def mask_padding_rows(
@@ -142,3 +151,53 @@ def mask_padding_rows(
     if vocab_size == logits.shape[-1]:
         return logits
     return jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, MASKED)
+
+
+# The two uses of a table that is split over devices. Each gathers it in the type of the
+# computation, as the same bytes, so that it is done once, and returns its gradient in
+# float32, so that all uses of a table are added up before they are reduced.
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _look_up(table, tokens, dtype):
+    rows = sharding.gather(table, table.shape[-1], dtype)
+    vectors = sharding.constrain(jnp.take(rows, tokens, axis=0))
+    return (vectors.astype(table.dtype) * table.shape[-1] ** 0.5).astype(dtype)
+
+
+def _look_up_forward(table, tokens, dtype):
+    return _look_up(table, tokens, dtype), (table, tokens)
+
+
+def _look_up_backward(dtype, kept, slope):
+    table, tokens = kept
+    slope = sharding.constrain(slope).astype(table.dtype) * table.shape[-1] ** 0.5
+    own = jnp.zeros_like(table).at[tokens].add(slope)
+    return sharding.gather(own, table.shape[-1], table.dtype), None
+
+
+_look_up.defvjp(_look_up_forward, _look_up_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _score(x, table, dtype):
+    rows = sharding.gather(table, table.shape[-1], dtype)
+    scores = dot_rows(x, rows.T, preferred_element_type=jnp.float32)
+    return sharding.constrain_logits(scores)
+
+
+def _score_forward(x, table, dtype):
+    return _score(x, table, dtype), (x, table)
+
+
+def _score_backward(dtype, kept, slope):
+    x, table = kept
+    rows, every = sharding.gather(table, x.shape[-1], dtype), tuple(range(x.ndim - 1))
+    back = dot_rows(slope.astype(dtype), rows)
+    own = jax.lax.dot_general(
+        slope, x, ((every, every), ((), ())), preferred_element_type=table.dtype
+    )
+    return back.astype(x.dtype), sharding.gather(own, x.shape[-1], table.dtype)
+
+
+_score.defvjp(_score_forward, _score_backward)

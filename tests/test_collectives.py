@@ -1,0 +1,113 @@
+"""What devices send each other, read from the compiled training step and search."""
+
+import functools
+import importlib.util
+import pathlib
+
+import jax
+import pytest
+
+from transformer_jax import config as configs
+from transformer_jax import losses, sharding
+from transformer_jax.decoding import DecodeRequest
+from transformer_jax.decoding.engine import Engine, _collate, _shape_of
+from transformer_jax.runs.run import decode_options
+
+SCRIPT = pathlib.Path(__file__).parent.parent / "benchmarks" / "collectives.py"
+SPEC = importlib.util.spec_from_file_location("collectives", SCRIPT)
+collectives = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(collectives)
+
+ROWS, LENGTH, VOCAB, PADDED = 16, 20, 420, 448
+SMALL = {
+    "model.encoder_layers": "1", "model.decoder_layers": "1", "model.d_model": "48",
+    "model.d_ff": "96", "model.num_heads": "8", "data.row_multiple": "16",
+}  # fmt: skip
+MESHES = {
+    "data 8": {"mesh.data": "8"},
+    "fsdp 8": {"mesh.data": "1", "mesh.fsdp": "8"},
+    "tensor 8": {"mesh.data": "1", "mesh.tensor": "8"},
+    "2 · 2 · 2": {"mesh.data": "2", "mesh.fsdp": "2", "mesh.tensor": "2"},
+}
+
+
+def compiled(overrides, target="cpu-8", rows=ROWS):
+    config = configs.load("quickstart", SMALL | overrides)
+    mesh = collectives.make_mesh(config, collectives.find_devices(target))
+    program, params = collectives.compile_step(config, mesh, rows, LENGTH, VOCAB)
+    found = collectives.read_collectives(program.as_text(), mesh.size)
+    least = functools.partial(
+        collectives.least_bytes, config, params, mesh, rows, LENGTH
+    )
+    return found, least
+
+
+def assert_no_logits_move(found, mesh):
+    """An array of logits has an axis of rows, or of tokens, and one of vocabulary."""
+    shards = [int(n) for n in mesh.values()]
+    parts = {1, *shards, 4, 8}
+    rows = {ROWS * tokens // part for tokens in (1, LENGTH) for part in parts}
+    columns = {VOCAB, *(PADDED // part for part in parts)} - rows
+    for one in found:
+        assert one.kind != "all-to-all", one
+        for _, shape in one.shapes:
+            assert not (rows & {*shape} and columns & {*shape}), one
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_step_sends_no_more_bytes_than_it_must(mesh):
+    """As far as the CPU's compiler lets it: see `plain`."""
+    found, least = compiled(MESHES[mesh])
+    assert_no_logits_move(found, MESHES[mesh])
+    assert sum(one.sent for one in found) <= 1.1 * sum(least(plain=True).values())
+
+
+def test_logits_made_in_parts_send_no_more_bytes(monkeypatch):
+    """The table is gathered before all parts, and its gradient reduced behind them."""
+    monkeypatch.setattr(losses, "LOGITS_BYTES", {"cpu": 4 * LENGTH * VOCAB})
+    found, least = compiled(MESHES["fsdp 8"])
+    assert any(one.times == 2 for one in found)  # two parts: their four sums
+    assert_no_logits_move(found, MESHES["fsdp 8"])
+    assert sum(one.sent for one in found) <= 1.1 * sum(least(plain=True).values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("target", ["h200x8", "v5e-8"])
+@pytest.mark.parametrize("mesh", ["data 8", "fsdp 8"])
+def test_compilers_for_accelerators_send_the_least(mesh, target, dtype):
+    try:
+        found, least = compiled(MESHES[mesh] | {"model.dtype": dtype}, target)
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        pytest.skip(f"JAX cannot compile for {target} here: {error}")
+    assert_no_logits_move(found, MESHES[mesh])
+    assert sum(one.sent for one in found) <= 1.1 * sum(least().values())
+
+
+def test_a_search_gathers_parameters_once_and_not_for_each_token():
+    config = configs.load("quickstart", SMALL | MESHES["fsdp 8"])
+    mesh = sharding.make_mesh(config.mesh)
+    task, _ = collectives.make_task(config, VOCAB)
+    params = task.objective.init(jax.random.key(0))
+    params = jax.device_put(params, sharding.shardings(params, mesh))
+    table = params["embedding"]["embedding"]
+    assert table.addressable_shards[0].data.size == table.size / 8
+    options = decode_options(config)
+    engine = Engine(task.objective.module, mesh, 16, 16)
+    asked = [DecodeRequest([5, 6, 7, 3], (), seed=0)]
+    shape = _shape_of(asked[0], options)
+    inputs = sharding.to_global(_collate(asked, 16, shape, options), mesh)
+    for given in (sharding.unsplit_fsdp(params, mesh), params):
+        with jax.set_mesh(mesh):
+            carry = engine._begin(given, inputs, shape=shape, options=options)
+            leaves, tree = jax.tree.flatten(carry)
+
+            def write(params, *leaves, tree=tree):
+                carry = tree.unflatten(leaves)
+                found = engine._advance_search(params, carry, 0, shape.room, options)
+                return jax.tree.leaves(found)
+
+            text = jax.jit(write).lower(given, *leaves).compile().as_text()
+        found = collectives.read_collectives(text, mesh.size)
+        largest = max((one.sent for one in found), default=0)
+        assert (largest > 1000) == (given is params), found
