@@ -145,7 +145,7 @@ _sum_parts.defvjp(_sum_parts_forward, _sum_parts_backward)
 def _count_parts(rows: int, length: int, vocab_size: int) -> int:
     """Return the fewest equal parts of a device's rows that keep to LOGITS_AT_ONCE."""
     shards, devices = sharding.row_shards()
-    limit = LOGITS_AT_ONCE.get(jax.default_backend(), LOGITS_AT_ONCE_ELSEWHERE)
+    limit = LOGITS_AT_ONCE.get(sharding.platform(), LOGITS_AT_ONCE_ELSEWHERE)
     own = max(rows // shards, 1)
     wanted = min(rows * length * vocab_size / (limit * devices), own)
     return next(n for n in range(1, own + 1) if own % n == 0 and n >= wanted)
