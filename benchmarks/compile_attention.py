@@ -38,9 +38,10 @@ flags.DEFINE_enum("case", "gpu_350m", [
 ], "What is compiled.")  # fmt: skip
 flags.DEFINE_string("dump", "", "A file for the compiled program.")
 
-VOCABULARY = 32_000
-LARGE = {"layers": 24, "d_model": 1024, "heads": 16, "rows": 8, "length": 2048}
-SMALL = {"layers": 6, "d_model": 512, "heads": 8, "rows": 1, "length": 16_384}
+LARGE = {"layers": 24, "d_model": 1024, "heads": 16, "rows": 8, "length": 2048,
+         "vocabulary": 32_000}  # fmt: skip
+SMALL = {"layers": 6, "d_model": 512, "heads": 8, "rows": 1, "length": 16_384,
+         "vocabulary": 20_000}  # fmt: skip
 CASES = {  # of each, the hardware, the sizes, and keys of config.model
     "gpu_350m": ("gpu", LARGE, {"remat": True}),
     "gpu_packed": ("gpu", LARGE | {"packed": True}, {"remat": True}),
@@ -89,8 +90,9 @@ def make_step(sizes: dict, keys: dict, mesh: Mesh):
             d_ff=4 * sizes["d_model"], num_heads=sizes["heads"], norm="pre",
             positions="rotary", activation="gelu", dtype="bfloat16", **keys,
         )  # fmt: skip
-    module = registry.build(config, "language_model", vocab_size=VOCABULARY)
-    objective = language.LanguageObjective(config, module, VOCABULARY)
+    words = sizes["vocabulary"]
+    module = registry.build(config, "language_model", vocab_size=words)
+    objective = language.LanguageObjective(config, module, words)
     optimizer = optim.make_optimizer(config)
 
     def init(key: jax.Array) -> TrainState:
