@@ -120,7 +120,7 @@ def main(_) -> None:
     with jax.set_mesh(mesh):
         compiled = step.lower(state, batch).compile()
     seconds, memory = time.monotonic() - began, compiled.memory_analysis()
-    text = compiled.as_text()
+    text = compiled.as_text() or ""
     if FLAGS.dump:
         with open(FLAGS.dump, "w", encoding="utf-8") as file:
             file.write(text)

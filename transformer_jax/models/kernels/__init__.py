@@ -22,8 +22,6 @@ from jaxtyping import Array, Float
 
 from transformer_jax import sharding
 from transformer_jax.errors import UserError
-from transformer_jax.models.masks import Mask
-from transformer_jax.models.positions import DistanceBias
 
 KERNELS = ("auto", "einsum", "cudnn", "splash", "blockwise")
 HARDWARE = {"cudnn": "gpu", "splash": "tpu"}
@@ -135,13 +133,14 @@ def attend(
     query: Float[Array, "B T N K"],
     key: Float[Array, "B S G K"],
     value: Float[Array, "B S G H"],
-    mask: Mask | None = None,
-    bias: DistanceBias | None = None,
+    mask: Any = None,
+    bias: Any = None,
 ) -> Float[Array, "B T N H"]:
     """Attend by a kernel; each device does so for its own rows and heads.
 
-    Queries n·N/G … (n+1)·N/G - 1 share the keys and values of head n. A query that
-    sees no key may get anything finite.
+    `mask` is a `Mask` and `bias` a `DistanceBias`: arrays are for the einsum. Queries
+    n·N/G … (n+1)·N/G - 1 share the keys and values of head n. A query that sees no key
+    may get anything finite.
     """
     function = importlib.import_module(f"{__name__}.{kernel}").attend
     mesh = jax.sharding.get_abstract_mesh()
