@@ -331,6 +331,12 @@ def splits_positions() -> bool:
     return not mesh.empty and mesh.shape["sequence"] > 1
 
 
+def inner_axes() -> dict[str, int]:
+    """Return over how many devices heads and positions of a row are split."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return {axis: mesh.shape.get(axis, 1) for axis in ("tensor", "sequence")}
+
+
 def process_rows(mesh: Mesh, rows: int) -> np.ndarray:
     """Return the numbers of the global rows that this process feeds to its devices."""
     places = NamedSharding(mesh, PartitionSpec(ROWS)).addressable_devices_indices_map(

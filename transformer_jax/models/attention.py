@@ -14,48 +14,21 @@ import math
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax import sharding
+from transformer_jax.models import kernels
 from transformer_jax.models.cache import KeysValues
 from transformer_jax.models.layers import Dropout, dense, rms_norm
-from transformer_jax.models.positions import PositionSignal, rotate
-
-MASKED = -1e30  # a score: exp(MASKED - max) is exactly 0 in float32, yet never NaN
+from transformer_jax.models.masks import MASKED, Mask
+from transformer_jax.models.positions import DistanceBias, PositionSignal, rotate
 
 # Queries, keys and values begin as one matrix of all three would, as in PyTorch. With
 # Glorot's variance for each, post-norm models learned to look at the source later, or,
 # at a high rate, not at all: cross-attention stayed even.
 QKV_SCALE = 0.5
-
-
-class Mask(flax.struct.PyTreeNode):
-    """Say which query may see which key, in parts: only `dense` is quadratic.
-
-    A query sees a key of its own segment (0 is padding, seen by nobody), and, if
-    `causal`, only keys at its own position or before it.
-    """
-
-    key_segments: Any  # Int [B, S]
-    query_segments: Any = None  # Int [B, T]
-    query_positions: Any = None  # Int [B, T]
-    key_positions: Any = None  # Int [B, S]
-    causal: bool = flax.struct.field(pytree_node=False, default=False)
-
-    def dense(self) -> Bool[Array, "#B 1 #T S"]:
-        """Compare every query with every key: True where it may see it."""
-        keys = self.key_segments[:, None, None, :]
-        allowed = keys != 0
-        if self.query_segments is not None:
-            # A padded query sees the padded keys: its row is ignored by the loss, and
-            # an empty row would only make every kernel treat a special case.
-            allowed = keys == self.query_segments[:, None, :, None]
-        if self.causal:
-            before = self.key_positions[:, None, :] <= self.query_positions[:, :, None]
-            allowed = allowed & before[:, None]
-        return allowed
 
 
 def padding_mask(segments: Int[Array, "B S"]) -> Mask:
@@ -64,11 +37,13 @@ def padding_mask(segments: Int[Array, "B S"]) -> Mask:
 
 
 def look_ahead_mask(
-    positions: Int[Array, "#B T"], segments: Int[Array, "#B T"] | None = None
+    positions: Int[Array, "#B T"],
+    segments: Int[Array, "#B T"] | None = None,
+    whole: bool = False,
 ) -> Mask:
     """Let a position see itself and what is before it, within its own segment."""
     keys = jnp.ones_like(positions) if segments is None else segments
-    return Mask(keys, segments, positions, positions, causal=True)
+    return Mask(keys, segments, positions, positions, causal=True, whole=whole)
 
 
 def all_real(
@@ -83,14 +58,21 @@ def attend(
     key: Float[Array, "B S G K"],
     value: Float[Array, "B S G H"],
     mask: Mask | Bool[Array, "#B #N #T S"] | None = None,
-    bias: Float[Array, "#B #N #T S"] | None = None,
+    bias: DistanceBias | Float[Array, "#B #N #T S"] | None = None,
     dropout: Any = None,
-) -> tuple[Float[Array, "B T N H"], Float[Array, "B N T S"]]:
+    kernel: str = "einsum",
+) -> tuple[Float[Array, "B T N H"], Float[Array, "B N T S"] | None]:
     """Return the attended values, and the weights (before dropout) that mixed them.
 
     The softmax is in float32: bfloat16 cannot order close scores. `bias` is added to
     the scores and may hold -1e9 or -inf. Unused weights cost nothing under `jit`.
+    Of the kernels (`kernels.KERNELS`) the einsum alone makes weights, drops them, and
+    takes masks and biases that are arrays; the others return None for the weights.
     """
+    if kernel != "einsum":
+        return kernels.attend(kernel, query, key, value, mask, bias), None
+    if isinstance(bias, DistanceBias):
+        bias = bias.dense()
     by_head = query.swapaxes(1, 2), key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
     attended, weights = attend_by_head(*by_head, mask, bias, dropout)
     return attended.swapaxes(1, 2), weights
@@ -143,6 +125,7 @@ class MultiHeadAttention(nn.Module):
     qk_norm: bool = False  # queries and keys are normed: scores cannot run away
     dropout: float = 0.0
     dtype: Any = jnp.float32
+    kernel: str = "einsum"  # one of kernels.KERNELS
 
     def setup(self):
         """Make the projections, and the norms of queries and keys."""
@@ -177,12 +160,14 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Bool[Array, "#B #N #Q S"] | None = None,
         place: PositionSignal | None = None,
         train: bool = False,
-    ) -> tuple[Float[Array, "R T D"], Float[Array, "R N T S"]]:
+        need_weights: bool = False,
+    ) -> tuple[Float[Array, "R T D"], Float[Array, "R N T S"] | None]:
         """Attend from `x` to `memory`, or to `x` itself if there is none.
 
-        Return the attended vectors and the weights of each head. `place` turns the
-        queries, and in self-attention the keys too; keys and values that are given
-        have been turned before.
+        Return the attended vectors and the weights of each head: None if a kernel is
+        used that makes none, unless they are needed. `place` turns the queries, and in
+        self-attention the keys too; keys and values that are given have been turned
+        before.
         """
         if memory is None:
             keys_values = self.keys_values(x, place and place.turn)
@@ -200,12 +185,21 @@ class MultiHeadAttention(nn.Module):
         # source's keys and values are read once and never copied.
         sources = keys_values.value.shape[0]
         query = query.reshape(sources, -1, *query.shape[2:])
+        bias, kernel = place and place.bias, "einsum"
+        if not need_weights and sources == rows:
+            source_length = keys_values.value.shape[2]
+            kernel = self.choose_kernel(length, source_length, mask, bias, train)
+        if kernel != "einsum":
+            key, value = keys_values.key, keys_values.value
+            by_position = query, key.transpose(0, 3, 1, 2), value.swapaxes(1, 2)
+            attended = kernels.attend(kernel, *by_position, mask, bias)
+            return self.out(attended.reshape(rows, length, -1)), None
         attended, weights = attend_by_head(
             query.swapaxes(1, 2),
             keys_values.key,
             keys_values.value,
             mask,
-            place and place.bias,
+            bias.dense() if isinstance(bias, DistanceBias) else bias,
             lambda w: self.drop(w, train),
         )
         attended = attended.swapaxes(1, 2).reshape(rows, length, -1)
@@ -214,6 +208,29 @@ class MultiHeadAttention(nn.Module):
             weights = weights.reshape(*weights.shape[:2], beams, length, -1)
             weights = weights.swapaxes(1, 2).reshape(rows, self.num_heads, length, -1)
         return self.out(attended), weights
+
+    def choose_kernel(
+        self, queries: int, keys: int, mask: Any, bias: Any, train: bool
+    ) -> str:
+        """Choose the kernel for these lengths; masks and biases may be arrays."""
+        in_parts = isinstance(mask, Mask | None), isinstance(bias, DistanceBias | None)
+        if not all(in_parts):
+            return "einsum"
+        head = self.d_model // self.num_heads
+        case = kernels.Case(
+            platform=sharding.platform(),
+            dtype=self.dtype,
+            d_k=self.d_k or head,
+            d_v=self.d_v or head,
+            kv_heads=self.kv_heads or self.num_heads,
+            dropout=self.dropout if train else 0.0,
+            bias=bias is not None,
+            packed=mask is not None and not mask.whole,
+            queries=queries,
+            keys=keys,
+            **sharding.inner_axes(),
+        )
+        return kernels.choose(self.kernel, case, strict=train).kernel
 
 
 def _split_heads(x: Float[Array, "B T NK"], heads: int) -> Float[Array, "B T N K"]:

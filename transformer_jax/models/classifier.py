@@ -72,13 +72,16 @@ class Encoder(nn.Module):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], Any]:
-        """Return the last layer's output, and the attention weights by layer."""
+        """Return the last layer's output, and the attention weights by layer.
+
+        A row is one sequence, padded at its end.
+        """
         c = self.config
         segments = all_real(segments, tokens)
         places = jnp.arange(tokens.shape[1])[None]
         x = self.embedding(tokens, train) + self.positions(places)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
-        mask = Mask(segments, segments)
+        mask = Mask(segments, segments, whole=True)
         x, _, weights, _ = self.encoder(x, places, mask, train=train)
         return x, weights
 

@@ -84,7 +84,7 @@ class PositionSignal(flax.struct.PyTreeNode):
     """Hold what positions change in a self-attention; made once for a stack."""
 
     turn: Any = None  # (cos, sin), each Float [#R, T, K / 2]
-    bias: Any = None  # Float [#B, #N, T, S], added to the scores
+    bias: Any = None  # added to scores: Float [#B, #N, T, S], or a DistanceBias
 
 
 def rotation(
@@ -118,6 +118,28 @@ def rotate(x: Float[Array, "R T N K"], turn: Any) -> Float[Array, "R T N K"]:
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
+@flax.struct.dataclass
+class DistanceBias:
+    """Hold what a bias of the scores is computed from, so that parts of it can be."""
+
+    queries: Any  # Int [#B, T]: their positions
+    keys: Any  # Int [#B, S]
+    table: Any  # Float [buckets, N], if it is learned
+    kind: str = flax.struct.field(pytree_node=False)
+    heads: int = flax.struct.field(pytree_node=False)
+    causal: bool = flax.struct.field(pytree_node=False)
+    furthest: int = flax.struct.field(pytree_node=False)
+
+    def dense(self) -> Float[Array, "B #N T S"]:
+        """Compute the bias of each key for each query."""
+        distance = self.keys[:, None, :] - self.queries[:, :, None]
+        if self.kind in BIASES:
+            return BIASES[self.kind](distance, self.heads)
+        sizes = len(self.table), self.furthest
+        bucket = relative_buckets(distance, *sizes, self.causal)
+        return jnp.moveaxis(jnp.take(self.table, bucket, axis=0), -1, 1)
+
+
 class PositionBias(nn.Module):
     """Numbers to be added to the scores of a stack's self-attentions, by distance.
 
@@ -131,21 +153,25 @@ class PositionBias(nn.Module):
     buckets: int = 32
     furthest: int = 128
 
-    @nn.compact
+    def setup(self):
+        """Make the table, if the bias is learned."""
+        self.table = None
+        if self.kind not in BIASES:
+            init = nn.initializers.normal(0.02)
+            self.table = self.param("table", init, (self.buckets, self.num_heads))
+
     def __call__(
         self, queries: Int[Array, "B T"], keys: Int[Array, "B S"]
     ) -> Float[Array, "B #N T S"]:
         """Compute the bias of each key for each query."""
-        distance = keys[:, None, :] - queries[:, :, None]
-        if self.kind in BIASES:
-            return BIASES[self.kind](distance, self.num_heads)
-        table = self.param(
-            "table",
-            nn.initializers.normal(0.02),
-            (self.buckets, self.num_heads),
-        )
-        bucket = relative_buckets(distance, self.buckets, self.furthest, self.causal)
-        return jnp.moveaxis(jnp.take(table, bucket, axis=0), -1, 1)
+        return self.between(queries, keys).dense()
+
+    def between(
+        self, queries: Int[Array, "B T"], keys: Int[Array, "B S"]
+    ) -> DistanceBias:
+        """Describe that bias without computing it, which is linear in the length."""
+        sizes = self.kind, self.num_heads, self.causal, self.furthest
+        return DistanceBias(queries, keys, self.table, *sizes)
 
 
 def relative_buckets(

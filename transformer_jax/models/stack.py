@@ -76,7 +76,11 @@ class Layer(nn.Module):
             return y, (own, weights)
 
         def see_source(y):
-            return self.cross_attention(y, source, source_mask, train=train)
+            # A search may add up what the source's words were attended to.
+            searching = write is not None
+            return self.cross_attention(
+                y, source, source_mask, train=train, need_weights=searching
+            )
 
         def think(y):
             return self.feed_forward(y, train), None
@@ -121,7 +125,7 @@ class Stack(nn.Module):
         self,
         x: Float[Array, "R T D"],
         positions: Int[Array, "#R T"],
-        mask: Mask | Bool[Array, "..."],
+        mask: Mask | Bool[Array, "..."] | None,
         source: tuple[KeysValues, ...] | None = None,
         source_mask: Mask | None = None,
         cache: KVCache | None = None,
@@ -130,9 +134,11 @@ class Stack(nn.Module):
         """Run the layers; return the output, and what each layer has made.
 
         That is, by layer: keys and values (with a cache, all that it holds), weights of
-        self-attention, weights of cross-attention.
+        self-attention, weights of cross-attention. A kernel may make no weights: then
+        there are none of any layer.
         """
-        place, by_layer, run = self._place(positions, cache), [], Layer.__call__
+        place = self._place(positions, mask, cache, train)
+        by_layer, run = [], Layer.__call__
         if self.config.remat and cache is None:  # a search has no backward pass
             run = nn.remat(run, static_argnums=(7,))
         for i, layer in enumerate(self.layer):
@@ -149,11 +155,16 @@ class Stack(nn.Module):
             by_layer.append(rest)
         if self.config.norm == "pre":
             x = self.norm(x)
-        written, own_weights, cross_weights = zip(*by_layer, strict=True)
-        return x, written, own_weights, cross_weights
+        written, *weights = zip(*by_layer, strict=True)
+        own, cross = (() if w[0] is None else w for w in weights)
+        return x, written, own, cross
 
     def _place(
-        self, positions: Int[Array, "#R T"], cache: KVCache | None
+        self,
+        positions: Int[Array, "#R T"],
+        mask: Mask | Bool[Array, "..."] | None,
+        cache: KVCache | None,
+        train: bool,
     ) -> PositionSignal:
         """Compute, once for all layers, what positions change in self-attention."""
         c, kind = self.config, self.config.positions
@@ -165,12 +176,18 @@ class Stack(nn.Module):
         if kind not in ("relative", *BIASES):
             return PositionSignal()
         places = (positions, positions) if cache is None else cache.places(positions)
-        return PositionSignal(bias=self.position_bias(*places))
+        bias, length = self.position_bias.between(*places), positions.shape[1]
+        attention = self.layer[0].self_attention
+        chosen = attention.choose_kernel(length, length, mask, bias, train)
+        # All layers share the dense form; a kernel computes its parts as it goes.
+        return PositionSignal(bias=bias.dense() if chosen == "einsum" else bias)
 
 
 def _attention(c: TransformerConfig) -> MultiHeadAttention:
     sizes = c.d_model, c.num_heads, c.d_k, c.d_v, c.kv_heads
-    return MultiHeadAttention(*sizes, c.qk_norm, c.dropout_attention, c.dtype)
+    return MultiHeadAttention(
+        *sizes, c.qk_norm, c.dropout_attention, c.dtype, c.attention
+    )
 
 
 def _norm(c: TransformerConfig) -> nn.Module:

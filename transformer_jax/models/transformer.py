@@ -60,7 +60,8 @@ class Seq2Seq(EmbeddingTables):
         """Predict each token of the target from those before it (teacher forcing).
 
         `target` is what the decoder reads, shifted right. Without segments every token
-        is real, without positions they count from 0.
+        is real. Without positions they count from 0, and a row is one sequence, padded
+        at its end; with them it may be several, each a segment.
         """
         source_segments = all_real(source_segments, source)
         target_segments = all_real(target_segments, target)
@@ -68,12 +69,13 @@ class Seq2Seq(EmbeddingTables):
             source, source_segments, source_positions, train
         )
         positions = _count(target) if target_positions is None else target_positions
+        whole = source_positions is None and target_positions is None
         x, _, self_weights, cross_weights = self.decoder(
             self._embed_target(target, positions, train),
             positions,
-            look_ahead_mask(positions, target_segments),
+            look_ahead_mask(positions, target_segments, target_positions is None),
             self.decoder.source(memory),
-            Mask(source_segments, target_segments),
+            Mask(source_segments, target_segments, whole=whole),
             train=train,
         )
         return Outputs(self.logits(x), self_weights, cross_weights, encoder_weights, x)
@@ -88,11 +90,11 @@ class Seq2Seq(EmbeddingTables):
         """Return the encoder's output, and its attention weights by layer."""
         c = self.config
         segments = all_real(segments, source)
+        mask = Mask(segments, segments, whole=positions is None)
         positions = _count(source) if positions is None else positions
         place = self.source_positions if c.positions == "learned" else self.positions
         x = self.embed_source(source, train) + place(positions)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
-        mask = Mask(segments, segments)
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
         return x, weights
 
@@ -147,13 +149,16 @@ class LanguageModel(nn.Module):
         positions: Int[Array, "#B T"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Predict what follows each token; without segments every token is real."""
-        segments = all_real(segments, tokens)
+        """Predict what follows each token; without segments every token is real.
+
+        Without positions a row is one sequence, padded at its end.
+        """
+        segments, whole = all_real(segments, tokens), positions is None
         positions = _count(tokens) if positions is None else positions
         x, _, weights, _ = self.decoder(
             self._embed(tokens, positions, train),
             positions,
-            look_ahead_mask(positions, segments),
+            look_ahead_mask(positions, segments, whole),
             train=train,
         )
         return Outputs(self.logits(x), weights, hidden=x)
@@ -205,7 +210,7 @@ def _extend(model, embed, tokens, positions, source, cache):
         embed(*flat, False), flat[1], cache.mask(positions), *source, cache=cache
     )
     logits = model.logits(x).reshape(rows, beams, length, -1)
-    return logits, cache.end_step(layers, cross[-1], positions)
+    return logits, cache.end_step(layers, cross[-1] if cross else None, positions)
 
 
 MODEL = Model(

@@ -1,13 +1,15 @@
 """Sizes of a Transformer: the keys of `config.model`, and what cannot work in them."""
 
 import dataclasses
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from transformer_jax.keys import key
+from transformer_jax.models import kernels
 from transformer_jax.models.embeddings import TIES, Vocabularies
 from transformer_jax.models.layers import ACTIVATIONS, DTYPES, GATES, NORM_KINDS, NORMS
-from transformer_jax.models.positions import POSITIONS, SCALINGS
+from transformer_jax.models.positions import BIASES, POSITIONS, SCALINGS
 from transformer_jax.models.registry import Longest
 
 
@@ -85,6 +87,11 @@ class TransformerConfig(Vocabularies):
     remat: bool = key(
         False, "Recompute each layer in the backward pass, to save memory."
     )
+    attention: str = key(
+        "auto",
+        "Kernel of attention; auto: what the hardware has, see models/kernels.",
+        choices=kernels.KERNELS,
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -106,6 +113,9 @@ def find_problems(config: ConfigDict, longest: Longest) -> list[str]:
             f"model.num_heads {n} does not divide over mesh.tensor {config.mesh.tensor}"
         )
     problems += _impossible_heads(model)
+    if model.get("attention", "auto") != "auto":
+        problem = kernels.find_problem(model.attention, attention_case(config))
+        problems += [problem] if problem else []
     if model.positions.startswith("sinusoid") and model.d_model % 2:
         problems.append(
             f"model.d_model {model.d_model} is odd, sinusoids come in pairs: "
@@ -114,6 +124,23 @@ def find_problems(config: ConfigDict, longest: Longest) -> list[str]:
     if model.positions == "relative":
         problems += _impossible_buckets(model)
     return problems + _impossible_table(model, longest)
+
+
+def attention_case(config: ConfigDict, **known: Any) -> kernels.Case:
+    """Describe the self-attention of a training, and what else is known of it."""
+    model, head = config.model, config.model.d_model // config.model.num_heads
+    case = {
+        "platform": config.mesh.platform,
+        "dtype": model.dtype,
+        "d_k": model.d_k or head,
+        "d_v": model.d_v or head,
+        "kv_heads": model.kv_heads or model.num_heads,
+        "dropout": model.dropout_attention,
+        "bias": model.positions in ("relative", *BIASES),
+        "tensor": max(config.mesh.tensor, 1),
+        "sequence": max(config.mesh.sequence, 1),
+    }
+    return kernels.Case(**case | known)
 
 
 def divisor_near(number: int, wanted: int) -> int:

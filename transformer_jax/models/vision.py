@@ -20,7 +20,6 @@ from transformer_jax import sharding
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.keys import key
 from transformer_jax.models import positions
-from transformer_jax.models.attention import padding_mask
 from transformer_jax.models.layers import Dropout, dense
 from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding, sinusoid_2d
@@ -101,9 +100,8 @@ class ViT(nn.Module):
     ) -> Outputs:
         """Classify images: logits [B, classes], in float32."""
         x = self.embed(images, train)
-        everything = padding_mask(jnp.ones((1, x.shape[1]), jnp.int32))
         order = jnp.arange(x.shape[1])[None]
-        x, _, weights, _ = self.encoder(x, order, everything, train=train)
+        x, _, weights, _ = self.encoder(x, order, None, train=train)
         return Outputs(self.head(x[:, 0]), encoder_attention=weights)
 
     def embed(

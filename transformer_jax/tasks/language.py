@@ -34,7 +34,7 @@ from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.keys import key
-from transformer_jax.models import registry
+from transformer_jax.models import kernels, registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
 from transformer_jax.tasks.parts.text import (
@@ -331,7 +331,8 @@ class TextInspector:
     """Show what attends to what while a text is read."""
 
     def __init__(self, config: ConfigDict, module: Any, tokenizer: Tokenizer):
-        self.config, self.module, self.tokenizer = config, module, tokenizer
+        self.config, self.tokenizer = config, tokenizer
+        self.module = kernels.with_weights(module)
 
     def attention(
         self, params: Params, source: str, target: str

@@ -6,6 +6,8 @@ import jax
 
 from transformer_jax import cli
 from transformer_jax.data import store as stores
+from transformer_jax.models import kernels, registry
+from transformer_jax.models.transformer_config import TransformerConfig, attention_case
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training import log as metrics
 from transformer_jax.training.evaluator import Evaluation, evenly_spaced
@@ -26,11 +28,28 @@ def header(run: Any) -> list[str]:
         f"run        {run.folder.path}",
         f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}",
         f"model      {size:,} parameters, {config.model.dtype} computation",
+        *_attention_line(config, feed.plan.shapes, mesh),
         f"data       {len(feed.store):,} examples{left_out}, "
         f"{feed.plan.steps_per_epoch:,} steps an epoch, padding {run.padding:.1%}",
         f"shapes     {len(feed.plan.shapes)} to compile: {shapes}",
         f"training   {config.train.steps:,} steps",
     ]
+
+
+def _attention_line(config: Any, shapes: Any, mesh: Any) -> list[str]:
+    """Say which kernels the batches of a Transformer take, and why."""
+    if not issubclass(registry.find(config.model.name).config, TransformerConfig):
+        return []
+    platform = mesh.devices.flat[0].platform
+    known = {axis: mesh.shape[axis] for axis in ("tensor", "sequence")}
+    found = []
+    for shape in shapes:
+        longest = max(shape.lengths)
+        sizes = {"queries": longest, "keys": longest, "packed": shape.packed}
+        case = attention_case(config, platform=platform, **known, **sizes)
+        choice = kernels.choose(config.model.attention, case)
+        found.append(kernels.describe(choice, platform))
+    return [f"attention  {', '.join(dict.fromkeys(found))}"]
 
 
 def validation(step: int, evaluation: Evaluation, samples: int) -> list[str]:

@@ -13,6 +13,7 @@ from transformer_jax.data.sources import FIELDS
 from transformer_jax.decoding.forward import PairScorer
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS
+from transformer_jax.models import kernels
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
 from transformer_jax.tasks.parts.text import (
@@ -38,7 +39,8 @@ class PairInspector:
     """Score, align and embed pairs, and show what attends to what."""
 
     def __init__(self, data: PairData, module: Any, too_long: str):
-        self.data, self.config, self.module = data, data.config, module
+        self.data, self.config = data, data.config
+        self.module = module = kernels.with_weights(module)
         self.too_long = too_long
         rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
         self.scorer = PairScorer(module, rows, multiple)
@@ -135,7 +137,7 @@ class EncoderInspector:
     """Show what attends to what in an encoder that reads one text."""
 
     def __init__(self, inference: Any, module: Any):
-        self.inference, self.module = inference, module
+        self.inference, self.module = inference, kernels.with_weights(module)
 
     def attention(
         self, params: Params, source: str, target: str

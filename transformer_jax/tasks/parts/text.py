@@ -16,7 +16,7 @@ from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import Store
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import Refused
+from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.protocols import DataSource, Say
@@ -134,6 +134,11 @@ def shift_right(
 
 def attention_of(weights: Sequence[Array]) -> np.ndarray:
     """Stack the weights of one sentence, [layers, heads, queries, keys]."""
+    if not weights:
+        raise UserError(
+            "this model's model.attention makes no weights to look at; apply "
+            "models.kernels.with_weights(module) in its place"
+        )
     return np.stack([np.asarray(w[0]) for w in jax.device_get(weights)])
 
 
