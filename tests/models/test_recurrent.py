@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from transformer_jax import config as configs
-from transformer_jax import decoding, sharding
+from transformer_jax import sharding
 from transformer_jax.config import checks
-from transformer_jax.decoding import Options
+from transformer_jax.decoding import Options, searching
 from transformer_jax.decoding.engine import DecodeRequest, Engine
 from transformer_jax.errors import UserError
 from transformer_jax.models import recurrent
@@ -124,12 +124,12 @@ def test_no_output_sees_its_own_answer_or_a_later_one():
 @pytest.mark.parametrize(("cell", "attention"), KINDS)
 def test_steps_of_several_beams_and_unequal_prompts_are_the_whole(cell, attention):
     changes = {"cell": cell, "attention": attention, "layers": 2}
-    model = decoding.bind(Recurrent(config(**changes)), drawn(**changes))
+    model = searching.bind(Recurrent(config(**changes)), drawn(**changes))
     extend = jax.jit(model.extend)
     prompt, lengths = jnp.array([[2, 7, 12], [2, 13, 0]]), jnp.array([3, 2])
-    question = decoding.DecodeInputs(prompt, lengths, limits=lengths)
+    question = searching.DecodeInputs(prompt, lengths, limits=lengths)
     batch = {"source": SOURCE, "source_segments": segments(SOURCE)}
-    prefill = jax.jit(lambda *given: decoding.prefill(model, *given, 2, 11))
+    prefill = jax.jit(lambda *given: searching.prefill(model, *given, 2, 11))
     static, state, first = prefill(batch, question)
     assert all(leaf.shape[:2] == (B, 2) for leaf in jax.tree.leaves(state))
     assert all(leaf.shape[0] == B for leaf in jax.tree.leaves(static))
@@ -138,7 +138,7 @@ def test_steps_of_several_beams_and_unequal_prompts_are_the_whole(cell, attentio
     positions = jnp.broadcast_to(lengths[:, None, None], (B, 2, 1))
     second, state = extend(tokens, positions, static, state)
     state, newer = (
-        decoding.reorder(state, parents),
+        searching.reorder(state, parents),
         jnp.array([[[4], [10]], [[11], [4]]]),
     )
     third, _ = extend(newer, positions + 1, static, state)

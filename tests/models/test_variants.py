@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import decoding, sharding
+from transformer_jax import sharding
+from transformer_jax.decoding import searching
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models import Encoder
 from transformer_jax.models import positions as place
@@ -101,7 +102,7 @@ def test_a_prompt_and_single_steps_give_what_one_forward_gives(variant):
 
     @jax.jit
     def run(params):
-        model = decoding.bind(module, params)
+        model = searching.bind(module, params)
         batch = {"source": SOURCE, "source_segments": segments(SOURCE)}
         static, state = model.start(batch, T)
         order = jnp.arange(T)
@@ -109,13 +110,13 @@ def test_a_prompt_and_single_steps_give_what_one_forward_gives(variant):
         first = jnp.where(order[:given] < lengths[:, None], order[:given], -1)
         tokens = inputs[1][:, None]
         seen, state = model.extend(tokens[..., :given], first[:, None], static, state)
-        state = decoding.tile(state, 2)
+        state = searching.tile(state, 2)
         steps = []
         for step in range(2):
             at = lengths + step
             token = jnp.take_along_axis(inputs[1], at[:, None], axis=1)
             twice = [jnp.repeat(x[:, None], 2, 1) for x in (token, at[:, None])]
-            state = decoding.reorder(state, jnp.array([[1, 0], [1, 1]]))
+            state = searching.reorder(state, jnp.array([[1, 0], [1, 1]]))
             found, state = model.extend(*twice, static, state)
             steps.append(found[:, :, 0])
         return seen[:, 0], steps

@@ -173,10 +173,10 @@ def test_f1_and_r_by_hand():
     found = scoring.score_labels(answers, truth)
     # a: 1 of 2 found, 1 of 2 right; b: 2 of 3 and 2 of 3.
     assert found == {"accuracy": 0.6, "f1": pytest.approx((1 / 2 + 2 / 3) / 2)}
-    numbers = classification.score_numbers([1.0, 2.0, 4.0], [2.0, 2.0, 5.0])
+    numbers = scoring.score_numbers([1.0, 2.0, 4.0], [2.0, 2.0, 5.0])
     assert numbers["rmse"] == pytest.approx((2 / 3) ** 0.5)
     assert numbers["r"] == pytest.approx(np.corrcoef([1, 2, 4], [2, 2, 5])[0, 1])
-    assert classification.score_numbers([1.0, 1.0], [1.0, 2.0])["r"] == 0
+    assert scoring.score_numbers([1.0, 1.0], [1.0, 2.0])["r"] == 0
 
 
 @pytest.mark.parametrize(

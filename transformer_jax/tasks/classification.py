@@ -37,7 +37,11 @@ from transformer_jax.models import registry
 from transformer_jax.models.classifier import PoolingKeys
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.reading import EncoderInspector
-from transformer_jax.tasks.parts.scoring import LabelScoring, texts_of
+from transformer_jax.tasks.parts.scoring import (
+    LabelScoring,
+    NumberScoring,
+    parse_number,
+)
 from transformer_jax.tasks.parts.text import (
     TextData,
     check_length,
@@ -185,7 +189,7 @@ class LabelledData(TextData):
     def _number(self, label: str) -> float:
         labels, label = self.scale.labels, label.strip()
         if not labels:
-            return (_number(label) - self.scale.mean) / self.scale.deviation
+            return (parse_number(label) - self.scale.mean) / self.scale.deviation
         if label not in labels:
             raise UserError(
                 f"the label {label!r} is not among those of the training "
@@ -317,19 +321,6 @@ class LabelInference:
         return Reply(line, f"{number:.{DIGITS + max(beyond, 0)}g}")
 
 
-class NumberScoring(LabelScoring):
-    """Correlation and error of numbers."""
-
-    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Score numbers."""
-        answers = [_number(text) for text in texts_of(replies)]
-        return score_numbers(answers, [_number(text) for text in references])
-
-    def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put the scores into words."""
-        return f"r = {scores['r']:.4f}  RMSE = {scores['rmse']:.4f}"
-
-
 def likeliest(
     line: Any, output: Float[np.ndarray, "labels"], labels: Sequence[str]
 ) -> Reply:
@@ -338,14 +329,6 @@ def likeliest(
     shares = shares / shares.sum()
     chances = dict(zip(labels, shares.tolist(), strict=True))
     return Reply(line, labels[int(shares.argmax())], details={"chances": chances})
-
-
-def score_numbers(answers: Sequence[float], references: Sequence[float]) -> dict:
-    """Return Pearson's r (0 if a side never varies) and the root mean squared error."""
-    a, r = np.asarray(answers), np.asarray(references)
-    varies = len(a) > 1 and a.std() > 0 and r.std() > 0
-    correlation = float(np.corrcoef(a, r)[0, 1]) if varies else 0.0
-    return {"r": correlation, "rmse": float(np.sqrt(np.mean((a - r) ** 2)))}
 
 
 def _measure(kind: str, records: Sequence[Record]) -> Scale:
@@ -358,7 +341,7 @@ def _measure(kind: str, records: Sequence[Record]) -> Scale:
                 "there must be two kinds at least"
             )
         return Scale(tuple(labels))
-    numbers = np.array([_number(record["label"]) for record in records])
+    numbers = np.array([parse_number(record["label"]) for record in records])
     if not numbers.std():
         raise UserError(
             f"all {len(numbers)} training numbers are {numbers[0]:g}: there is nothing "
@@ -370,19 +353,6 @@ def _measure(kind: str, records: Sequence[Record]) -> Scale:
 def _magnitude(number: float) -> int:
     """Return the power of ten of its first digit."""
     return math.floor(math.log10(abs(number))) if number else 0
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(
-            f"the label {text.strip()!r} is no number: data.answers = 'labels' takes "
-            "names"
-        )
-    return value
 
 
 def _read_labelled(line: str) -> list[dict[str, str]]:

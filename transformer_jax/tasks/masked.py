@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
@@ -37,9 +37,9 @@ from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
-from transformer_jax.models.layers import mix
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.language import PHRASES, Stream
+from transformer_jax.tasks.parts.masking import PERCENT, hide, of_content
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import Scoring
 from transformer_jax.tasks.parts.text import (
@@ -55,8 +55,6 @@ from transformer_jax.tasks.parts.text import (
 from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
 MASK = "<mask>"
-PERCENT = 15  # of a text's tokens are predicted
-SHOWN_AS_MASK, SHOWN_AS_OTHER = 0.8, 0.1  # shares of those; the rest are not hidden
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,40 +336,6 @@ class FillingScoring(Scoring):
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Put the score into words."""
         return f"hidden words filled in right {scores['filled']:.1f}%"
-
-
-def of_content(tokens: Int[Array, "B T"]) -> UInt32[Array, "B 1"]:
-    """Return a number for each row that depends on its real tokens alone."""
-    factor = jnp.full(tokens.shape[1], 0x9E3779B1, jnp.uint32)
-    terms = tokens.astype(jnp.uint32) * jnp.cumprod(factor, dtype=jnp.uint32)
-    return mix(terms.sum(axis=1, keepdims=True, dtype=jnp.uint32))
-
-
-def hide(
-    tokens: Int[Array, "B T"], seeds: UInt32[Array, "B 1"], mask: int, vocab_size: int
-) -> tuple[Int[Array, "B T"], Int[Array, "B K"], Float[Array, "B K"]]:
-    """Return the tokens to show, the places to predict, and which of these count.
-
-    The share of each row is rounded up, and drawn by the row's seed and the place
-    alone: neither other rows nor padding changes it. Special tokens are never hidden.
-    """
-    length = tokens.shape[1]
-    places = jnp.arange(length, dtype=jnp.uint32)
-    draws = mix(mix(seeds + places))
-    real = (tokens >= SPECIAL) & (tokens != mask)
-    order = jnp.argsort(jnp.where(real, draws, np.uint32(2**32 - 1)), axis=1)
-    chosen = order[:, : -(-length * PERCENT // 100)]
-    count = (real.sum(axis=1, keepdims=True) * PERCENT + 99) // 100
-    counts = jnp.arange(chosen.shape[1]) < count
-
-    truth, draws = (jnp.take_along_axis(a, chosen, axis=1) for a in (tokens, draws))
-    share = mix(draws + np.uint32(1)) / 2.0**32
-    other = SPECIAL + mix(draws + np.uint32(2)) % np.uint32(vocab_size - SPECIAL)
-    shown = jnp.where(share < SHOWN_AS_MASK + SHOWN_AS_OTHER, other, truth)
-    shown = jnp.where(share < SHOWN_AS_MASK, mask, shown).astype(tokens.dtype)
-    shown = jnp.where(counts, shown, truth)
-    rows = jnp.arange(len(tokens))[:, None]
-    return tokens.at[rows, chosen].set(shown), chosen, counts.astype(jnp.float32)
 
 
 def _opinions(split: str, size: int) -> list[dict[str, str]]:

@@ -1,5 +1,6 @@
 """Scoring that several tasks share."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from transformer_jax import scores
 from transformer_jax.decoding import Reply
+from transformer_jax.errors import UserError
 from transformer_jax.tasks.protocols import Record
 
 
@@ -77,6 +79,19 @@ class LabelScoring(Scoring):
         return f"accuracy = {scores['accuracy']:.2%}  F1 = {scores['f1']:.2%}"
 
 
+class NumberScoring(LabelScoring):
+    """Correlation and error of numbers."""
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Score numbers."""
+        answers = [parse_number(text) for text in texts_of(replies)]
+        return score_numbers(answers, [parse_number(text) for text in references])
+
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Put the scores into words."""
+        return f"r = {scores['r']:.4f}  RMSE = {scores['rmse']:.4f}"
+
+
 def texts_of(replies: Sequence[Reply]) -> list[str]:
     """Return the text of each reply."""
     return [reply.text for reply in replies]
@@ -102,3 +117,25 @@ def score_labels(answers: Sequence[str], references: Sequence[str]) -> dict:
         f1s.append(2 * both / either)
     right = sum(a == r for a, r in pairs)
     return {"accuracy": right / max(len(pairs), 1), "f1": float(np.mean(f1s))}
+
+
+def score_numbers(answers: Sequence[float], references: Sequence[float]) -> dict:
+    """Return Pearson's r (0 if a side never varies) and the root mean squared error."""
+    a, r = np.asarray(answers), np.asarray(references)
+    varies = len(a) > 1 and a.std() > 0 and r.std() > 0
+    correlation = float(np.corrcoef(a, r)[0, 1]) if varies else 0.0
+    return {"r": correlation, "rmse": float(np.sqrt(np.mean((a - r) ** 2)))}
+
+
+def parse_number(text: str) -> float:
+    """Return the finite number that a text is."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(
+            f"the label {text.strip()!r} is no number: data.answers = 'labels' takes "
+            "names"
+        )
+    return value
