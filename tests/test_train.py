@@ -399,7 +399,11 @@ def test_training_stops_early_when_nothing_gets_better_and_may_go_on(
     assert not result["stopped_early"] and result["step"] == 12
 
 
-CURVES = {"seq2seq": "quickstart", "language model": "language", "text": "opinions"}
+CURVES = {
+    "seq2seq": "quickstart",
+    "language model": "language",
+    "classifier": "opinions",
+}
 MESHES = [
     (8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 2, 2, 1), (1, 2, 2, 2), (2, 1, 1, 4),
 ]  # fmt: skip
@@ -436,8 +440,9 @@ def curve(tiny):
     def losses_of(kind, mesh, folder):
         if (kind, mesh) not in done:
             changes = {
-                "data__length_multiple": 4, "data__window": 60, "model__num_heads": 8,
-                "model__dropout_words": 0.1, "model__dropout_residual": 0.1,
+                "data__length_multiple": 4, "data__window": 60, "decode__max_length": 9,
+                "model__num_heads": 8, "model__dropout_words": 0.1,
+                "model__dropout_residual": 0.1,
             }  # fmt: skip
             run = build(tiny(**changes), folder / str(len(done)), mesh, CURVES[kind])
             found = []
