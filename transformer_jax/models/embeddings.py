@@ -88,7 +88,7 @@ class TokenEmbedding(nn.Module):
             table = self.embedding.astype(self.dtype)
             scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
         else:
-            scores = _score(x, self.embedding, self.dtype)
+            scores: Any = _score(x, self.embedding, self.dtype)
         return mask_padding_rows(scores, self.vocab_size)
 
 
