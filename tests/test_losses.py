@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import losses
+from transformer_jax import losses, sharding
 from transformer_jax.losses import Sums, cross_entropy, cross_entropy_of
 
 B, T, V, ROWS = 2, 5, 7, 11
@@ -64,6 +64,29 @@ def test_the_sums_are_those_of_the_definition(batch, smoothing):
     got = as_array(cross_entropy(*batch, smoothing, V))
     np.testing.assert_allclose(got, definition(*batch, smoothing), rtol=1e-5)
     assert 2 <= got[2] < got[3]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("past", [1e3, -1e30])
+def test_columns_on_several_devices_give_the_same_sums_and_gradient(
+    batch, smoothing, past
+):
+    """There a mask takes the place of a slice."""
+
+    def loss(logits):
+        sums = cross_entropy(logits, *batch[1:], smoothing, V)
+        return sums.loss, sums
+
+    logits = batch[0].at[..., V:].set(past)
+    expected = jax.value_and_grad(loss, has_aux=True)(logits)
+    sizes = dict.fromkeys(sharding.AXES, 1) | {"data": -1}
+    with jax.set_mesh(sharding.make_mesh(sizes)):
+        got = jax.value_and_grad(loss, has_aux=True)(logits)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7),
+        got,
+        expected,
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.4])

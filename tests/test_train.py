@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import re
@@ -38,8 +39,10 @@ def digest(tree) -> str:
     return sha.hexdigest()
 
 
-def build(overrides, folder, mesh):
-    loaded = config.load("quickstart", overrides)
+def build(overrides, folder, mesh, spec="quickstart"):
+    known = dict(config.items(config.load(spec)))
+    small = {key: value for key, value in overrides.items() if key in known}
+    loaded = config.load(spec, small)
     place = folders.Folder(folder)
     place.adopt(loaded, accept_changes=False)
     log = metrics.RunLog(place.path, False, True)
@@ -397,23 +400,36 @@ def test_training_stops_early_when_nothing_gets_better_and_may_go_on(
     assert not result["stopped_early"] and result["step"] == 12
 
 
-SLOW_MESHES = [
-    pytest.param(mesh, marks=pytest.mark.slow)
-    for mesh in ((8, 1, 1, 1), (1, 4, 2, 1), (2, 2, 2, 1), (2, 1, 2, 2))
-]
+CURVES = {
+    "seq2seq": "quickstart",
+    "language model": "language",
+    "classifier": "opinions",
+}
+MESHES = [
+    (8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 2, 2, 1), (1, 2, 2, 2), (2, 1, 1, 4),
+]  # fmt: skip
+QUICK = ("seq2seq", (1, 2, 2, 2))
 
 
-@pytest.mark.parametrize("mesh", [(1, 2, 2, 2), *SLOW_MESHES], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "mesh"),
+    [
+        pytest.param(*both, marks=() if both == QUICK else pytest.mark.slow)
+        for both in itertools.product(CURVES, MESHES)
+    ],
+    ids=str,
+)
 def test_any_mesh_gives_the_loss_curve_of_one_device(
-    mesh, curve, tmp_path, monkeypatch
+    kind, mesh, curve, tmp_path, monkeypatch
 ):
-    alone, _ = curve(sharding.local_mesh(), tmp_path)
+    alone, _ = curve(kind, sharding.local_mesh(), tmp_path)
     monkeypatch.setattr(losses, "LOGITS_BYTES", {"cpu": 4000})  # made in parts
     sizes = dict(zip(sharding.AXES, mesh, strict=True))
-    together, params = curve(sharding.make_mesh(sizes), tmp_path)
-    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-4)
+    together, params = curve(kind, sharding.make_mesh(sizes), tmp_path)
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
     if mesh[1] > 1:  # parameters are really split, not copied
-        kernel = params["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"]
+        stack = params["decoder" if kind == "language model" else "encoder"]
+        kernel = stack["layer_0"]["feed_forward"]["inner"]["kernel"]
         assert kernel.addressable_shards[0].data.size < kernel.size
 
 
@@ -422,10 +438,14 @@ def curve(tiny):
     """Losses of 20 steps with dropout, of words too, on a mesh."""
     done = {}
 
-    def losses_of(mesh, folder):
-        if mesh not in done:
-            overrides = tiny(data__length_multiple=2, model__dropout_words=0.1)
-            run = build(overrides, folder / str(len(done)), mesh)
+    def losses_of(kind, mesh, folder):
+        if (kind, mesh) not in done:
+            changes = {
+                "data__length_multiple": 4, "data__window": 60, "decode__max_length": 9,
+                "model__num_heads": 8, "model__dropout_words": 0.1,
+                "model__dropout_residual": 0.1,
+            }  # fmt: skip
+            run = build(tiny(**changes), folder / str(len(done)), mesh, CURVES[kind])
             found = []
             with jax.set_mesh(mesh):
                 state = run.init(jax.random.key(0))
@@ -433,8 +453,8 @@ def curve(tiny):
                     state, out = run.update(state, run.feed.place(i).arrays)
                     found.append(float(out["sums"].loss / out["sums"].weight))
             run.close()
-            done[mesh] = found, state.params
-        return done[mesh]
+            done[kind, mesh] = found, state.params
+        return done[kind, mesh]
 
     return losses_of
 

@@ -22,8 +22,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
 
-# Bytes of float32 logits that a device makes at a time; their gradient takes as much
-# again. A CPU is faster if they stay in its caches; elsewhere memory is the limit.
+# Bytes of float32 logits that a device makes at a time, by platform; their gradient
+# takes as much again. A CPU is faster if they stay in its caches; elsewhere memory is
+# the limit, of which the smallest TPUs have 16 GB.
 LOGITS_BYTES = {"cpu": 2**24, "gpu": 2**29, "tpu": 2**28}
 
 
@@ -63,7 +64,7 @@ def cross_entropy(
         real = logits[..., :vocab_size]
         total = real.sum(-1)
         truth = jnp.take_along_axis(real, targets[..., None], axis=-1)[..., 0]
-    else:  # columns are on several devices: neither slice nor look up, which moves them
+    else:  # a slice or a lookup would move columns between devices
         column = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
         known = column < vocab_size
         real = jnp.where(known, logits, -jnp.inf)
@@ -163,7 +164,7 @@ def _count_parts(rows: int, length: int, vocab_size: int) -> int:
     shards, devices = sharding.row_shards()
     own = max(rows // shards, 1)
     size = 4 * rows * length * vocab_size / devices
-    wanted = min(size / LOGITS_BYTES[sharding.platform()], own)
+    wanted = min(size / LOGITS_BYTES.get(sharding.platform(), 2**28), own)
     return next(n for n in range(1, own + 1) if own % n == 0 and n >= wanted)
 
 

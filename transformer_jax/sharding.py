@@ -188,7 +188,12 @@ def unsplit_fsdp(params: Any, mesh: Mesh) -> Any:
         kept = (tuple(axis for axis in part if axis != "fsdp") for part in parts)
         return NamedSharding(mesh, PartitionSpec(*kept))
 
-    return jax.device_put(params, jax.tree_util.tree_map_with_path(place, params))
+    places = jax.tree_util.tree_map_with_path(place, params)
+    return jax.jit(_same, out_shardings=places)(params)
+
+
+def _same(params: Any) -> Any:
+    return params
 
 
 def add_rules(rules: tuple[Rule, ...]) -> None:
@@ -231,9 +236,9 @@ def constrain_logits(x: Any) -> Any:
 
 
 def gather(table: Any, width: int, dtype: Any) -> Any:
-    """Gather a table [V, D = width], or [D, V], over all devices but those of `tensor`.
+    """Gather a table [V, D = width] or [D, V], in `dtype`, over all axes but `tensor`.
 
-    It travels in `dtype`. Of a gradient, it adds up what the devices have found.
+    Applied to the table's gradient, it adds up the parts of all devices.
     """
     by_rows = table.shape[-1] == width
     spec = PartitionSpec("tensor", None) if by_rows else PartitionSpec(None, "tensor")
@@ -285,7 +290,7 @@ def sum_over_shards(function: Callable) -> Callable:
 def splits_evenly(rows: int, positions: int) -> bool:
     """Return whether there are several shards, and so many rows and positions in each.
 
-    Positions may not: those that a masked model predicts.
+    The positions that a masked model predicts may not divide.
     """
     if on_one_device():
         return False

@@ -90,16 +90,21 @@ def test_a_search_that_outgrows_its_room_goes_on_as_if_it_had_had_it(
     assert_same(roomy, search(model, asked, KINDS[kind], rows=8, multiple=8))
 
 
-@pytest.mark.parametrize("sequence", [2, 8])  # a source of 12 divides by 2 alone
-def test_a_mesh_that_splits_positions_finds_what_one_device_does(model, sequence):
+@pytest.mark.parametrize(
+    ("fsdp", "tensor", "sequence"),
+    [(1, 1, 2), (1, 1, 8), (4, 2, 1)],  # a source of 12 divides by 2 alone
+)
+def test_a_mesh_finds_what_one_device_does(model, fsdp, tensor, sequence):
     asked = [
         dataclasses.replace(one, prefix=[9, 8][: i % 3])
         for i, one in enumerate(ask()[:5])
     ]
     mesh = sharding.make_mesh(
-        {"data": -1, "fsdp": 1, "tensor": 1, "sequence": sequence}
+        {"data": -1, "fsdp": fsdp, "tensor": tensor, "sequence": sequence}
     )
-    together = search(model, asked, KINDS["greedy"], rows=4, multiple=4, mesh=mesh)
+    places = sharding.shardings(model[1], mesh)
+    split = model[0], jax.device_put(model[1], places)
+    together = search(split, asked, KINDS["greedy"], rows=4, multiple=4, mesh=mesh)
     assert_same(together, search(model, asked, KINDS["greedy"], rows=4, multiple=4))
 
 

@@ -88,7 +88,7 @@ class TokenEmbedding(nn.Module):
             table = self.embedding.astype(self.dtype)
             scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
         else:
-            scores = _score(x, self.embedding, self.dtype)
+            scores: Any = _score(x, self.embedding, self.dtype)
         return mask_padding_rows(scores, self.vocab_size)
 
 
@@ -153,9 +153,9 @@ def mask_padding_rows(
     return jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, MASKED)
 
 
-# The two uses of a table that is split over devices. Each gathers it in the type of the
-# computation, as the same bytes, so that it is done once, and returns its gradient in
-# float32, so that all uses of a table are added up before they are reduced.
+# The two uses of a table on several devices. XLA merges the gathers of all uses, as
+# they are the same, and adds their gradients up before it reduces them, as long as
+# nothing stands between: so each has a gradient of its own, in float32 throughout.
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
