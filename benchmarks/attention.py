@@ -10,6 +10,8 @@ import dataclasses
 import gc
 import statistics
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +47,8 @@ def step(module, params, tokens, key):
     return jax.value_and_grad(loss)(params)
 
 
-def measure(kernel: str, length: int) -> tuple[float, float | None]:
-    """Return (GB of temporary memory, seconds a step or None if it is not run)."""
+def compile_step(kernel: str, length: int) -> tuple[Callable[[], Any], float]:
+    """Return (a function that runs a step, GB of temporary memory that it needs)."""
     module = LanguageModel(
         dataclasses.replace(CONFIG, attention=kernel, remat=FLAGS.remat)
     )
@@ -54,15 +56,27 @@ def measure(kernel: str, length: int) -> tuple[float, float | None]:
     params = jax.jit(module.init)(jax.random.key(0), tokens[:, :1])["params"]
     arguments = params, tokens, jax.random.key(1)
     compiled = jax.jit(lambda *x: step(module, *x)).lower(*arguments).compile()
-    memory = compiled.memory_analysis().temp_size_in_bytes / 1e9
-    if memory > FLAGS.most_memory:
-        return memory, None
-    times = []
+    memory: Any = compiled.memory_analysis()
+    return lambda: compiled(*arguments), memory.temp_size_in_bytes / 1e9
+
+
+def measure(length: int) -> list[tuple[float, float | None]]:
+    """Return for each kernel (GB, median seconds of a step; None if it is not run).
+
+    The kernels take turns, so that whatever else the machine does slows down both.
+    """
+    steps = [compile_step(kernel, length) for kernel in FLAGS.kernels]
+    times: list[list[float]] = [[] for _ in steps]
     for _ in range(FLAGS.repeats + 1):
-        began = time.perf_counter()
-        jax.block_until_ready(compiled(*arguments))
-        times.append(time.perf_counter() - began)
-    return memory, statistics.median(times[1:])
+        for (run, memory), taken in zip(steps, times, strict=True):
+            if memory <= FLAGS.most_memory:
+                began = time.perf_counter()
+                jax.block_until_ready(run())
+                taken.append(time.perf_counter() - began)
+    return [
+        (memory, statistics.median(taken[1:]) if taken else None)
+        for (_, memory), taken in zip(steps, times, strict=True)
+    ]
 
 
 def main(_) -> None:
@@ -71,11 +85,10 @@ def main(_) -> None:
     print("|---" * (1 + len(FLAGS.kernels)) + "|")
     for length in map(int, FLAGS.lengths):
         cells = []
-        for kernel in FLAGS.kernels:
-            memory, seconds = measure(kernel, length)
+        for memory, seconds in measure(length):
             took = "not run" if seconds is None else f"{seconds:.3f}"
             cells.append(f"{took}, {memory:.3f}")
-            gc.collect()
+        gc.collect()
         print(f"| {length:,} | " + " | ".join(cells) + " |", flush=True)
 
 

@@ -36,6 +36,7 @@ flags.DEFINE_enum("case", "gpu_350m", [
     "gpu_350m", "gpu_packed", "gpu_long", "gpu_long_blockwise", "tpu_350m", "tpu_long",
     "tpu_packed",
 ], "What is compiled.")  # fmt: skip
+flags.DEFINE_integer("layers", 0, "Fewer layers, to compile sooner; 0: the case's.")
 flags.DEFINE_string("dump", "", "A file for the compiled program.")
 
 LARGE = {"layers": 24, "d_model": 1024, "heads": 16, "rows": 8, "length": 2048,
@@ -114,6 +115,7 @@ def make_step(sizes: dict, keys: dict, mesh: Mesh):
 def main(_) -> None:
     """Compile one case, and print its memory and its custom calls."""
     hardware, sizes, keys = CASES[FLAGS.case]
+    sizes = sizes | {"layers": FLAGS.layers or sizes["layers"]}
     mesh = make_mesh(hardware)
     step, state, batch, count = make_step(sizes, keys, mesh)
     began = time.monotonic()
@@ -126,9 +128,10 @@ def main(_) -> None:
             file.write(text)
     calls = collections.Counter(re.findall(r'custom_call_target="([^"]+)"', text))
     splash = len(set(re.findall(r"splash_\w+", text)))
-    print(f"{FLAGS.case}: {count / 1e6:.0f} M parameters on 1 × "
-          f"{mesh.devices.flat[0].device_kind}, {sizes['rows']} × {sizes['length']:,} "
-          f"tokens, {keys}, compiled in {seconds:.0f} s, not run")  # fmt: skip
+    shape = f"{sizes['rows']} × {sizes['length']:,} tokens, {sizes['layers']} layers"
+    print(f"{FLAGS.case}: {count / 1e6:.0f} M parameters, {shape}, {keys}, on 1 × "
+          f"{mesh.devices.flat[0].device_kind}: compiled in {seconds:.0f} s, not run",
+    )  # fmt: skip
     both = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     print(f"memory: state and batch {memory.argument_size_in_bytes / 1e9:.2f} GB, "
           f"temporary {memory.temp_size_in_bytes / 1e9:.2f} GB, together "

@@ -28,7 +28,7 @@ def header(run: Any) -> list[str]:
         f"run        {run.folder.path}",
         f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}",
         f"model      {size:,} parameters, {config.model.dtype} computation",
-        *_attention_line(config, feed.plan.shapes, mesh),
+        *attention_line(config, feed.plan.shapes, mesh),
         f"data       {len(feed.store):,} examples{left_out}, "
         f"{feed.plan.steps_per_epoch:,} steps an epoch, padding {run.padding:.1%}",
         f"shapes     {len(feed.plan.shapes)} to compile: {shapes}",
@@ -36,7 +36,7 @@ def header(run: Any) -> list[str]:
     ]
 
 
-def _attention_line(config: Any, shapes: Any, mesh: Any) -> list[str]:
+def attention_line(config: Any, shapes: Any, mesh: Any) -> list[str]:
     """Say which kernels the batches of a Transformer take, and why."""
     if not issubclass(registry.find(config.model.name).config, TransformerConfig):
         return []
