@@ -6,13 +6,11 @@ The trap: linen needs Auto axes, while `jax.make_mesh` now makes Explicit ones.
 """
 
 import math
-import os
 import re
 from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.errors import UserError
@@ -39,32 +37,6 @@ RULES: tuple[Rule, ...] = (
     (r"patches/(kernel|bias)$|class_token$", PartitionSpec()),  # as few rows as pixels
     (r"ns_coeffs$", PartitionSpec()),  # Muon's: three numbers
 )
-
-
-def connect() -> None:
-    """Join the processes of one run, if COORDINATOR_ADDRESS is set."""
-    address = os.environ.get("COORDINATOR_ADDRESS")
-    if not address:
-        return
-    missing = [k for k in ("NUM_PROCESSES", "PROCESS_ID") if k not in os.environ]
-    if missing:
-        raise UserError(
-            f"COORDINATOR_ADDRESS is set, but {' and '.join(missing)} is not: "
-            "a run of several processes needs all three (see launch/README.md)"
-        )
-    jax.distributed.initialize(
-        address, int(os.environ["NUM_PROCESSES"]), int(os.environ["PROCESS_ID"])
-    )
-    # The first meeting must happen within 30 s of each other (Gloo), later ones need
-    # not: it may take process 0 an hour to prepare the data.
-    multihost_utils.sync_global_devices("connected")
-
-
-def broadcast_from_first(answer: bool) -> bool:
-    """Return process 0's answer on every process, so that all of them act alike."""
-    if jax.process_count() == 1:
-        return answer
-    return bool(multihost_utils.broadcast_one_to_all(np.asarray(answer)))
 
 
 def make_mesh(sizes: dict[str, int], platform: str = "any") -> Mesh:

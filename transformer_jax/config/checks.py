@@ -111,6 +111,7 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
         "tokenizer.row_multiple", "train.steps", "train.accumulation",
         "optim.warmup_steps", "eval.every", "eval.batch_rows", "eval.max_length",
         "checkpoint.every", "checkpoint.keep_last", "checkpoint.average", "log.every",
+        "timeout.start",
     ]  # fmt: skip
     values = dict(items(config))
     problems += [f"{k} = {values[k]}: must be at least 1" for k in positive
@@ -118,7 +119,8 @@ def _impossible_sizes(config: ConfigDict) -> list[str]:
     for key in ("train.label_smoothing", "tokenizer.sampling", "optim.ema"):
         if not 0 <= (value := values.get(key, 0)) < 1:
             problems.append(f"{key} = {value}: a share, at least 0 and less than 1")
-    for key in ("optim.decay_steps", "optim.clip_norm"):
+    not_negative = [k for k in values if k.startswith("timeout.")]
+    for key in ("optim.decay_steps", "optim.clip_norm", *not_negative):
         if values[key] < 0:
             problems.append(f"{key} = {values[key]}: must be at least 0")
     if values.get("model.tie") == "all" and not values.get("tokenizer.shared", True):

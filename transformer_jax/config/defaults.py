@@ -108,6 +108,14 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     mesh.tensor = 1  # heads and feed-forward columns
     mesh.sequence = 1  # positions of the residual stream
 
+    config.timeout = timeout = ConfigDict()  # seconds; a process that hangs exits
+    timeout.start = 300  # until all processes of a run must have come
+    timeout.compile = 3600  # to compile a step, or to try it out; 0: any time
+    timeout.step = 600  # a step; more if steps are slow (20 × the slowest); 0: any
+    timeout.evaluate = 3600  # between two answers of an evaluation; 0: any time
+    timeout.save = 1800  # to restore or save a checkpoint; 0: any time
+    timeout.preemption = 120  # from SIGTERM until the state is saved; 0: any time
+
     config.log = log = ConfigDict()
     log.every = 50  # updates a log line
     log.tensorboard = True  # also write TensorBoard events, if it is installed

@@ -69,6 +69,7 @@ MAY_CHANGE_ON_RESUME = (
     "log",
     "eval",
     "checkpoint",
+    "timeout",
 )
 
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, sharding, tasks
+from transformer_jax import cli, hosts, sharding, tasks
 from transformer_jax.config import checks
 from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.errors import UserError, nearest
@@ -138,26 +138,30 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
 def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
     """Read (params, step, which they are in words) of a run."""
     like = abstract_params(task, mesh)
-    checkpoints = Checkpoints(folder.checkpoints)
+    step, words = hosts.decide_in_first(lambda: _choose(folder, weights))
+    place = folder.averaged if words == "averaged" else folder.checkpoints
+    item = "ema" if words == "ema" else "params"
     try:
-        if weights == "average":
-            averaged = Checkpoints(folder.averaged)
-            if averaged.steps():
-                step = averaged.steps()[-1]
-                return averaged.restore_params(step, like), step, "averaged"
-        steps = checkpoints.steps()
-        if not steps:
-            raise UserError(
-                f"{folder.path} has no checkpoint yet: its training has not saved one"
-            )
-        if weights == "ema":
-            return checkpoints.restore_params(steps[-1], like, "ema"), steps[-1], "ema"
-        step = checkpoints.best_step() if weights == "best" else steps[-1]
-        words = "best" if weights == "best" else "last"
-        step = steps[-1] if step is None else step
-        return checkpoints.restore_params(step, like), step, words
+        return Checkpoints(place).restore_params(step, like, item), step, words
     except Damaged as error:
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
+
+
+def _choose(folder: Folder, weights: str) -> tuple[int, str]:
+    """Return the step that has the weights asked for, and which they are in words."""
+    averaged = Checkpoints(folder.averaged).steps()
+    if weights == "average" and averaged:
+        return averaged[-1], "averaged"
+    checkpoints = Checkpoints(folder.checkpoints)
+    steps = checkpoints.steps()
+    if not steps:
+        raise UserError(
+            f"{folder.path} has no checkpoint yet: its training has not saved one"
+        )
+    if weights == "best":
+        best = checkpoints.best_step()
+        return steps[-1] if best is None else best, "best"
+    return steps[-1], "ema" if weights == "ema" else "last"
 
 
 def abstract_params(task: Task, mesh: Any) -> Any:
