@@ -67,10 +67,22 @@ def mesh_shape(sizes: dict[str, int], devices: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def local_mesh() -> Mesh:
-    """Make a mesh of one device of this process, for `predict` and `load`."""
-    device = np.array(jax.local_devices()[:1]).reshape((1,) * len(AXES))
-    return Mesh(device, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+def local_mesh(count: int = 1) -> Mesh:
+    """Make a mesh of so many devices of this process; they split the rows."""
+    shape = (count,) + (1,) * (len(AXES) - 1)
+    devices = np.array(jax.local_devices()[:count]).reshape(shape)
+    return Mesh(devices, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def answering_devices(*rows: int) -> int:
+    """Return how many devices of this process answer together: all, if rows divide.
+
+    On a CPU it is one: the devices that one can make of it are the same cores.
+    """
+    if jax.default_backend() == "cpu":
+        return 1
+    most = jax.local_device_count()
+    return max(n for n in range(1, most + 1) if not any(r % n for r in rows))
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:

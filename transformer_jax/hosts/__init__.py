@@ -13,4 +13,5 @@ from transformer_jax.hosts.connection import end_at_once as end_at_once
 from transformer_jax.hosts.connection import end_together as end_together
 from transformer_jax.hosts.connection import name_of as name_of
 from transformer_jax.hosts.connection import pass_on_sigterm as pass_on_sigterm
+from transformer_jax.hosts.peers import HUNG as HUNG
 from transformer_jax.hosts.peers import RESTART as RESTART

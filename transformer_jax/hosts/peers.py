@@ -6,7 +6,9 @@ process dies, its kernel closes its connection, and the others know at once. One
 silent only counts as lost when JAX says so: Python may be busy for minutes.
 """
 
+import contextlib
 import dataclasses
+import faulthandler
 import json
 import os
 import selectors
@@ -20,6 +22,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.hosts.clusters import Place
 
 RESTART = 75  # the exit code that asks a launcher for the same command again
+HUNG = 124  # the exit code of a process whose watchdog has ended it
 PING = 5.0  # seconds between signs of life
 SILENT = 15.0  # seconds without one that are worth a word
 GRACE = 5.0  # seconds that a process which fails waits for others that fail as well
@@ -147,6 +150,8 @@ class Peers:
 
         A user's mistake (2) is passed on; for all else starting again may help.
         """
+        if code == HUNG:  # the others wait for something, perhaps for this process
+            faulthandler.dump_traceback(file=2, all_threads=True)
         names = ", ".join(map(self.name, lost))
         end_at_once(
             code if code == 2 else RESTART,
@@ -185,10 +190,8 @@ def _collect(
     with _listen(place.address) as listener:
         while len(found) < place.count - 1:
             listener.settimeout(1.0)
-            try:
+            with contextlib.suppress(TimeoutError):
                 _welcome(listener.accept()[0], place, found)
-            except (TimeoutError, ValueError, ConnectionError):  # a stranger's, too
-                pass
             absent = sorted(set(range(1, place.count)) - set(found))
             if time.monotonic() > until:
                 here = {0: own, **{i: host for i, (host, _) in found.items()}}
@@ -209,8 +212,12 @@ def _collect(
 def _welcome(connection: socket.socket, place: Place, found: dict) -> None:
     """Read who has connected; refuse what cannot belong to this run."""
     connection.settimeout(5.0)
-    hello = json.loads(_read_line(connection))
-    index, host, count = hello["index"], hello["host"], hello["count"]
+    try:
+        hello = json.loads(_read_line(connection))
+        index, host, count = hello["index"], hello["host"], hello["count"]
+    except (OSError, ValueError, KeyError, TypeError):  # it is none of ours
+        connection.close()
+        return
     problem = ""
     if count != place.count:
         problem = (
@@ -230,7 +237,8 @@ def _welcome(connection: socket.socket, place: Place, found: dict) -> None:
 
 def _refuse(found: dict, kind: str, problem: str) -> None:
     for _, connection in found.values():
-        connection.sendall(json.dumps({kind: problem}).encode() + b"\n")
+        with contextlib.suppress(OSError), connection:
+            connection.sendall(json.dumps({kind: problem}).encode() + b"\n")
 
 
 def _join(
@@ -254,11 +262,12 @@ def _join(
                 connection.close()
             time.sleep(0.5)
             continue
-        if "problem" in answer:
-            raise UserError(answer["problem"])
+        if "hosts" in answer:
+            return answer["hosts"], connection
+        connection.close()
         if "absent" in answer:
             raise Absent(answer["absent"])
-        return answer["hosts"], connection
+        raise UserError(answer["problem"])
     raise Absent(
         f"process 0 of {place.count} has not come to {place.address} within "
         f"{timeout:.0f} s ({why}). This is process {place.index} ({own}). See whether "

@@ -9,6 +9,7 @@ The directory holds all that is needed to use it. Errors say what is missing.
 """
 
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,8 @@ from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import protocols
 from transformer_jax.tasks.protocols import Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -109,7 +112,7 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
     """Open a run directory, or a bundle made of one.
 
     `weights` (average, best, last, ema) overrides what the run's config asks for. Its
-    parameters are put on the mesh, or else on one device.
+    parameters are put on the mesh, or else on all devices of this process.
     """
     if weights and weights not in cli.WEIGHTS:
         choices = " | ".join(cli.WEIGHTS)
@@ -125,7 +128,7 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
     if not folder.tokenizer.is_dir():
         raise UserError(f"{folder.path} has no tokenizer: its training never began")
     task = tasks.find(config.task).open(config, folder.tokenizer)
-    mesh = mesh or sharding.local_mesh()
+    mesh = mesh or answering_mesh(config)
     if about:
         params = bundle.read_params(folder.path, abstract_params(task, mesh))
         return Run(folder, config, task, params, about["step"], about["weights"], mesh)
@@ -133,6 +136,19 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Any = None) -> Run:
         folder, task, mesh, weights or config.eval.weights
     )
     return Run(folder, config, task, params, step, words, mesh)
+
+
+def answering_mesh(config: ConfigDict) -> Any:
+    """Make a mesh of all devices of this process that can share a batch of answers."""
+    rows = config.eval.batch_rows, config.data.row_multiple
+    count, most = sharding.answering_devices(*rows), jax.local_device_count()
+    if count < most and jax.default_backend() != "cpu":
+        logger.info(
+            "note       %d of %d devices are used: eval.batch_rows %d and "
+            "data.row_multiple %d do not both divide by %d",
+            *(count, most, *rows, most),
+        )
+    return sharding.local_mesh(count)
 
 
 def read_params(folder: Folder, task: Any, mesh: Any, weights: str):

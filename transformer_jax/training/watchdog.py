@@ -16,7 +16,6 @@ from typing import Any
 
 from transformer_jax import hosts
 
-HUNG = 124
 SLOWER = 20  # a step may take so many times as long as the slowest before it
 
 
@@ -118,4 +117,4 @@ class Watchdog:
 def _end_process(line: str) -> None:
     """Print every thread's stack and the line, and exit."""
     faulthandler.dump_traceback(file=2, all_threads=True)
-    hosts.end_at_once(HUNG, line)
+    hosts.end_at_once(hosts.HUNG, line)
