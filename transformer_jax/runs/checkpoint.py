@@ -170,7 +170,8 @@ class Checkpoints:
             raise Damaged(
                 f"{folder}: {', '.join(changed[:3])} changed since it was saved"
             )
-        difference = self._find_difference(step, items) if first else ""
+        # All open the folder, as Orbax wants it; process 0's finding counts.
+        difference = self._find_difference(step, items)
         if difference := hosts.broadcast_from_first(difference):
             raise UserError(
                 f"{folder} does not fit this config: {difference}. Continue the run "

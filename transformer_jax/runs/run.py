@@ -154,7 +154,9 @@ def answering_mesh(config: ConfigDict) -> Any:
 def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
     """Read (params, step, which they are in words) of a run."""
     like = abstract_params(task, mesh)
-    step, words = hosts.decide_in_first(lambda: _choose(folder, weights))
+    # All processes open the folder, as Orbax wants it, but process 0 chooses.
+    best = Checkpoints(folder.checkpoints).best_step() if weights == "best" else None
+    step, words = hosts.decide_in_first(lambda: _choose(folder, weights, best))
     place = folder.averaged if words == "averaged" else folder.checkpoints
     item = "ema" if words == "ema" else "params"
     try:
@@ -163,19 +165,17 @@ def read_params(folder: Folder, task: Any, mesh: Any, weights: str):
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 
 
-def _choose(folder: Folder, weights: str) -> tuple[int, str]:
+def _choose(folder: Folder, weights: str, best: int | None) -> tuple[int, str]:
     """Return the step that has the weights asked for, and which they are in words."""
     averaged = Checkpoints(folder.averaged).steps()
     if weights == "average" and averaged:
         return averaged[-1], "averaged"
-    checkpoints = Checkpoints(folder.checkpoints)
-    steps = checkpoints.steps()
+    steps = Checkpoints(folder.checkpoints).steps()
     if not steps:
         raise UserError(
             f"{folder.path} has no checkpoint yet: its training has not saved one"
         )
     if weights == "best":
-        best = checkpoints.best_step()
         return steps[-1] if best is None else best, "best"
     return steps[-1], "ema" if weights == "ema" else "last"
 
