@@ -27,6 +27,7 @@ console.propagate = False
 console.handlers = [PlainHandler("stdout")]
 
 SLOW = 1.2  # times the median: a process that the log names
+PART = 0.1  # of the time of a window that a host must work to hold up others
 BRIEF = 2.0  # seconds of a window that are too few to judge by
 WRITTEN = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".2%"}
 
@@ -120,20 +121,21 @@ class LogWindow:
 
 
 def find_slowest(busy: float, waited: float) -> tuple[int, float] | None:
-    """Return (process, times the median) of one that holds up the others, if any.
+    """Return (process, times the median) of the slowest host, if one stands out.
 
-    All steps end together, so a process is slow if it works while the others wait.
+    All steps end together, so what is compared is the time in which each process did
+    not wait for its device; it must be a good part of the whole to slow others down.
     """
     if jax.process_count() == 1:
         return None
     own = np.array([busy, waited], np.float32)
-    busy_all, waited_all = np.asarray(multihost_utils.process_allgather(own)).T
-    seconds = busy_all + waited_all.min()  # what all wait for, the devices need
-    if seconds.max() < BRIEF:
-        return None
+    seconds, rest = np.asarray(multihost_utils.process_allgather(own)).T
     slowest = int(seconds.argmax())
+    whole = float(seconds[slowest] + rest[slowest])
     factor = float(seconds[slowest] / max(statistics.median_low(seconds), 1e-9))
-    return (slowest, round(factor, 2)) if factor > SLOW else None
+    if whole < BRIEF or seconds[slowest] < PART * whole or factor <= SLOW:
+        return None
+    return slowest, round(factor, 2)
 
 
 class RunLog:
