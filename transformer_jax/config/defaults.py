@@ -112,7 +112,7 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     timeout.start = 300  # until all processes of a run must have come
     timeout.compile = 3600  # to compile a step, or to try it out; 0: any time
     timeout.step = 600  # a step; more if steps are slow (20 × the slowest); 0: any
-    timeout.evaluate = 3600  # between two answers of an evaluation; 0: any time
+    timeout.evaluate = 3600  # to score a split, and then between two answers; 0: any
     timeout.save = 1800  # to restore or save a checkpoint; 0: any time
     timeout.preemption = 120  # from SIGTERM until the state is saved; 0: any time
 

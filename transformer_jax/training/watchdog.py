@@ -19,7 +19,7 @@ from transformer_jax import hosts
 SLOWER = 20  # a step may take so many times as long as the slowest before it
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Phase:
     name: str
     seconds: float  # that it may take; 0: any time
