@@ -25,7 +25,7 @@ import time
 import jax
 import numpy as np
 
-from transformer_jax import cli, sharding
+from transformer_jax import cli, hosts, sharding
 from transformer_jax import config as configs
 from transformer_jax.runs import folder as folders
 from transformer_jax.training import log as metrics
@@ -159,7 +159,7 @@ def run_processes(args, place: pathlib.Path, overrides: dict, count, begin) -> N
 def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
     """Write what this process's devices get of each batch."""
     place = pathlib.Path(args.parts)
-    sharding.connect()
+    hosts.connect()
     number, feeds = jax.process_index(), {}
     for batching in BATCHINGS:
         config = configs.load(args.config, {**overrides, "data.batching": batching})

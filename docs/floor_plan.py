@@ -26,7 +26,7 @@ FLOORS = (
     "decoding",
     "models",
     "data optim losses scores",
-    "sharding cli",
+    "sharding cli hosts",
     "keys",
     "errors ids",
 )

@@ -5,15 +5,22 @@ import os
 import pathlib
 import random
 import re
+import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
+import yaml
+
+from transformer_jax import config
+from transformer_jax.hosts import clusters
 
 FOLDER = pathlib.Path(__file__).parent.parent / "launch"
-SCRIPTS = sorted(FOLDER.glob("*.sh"))
+SCRIPTS = sorted([*FOLDER.glob("*.sh"), FOLDER / "slurm.sbatch"])
 WHOLE = {
     ".lock",
     "config.json",
@@ -140,6 +147,8 @@ def test_scripts_parse_and_only_call_train(script):
     assert text.startswith("#!/usr/bin/env bash\n")
     assert "\nset -euo pipefail\n" in text
     assert set(re.findall(r"python -m (\S+)", text)) == {"transformer_jax.train"}
+    if checker := shutil.which("shellcheck"):
+        subprocess.run([checker, str(script)], check=True)
     assert os.access(script, os.X_OK)
 
 
@@ -200,3 +209,216 @@ def test_a_process_that_dies_takes_the_other_with_it(launch, environment, tmp_pa
     began = time.monotonic()
     finish(launch([FOLDER / "two_processes.sh"], tmp_path, PATH=path), code=7)
     assert time.monotonic() - began < 30
+
+
+@pytest.fixture
+def stub(environment, tmp_path):
+    """A function: an environment in which commands are these bash programs."""
+
+    def write(**programs):
+        folder = tmp_path / "stubs"
+        folder.mkdir(exist_ok=True)
+        for name, text in programs.items():
+            (folder / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+            (folder / name).chmod(0o755)
+        path = os.pathsep.join([str(folder), environment["PATH"]])
+        return {**environment, "PATH": path, "HERE": str(tmp_path)}
+
+    return write
+
+
+# Stands in for a training: exits with the next of CODES, each time one step further.
+TRAINING = """
+turn=$(cat $HERE/turns 2>/dev/null || echo 0); echo $((turn + 1)) >$HERE/turns
+codes=($CODES)
+((${ADVANCES:-1})) && mkdir -p $HERE/run/checkpoints/$((turn + 1))
+exit "${codes[$turn]}"
+"""
+
+
+def supervise(variables, workdir, **changes):
+    return subprocess.run(
+        [FOLDER / "supervise.sh", "--config", "quickstart", "--workdir", workdir],
+        env={**variables, "RESTART_DELAY": "0", **changes},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("codes", "turns", "code"),
+    [("0", 1, 0), ("75 1 124 0", 4, 0), ("75 2 0", 2, 2)],
+    ids=["done", "failed and done", "a mistake"],
+)
+def test_supervision_starts_again_by_exit_code(stub, tmp_path, codes, turns, code):
+    done = supervise(stub(python=TRAINING), tmp_path / "run", CODES=codes)
+    assert done.returncode == code, done.stderr
+    assert int((tmp_path / "turns").read_text()) == turns
+
+
+def test_supervision_gives_up_when_no_step_is_new(stub, tmp_path):
+    variables = stub(python=TRAINING)
+    done = supervise(
+        variables, tmp_path / "run", CODES="1 " * 9, ADVANCES="0", MAX_RESTARTS="3"
+    )
+    assert done.returncode == 1
+    assert int((tmp_path / "turns").read_text()) == 3
+    assert "3 starts brought no step beyond 0" in done.stderr
+
+
+def test_supervision_sees_progress_in_the_metrics_too(stub, tmp_path):
+    (tmp_path / "run").mkdir()
+    log = 'echo "{\\"step\\": $turn, \\"kind\\": 1}" >>$HERE/run/metrics.jsonl\nexit'
+    variables = stub(python=TRAINING.replace("exit", log))
+    codes = "1 1 1 1 0"
+    done = supervise(
+        variables, tmp_path / "run", CODES=codes, ADVANCES="0", MAX_RESTARTS="2"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_supervision_passes_sigterm_on_and_ends(stub, tmp_path):
+    training = "trap 'exit 75' TERM; touch $HERE/up; while :; do sleep 0.1; done"
+    process = subprocess.Popen(
+        [FOLDER / "supervise.sh", "--workdir", tmp_path], env=stub(python=training)
+    )
+    while not (tmp_path / "up").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75
+
+
+@pytest.mark.parametrize(("code", "again"), [(75, True), (1, False), (0, False)])
+def test_a_preempted_slurm_job_is_queued_again(stub, tmp_path, code, again):
+    variables = stub(
+        srun='while [[ $1 == -* ]]; do shift; done; exec "$@"',
+        python=f'echo "$@" >$HERE/arguments; exit {code}',
+        scontrol='echo "$@" >$HERE/queued',
+    )
+    command = ["bash", FOLDER / "slurm.sbatch", "--workdir", "/a b"]
+    variables["SLURM_JOB_ID"] = "7"
+    assert subprocess.run(command, env=variables, timeout=60).returncode == code
+    arguments = (tmp_path / "arguments").read_text()
+    assert arguments == "-m transformer_jax.train --workdir /a b\n"
+    assert (tmp_path / "queued").exists() == again
+
+
+def test_the_command_for_a_tpu_is_shown_by_a_dry_run(environment):
+    done = subprocess.run(
+        [FOLDER / "tpu.sh", "--config", "wmt14", "--workdir=/mnt/a b"],
+        env={**environment, "DRY_RUN": "1", "TPU_NAME": "v5e", "TPU_ZONE": "west"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    _, remote = shlex.split(done.stdout)[-1].split("=", 1)
+    assert shlex.split(done.stdout)[:6] == "gcloud compute tpus tpu-vm ssh v5e".split()
+    words = shlex.split(remote)
+    assert words[:4] == "nohup python -m transformer_jax.train".split()
+    assert words[4:8] == [
+        *("--config", "wmt14", "--workdir=/mnt/a b", "--config.mesh.platform=tpu"),
+    ]
+
+
+def test_gpus_are_asked_for_in_both_languages(stub, tmp_path):
+    variables = stub(python='echo "$JAX_PLATFORMS $@" >$HERE/arguments')
+    subprocess.run([FOLDER / "gpu.sh", "--workdir=w"], env=variables, check=True)
+    given = (tmp_path / "arguments").read_text().split()
+    assert given[0] == "cuda" and given[-1] == "--config.mesh.platform=gpu"
+
+
+def test_the_jobset_agrees_with_itself():
+    manifest = yaml.safe_load((FOLDER / "jobset.yaml").read_text())
+    assert manifest["kind"] == "JobSet" and manifest["spec"]["network"]
+    [replicated] = manifest["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    pod = job["template"]["spec"]
+    [container] = pod["containers"]
+    variables = {v["name"]: v["value"] for v in container["env"]}
+    assert job["completionMode"] == "Indexed"
+    assert int(variables["NUM_PROCESSES"]) == job["parallelism"] == job["completions"]
+    assert container["ports"] == [{"containerPort": clusters.PORT}]
+    assert container["command"][:3] == ["python", "-m", "transformer_jax.train"]
+    assert pod["terminationGracePeriodSeconds"] > config.base().timeout.preemption
+    mounts = {m["name"] for m in container["volumeMounts"]}
+    assert mounts == {v["name"] for v in pod["volumes"]}
+
+
+@pytest.fixture
+def pair(launch, tmp_path):
+    """A function: two processes that train without end, up and running, and a port."""
+    started = []
+
+    def start(*more, workdirs=(tmp_path / "run",) * 2, until="step +5 ", **variables):
+        with socket.create_server(("", 0)) as free:
+            address = f"localhost:{free.getsockname()[1]}"
+        endless = [f"--config.{key}=100000" for key in ("train.steps", "eval.every")]
+        command = [sys.executable, "-m", "transformer_jax.train"]
+        for i in range(2):
+            place = {"COORDINATOR_ADDRESS": address, "NUM_PROCESSES": "2"}
+            place |= {"PROCESS_ID": str(i), "JAX_PLATFORMS": "cpu"}
+            place |= {"JAX_NUM_CPU_DEVICES": "1", **variables}
+            started.append(launch(command, workdirs[i], *endless, *more, **place))
+        output = ""
+        while until and not re.search(rf"^{until}", output, re.MULTILINE):
+            line = started[0].stdout.readline()
+            assert line, output
+            output += line
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def last_line(output):
+    return output.strip().split("\n")[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_process_ends_the_other_in_a_minute(pair, lost, how):
+    processes = pair()
+    processes[lost].send_signal(how)
+    output, _ = processes[1 - lost].communicate(timeout=60)
+    assert processes[1 - lost].returncode == 75
+    assert last_line(output).startswith(f"error: process {lost} (")
+
+
+@pytest.mark.slow
+def test_disks_that_are_not_shared_are_refused(pair, tmp_path):
+    folders = tmp_path / "a", tmp_path / "b"
+    for process in pair(workdirs=folders, until=""):
+        output = finish(process, code=2)
+        assert "is not one folder for all processes" in last_line(output)
+        assert "process 1 (" in last_line(output)
+
+
+@pytest.mark.slow
+def test_sigterm_ends_processes_that_cannot_save(pair):
+    processes = pair("--config.timeout.preemption=5")
+    processes[1].send_signal(signal.SIGSTOP)  # so that no step can be agreed on
+    time.sleep(2)
+    processes[0].send_signal(signal.SIGTERM)
+    output, _ = processes[0].communicate(timeout=60)
+    assert processes[0].returncode == 75
+    assert "SIGTERM came 5 s ago" in last_line(output)
+
+
+@pytest.mark.slow
+def test_two_tasks_of_slurm_find_each_other(launch, alone, stub, tmp_path):
+    tasks = """
+while [[ $1 == -* ]]; do shift; done
+export SLURM_STEP_NODELIST=localhost SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=2
+for i in 0 1; do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & done
+wait -n && wait
+"""
+    variables = stub(srun=tasks, scontrol="exit 1")
+    variables |= {"SLURM_JOB_ID": str(random.randrange(4096)), "JAX_PLATFORMS": "cpu"}
+    command = ["bash", FOLDER / "slurm.sbatch"]
+    output = finish(launch(command, tmp_path / "run", **variables))
+    assert "cluster    2 processes (SLURM) on 1 host" in output
+    assert_same_run(tmp_path / "run", alone)

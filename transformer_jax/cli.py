@@ -1,8 +1,8 @@
 """Run a command: flags, config overrides, messages, exit codes.
 
-0 done · 1 some lines failed · 2 the user's mistake · 75 preempted and saved. A user's
-mistake is shown in plain words, never with a traceback. With -v the package's loggers
-write to stderr what they do.
+0 done · 1 some lines failed · 2 the user's mistake · 75 preempted and saved, or another
+process lost: start again · 124 hung. A user's mistake is shown in plain words, never
+with a traceback. With -v the package's loggers write to stderr what they do.
 """
 
 import logging

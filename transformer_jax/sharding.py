@@ -8,7 +8,6 @@ The trap: linen needs Auto axes, while `jax.make_mesh` now makes Explicit ones.
 import dataclasses
 import functools
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
@@ -83,32 +81,6 @@ def find_problems(config: ConfigDict) -> list[str]:
     return problems
 
 
-def connect() -> None:
-    """Join the processes of one run, if COORDINATOR_ADDRESS is set."""
-    address = os.environ.get("COORDINATOR_ADDRESS")
-    if not address:
-        return
-    missing = [k for k in ("NUM_PROCESSES", "PROCESS_ID") if k not in os.environ]
-    if missing:
-        raise UserError(
-            f"COORDINATOR_ADDRESS is set, but {' and '.join(missing)} is not: "
-            "a run of several processes needs all three (see launch/README.md)"
-        )
-    jax.distributed.initialize(
-        address, int(os.environ["NUM_PROCESSES"]), int(os.environ["PROCESS_ID"])
-    )
-    # The first meeting must happen within 30 s of each other (Gloo), later ones need
-    # not: it may take process 0 an hour to prepare the data.
-    multihost_utils.sync_global_devices("connected")
-
-
-def broadcast_from_first(answer: bool) -> bool:
-    """Return process 0's answer on every process, so that all of them act alike."""
-    if jax.process_count() == 1:
-        return answer
-    return bool(multihost_utils.broadcast_one_to_all(np.asarray(answer)))
-
-
 def make_mesh(sizes: dict[str, int], platform: str = "any") -> Mesh:
     """Make the mesh of all devices; an axis of -1 takes what the others leave."""
     found = jax.default_backend()
@@ -137,10 +109,22 @@ def mesh_shape(sizes: dict[str, int], devices: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def local_mesh() -> Mesh:
-    """Make a mesh of one device of this process, for `predict` and `load`."""
-    device = np.array(jax.local_devices()[:1]).reshape((1,) * len(AXES))
-    return Mesh(device, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+def local_mesh(count: int = 1) -> Mesh:
+    """Make a mesh of so many devices of this process; they split the rows."""
+    shape = (count,) + (1,) * (len(AXES) - 1)
+    devices = np.array(jax.local_devices()[:count]).reshape(shape)
+    return Mesh(devices, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def answering_devices(*rows: int) -> int:
+    """Return how many devices of this process answer together: all, if rows divide.
+
+    On a CPU it is one: the devices that one can make of it are the same cores.
+    """
+    if jax.default_backend() == "cpu":
+        return 1
+    most = jax.local_device_count()
+    return max(n for n in range(1, most + 1) if not any(r % n for r in rows))
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:

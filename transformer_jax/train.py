@@ -4,7 +4,8 @@
 
 Step k means: k updates applied, in every log line, checkpoint and evaluation. A batch
 and its dropout are functions of (seed, step) alone, so the same command started again
-continues to the same bits. Exit codes: 0 done, 2 the user's mistake, 75 preempted.
+continues to the same bits. Exit codes: 0 done, 2 the user's mistake, 75 preempted or
+another process lost, 124 hung.
 """
 
 import collections
@@ -22,12 +23,12 @@ from absl import flags
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, losses, optim, sharding
+from transformer_jax import cli, hosts, losses, optim, sharding
 from transformer_jax import config as configs
 from transformer_jax.config import checks
 from transformer_jax.errors import UserError
 from transformer_jax.runs import checkpoint as checkpoints
-from transformer_jax.runs import environment, lock
+from transformer_jax.runs import environment, lock, shared
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
 from transformer_jax.runs.folder import Folder
@@ -41,6 +42,7 @@ from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.feed import Feed
 from transformer_jax.training.preemption import Preemption
 from transformer_jax.training.prepare import Prepared, make_plan, prepare_together
+from transformer_jax.training.watchdog import Watchdog
 
 IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
 
@@ -58,7 +60,8 @@ def main(overrides: dict[str, str]) -> int:
     cli.require("config", args.config, "a config file, such as configs/quickstart.py")
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
     config = configs.load(args.config, overrides)
-    return train(config, args.workdir, args.accept_changes)
+    with hosts.end_together():
+        return train(config, args.workdir, args.accept_changes)
 
 
 def train(
@@ -66,19 +69,19 @@ def train(
 ) -> int:
     """Train a run, or continue it, or report that it is done; return the exit code."""
     folder, mesh = Folder(workdir), open_mesh(config)
-    result = folder.read("result.json")
+    shared.prove(folder.path)
+    result = hosts.decide_in_first(lambda: folder.read("result.json"))
     if result is not None and is_done(config, folder, result["step"]):
-        folder.adopt(config, accept_changes, write=False)
+        hosts.decide_in_first(lambda: folder.adopt(config, accept_changes, False))
         report.print_result(result, folder, already=True)
         return 0
     with lock.alone(folder.path), contextlib.ExitStack() as stack:
         first = jax.process_index() == 0
-        # Every process compares: if the first alone refused, the others would wait.
-        folder.adopt(config, accept_changes, write=first)
+        hosts.decide_in_first(lambda: folder.adopt(config, accept_changes))
         log = metrics.RunLog(folder.path, config.log.tensorboard, first)
         stack.callback(log.close)
         prepared = prepare_together(config, folder, log)
-        with Preemption() as preemption:
+        with Preemption(config.timeout.preemption) as preemption:
             run = build(config, folder, mesh, prepared, log)
             stack.callback(run.close)
             if not train_steps(run, preemption):
@@ -90,7 +93,7 @@ def train(
 
 def open_mesh(config: ConfigDict) -> Mesh:
     """Join the other processes, and make the mesh that the config asks for."""
-    sharding.connect()
+    hosts.connect(config.timeout.start, metrics.console.info)
     environment.use_compile_cache()
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
     shards = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -125,11 +128,13 @@ class Parts:
     saver: Saver
     validation: Evaluator
     log: metrics.RunLog
+    watchdog: Watchdog
 
     def close(self) -> None:
         """End the threads, and finish what is being saved."""
         self.compiled.close()
         self.saver.close()
+        self.watchdog.close()
 
 
 def build(
@@ -181,6 +186,7 @@ def build(
         saver=Saver(config, folder),
         validation=Evaluator(task, prepared.held_out["validation"], mesh),
         log=log,
+        watchdog=Watchdog(),
     )
 
 
@@ -195,14 +201,16 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
     # The rehearsal: the largest shape, once, on a state that is thrown away. If it does
     # not fit in memory, the run fails here and not at hour nine.
     largest = run.feed.plan.largest
-    with jax.set_mesh(run.mesh):
+    limits, watchdog = config.timeout, run.watchdog
+    with watchdog.phase("compiling", limits.compile), jax.set_mesh(run.mesh):
         compiled.start(run.update.lower(run.abstract, run.feed.abstract(largest)))
         rehearse, key = compiled.get(largest), jax.random.key(config.seed)
         jax.block_until_ready(rehearse(run.init(key), run.feed.empty(largest)))
     compiled.pop_wait_seconds()
 
     # The state: of the newest good checkpoint, or a new one.
-    begin, state = restore_or_init(run)
+    with watchdog.phase("restoring", limits.save):
+        begin, state = restore_or_init(run)
     if log.active:
         run.folder.note_start(config)
     log.cut_back(begin)
@@ -213,8 +221,9 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
     last = config.train.steps
     window = metrics.LogWindow(run.task, run.schedule, last)
     in_flight: collections.deque = collections.deque()
-    for step, batch in run.feed.batches(begin, last):
-        update = compiled.get(batch.shape)
+    for step, batch in watchdog.steps(run.feed.batches(begin, last), limits.step):
+        with watchdog.phase(f"compiling for step {step}", limits.compile):
+            update = compiled.get(batch.shape)
         with jax.set_mesh(run.mesh), jax.transfer_guard("disallow"):
             state, outcome = update(state, batch.arrays)
         window.leave_out(compiled.pop_wait_seconds())
@@ -229,15 +238,19 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
         log.progress(step, last, window.text)
         saver.sign_if_whole()
         if due:
-            saver.save(step, state, validate(run, step, state))
+            score = validate(run, step, state)
+            with watchdog.phase(f"saving step {step}", limits.save):
+                saver.save(step, state, score)
             window.restart_clock()
             if metrics.stopped_early(config, log.path, step):
                 break
         if stop and step < last:
-            saver.save_preempted(step, state)
+            with watchdog.phase(f"saving step {step}", limits.save):
+                saver.save_preempted(step, state)
             log.say(f"preempted  saved step {step}; the same command continues")
             return False
-    saver.wait()
+    with watchdog.phase("saving the last step", limits.save):
+        saver.wait()
     return True
 
 
@@ -287,25 +300,37 @@ def validate(run: Parts, step: int, state: TrainState) -> float | None:
     if step % config.eval.every and step != config.train.steps:
         return None
     params = state.ema if config.eval.weights == "ema" else state.params
-    evaluation = run.validation.evaluate(
-        params, runs.decode_options(config), config.eval.answers, log.progress
-    )
+    with run.watchdog.phase("the evaluation", config.timeout.evaluate):
+        evaluation = run.validation.evaluate(
+            params, runs.decode_options(config), config.eval.answers, show_life(run)
+        )
     log.record(step, "validation", evaluation.scores)
     for line in report.validation(step, evaluation, config.eval.samples):
         log.say(line)
     return metrics.rank(config, evaluation.scores)
 
 
+def show_life(run: Parts) -> Callable[[int, int], None]:
+    """Return what an evaluation calls after each answer, or batch."""
+
+    def progress(done: int, total: int) -> None:
+        run.watchdog.beat()
+        run.log.progress(done, total)
+
+    return progress
+
+
 def finish(run: Parts) -> dict[str, Any]:
     """Average the last checkpoints, score the test splits, and write the result."""
     config, folder, log = run.config, run.folder, run.log
-    steps = run.saver.regular.steps()
+    steps = hosts.broadcast_from_first(run.saver.regular.steps())
     used = steps[-config.checkpoint.average :]
     averaged = Checkpoints(folder.averaged, writer=True)
-    if averaged.steps()[-1:] != used[-1:]:
-        params = checkpoints.average(run.saver.regular, used, run.abstract.params)
-        averaged.save_params(used[-1], params)
-        averaged.close()
+    if hosts.broadcast_from_first(averaged.steps())[-1:] != used[-1:]:
+        with run.watchdog.phase("averaging checkpoints", config.timeout.save):
+            params = checkpoints.average(run.saver.regular, used, run.abstract.params)
+            averaged.save_params(used[-1], params)
+            averaged.close()
     weights = config.eval.weights
     params, step, words = runs.read_params(folder, run.task, run.mesh, weights)
     result = {"step": steps[-1], "stopped_early": steps[-1] < config.train.steps}
@@ -317,7 +342,8 @@ def finish(run: Parts) -> dict[str, Any]:
     for split in [s for s in config.eval.splits if s in held_out]:
         log.say(f"scoring    {split} with the {words} parameters of step {step}")
         evaluator = Evaluator(run.task, held_out[split], run.mesh)
-        evaluation = evaluator.evaluate(params, options, progress=log.progress)
+        with run.watchdog.phase("the evaluation", config.timeout.evaluate):
+            evaluation = evaluator.evaluate(params, options, progress=show_life(run))
         scores = evaluation.entry(step, words, options)
         result["scores"][split] = scores
         log.record(steps[-1], split, scores)

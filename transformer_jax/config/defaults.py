@@ -81,6 +81,18 @@ class CheckpointKeys:
 
 
 @dataclasses.dataclass(frozen=True)
+class TimeoutKeys:
+    """End a process that hangs: seconds, the keys of `config.timeout`; 0: any time."""
+
+    start: int = key(300, "Until all processes of a run must have come.", least=1)
+    compile: int = key(3600, "To compile a step, or to try it out.", least=0)
+    step: int = key(600, "A step; more if steps are slow (20 × the slowest).", least=0)
+    evaluate: int = key(3600, "To score a split; then between two answers.", least=0)
+    save: int = key(1800, "To restore or save a checkpoint.", least=0)
+    preemption: int = key(120, "From SIGTERM until the state is saved.", least=0)
+
+
+@dataclasses.dataclass(frozen=True)
 class LogKeys:
     """Say how it goes: the keys of `config.log`."""
 
@@ -151,6 +163,7 @@ def _sections(task: TaskDefinition, model: str) -> dict[str, Sequence[type]]:
         "decode": [task.options],
         "checkpoint": [CheckpointKeys],
         "mesh": [sharding.MeshKeys],
+        "timeout": [TimeoutKeys],
         "log": [LogKeys],
     }  # fmt: skip
     return {name: [*own, *task.keys.get(name, ())] for name, own in found.items()}

@@ -70,6 +70,7 @@ MAY_CHANGE_ON_RESUME = (
     "log",
     "eval",
     "checkpoint",
+    "timeout",
 )
 
 

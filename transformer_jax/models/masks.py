@@ -8,8 +8,7 @@ from jaxtyping import Array, Bool
 MASKED = -1e30  # a score: exp(MASKED - max) is exactly 0 in float32, yet never NaN
 
 
-@flax.struct.dataclass
-class Mask:
+class Mask(flax.struct.PyTreeNode):
     """Say which query may see which key, in parts: only `dense` is quadratic.
 
     A query sees a key of its own segment (0 is padding, seen by nobody), and, if

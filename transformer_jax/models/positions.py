@@ -118,8 +118,7 @@ def rotate(x: Float[Array, "R T N K"], turn: Any) -> Float[Array, "R T N K"]:
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
-@flax.struct.dataclass
-class DistanceBias:
+class DistanceBias(flax.struct.PyTreeNode):
     """Hold what a bias of the scores is computed from, so that parts of it can be."""
 
     queries: Any  # Int [#B, T]: their positions

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
+from transformer_jax import hosts
 from transformer_jax.errors import UserError
 from transformer_jax.sharding import Params, path_name
 
@@ -161,13 +162,16 @@ class Checkpoints:
         return self._restore(step, {name: like})[name]
 
     def _restore(self, step: int, items: dict[str, Any]) -> dict[str, Any]:
-        folder = self.folder / str(step)
-        changed = _changed_files(folder)
+        folder, first = self.folder / str(step), jax.process_index() == 0
+        # Process 0 alone looks: a disk may show the others something else.
+        changed = hosts.broadcast_from_first(_changed_files(folder) if first else [])
         if changed:
             raise Damaged(
                 f"{folder}: {', '.join(changed[:3])} changed since it was saved"
             )
-        if difference := self._find_difference(step, items):
+        # All open the folder, as Orbax wants it; process 0's finding counts.
+        difference = self._find_difference(step, items)
+        if difference := hosts.broadcast_from_first(difference):
             raise UserError(
                 f"{folder} does not fit this config: {difference}. Continue the run "
                 "with the config it was trained with, or use another --workdir"
@@ -179,9 +183,11 @@ class Checkpoints:
                     **{name: ocp.args.StandardRestore(x) for name, x in items.items()}
                 ),
             )
+            problem, cause = "", None
         except Exception as error:  # Orbax raises many kinds, pages long: keep one line
-            line = str(error).strip().split("\n")[0][:200]
-            raise Damaged(f"{folder} cannot be restored: {line}") from error
+            problem, cause = str(error).strip().split("\n")[0][:200] or "error", error
+        if problems := [line for line in hosts.gather(problem) if line]:
+            raise Damaged(f"{folder} cannot be restored: {problems[0]}") from cause
         logger.debug("restored   %s (%s)", folder, ", ".join(items))
         return {name: found[name] for name in items}
 
@@ -208,6 +214,7 @@ class Checkpoints:
             aside.parent.mkdir(exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)
             (self.folder / str(step)).rename(aside)
+        hosts.broadcast_from_first(None)  # no other process may see it there any more
         return aside
 
     def close(self) -> None:
@@ -225,7 +232,9 @@ def restore_newest(
 
     What is damaged is kept, but moved away, as its step will be saved again.
     """
-    found = sorted(((s, p) for p in places for s in p.steps()), key=lambda f: -f[0])
+    numbers = [(s, i) for i, place in enumerate(places) for s in place.steps()]
+    numbers = hosts.broadcast_from_first(sorted(numbers, key=lambda n: (-n[0], n[1])))
+    found = [(step, places[i]) for step, i in numbers]
     damaged: list[str] = []
     for i, (step, place) in enumerate(found):
         try:

@@ -16,6 +16,11 @@ class Folder:
     """A run directory by its names; a file is written whole or not at all."""
 
     def __init__(self, path: str | os.PathLike):
+        if "://" in str(path):
+            raise UserError(
+                f"{path}: a run directory on remote storage is not supported yet. "
+                "Mount the bucket as a folder (gcsfuse, s3fs, …), or use a shared disk"
+            )
         self.path = pathlib.Path(path)
         self.tokenizer = self.path / "tokenizer"
         self.checkpoints = self.path / "checkpoints"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import jax
 
-from transformer_jax import sharding
+from transformer_jax import hosts
 from transformer_jax.errors import UserError
 
 FILE = ".lock"  # stays: if it were removed, two processes could lock two files
@@ -28,7 +28,7 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
                 trained = f"{folder} is being trained by {holder}"
             except OSError:  # a file system that knows no locks
                 pass
-        if sharding.broadcast_from_first(bool(trained)):
+        if hosts.broadcast_from_first(bool(trained)):
             raise UserError(
                 f"{trained or f'{folder} is being trained by others'}: wait for it, "
                 "stop it, or use another --workdir"

@@ -9,6 +9,7 @@ The directory holds all that is needed to use it. Errors say what is missing.
 """
 
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, sharding, tasks
+from transformer_jax import cli, hosts, sharding, tasks
 from transformer_jax.config import checks
 from transformer_jax.data.records import Records
 from transformer_jax.decoding import Options, Reply, answering
@@ -29,6 +30,8 @@ from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
 from transformer_jax.tasks import protocols
 from transformer_jax.tasks.protocols import Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -112,7 +115,7 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
     """Open a run directory, or a bundle made of one.
 
     `weights` (average, best, last, ema) overrides what the run's config asks for. Its
-    parameters are put on the mesh, or else on one device.
+    parameters are put on the mesh, or else on all devices of this process.
     """
     if weights and weights not in cli.WEIGHTS:
         choices = " | ".join(cli.WEIGHTS)
@@ -128,7 +131,7 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
     if not folder.tokenizer.is_dir():
         raise UserError(f"{folder.path} has no tokenizer: its training never began")
     task = tasks.find(config.task).open(config, folder.tokenizer)
-    mesh = mesh or sharding.local_mesh()
+    mesh = mesh or answering_mesh(config)
     if about:
         params = bundle.read_params(folder.path, abstract_params(task, mesh))
         return Run(folder, config, task, params, about["step"], about["weights"], mesh)
@@ -138,29 +141,46 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
     return Run(folder, config, task, params, step, words, mesh)
 
 
+def answering_mesh(config: ConfigDict) -> Mesh:
+    """Make a mesh of all devices of this process that can share a batch of answers."""
+    rows = config.eval.batch_rows, config.data.row_multiple
+    count, most = sharding.answering_devices(*rows), jax.local_device_count()
+    if count < most and jax.default_backend() != "cpu":
+        logger.info(
+            "note       %d of %d devices are used: eval.batch_rows %d and "
+            "data.row_multiple %d do not both divide by %d",
+            *(count, most, *rows, most),
+        )
+    return sharding.local_mesh(count)
+
+
 def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
     """Read (params, step, which they are in words) of a run."""
     like = abstract_params(task, mesh)
-    checkpoints = Checkpoints(folder.checkpoints)
+    # All processes open the folder, as Orbax wants it, but process 0 chooses.
+    best = Checkpoints(folder.checkpoints).best_step() if weights == "best" else None
+    step, words = hosts.decide_in_first(lambda: _choose(folder, weights, best))
+    place = folder.averaged if words == "averaged" else folder.checkpoints
+    item = "ema" if words == "ema" else "params"
     try:
-        if weights == "average":
-            averaged = Checkpoints(folder.averaged)
-            if averaged.steps():
-                step = averaged.steps()[-1]
-                return averaged.restore_params(step, like), step, "averaged"
-        steps = checkpoints.steps()
-        if not steps:
-            raise UserError(
-                f"{folder.path} has no checkpoint yet: its training has not saved one"
-            )
-        if weights == "ema":
-            return checkpoints.restore_params(steps[-1], like, "ema"), steps[-1], "ema"
-        step = checkpoints.best_step() if weights == "best" else steps[-1]
-        words = "best" if weights == "best" else "last"
-        step = steps[-1] if step is None else step
-        return checkpoints.restore_params(step, like), step, words
+        return Checkpoints(place).restore_params(step, like, item), step, words
     except Damaged as error:
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
+
+
+def _choose(folder: Folder, weights: str, best: int | None) -> tuple[int, str]:
+    """Return the step that has the weights asked for, and which they are in words."""
+    averaged = Checkpoints(folder.averaged).steps()
+    if weights == "average" and averaged:
+        return averaged[-1], "averaged"
+    steps = Checkpoints(folder.checkpoints).steps()
+    if not steps:
+        raise UserError(
+            f"{folder.path} has no checkpoint yet: its training has not saved one"
+        )
+    if weights == "best":
+        return steps[-1] if best is None else best, "best"
+    return steps[-1], "ema" if weights == "ema" else "last"
 
 
 def abstract_params(task: Task, mesh: Mesh) -> Params:

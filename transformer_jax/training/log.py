@@ -5,15 +5,17 @@ import json
 import logging
 import math
 import pathlib
+import statistics
 import sys
 import time
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from transformer_jax import sharding
+from transformer_jax import hosts
 from transformer_jax.cli import Bar, PlainHandler, duration
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
@@ -25,6 +27,9 @@ console.setLevel(logging.INFO)
 console.propagate = False
 console.handlers = [PlainHandler("stdout")]
 
+SLOW = 1.2  # times the median: a process that the log names
+PART = 0.1  # of the time of a window that a host must work to hold up others
+BRIEF = 2.0  # seconds of a window that are too few to judge by
 WRITTEN = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".2%"}
 
 
@@ -49,6 +54,7 @@ class LogWindow:
     def _empty(self) -> None:
         self.sums, self.norms, self.steps = Sums(0.0, 0.0, 0.0, 0.0), [], 0
         self.tokens = self.places = self.kept = 0
+        self.waited = 0.0  # seconds for the device, and so for the slowest host
         self.began = time.monotonic()
 
     def restart_clock(self) -> None:
@@ -61,7 +67,9 @@ class LogWindow:
 
     def add(self, step: int, shape: Any, outcome: dict) -> None:
         """Wait for a step and add it; stop the run at the first bad number."""
+        began = time.monotonic()
         host = jax.device_get(outcome)
+        self.waited += time.monotonic() - began
         sums, norm = jax.tree.map(float, host["sums"]), float(host["grad_norm"])
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
             raise UserError(
@@ -92,6 +100,8 @@ class LogWindow:
         }
         if self.task.objective.unit == "tokens":
             values["padding"] = 1 - self.tokens / self.places
+        if found := find_slowest(seconds - self.waited, self.waited):
+            values["slowest_process"], values["slowest_factor"] = found
         self._empty()
         return values
 
@@ -99,12 +109,34 @@ class LogWindow:
         """Write the values as a log line."""
         unit = self.task.objective.unit
         padding = f"padding {values['padding']:.0%}  " if "padding" in values else ""
+        slowest = ""
+        if "slowest_process" in values:
+            name = hosts.name_of(int(values["slowest_process"]))
+            slowest = f"  slowest {name}, {values['slowest_factor']:.1f} × the median"
         return (
             f"step {self.last_step:>6}  {in_words(values)}  lr "
             f"{values['learning_rate']:.2e}  |grad| {values['grad_norm']:.3f}  "
             f"{values[f'{unit}_per_second']:,.0f} {unit}/s  {padding}"
-            f"left {duration(values['seconds_left'])}"
+            f"left {duration(values['seconds_left'])}{slowest}"
         )
+
+
+def find_slowest(busy: float, waited: float) -> tuple[int, float] | None:
+    """Return (process, times the median) of the slowest host, if one stands out.
+
+    All steps end together, so what is compared is the time in which each process did
+    not wait for its device; it must be a good part of the whole to slow others down.
+    """
+    if jax.process_count() == 1:
+        return None
+    own = np.array([busy, waited], np.float32)
+    seconds, rest = np.asarray(multihost_utils.process_allgather(own)).T
+    slowest = int(seconds.argmax())
+    whole = float(seconds[slowest] + rest[slowest])
+    factor = float(seconds[slowest] / max(statistics.median_low(seconds), 1e-9))
+    if whole < BRIEF or seconds[slowest] < PART * whole or factor <= SLOW:
+        return None
+    return slowest, round(factor, 2)
 
 
 class RunLog:
@@ -202,7 +234,7 @@ def stopped_early(config: ConfigDict, path: pathlib.Path, step: int) -> bool:
     enough = len(ranks) > patience
     stop = enough and max(ranks[-patience:]) <= max(ranks[:-patience])
     # Only process 0 surely sees all of the file, and all must stop after the same step.
-    return sharding.broadcast_from_first(stop)
+    return hosts.broadcast_from_first(stop)
 
 
 def training_seconds(path: pathlib.Path) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, sharding, tasks
+from transformer_jax import cli, hosts, tasks
 from transformer_jax.data import cache
 from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Buckets, Plan
@@ -56,7 +56,7 @@ def prepare_together(
     config: ConfigDict, folder: Folder, writer: metrics.RunLog
 ) -> Prepared:
     """Prepare in process 0; the others wait for it and find its work in the cache."""
-    if not writer.active and not sharding.broadcast_from_first(False):
+    if not writer.active and not hosts.broadcast_from_first(False):
         raise UserError("process 0 could not prepare the data: its message says why")
     done = False
     try:
@@ -65,7 +65,7 @@ def prepare_together(
         done = True
     finally:
         if writer.active:
-            sharding.broadcast_from_first(done)
+            hosts.broadcast_from_first(done)
     return prepared
 
 

@@ -14,7 +14,6 @@ import dataclasses
 import importlib
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
@@ -162,12 +161,12 @@ def attend(
     )(query, key, value, mask, bias)
 
 
-def with_weights(module: nn.Module) -> nn.Module:
+def with_weights(module: Any) -> Any:
     """Return a module as it is, or one of kernels with the einsum in their place.
 
     It has the same parameters and the same outputs, and makes attention weights.
     """
-    config = getattr(module, "config", None)
+    config: Any = getattr(module, "config", None)
     if getattr(config, "attention", None) not in KERNELS:
         return module
     return module.clone(config=dataclasses.replace(config, attention="einsum"))

@@ -67,7 +67,7 @@ def attend(
     form = Form(mask is not None, mask is not None and mask.causal, form)
     # The last block of keys is filled up with a segment that no query is in.
     nobody = 0 if of_queries.segments is None else -1
-    attended = _attend_blocks(
+    attended: Any = _attend_blocks(
         form,
         _split(query, block).transpose(0, 1, 3, 4, 2, 5),  # [blocks, B, G, N / G, …]
         _split(key, block).swapaxes(2, 3),
@@ -143,7 +143,9 @@ def _backward(form, kept, outer):
 
             def see(state):
                 scores, pull = jax.vjp(
-                    lambda *x: _scores(form, *x, of_queries, of_keys, allowed),
+                    lambda q, k, t: _scores(
+                        form, q, k, t, of_queries, of_keys, allowed
+                    ),
                     query, key, table,
                 )  # fmt: skip
                 weights = jnp.exp(scores - most[..., None]) / total[..., None]

@@ -5,7 +5,7 @@ it goes in as lengths and as causality; only packed rows, of several sequences, 
 array of which segment sees which, one for all heads.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def attend(
     value: Float[Array, "B S G H"],
     mask: Mask | None,
     bias: None = None,
-    implementation: str = "cudnn",
+    implementation: Literal["xla", "cudnn"] = "cudnn",
 ) -> Float[Array, "B T N H"]:
     """Attend by `jax.nn.dot_product_attention`."""
     return jax.nn.dot_product_attention(

@@ -5,6 +5,7 @@ hides. Rows are padded to a multiple of that; padding is a segment of its own.
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,11 +31,12 @@ def attend(
     rows, length, heads, size = query.shape
     query = query / math.sqrt(size)
     wanted = [-(-x.shape[1] // LANES) * LANES for x in (query, key)]
-    kernel = _make_kernel(heads, *wanted, mask is not None and mask.causal, interpret)
+    causal = mask is not None and mask.causal
+    kernel = _make_kernel(heads, wanted[0], wanted[1], causal, interpret)
     segments = _segments(mask, rows, length, key.shape[1], wanted)
     query = _pad(query, wanted[0])
     key, value = _pad(key, wanted[1]), _pad(value, wanted[1])
-    attended = jax.vmap(kernel)(query, key, value, segment_ids=segments)
+    attended: Any = jax.vmap(kernel)(query, key, value, segment_ids=segments)
     return attended.swapaxes(1, 2)[:, :length].astype(value.dtype)
 
 

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Trains on all hosts of a TPU VM or pod slice, from any machine that has gcloud.
+#
+#   TPU_NAME=my-v5e TPU_ZONE=us-west4-a launch/tpu.sh --config wmt14:en_de_big \
+#     --workdir /mnt/runs/big
+#
+# The package must be installed on every host, and --workdir be a folder that all share
+# (Filestore, or a mounted bucket). The hosts find each other by the TPU's metadata. With
+# DRY_RUN=1 the command is printed and not run. On a host itself, for a TPU VM of one
+# host, `python -m transformer_jax.train …` is all there is to it.
+set -euo pipefail
+
+: "${TPU_NAME:?set TPU_NAME to the name of the TPU}"
+: "${TPU_ZONE:?set TPU_ZONE to its zone}"
+
+arguments="$(printf '%q ' "$@")--config.mesh.platform=tpu"
+# It runs on after the connection is closed; its output is in train.log of each host.
+train="nohup python -m transformer_jax.train $arguments > train.log 2>&1 < /dev/null &"
+command=(gcloud compute tpus tpu-vm ssh "$TPU_NAME" "--zone=$TPU_ZONE" --worker=all
+  "--command=$train")
+
+if [[ ${DRY_RUN:-0} == 1 ]]; then
+  printf '%q ' "${command[@]}"
+  echo
+else
+  exec "${command[@]}"
+fi

@@ -1,0 +1,17 @@
+"""The processes of a run: how they find each other, agree, and notice a loss.
+
+`clusters` reads from the environment which process this is; `peers` meets the others
+and watches them; `connection` joins them for JAX and ends them together; `agreement`
+makes all act on what one of them read.
+"""
+
+from transformer_jax.hosts.agreement import broadcast_from_first as broadcast_from_first
+from transformer_jax.hosts.agreement import decide_in_first as decide_in_first
+from transformer_jax.hosts.agreement import gather as gather
+from transformer_jax.hosts.connection import connect as connect
+from transformer_jax.hosts.connection import end_at_once as end_at_once
+from transformer_jax.hosts.connection import end_together as end_together
+from transformer_jax.hosts.connection import name_of as name_of
+from transformer_jax.hosts.connection import pass_on_sigterm as pass_on_sigterm
+from transformer_jax.hosts.peers import HUNG as HUNG
+from transformer_jax.hosts.peers import RESTART as RESTART

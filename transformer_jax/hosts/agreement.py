@@ -1,0 +1,59 @@
+"""Make all processes act on one answer.
+
+What a process reads from a disk may differ from what another reads: by a cache of the
+file system, or an error of one host. If each acted on its own answer, they would wait
+for each other in different places for ever.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from transformer_jax.errors import UserError
+
+
+def broadcast_from_first(answer: Any) -> Any:
+    """Return process 0's answer, any JSON value, on every process."""
+    if jax.process_count() == 1:
+        return answer
+    content = np.frombuffer(json.dumps(answer).encode(), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(content))))
+    if jax.process_index():
+        content = np.zeros(size, np.uint8)
+    content = np.asarray(multihost_utils.broadcast_one_to_all(content))
+    return json.loads(content.astype(np.uint8).tobytes())
+
+
+def decide_in_first(decide: Callable[[], Any]) -> Any:
+    """Call a function in process 0; return its value, or raise its error, in all."""
+    if jax.process_count() == 1:
+        return decide()
+    answer, problems = None, []
+    if jax.process_index() == 0:
+        try:
+            answer = decide()
+        except UserError as error:
+            problems = list(error.problems)
+    answer, problems = broadcast_from_first([answer, problems])
+    if problems:
+        raise UserError(*problems)
+    return answer
+
+
+def gather(text: str) -> list[str]:
+    """Return the texts of all processes, by their numbers."""
+    if jax.process_count() == 1:
+        return [text]
+    own = np.frombuffer(text.encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(len(own)))
+    padded = np.zeros(max(int(np.max(sizes)), 1), np.uint8)
+    padded[: len(own)] = own
+    rows = np.asarray(multihost_utils.process_allgather(padded))
+    return [
+        bytes(row[:size]).decode()
+        for row, size in zip(rows.astype(np.uint8), sizes, strict=True)
+    ]

@@ -1,0 +1,127 @@
+"""Find out from the environment which process of which run this is.
+
+Tried in this order: the three variables, a TPU pod, SLURM, Open MPI, Kubernetes. JAX's
+own detection does most of the reading. It has two traps: without its Kubernetes client
+the pods of a job would each train alone in silence, and with one task on a node of
+eight GPUs it would use one of them.
+"""
+
+import dataclasses
+import os
+import re
+import socket
+from collections.abc import Mapping
+
+from jax._src import clusters as jax_clusters
+
+from transformer_jax.errors import UserError
+
+PORT = 8476  # of process 0, in a Kubernetes job that names none
+VARIABLES = ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The place of this process among those of a run."""
+
+    address: str  # host and port of process 0
+    count: int
+    index: int
+    found_by: str
+    devices: tuple[int, ...] | None = None  # the local ones to use; None: all
+
+
+def find_place(timeout: int, environment: Mapping[str, str] = os.environ):
+    """Return the `Place` of this process, or None if it trains alone."""
+    place = _find(timeout, environment)
+    if place is None or place.count == 1:
+        return None
+    if not 0 <= place.index < place.count:
+        raise UserError(
+            f"this is process {place.index} of {place.count} ({place.found_by}): "
+            f"processes are numbered from 0 to {place.count - 1}"
+        )
+    return place
+
+
+def _find(timeout: int, environment: Mapping[str, str]) -> Place | None:
+    if environment.get("COORDINATOR_ADDRESS"):
+        return _by_variables(environment)
+    for name, kind in (
+        ("TPU pod", jax_clusters.GkeTpuCluster),
+        ("TPU pod", jax_clusters.GceTpuCluster),
+        ("SLURM", jax_clusters.SlurmCluster),
+        ("Open MPI", jax_clusters.OmpiCluster),
+    ):
+        if not kind.is_env_present():
+            continue
+        if (count := kind.get_process_count()) == 1:
+            return None
+        port = environment.get("JAX_COORDINATOR_PORT")
+        address = kind.get_coordinator_address(timeout, port)
+        devices = _own_devices(environment, kind.get_local_process_id())
+        return Place(address, count, kind.get_process_id(), name, devices)
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        return _by_indexed_job(environment)
+    return None
+
+
+def _by_variables(environment: Mapping[str, str]) -> Place:
+    found = dict(environment)
+    if "JOB_COMPLETION_INDEX" in found:  # set by Kubernetes in an indexed job
+        found.setdefault("PROCESS_ID", found["JOB_COMPLETION_INDEX"])
+    if missing := [k for k in VARIABLES if k not in found]:
+        raise UserError(
+            f"COORDINATOR_ADDRESS is set, but {' and '.join(missing)} is not: "
+            "a run of several processes needs all three (see launch/README.md)"
+        )
+    address, count, index = (found[k] for k in VARIABLES)
+    if not re.fullmatch(r".+:\d+", address):
+        raise UserError(
+            f"COORDINATOR_ADDRESS={address}: a host and a port, such as node0:1234"
+        )
+    for name, value in (("NUM_PROCESSES", count), ("PROCESS_ID", index)):
+        if not value.isdigit():
+            raise UserError(f"{name}={value}: a number is needed")
+    return Place(address, int(count), int(index), "variables")
+
+
+def _own_devices(
+    environment: Mapping[str, str], local: int | None
+) -> tuple[int, ...] | None:
+    """Return the GPU of a task that shares its node's GPUs with others, else None."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "several,")
+    tasks = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get(
+        "OMPI_COMM_WORLD_LOCAL_SIZE", "1"
+    )
+    # SLURM writes "4(x2),3" for two nodes of four tasks and one of three.
+    most = max(int(n) for n in re.findall(r"\d+", re.sub(r"\(x\d+\)", "", tasks)))
+    if local is None or most == 1 or "," not in visible:
+        return None
+    return (local,)
+
+
+def _by_indexed_job(environment: Mapping[str, str]) -> Place | None:
+    """Read the place of a pod of an indexed job, whose pods differ in their number."""
+    index = environment.get("JOB_COMPLETION_INDEX")
+    if index is None:  # a notebook, or a job of one pod
+        return None
+    count = environment.get("NUM_PROCESSES")
+    if count is None:
+        raise UserError(
+            f"this is pod {index} of an indexed Kubernetes job, but NUM_PROCESSES does "
+            "not say of how many: set it to the job's parallelism (see "
+            "launch/jobset.yaml), or to 1 to train alone"
+        )
+    # Pods are named after their job and number: job-3.subdomain.namespace.svc...
+    host, _, domain = socket.getfqdn().partition(".")
+    first = re.sub(rf"-{index}$", "-0", host)
+    if int(count) > 1 and not domain:
+        raise UserError(
+            f"pod {host} has no subdomain, so process 0 has no name to be found by: "
+            "set the job's subdomain to a headless service, use a JobSet (see "
+            "launch/jobset.yaml), or set COORDINATOR_ADDRESS"
+        )
+    return Place(
+        f"{first}.{domain}:{PORT}", int(count), int(index), "Kubernetes indexed job"
+    )

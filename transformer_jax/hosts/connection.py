@@ -1,0 +1,159 @@
+"""Join the processes of a run for JAX, and end them together.
+
+The trap: after `jax.distributed.initialize` the runtime takes every SIGTERM and, when a
+peer is lost, aborts with pages of C++. Here SIGTERM ends a process unless a training
+has asked for it, and the last line of a process says which other one is lost.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+import jax
+from jax.experimental import multihost_utils
+
+from transformer_jax.errors import UserError
+from transformer_jax.hosts import peers as meeting
+from transformer_jax.hosts.clusters import find_place
+from transformer_jax.hosts.peers import RESTART, Absent, Peers
+
+HEARTBEAT = 30  # seconds of silence after which JAX takes a process for lost
+SHUTDOWN = 60  # seconds that a process which is done waits for the others
+
+_peers: Peers | None = None
+_runtime_sigterm: Callable[[int], None] | None = None
+_kept: list = []  # C callbacks, which must outlive their use
+
+
+def connect(timeout: int = 300, say: Callable[[str], None] = print) -> None:
+    """Join the other processes of this run, if the environment knows of any."""
+    global _peers
+    if _peers is not None:
+        return
+    place = find_place(timeout)
+    if place is None:
+        return
+    try:
+        found = meeting.meet(place, timeout, say)
+    except Absent as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(RESTART)
+    jax.distributed.initialize(
+        place.address,
+        place.count,
+        place.index,
+        local_device_ids=place.devices,
+        cluster_detection_method="deactivate",  # it would use one GPU of several
+        initialization_timeout=timeout,
+        heartbeat_timeout_seconds=HEARTBEAT,
+        shutdown_timeout_seconds=SHUTDOWN,
+    )
+    _peers = found
+    _take_sigterm()
+    _explain_aborts(found)
+    # The first meeting must happen within 30 s of each other (Gloo), later ones need
+    # not: it may take process 0 an hour to prepare the data.
+    multihost_utils.sync_global_devices("connected")
+    if place.index == 0:
+        hosts = list(dict.fromkeys(found.hosts))
+        shown = ", ".join(hosts[:8]) + ", …" * (len(hosts) > 8)
+        say(
+            f"cluster    {place.count} processes ({place.found_by}) on {len(hosts)} "
+            f"host{'s' * (len(hosts) > 1)}: {shown}; process 0 at {place.address}"
+        )
+
+
+def name_of(index: int | None = None) -> str:
+    """Return a process of this run, or this one, in words."""
+    if _peers is None:
+        return f"process {os.getpid()}"
+    return _peers.name(_peers.index if index is None else index)
+
+
+def end_at_once(code: int, line: str) -> None:
+    """Write a last line, tell the other processes, and end this one."""
+    if _peers is not None and code != RESTART:  # which says nothing of how it ended
+        _peers.announce(code)
+    meeting.end_at_once(code, line)
+
+
+@contextlib.contextmanager
+def end_together() -> Iterator[None]:
+    """End this process for the others to see, however what stands inside ends.
+
+    JAX would let a process that has failed wait minutes for the others at its exit,
+    while these wait for it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if _peers is None:
+            raise
+        if isinstance(error, Exception) and not isinstance(error, UserError):
+            _wait_for_a_reason(_peers)
+        code = _report(error)
+        _peers.leave(code)
+        os._exit(code)
+    if _peers is not None:
+        _peers.announce(0)
+
+
+def pass_on_sigterm() -> None:
+    """Give the runtime a SIGTERM, so that all processes agree where they stop."""
+    if _runtime_sigterm is not None:
+        _runtime_sigterm(signal.SIGTERM)
+
+
+def _take_sigterm() -> None:
+    """Let SIGTERM end this process again, and keep the runtime's own handler."""
+    global _runtime_sigterm
+    libc = ctypes.CDLL(None)
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    handler = libc.signal(signal.SIGTERM, None)  # 0 is SIG_DFL
+    if handler is not None and handler > 1:  # 1 is SIG_IGN
+        _runtime_sigterm = ctypes.CFUNCTYPE(None, ctypes.c_int)(handler)
+
+
+def _explain_aborts(peers: Peers) -> None:
+    """Have the last line when the runtime aborts, because a process is silent."""
+
+    def explain(_: int) -> None:
+        if lost := peers.silent():
+            peers.end_by_loss(lost, "is lost: stopped, stuck, or its host is gone")
+
+    libc = ctypes.CDLL(None)
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(explain)
+    _kept.append(handler)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+
+
+def _wait_for_a_reason(peers: Peers) -> None:
+    """Wait a moment: an error may be the first sign that a process is lost."""
+    time.sleep(2.0)
+    if lost := peers.silent():
+        peers.end_by_loss(lost, "is lost: stopped, stuck, or its host is gone")
+
+
+def _report(error: BaseException) -> int:
+    """Show an error as the command line shows it; return its exit code."""
+    code = 1
+    if isinstance(error, UserError):
+        sys.stderr.writelines(f"error: {problem}\n" for problem in error.problems)
+        code = 2
+    elif isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else 1
+    elif isinstance(error, KeyboardInterrupt):
+        code = 130
+    else:
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code

@@ -1,0 +1,304 @@
+"""Meet the other processes of a run, and notice when one of them is lost.
+
+Process 0 waits on the coordinator's port, before JAX does, for the others; so a message
+can name who has not come. The connections stay open as a star around process 0. When a
+process dies, its kernel closes its connection, and the others know at once. One that is
+silent only counts as lost when JAX says so: Python may be busy for minutes.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from transformer_jax.errors import UserError
+from transformer_jax.hosts.clusters import Place
+
+RESTART = 75  # the exit code that asks a launcher for the same command again
+HUNG = 124  # the exit code of a process whose watchdog has ended it
+PING = 5.0  # seconds between signs of life
+SILENT = 15.0  # seconds without one that are worth a word
+GRACE = 5.0  # seconds that a process which fails waits for others that fail as well
+
+_ending = threading.Lock()
+
+
+class Absent(Exception):
+    """Processes that have not come, and who is here."""
+
+
+def end_at_once(code: int, line: str) -> None:
+    """Write a last line and end the process, whatever its other threads wait for."""
+    _ending.acquire()  # never released: the first reason is the one that is shown
+    sys.stdout.flush()
+    os.write(2, f"{line}\n".encode())
+    os._exit(code)
+
+
+@dataclasses.dataclass
+class _Link:
+    """The connection to another process."""
+
+    socket: socket.socket
+    heard: float = dataclasses.field(default_factory=time.monotonic)
+    buffer: bytes = b""
+    code: int | None = None  # what the process said that it ends with
+
+    def send(self, *words: object) -> None:
+        """Send a line; a process that does not read is noticed otherwise."""
+        with contextlib.suppress(OSError):
+            self.socket.send(" ".join(map(str, words)).encode() + b"\n")
+
+
+class Peers:
+    """The other processes of a run: all of them for process 0, process 0 for others."""
+
+    def __init__(self, index: int, hosts: list[str], sockets: dict[int, socket.socket]):
+        self.index, self.hosts = index, hosts
+        self._links = {i: _Link(connection) for i, connection in sockets.items()}
+        self._left: int | None = None  # the exit code of this process
+        self._all_end = threading.Event()
+        for connection in sockets.values():
+            connection.setblocking(False)
+        threading.Thread(target=self._watch, name="peers", daemon=True).start()
+
+    def name(self, index: int) -> str:
+        """Return a process in words."""
+        return f"process {index} ({self.hosts[index]})"
+
+    def silent(self) -> list[int]:
+        """List the processes that have given no sign of life for a while."""
+        now = time.monotonic()
+        return [i for i, link in self._links.items() if now - link.heard > SILENT]
+
+    def announce(self, code: int) -> None:
+        """Tell the others with which exit code this process ends."""
+        self._left = code
+        for link in self._links.values():
+            link.send("ends", code)
+        self._check_all_end()
+
+    def leave(self, code: int) -> None:
+        """Announce a failure, and give others time to fail by the same mistake."""
+        self.announce(code)
+        self._all_end.wait(GRACE)
+
+    def _watch(self) -> None:
+        selector, pinged = selectors.DefaultSelector(), 0.0
+        for i, link in self._links.items():
+            selector.register(link.socket, selectors.EVENT_READ, i)
+        while True:
+            for key, _ in selector.select(timeout=1.0):
+                if not self._read(key.data):
+                    selector.unregister(key.fileobj)
+                    self._note_closed(key.data)
+            if time.monotonic() - pinged >= PING:
+                pinged = time.monotonic()
+                for link in self._links.values():
+                    link.send("")
+
+    def _read(self, i: int) -> bool:
+        """Read what has come from a process; return False if it is gone."""
+        link = self._links[i]
+        try:
+            content = link.socket.recv(4096)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        link.heard = time.monotonic()
+        *lines, link.buffer = (link.buffer + content).split(b"\n")
+        for line in lines:
+            match line.decode().split():
+                case ["ends", code]:
+                    link.code = int(code)
+                    self._check_all_end()
+                case ["all"]:
+                    self._all_end.set()
+                case ["lost", number, code]:
+                    self._end_by_loss(int(number), int(code))
+        return bool(content)
+
+    def _note_closed(self, i: int) -> None:
+        code = self._links[i].code
+        if code != 0:  # else it has ended in good order
+            self._end_by_loss(i, -1 if code is None else code)
+
+    def _end_by_loss(self, i: int, code: int) -> None:
+        """End this process, as another one is lost; process 0 tells the others."""
+        for link in self._links.values() if self.index == 0 else ():
+            link.send("lost", i, code)
+        if self._left is not None:  # this one ends anyhow
+            self._all_end.set()
+            return
+        why = "is lost: it was killed, has crashed, or its host is gone"
+        if code >= 0:
+            why = f"has ended with exit code {code}: its own messages say why"
+        self.end_by_loss([i], why, code)
+
+    def end_by_loss(self, lost: list[int], why: str, code: int = -1) -> None:
+        """End this process with a line that names those without whom it cannot go on.
+
+        A user's mistake (2) is passed on; for all else starting again may help.
+        """
+        if code == HUNG:  # the others wait for something, perhaps for this process
+            faulthandler.dump_traceback(file=2, all_threads=True)
+        names = ", ".join(map(self.name, lost))
+        end_at_once(
+            code if code == 2 else RESTART,
+            f"error: {names} of {len(self.hosts)} {why}. This is "
+            f"{self.name(self.index)}; the run continues from its last checkpoint "
+            "when the same command is started again",
+        )
+
+    def _check_all_end(self) -> None:
+        codes = [self._left, *(link.code for link in self._links.values())]
+        if self.index == 0 and None not in codes:
+            for link in self._links.values():
+                link.send("all")
+            self._all_end.set()
+
+
+def meet(place: Place, timeout: float, say: Callable[[str], None]) -> Peers:
+    """Wait until all processes of a run are there."""
+    own, until = socket.gethostname(), time.monotonic() + timeout
+    if place.index:
+        hosts, connection = _join(place, own, until, timeout)
+        return Peers(place.index, hosts, {0: connection})
+    found = _collect(place, own, until, timeout, say)
+    hosts = [own, *(found[i][0] for i in range(1, place.count))]
+    for _, connection in found.values():
+        connection.sendall(json.dumps({"hosts": hosts}).encode() + b"\n")
+    return Peers(0, hosts, {i: connection for i, (_, connection) in found.items()})
+
+
+def _collect(
+    place: Place, own: str, until: float, timeout: float, say: Callable[[str], None]
+) -> dict[int, tuple[str, socket.socket]]:
+    """Accept the connections of all other processes: {number: (host, connection)}."""
+    found: dict[int, tuple[str, socket.socket]] = {}
+    said = time.monotonic()
+    with _listen(place.address) as listener:
+        while len(found) < place.count - 1:
+            listener.settimeout(1.0)
+            with contextlib.suppress(TimeoutError):
+                _welcome(listener.accept()[0], place, found)
+            absent = sorted(set(range(1, place.count)) - set(found))
+            if time.monotonic() > until:
+                here = {0: own, **{i: host for i, (host, _) in found.items()}}
+                present = ", ".join(f"{i} ({here[i]})" for i in sorted(here))
+                problem = (
+                    f"{_list(absent)} of {place.count} has not come within "
+                    f"{timeout:.0f} s. Here: {present}. See whether it runs and can "
+                    f"reach {place.address}, or give it longer (timeout.start)"
+                )
+                _refuse(found, "absent", problem)
+                raise Absent(problem)
+            if absent and time.monotonic() - said > 15:
+                said = time.monotonic()
+                say(f"waiting    for {_list(absent)} of {place.count}")
+    return found
+
+
+def _welcome(connection: socket.socket, place: Place, found: dict) -> None:
+    """Read who has connected; refuse what cannot belong to this run."""
+    connection.settimeout(5.0)
+    try:
+        hello = json.loads(_read_line(connection))
+        index, host, count = hello["index"], hello["host"], hello["count"]
+    except (OSError, ValueError, KeyError, TypeError):  # it is none of ours
+        connection.close()
+        return
+    problem = ""
+    if count != place.count:
+        problem = (
+            f"process {index} ({host}) is one of {count}, but process 0 is one of "
+            f"{place.count}: give all processes the same number of processes"
+        )
+    elif index in found:
+        problem = (
+            f"two processes have the number {index}: on {found[index][0]} and on "
+            f"{host}; give each its own"
+        )
+    if problem:
+        _refuse({**found, -1: (host, connection)}, "problem", problem)
+        raise UserError(problem)
+    found[index] = host, connection
+
+
+def _refuse(found: dict, kind: str, problem: str) -> None:
+    for _, connection in found.values():
+        with contextlib.suppress(OSError), connection:
+            connection.sendall(json.dumps({kind: problem}).encode() + b"\n")
+
+
+def _join(
+    place: Place, own: str, until: float, timeout: float
+) -> tuple[list[str], socket.socket]:
+    """Connect with process 0; return the hosts of all, when all are there."""
+    host, _, port = place.address.rpartition(":")
+    hello = {"index": place.index, "count": place.count, "host": own}
+    why = "it did not answer"
+    while time.monotonic() < until:
+        connection = None
+        try:
+            connection = socket.create_connection((host.strip("[]"), int(port)), 5.0)
+            connection.sendall(json.dumps(hello).encode() + b"\n")
+            # Process 0 tells at the end of its own time who has not come.
+            connection.settimeout(max(until - time.monotonic(), 0.0) + 2 * GRACE)
+            answer = json.loads(_read_line(connection))
+        except (OSError, ValueError) as error:  # or it is an earlier run's, that ends
+            why = str(error) or why
+            if connection is not None:
+                connection.close()
+            time.sleep(0.5)
+            continue
+        if "hosts" in answer:
+            return answer["hosts"], connection
+        connection.close()
+        if "absent" in answer:
+            raise Absent(answer["absent"])
+        raise UserError(answer["problem"])
+    raise Absent(
+        f"process 0 of {place.count} has not come to {place.address} within "
+        f"{timeout:.0f} s ({why}). This is process {place.index} ({own}). See whether "
+        "process 0 runs and can be reached, or give it longer (timeout.start)"
+    )
+
+
+def _listen(address: str) -> socket.socket:
+    port = int(address.rpartition(":")[2])
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        return socket.create_server(
+            ("", port), family=family, dualstack_ipv6=both, backlog=1024
+        )
+    except OSError as error:
+        raise UserError(
+            f"process 0 cannot wait for the others on port {port} of {address}: "
+            f"{error.strerror}. Is another run using it? Choose another port"
+        ) from None
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    content = b""
+    while not content.endswith(b"\n"):
+        if not (more := connection.recv(4096)):
+            raise ConnectionError("it closed the connection")
+        content += more
+        if len(content) > 1 << 20:
+            raise ValueError("this is no process of a run")
+    return content
+
+
+def _list(absent: list[int]) -> str:
+    shown = ", ".join(map(str, absent[:10])) + ", …" * (len(absent) > 10)
+    return f"process{'es' * (len(absent) > 1)} {shown}"

@@ -1,0 +1,53 @@
+"""Prove at the start that a run directory is one folder for all processes.
+
+On hosts with disks of their own a training would run for hours and keep no checkpoint:
+a checkpoint is whole only when the parts of all processes have come together.
+"""
+
+import pathlib
+import secrets
+import time
+
+import jax
+
+from transformer_jax import hosts
+from transformer_jax.errors import UserError
+
+PATIENCE = 30.0  # seconds that a file system may take to show a new file elsewhere
+
+
+def prove(folder: pathlib.Path) -> None:
+    """Refuse a run directory in which not all processes see what process 0 writes."""
+    if jax.process_count() == 1:
+        return
+    # A name that was never asked for: file systems remember what was not there.
+    proof = folder / f".shared-{hosts.decide_in_first(lambda: _write(folder))}"
+    answers = hosts.gather("" if _appears(proof) else hosts.name_of())
+    if jax.process_index() == 0:
+        proof.unlink(missing_ok=True)
+    if blind := [name for name in answers if name]:
+        shown = ", ".join(blind[:8]) + ", …" * (len(blind) > 8)
+        raise UserError(
+            f"{folder} is not one folder for all processes: what {hosts.name_of(0)} "
+            f"wrote there does not appear on {shown}. Give --workdir a folder that all "
+            "hosts share, such as one on NFS, Lustre or a mounted bucket"
+        )
+
+
+def _write(folder: pathlib.Path) -> str:
+    nonce = secrets.token_hex(8)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f".shared-{nonce}").touch()
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}") from None
+    return nonce
+
+
+def _appears(path: pathlib.Path) -> bool:
+    until = time.monotonic() + PATIENCE
+    while not path.exists():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.2)
+    return True

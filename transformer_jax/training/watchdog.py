@@ -1,0 +1,120 @@
+"""End a process that hangs: a step, a save, an evaluation or a compilation without end.
+
+A step that waits for another host waits for ever, and no heartbeat notices, as both
+hosts are alive. A thread here knows what is being done and how long it may take. When
+the time is over it prints where every thread stands, says what hung, and exits with
+124.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from transformer_jax import hosts
+
+SLOWER = 20  # a step may take so many times as long as the slowest before it
+
+
+@dataclasses.dataclass(eq=False)
+class _Phase:
+    name: str
+    seconds: float  # that it may take; 0: any time
+    began: float = dataclasses.field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> float | None:
+        """Return the seconds that are left; None if there is no limit."""
+        if not self.seconds:
+            return None
+        return self.began + self.seconds - time.monotonic()
+
+
+class Watchdog:
+    """Watch what one thread does, phase by phase."""
+
+    def __init__(self, end: Callable[[str], None] | None = None):
+        """End by `end(line)`; by default the process exits."""
+        self._end = end or _end_process
+        self._changed = threading.Condition()
+        self._phases: list[_Phase] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    @contextlib.contextmanager
+    def phase(self, name: str, seconds: float) -> Iterator[_Phase]:
+        """Allow so many seconds for what stands inside; 0: any time.
+
+        The time of the phase around it stands still meanwhile.
+        """
+        phase = _Phase(name, seconds)
+        with self._changed:
+            self._phases.append(phase)
+            self._changed.notify()
+        try:
+            yield phase
+        finally:
+            with self._changed:
+                self._phases.remove(phase)
+                if self._phases:
+                    self._phases[-1].began += time.monotonic() - phase.began
+                self._changed.notify()
+
+    def beat(self) -> None:
+        """Begin the time of the current phase anew: its work goes forward."""
+        with self._changed:
+            if self._phases:
+                self._phases[-1].began = time.monotonic()
+                self._changed.notify()
+
+    def steps(self, batches: Iterable[Any], seconds: float) -> Iterator[Any]:
+        """Yield (step, batch), each a phase that lasts until the next is asked for.
+
+        A step is allowed `seconds`, or many times what the slowest one has taken.
+        """
+        batches, slowest, number = iter(batches), 0.0, 0
+        while True:
+            limit = max(seconds, SLOWER * slowest) if seconds else 0.0
+            name = f"the step after {number}" if number else "the first step"
+            with self.phase(name, limit) as phase:
+                try:
+                    number, batch = next(batches)
+                except StopIteration:
+                    return
+                phase.name = f"step {number}"
+                yield number, batch
+                slowest = max(slowest, time.monotonic() - phase.began)
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not self._closed:
+                phase = self._phases[-1] if self._phases else None
+                left = phase.left if phase else None
+                if phase and left is not None and left <= 0:
+                    break
+                self._changed.wait(left)
+            else:
+                return
+            name, seconds = phase.name, phase.seconds
+        self._end(
+            f"error: {name} did not end within {seconds:.0f} s on {hosts.name_of()}: "
+            "it hangs. The stacks above show where; the run continues from its last "
+            "checkpoint when the same command is started again"
+        )
+
+
+def _end_process(line: str) -> None:
+    """Print every thread's stack and the line, and exit."""
+    faulthandler.dump_traceback(file=2, all_threads=True)
+    hosts.end_at_once(hosts.HUNG, line)
