@@ -66,7 +66,9 @@ def all_flags(known_flags):
     """The flags of all commands and scripts."""
     found = FOREIGN.union(*known_flags.values())
     for path in [*ROOT.glob("*/*.py"), *ROOT.glob("benchmarks/*.py")]:
-        found.update(re.findall(r"[\"']--(\w+)[\"']", path.read_text()))
+        text = path.read_text()
+        found.update(re.findall(r"[\"']--(\w+)[\"']", text))
+        found.update(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", text))
     return found
 
 
