@@ -20,7 +20,9 @@ SLOWER = 20  # a step may take so many times as long as the slowest before it
 
 
 @dataclasses.dataclass(eq=False)
-class _Phase:
+class Phase:
+    """What is being done, and how long it may take."""
+
     name: str
     seconds: float  # that it may take; 0: any time
     began: float = dataclasses.field(default_factory=time.monotonic)
@@ -40,7 +42,7 @@ class Watchdog:
         """End by `end(line)`; by default the process exits."""
         self._end = end or _end_process
         self._changed = threading.Condition()
-        self._phases: list[_Phase] = []
+        self._phases: list[Phase] = []
         self._closed = False
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -53,12 +55,12 @@ class Watchdog:
         self._thread.join()
 
     @contextlib.contextmanager
-    def phase(self, name: str, seconds: float) -> Iterator[_Phase]:
+    def phase(self, name: str, seconds: float) -> Iterator[Phase]:
         """Allow so many seconds for what stands inside; 0: any time.
 
         The time of the phase around it stands still meanwhile.
         """
-        phase = _Phase(name, seconds)
+        phase = Phase(name, seconds)
         with self._changed:
             self._phases.append(phase)
             self._changed.notify()
