@@ -84,6 +84,7 @@ def test_compilers_for_accelerators_send_the_least(mesh, target, dtype):
     assert sum(one.sent for one in found) <= 1.1 * sum(least().values())
 
 
+@pytest.mark.system
 def test_a_search_gathers_parameters_once_and_not_for_each_token():
     config = configs.load("quickstart", SMALL | MESHES["fsdp 8"])
     mesh = sharding.make_mesh(config.mesh)

@@ -157,6 +157,7 @@ def test_the_readme_names_every_script():
     assert all(f"launch/{script.name}" in text for script in SCRIPTS)
 
 
+@pytest.mark.system
 def test_a_mesh_of_eight_devices_trains_what_one_device_trains(launch, alone, tmp_path):
     mesh = [f"--config.mesh.{axis}=2" for axis in ("data", "fsdp", "tensor")]
     output = finish(launch([FOLDER / "laptop.sh"], tmp_path / "run", *mesh))
@@ -171,6 +172,7 @@ def test_two_processes_train_what_one_device_trains(launch, alone, tmp_path):
     assert_same_run(tmp_path / "run", alone)
 
 
+@pytest.mark.system
 def test_sigterm_preempts_both_processes(launch, tmp_path):
     endless = [f"--config.{key}=100000" for key in ("train.steps", "eval.every")]
     endless += ["--config.checkpoint.every=100000", "--config.log.every=5"]

@@ -59,6 +59,7 @@ def small(monkeypatch):
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("default")  # Jupyter's own
 def test_the_quickstart_runs_and_shows_its_pictures(small, tmp_path):
     notebook = nbformat.read(FOLDER / "quickstart.ipynb", as_version=4)

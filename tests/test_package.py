@@ -43,6 +43,7 @@ def test_the_wheel_holds_the_package_its_configs_and_its_types(wheel):
     assert "transformer_jax/py.typed" in names
 
 
+@pytest.mark.system
 def test_a_wheel_trains_outside_the_checkout(wheel, tiny, tmp_path):
     place = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:

@@ -277,6 +277,7 @@ def test_training_and_evaluate_write_one_schema(tiny_run, scored):
         assert entry[key] == wanted, key
 
 
+@pytest.mark.system
 def test_a_run_without_capitals_is_scored_so_and_says_so(tiny_run_of, scored):
     run = tiny_run_of(
         "quickstart", **{"tokenizer.lowercase": "true", "train.steps": "6"}
@@ -289,6 +290,7 @@ def test_a_run_without_capitals_is_scored_so_and_says_so(tiny_run_of, scored):
     assert "bleu_intl" not in entry  # it says nothing of such a run
 
 
+@pytest.mark.system
 def test_two_runs_are_compared_by_paired_bootstrap(tiny_run, scored, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tiny_run, other)

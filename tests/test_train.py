@@ -132,6 +132,7 @@ def test_preempted_and_continued_ends_in_the_same_bits(
     assert end_of(folder) == whole
 
 
+@pytest.mark.system
 def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
     whole, tiny, tmp_path, monkeypatch, one_device, capsys, caplog
 ):
@@ -159,6 +160,7 @@ def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
     assert end_of(folder) == whole
 
 
+@pytest.mark.system
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     whole, tiny, tmp_path, monkeypatch, one_device, capsys
 ):

@@ -20,6 +20,7 @@ def blocks(path):
         yield compile("\n" * above + match[1], path, "exec")
 
 
+@pytest.mark.system
 def test_the_cookbook_runs(capsys):
     names = {}
     for block in blocks(COOKBOOK):

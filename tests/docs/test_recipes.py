@@ -93,6 +93,7 @@ def commands():
         yield given["config"], overrides, given["workdir"]
 
 
+@pytest.mark.system
 def test_every_recipe_trains_and_predicts(extended, tiny):
     asked = list(commands())
     assert len(asked) == 4
@@ -157,6 +158,7 @@ KEYS = {
 }
 
 
+@pytest.mark.system
 def test_a_form_made_by_the_recipe_trains(extended, tiny):
     lines = [f'casa {i},"a house, {i}",x' for i in range(40)]
     for split in ("train", "validation"):

@@ -232,6 +232,7 @@ BLOCKS = dataclasses.replace(CONFIG, attention="blockwise")
 TOKENS = jnp.asarray(np.random.default_rng(5).integers(4, 31, (B, T))) * PADDED
 
 
+@pytest.mark.system
 def test_ten_steps_of_training_by_blocks_are_those_of_the_einsum(monkeypatch):
     monkeypatch.setattr(blockwise.attend, "__defaults__", (16,))
     settings = configs.base(task="language")

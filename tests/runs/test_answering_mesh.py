@@ -7,6 +7,7 @@ from transformer_jax import config, sharding
 from transformer_jax.runs import run as runs
 
 
+@pytest.mark.system
 def test_eight_devices_answer_what_one_answers(tiny_run):
     alone = runs.load(tiny_run)
     together = runs.load(tiny_run, mesh=sharding.local_mesh(8))

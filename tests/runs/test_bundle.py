@@ -36,6 +36,7 @@ def test_a_bundle_that_was_moved_answers_like_its_run(copy, tiny_run):
     assert not (copy / "checkpoints").exists()
 
 
+@pytest.mark.system
 def test_the_commands_make_and_take_it(tiny_run, tmp_path):
     folder = tmp_path / "made"
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
