@@ -72,6 +72,7 @@ setup(
         "jaxtyping>=0.3",
         "numpy>=2.0",
     ],
+    entry_points={"console_scripts": ["transformer-jax=transformer_jax.__main__:main"]},
     extras_require={
         "cuda": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],

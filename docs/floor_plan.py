@@ -18,6 +18,7 @@ BEGIN, END = "<!-- floor plan: begin -->", "<!-- floor plan: end -->"
 
 # From the top floor to the ground. Rooms of one floor do not know of each other.
 FLOORS = (
+    "__main__",
     "train predict evaluate inspect_data convert",
     "training",
     "runs",

@@ -22,6 +22,7 @@ from transformer_jax import evaluate, predict, sharding
 from transformer_jax.data import store as stores
 from transformer_jax.data.records import Generated
 from transformer_jax.data.sources import Source
+from transformer_jax.decoding import answering
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused, UserError
@@ -483,6 +484,36 @@ def test_lines_are_split_at_the_length_of_training_unless_told(run):
     assert reply.text == " ".join(run.predict(["A menina lê."] * 40))
     with pytest.raises(UserError, match="on_long='splt': choose refuse | split"):
         run.predict([line], on_long="splt")
+
+
+def test_the_parts_of_a_line_are_drawn_by_different_seeds(run):
+    parts = {}
+    inference = run.task.inference
+
+    def parse(line, max_length, prefix, number, options):
+        parts.setdefault(line, []).append(number)
+        return inference.parse(line, max_length, prefix, number, options)
+
+    class Recorded:
+        question, answers = inference.question, inference.answers
+        split, join = inference.split, inference.join
+
+    Recorded.parse = staticmethod(parse)
+    line = "O gato dorme. O gato dorme. O gato dorme."
+    options = runs.decode_options(run.config, sample=True)
+    list(answering.reply(Recorded(), run.params, run.mesh, [line, "O gato dorme."],
+        options, max_length=12, on_long="split", first=4))  # fmt: skip
+    numbers = [number for found in parts.values() for number in found]
+    assert len(numbers) > 2 and len(set(numbers)) == len(numbers)
+    assert numbers[0] == 4 and 5 in numbers  # as lines that are not split
+
+
+def test_an_answer_that_must_be_longer_than_it_may_be_is_refused(run):
+    first, second = run.replies(["O gato.", ""], max_length=5, min_length=5)
+    assert not first.error
+    long, blank = run.replies(["O gato.", ""], min_length=40, extra_length=3)
+    assert "at least 40 pieces (min_length) is longer than this line's" in long.error
+    assert not blank.error
 
 
 def test_answers_begin_as_they_are_told(run):

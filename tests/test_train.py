@@ -317,6 +317,22 @@ def test_numbers_are_spread_evenly(count, total, expected):
     assert evenly_spaced(count, total) == expected
 
 
+@pytest.mark.parametrize(
+    ("steps", "warmup", "used"),
+    [
+        ([1000, 1100, 1200, 1300, 1400], 300, [1000, 1100, 1200, 1300, 1400]),
+        ([200, 300, 400, 500, 600], 100, [400, 500, 600]),
+        ([100, 200, 300, 400], 350, [400]),  # the others are of the warm-up
+        ([3, 6, 9], 50, [9]),  # so is the last, but there is no other
+        ([800, 900, 1000, 1100, 1200, 1300], 0, [900, 1000, 1100, 1200, 1300]),
+    ],
+)
+def test_early_parameters_are_not_averaged(steps, warmup, used):
+    chosen = config.base()
+    chosen.optim.warmup_steps, chosen.checkpoint.average = warmup, 5
+    assert train.choose_averaged(chosen, steps) == used
+
+
 def test_the_last_steps_are_logged_when_the_interval_does_not_divide_them(
     tiny, tmp_path, one_device
 ):

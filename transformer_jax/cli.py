@@ -5,11 +5,13 @@ process lost: start again · 124 hung. A user's mistake is shown in plain words,
 with a traceback. With -v the package's loggers write to stderr what they do.
 """
 
+import errno
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -18,6 +20,10 @@ from transformer_jax.errors import UserError, nearest
 
 USER_MISTAKE = 2
 PREEMPTED = 75
+OF_THE_MACHINE = (  # what no code can mend
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG,
+)  # fmt: skip
+HELP = ("-h", "-help", "--help", "--helpshort", "--helpfull")
 WEIGHTS = ("average", "best", "last", "ema")  # of a run: which of them answer
 
 
@@ -26,6 +32,9 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
     overrides: dict[str, str] = {}
 
     def parse(argv: Sequence[str]) -> list[str]:
+        if any(word in HELP for word in argv[1:]):
+            show_help(sys.modules[main.__module__].__doc__ or "")
+            sys.exit(0)
         rest, found = split_overrides(_spell_out(argv))
         overrides.update(found)
         try:
@@ -45,6 +54,10 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
         except BrokenPipeError:  # the reader has seen enough: `predict … | head`
             sys.stderr.close()
             return 0
+        except OSError as error:  # a full disk, a folder that may not be written
+            if error.errno not in OF_THE_MACHINE:
+                raise
+            fail(f"{error.filename or 'writing the output'}: {error.strerror}")
         except KeyboardInterrupt:
             return 130
 
@@ -54,6 +67,33 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
     # The libraries' remarks are for developers.
     absl_logging.set_verbosity(absl_logging.ERROR)
     app.run(call, flags_parser=parse)
+
+
+def show_help(text: str) -> None:
+    """Print what a command does, and the options that this package defines."""
+    lines = [text.strip(), "", "Options:"]
+    for flag in _own_flags():
+        value = "" if flag.boolean else "=…"
+        lines.append(f"  --{flag.name + value:<16} {flag.help}")
+    if "config" in flags.FLAGS:
+        lines += [
+            f"  {'--config.KEY=…':<18} Set a key, as in --config.train.steps=1000.",
+            "",
+            "python -m transformer_jax keys CONFIG lists all keys with their meanings.",
+        ]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _own_flags() -> list[flags.Flag]:
+    """List the flags of this package in the order of their definition, then -v."""
+    by_module = flags.FLAGS.flags_by_module_dict()
+    own = [
+        flag
+        for module, defined in by_module.items()
+        if module in ("__main__", sys.argv[0]) or module.startswith("transformer_jax")
+        for flag in defined
+    ]
+    return sorted(own, key=lambda flag: flag.name == "verbose")
 
 
 def _spell_out(argv: Sequence[str]) -> list[str]:
@@ -84,10 +124,22 @@ class PlainHandler(logging.Handler):
         self.stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a message; a reader that has gone away is the caller's affair."""
+        """Write a message, if somebody reads: without a reader, work goes on."""
         stream = getattr(sys, self.stream)
-        stream.write(self.format(record) + "\n")
-        stream.flush()
+        if stream is None:  # closed before the command began
+            return
+        try:
+            stream.write(self.format(record) + "\n")
+            stream.flush()
+        except OSError:  # `train … | head`, a full disk
+            discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Let all that is still written to a stream vanish, at the end of Python, too."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -141,6 +193,21 @@ def open_file(path: str, mode: str, encoding: str | None = None) -> IO[Any]:
         return open(path, mode, encoding=encoding)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
+
+
+def check_writable(path: str) -> None:
+    """Refuse a file that cannot be written, before time is spent; leave it as it is."""
+    new = not os.path.exists(path)
+    open_file(path, "ab").close()
+    if new:
+        os.remove(path)
+
+
+def standard_input() -> IO[bytes]:
+    """Return standard input, or refuse a closed one."""
+    if sys.stdin is None:
+        raise UserError("standard input is closed: name a file with --input")
+    return sys.stdin.buffer
 
 
 def refuse_overrides(overrides: dict[str, str]) -> None:

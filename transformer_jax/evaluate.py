@@ -73,7 +73,8 @@ def main(overrides: dict[str, str]) -> None:
         records, name = run.records(args.split), args.split
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
-    sink = cli.open_file(args.answers, "w", encoding="utf-8") if args.answers else None
+    if args.answers:
+        cli.check_writable(args.answers)
     bar = cli.Bar(cli.is_terminal())
     split = open_split(run.task, name, records, logger.info, bar.show)
     evaluator = Evaluator(run.task, split, run.mesh)
@@ -81,14 +82,19 @@ def main(overrides: dict[str, str]) -> None:
     evaluation = evaluator.evaluate(run.params, options, progress=bar.show)
     bar.clear()
     lines = evaluation.answers
+    if args.answers:
+        with cli.open_file(args.answers, "w", encoding="utf-8") as sink:
+            sink.writelines(line + "\n" for line in lines)
     scores = evaluation.entry(run.step, run.weights, options)
     print_scores(run.task, scores)
     print_readings(evaluation.readings)
     rules = [f" ({key} {value})" for key, value in changed.items() if value]
-    run.folder.add_scores("".join([name, *rules]), scores)
-    if sink is not None:
-        with sink:
-            sink.writelines(line + "\n" for line in lines)
+    try:
+        run.folder.add_scores("".join([name, *rules]), scores)
+    except OSError as error:  # a run that may only be read can be scored, too
+        logger.warning(
+            "the scores are not kept: %s: %s", run.folder.path, error.strerror
+        )
     if other is not None:
         theirs = _answer(other, records, changes, bar)
         systems = {args.compare: theirs, args.workdir: lines}

@@ -7,12 +7,14 @@ As many lines come out as went in, in order. A line ends at a newline only. A li
 cannot be answered gives an empty line, a message on stderr, and exit code 1.
 """
 
+import contextlib
 import io
 import itertools
 import json
 import logging
 import os
 import select
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +35,7 @@ from transformer_jax.tasks import protocols
 logger = logging.getLogger("transformer_jax.predict")  # as a command it is __main__
 
 CHUNK = 2000  # lines read, sorted and answered together
+LONGEST = 1 << 24  # bytes of a line
 
 Progress = Callable[[int, int], None]  # called with what is done, and the total
 
@@ -77,9 +80,9 @@ def main(overrides: dict[str, str]) -> int:
             "--on_long=split makes one answer of those to the parts of a line: "
             "without --n_best and --alignment"
         )
-    _refuse_same_file(args.input, args.output)
-    source = cli.open_file(args.input, "rb") if args.input else sys.stdin.buffer
+    source = cli.open_file(args.input, "rb") if args.input else cli.standard_input()
     source = cast(io.BufferedIOBase, source)  # both are; their stubs say less
+    _refuse_overwriting(args.output, source, args.prefixes)
     prefixes = Lines(args.prefixes) if args.prefixes else ()
     environment.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
@@ -187,6 +190,8 @@ class Shell:
         ):
             if one.error:
                 self._refuse(number, one.error)
+            elif not one.text and str(one.line).strip():
+                logger.warning("line %d: the answer is empty", number)
             yield self._show(one, pairs)
 
     def score(
@@ -196,12 +201,13 @@ class Shell:
         entries = []
         for number, line in enumerate(lines, start=first):
             parts = line.split("\t")
-            if len(parts) != 2:
-                raise UserError(
-                    f"line {number} has {len(parts)} columns: --score wants a source, "
-                    "a tab and a target"
-                )
-            entries.append({"input": parts[0], "target": parts[1]})
+            if len(parts) == 2:
+                entries.append({"input": parts[0], "target": parts[1]})
+                continue
+            count = f"{len(parts)} column{'s' * (len(parts) != 1)}"
+            error = f"{count}: --score wants a source, a tab and a target"
+            entries.append({"input": line, "error": error})
+            self._refuse(number, error)
 
         def read(kept):
             return self.run.score(*([e[k] for e in kept] for k in ("input", "target")))
@@ -225,6 +231,8 @@ class Shell:
     def _read(self, entries, first, name, read, show) -> Iterator[str]:
         """Yield each entry with what is read of it, or why it is too long."""
         for number, entry in enumerate(entries, start=first):
+            if "error" in entry:
+                continue
             try:
                 for side, text in zip(FIELDS, list(entry.values()), strict=False):
                     self.run.task.inspector.check_length(side, text, self.max_input)
@@ -294,14 +302,24 @@ def read_chunks(source: io.BufferedIOBase) -> Iterator[list[str]]:
     that is written line by line is answered line by line.
     """
     lines: list[bytes] = []
-    rest = b""
+    rest: list[bytes] = []  # of a line whose end is not yet read
+    count, size = 0, 0
     while data := source.read1(1 << 16):
-        *whole, rest = (rest + data).split(b"\n")
-        lines += whole
+        *whole, begun = data.split(b"\n")
+        if whole:
+            whole[0], rest, size = b"".join([*rest, whole[0]]), [], 0
+        rest.append(begun)
+        lines, count, size = lines + whole, count + len(whole), size + len(begun)
+        if size > LONGEST:
+            yield [_decode(line) for line in lines]
+            raise UserError(
+                f"line {count + 1} has more than {LONGEST:,} bytes and no end: is this "
+                "a text file, with an answer wanted for each line?"
+            )
         while len(lines) >= CHUNK or (lines and not _has_more(source)):
             yield [_decode(line) for line in lines[:CHUNK]]
             lines = lines[CHUNK:]
-    lines += [rest] if rest else []
+    lines += [b"".join(rest)] if any(rest) else []
     for i in range(0, len(lines), CHUNK):
         yield [_decode(line) for line in lines[i : i + CHUNK]]
 
@@ -322,10 +340,17 @@ def _has_more(source: io.BufferedIOBase) -> bool:
         return True
 
 
-def _refuse_same_file(source: str, sink: str) -> None:
-    """Refuse an output that is the input: opening it would empty it."""
-    both = os.path.exists(source) and os.path.exists(sink)
-    if both and os.path.samefile(source, sink):
+def _refuse_overwriting(sink: str, source: io.BufferedIOBase, prefixes: str) -> None:
+    """Refuse an output that is also read: opening it would empty it."""
+    if not os.path.exists(sink):
+        return
+    read = [os.stat(prefixes)] if os.path.exists(prefixes) else []
+    with contextlib.suppress(OSError, ValueError):  # it may be a buffer in memory
+        read.append(os.fstat(source.fileno()))
+    written = os.stat(sink)
+    if stat.S_ISREG(written.st_mode) and any(
+        os.path.samestat(written, other) for other in read
+    ):
         raise UserError(f"--output={sink} is the file to be read: name another")
 
 

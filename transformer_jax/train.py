@@ -52,6 +52,7 @@ def define_flags() -> None:
     flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
     flags.DEFINE_string("workdir", "", "The run directory: made, or continued.")
     flags.DEFINE_bool("accept_changes", False, "Continue a run with another config.")
+    flags.DEFINE_bool("smoke", False, "Try the config: 20 small steps, shallow model.")
 
 
 def main(overrides: dict[str, str]) -> int:
@@ -59,7 +60,7 @@ def main(overrides: dict[str, str]) -> int:
     args = flags.FLAGS
     cli.require("config", args.config, "a config file, such as configs/quickstart.py")
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
-    config = configs.load(args.config, overrides)
+    config = configs.load(args.config, overrides, args.smoke)
     with hosts.end_together():
         return train(config, args.workdir, args.accept_changes)
 
@@ -320,11 +321,24 @@ def show_life(run: Parts) -> Callable[[int, int], None]:
     return progress
 
 
+def choose_averaged(config: ConfigDict, steps: list[int]) -> list[int]:
+    """Choose the last checkpoints behind the warm-up, in the last third of the steps.
+
+    Parameters that still move fast are no estimates of one optimum: their mean is worse
+    than the last of them.
+    """
+    late = max(config.optim.warmup_steps, steps[-1] * 2 // 3)
+    used = [step for step in steps[-config.checkpoint.average :] if step >= late]
+    return used or steps[-1:]
+
+
 def finish(run: Parts) -> dict[str, Any]:
     """Average the last checkpoints, score the test splits, and write the result."""
     config, folder, log = run.config, run.folder, run.log
     steps = hosts.broadcast_from_first(run.saver.regular.steps())
-    used = steps[-config.checkpoint.average :]
+    used = choose_averaged(config, steps)
+    if len(used) < min(config.checkpoint.average, len(steps)):
+        log.say(f"averaging  {', '.join(map(str, used))}: earlier steps are too early")
     averaged = Checkpoints(folder.averaged, writer=True)
     if hosts.broadcast_from_first(averaged.steps())[-1:] != used[-1:]:
         with run.watchdog.phase("averaging checkpoints", config.timeout.save):

@@ -1,7 +1,5 @@
 """The config: what is accepted, what is refused, and what the refusal says."""
 
-import contextlib
-import io
 import itertools
 import math
 import pathlib
@@ -169,16 +167,6 @@ def test_a_value_outside_is_refused_by_its_key_and_no_device_is_touched(
         found = checks.find_problems(changed)
         for name, value in wrong.items():
             assert any(p.startswith(f"{name} = {value!r}") for p in found), name
-
-
-def test_the_keys_are_listed_as_the_package_says():
-    command = re.search(r'python -c "(.*?)"\n', config.__doc__, re.DOTALL)[1]
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown):
-        exec(command)
-    assert "data.leaves = 'XX'  # What a word is in the trees" in shown.getvalue()
-    guide = pathlib.Path(__file__).parents[2] / "docs" / "configs.md"
-    assert " ".join(command.split()) in " ".join(guide.read_text().split())
 
 
 def test_a_model_that_a_task_does_not_have_is_refused_with_those_it_has():

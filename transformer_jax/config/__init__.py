@@ -1,10 +1,6 @@
 """Every key of a run, its default and meaning, and the checks before a run.
 
-To list the keys of a task and a model with their defaults and meanings:
-
-    python -c "from transformer_jax import config; [
-        print(name, '=', repr(key.default), ' #', key.metadata['meaning'])
-        for name, key in config.declared('parsing', 'recurrent').items()]"
+`python -m transformer_jax keys CONFIG` lists those of a config.
 """
 
 from transformer_jax.config.defaults import base, declared, items

@@ -194,8 +194,8 @@ def find_row_problems(config: ConfigDict, row_devices: int) -> list[str]:
             f"{row_devices} devices (mesh data × fsdp) × train.accumulation {micro}"
         )
         better["data.row_multiple"] = rows = -(-rows // need) * need
-        if config.data.batch_tokens < rows * _longest_row(config):
-            better["data.batch_tokens"] = rows * _longest_row(config)
+        if config.data.batch_tokens < rows * longest_row(config):
+            better["data.batch_tokens"] = rows * longest_row(config)
     if answered % row_devices:
         wrong.append(
             f"eval.batch_rows {answered} does not divide over {row_devices} devices "
@@ -208,7 +208,7 @@ def find_row_problems(config: ConfigDict, row_devices: int) -> list[str]:
     return [f"{', and '.join(wrong)}: set {values}"]
 
 
-def _longest_row(config: ConfigDict) -> int:
+def longest_row(config: ConfigDict) -> int:
     """Return the tokens of a batch's longest row."""
     longest = _longest(config).pieces
     packed = config.data.batching == "packed"

@@ -11,15 +11,21 @@ from ml_collections import ConfigDict
 from transformer_jax import optim
 from transformer_jax.config import checks
 from transformer_jax.config.defaults import base, items
+from transformer_jax.config.smoke import shrink
 from transformer_jax.errors import UserError, nearest
 
 
-def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:
+def load(
+    spec: str, overrides: dict[str, str] | None = None, smoke: bool = False
+) -> ConfigDict:
     """Load the config of `path.py[:variant]`, apply overrides, check and lock it.
 
-    `quickstart` alone names configs/quickstart.py of this package.
+    `quickstart` alone names configs/quickstart.py of this package. With `smoke`, it is
+    shrunk to a few small steps before the overrides are applied.
     """
     config = _run_file(spec)
+    if smoke:
+        shrink(config)
     problems = []
     for key, text in (overrides or {}).items():
         problem = _override(config, key, text)

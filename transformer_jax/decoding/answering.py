@@ -12,6 +12,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from transformer_jax.decoding.engine import check_least
 from transformer_jax.decoding.options import Options
 from transformer_jax.decoding.requests import (
     DecodeRequest,
@@ -23,6 +24,9 @@ from transformer_jax.errors import Refused, UserError
 from transformer_jax.sharding import Params
 
 ON_LONG = ("refuse", "split")
+# Added to a line's number for each of its parts: they draw by other seeds than the
+# lines that stand near.
+PARTS = 1_000_003
 
 
 def reply(
@@ -53,9 +57,11 @@ def reply(
             # A prefix begins the answer to the first part.
             begun = [prefix] + [""] * (len(parts) - 1)
             requests = [
-                inference.parse(part, max_length, start, first + i, options)
-                for part, start in zip(parts, begun, strict=True)
+                inference.parse(part, max_length, start, first + i + k * PARTS, options)
+                for k, (part, start) in enumerate(zip(parts, begun, strict=True))
             ]
+            for request in requests:
+                check_least(request, options)
         except Refused as error:
             return _Job(line, [], str(error))
         return _Job(line, requests)

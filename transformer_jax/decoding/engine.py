@@ -35,6 +35,7 @@ from transformer_jax.decoding.searching import (
     row_sizes,
     rows_for,
 )
+from transformer_jax.errors import Refused
 from transformer_jax.ids import BOS
 from transformer_jax.sharding import Params
 
@@ -224,6 +225,17 @@ def _shape_of(request: DecodeRequest, options: Options) -> _Shape:
     arrays = request.constraint or {}
     widths = tuple((name, pad_length(len(a))) for name, a in arrays.items())
     return _Shape(source, prompt, length, widths)
+
+
+def check_least(request: DecodeRequest, options: Options) -> None:
+    """Refuse a line whose answer must be longer than it may be."""
+    most = longest_answer(request, options)
+    if options.min_length > most and (request.source or request.prefix):
+        raise Refused(
+            f"an answer of at least {options.min_length} pieces (min_length) is longer "
+            f"than this line's may be, {most}: lower it, or raise max_length or "
+            "extra_length"
+        )
 
 
 def longest_answer(request: DecodeRequest, options: Options) -> int:

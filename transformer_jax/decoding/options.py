@@ -23,9 +23,9 @@ class Options:
         50, "Pieces that an answer may have more than its line (6.1).", least=0
     )
     max_length: int = key(
-        0, "Pieces of an answer at most; 0: extra_length says it.", least=0
+        0, "Pieces of an answer at most, its end is one; 0: extra_length.", least=0
     )
-    min_length: int = key(0, "Pieces of an answer at least.", least=0)
+    min_length: int = key(0, "Pieces of an answer at least, its end is one.", least=0)
     n_best: int = key(
         1,
         "Answers a line (with --format=jsonl); at most as many as beams, unless drawn.",

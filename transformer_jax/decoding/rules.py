@@ -73,10 +73,10 @@ def allow(
     vocab = logits.shape[-1]
     is_end = jnp.arange(vocab) == EOS
     if options.min_length:
-        early = (step + 1 <= options.min_length) & is_end
+        early = (step + 1 < options.min_length) & is_end
         logits = jnp.where(early, NEG_INF, logits)
     if options.no_repeat:
-        repeats = _completes(tokens, step, options.no_repeat, vocab)
+        repeats = _completes(tokens, step, inputs, options.no_repeat, vocab)
         # The end of a sentence is no repetition.
         repeats = repeats.reshape(logits.shape)
         logits = jnp.where(repeats & ~is_end, NEG_INF, logits)
@@ -109,11 +109,15 @@ def largest(
     return found, inside * block + place % block
 
 
-def _completes(tokens, step, n: int, vocab: int):
-    """Say which tokens would complete an n-gram written before, [B, K, V]."""
-    rows, beams, length = tokens.shape
-    starts = jnp.arange(length)
-    same = starts + n <= step  # windows that have been written, their last token too
+def _completes(tokens, step, inputs: DecodeInputs, n: int, vocab: int):
+    """Say which tokens would complete an n-gram written or given before, [B, K, V]."""
+    rows, beams, _ = tokens.shape
+    given, begin = _align_right(inputs)
+    given = jnp.broadcast_to(given[:, None], (rows, beams, given.shape[1]))
+    tokens, step = jnp.concatenate([given, tokens], -1), step + given.shape[-1]
+    starts = jnp.arange(tokens.shape[-1])
+    # Windows that have been written, their last token too.
+    same = (starts >= begin[:, None, None]) & (starts + n <= step)
     same = jnp.broadcast_to(same, tokens.shape)
     for i in range(n - 1):
         recent = jnp.take(tokens, step - (n - 1) + i, axis=-1, mode="clip")
@@ -122,3 +126,15 @@ def _completes(tokens, step, n: int, vocab: int):
     row, beam = jnp.arange(rows)[:, None, None], jnp.arange(beams)[None, :, None]
     banned = jnp.zeros((rows, beams, vocab), bool)
     return banned.at[row, beam, last].set(True, mode="drop")
+
+
+def _align_right(inputs: DecodeInputs) -> tuple[Int[Array, "B P"], Int[Array, "B"]]:
+    """Move each prompt, without its start token, to the end of its row.
+
+    Also return where it begins there.
+    """
+    width = inputs.prompt.shape[1]
+    begin = width - (inputs.prompt_lengths - 1)
+    place = jnp.arange(width) - begin[:, None] + 1
+    moved = jnp.take_along_axis(inputs.prompt, jnp.maximum(place, 0), axis=1)
+    return jnp.where(place > 0, moved, 0), begin

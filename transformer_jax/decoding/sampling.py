@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.decoding import Options
+from transformer_jax.decoding.beam import length_penalty
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.rules import (
     allow,
@@ -94,11 +95,14 @@ class SamplingSearch:
         )
 
     def result(self, texts: Texts) -> Hypotheses:
-        """Return the texts, likeliest first."""
+        """Return the texts, likeliest first; a drawn one has no length penalty."""
         order = jnp.argsort(-texts.log_probs, axis=1, stable=True)
         tokens = jnp.take_along_axis(texts.tokens, order[..., None], axis=1)
-        scores = jnp.take_along_axis(texts.log_probs, order, axis=1)
-        return Hypotheses(tokens, (tokens != 0).sum(-1), scores, scores)
+        log_probs = jnp.take_along_axis(texts.log_probs, order, axis=1)
+        lengths = (tokens != 0).sum(-1)
+        alpha = 0.0 if self.options.sample else self.options.alpha
+        scores = log_probs / length_penalty(lengths, alpha)
+        return Hypotheses(tokens, lengths, log_probs, scores)
 
     def _choose(self, texts: Texts) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
         """Choose the next token of each text; return its log-probability and id."""

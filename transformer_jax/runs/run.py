@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from transformer_jax.config import checks
 from transformer_jax.data.records import Records
 from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.errors import UserError, nearest
-from transformer_jax.runs import bundle
+from transformer_jax.runs import bundle, environment
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
@@ -50,13 +50,42 @@ class Run:
         """Read a split of the data that the run's config names."""
         return tasks.find(self.config.task).source(self.config).read(split)
 
-    def predict(self, lines: Sequence[str], **options: Any) -> list[str]:
-        """Return one answer a line; `options` override the run's `decode` section."""
+    def __repr__(self):
+        count = sum(x.size for x in jax.tree.leaves(self.params))
+        return (
+            f"Run({str(self.folder.path)!r}: {self.config.task}, "
+            f"{self.config.model.name} of {count:,} parameters, {self.weights}, "
+            f"step {self.step:,})"
+        )
+
+    @overload
+    def predict(self, lines: str, **options: Any) -> str: ...
+
+    @overload
+    def predict(self, lines: Sequence[Any], **options: Any) -> list[str]: ...
+
+    def predict(self, lines: str | Sequence[Any], **options: Any) -> str | list[str]:
+        """Return one answer a line, or the answer to one line that is no list.
+
+        `options` override the run's `decode` section.
+        """
+        if isinstance(lines, str):
+            return self.replies([lines], **options)[0].text
         return [reply.text for reply in self.replies(lines, **options)]
+
+    def warm_up(self, lines: Sequence[Any], **options: Any) -> None:
+        """Answer lines for nothing, so that others of such lengths need not wait.
+
+        What answers a line is compiled for its length, the number of lines and the
+        options of the search.
+        """
+        for line in lines:
+            self.replies([line], **options)
+        self.replies(lines, **options)
 
     def replies(
         self,
-        lines: Sequence[str],
+        lines: Sequence[Any],
         *,
         max_input: int = 0,
         on_long: str = "refuse",
@@ -68,6 +97,8 @@ class Run:
         A line of more than `max_input` pieces is refused or split. 0 allows any
         length; if lines are to be split, the longest of training.
         """
+        if isinstance(lines, str):
+            raise TypeError(f"replies takes a list of lines, not {lines[:40]!r}")
         if on_long == "split":
             max_input = max_input or self.config.data.get("max_length", 0)
         found = answering.reply(
@@ -120,6 +151,7 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
     if weights and weights not in cli.WEIGHTS:
         choices = " | ".join(cli.WEIGHTS)
         raise UserError(f"{weights=}: choose {choices}.{nearest(weights, cli.WEIGHTS)}")
+    environment.use_compile_cache()
     folder = Folder(path)
     about = bundle.check(folder.path) if bundle.is_bundle(folder.path) else None
     if about and weights:

@@ -1,0 +1,66 @@
+"""A run in Python: one line or many, several threads, what it shows of itself."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import pytest
+
+from transformer_jax import load
+
+LINES = ["O gato dorme.", "A menina lê o livro.", "Ele corre.", "Nós vemos a casa."]
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run):
+    return load(tiny_run)
+
+
+def test_a_string_gets_one_answer_and_a_list_one_a_line(run):
+    answers = run.predict(LINES)
+    assert isinstance(answers, list) and len(answers) == len(LINES)
+    assert run.predict(LINES[0]) == answers[0]
+    with pytest.raises(TypeError, match="list of lines"):
+        run.replies(LINES[0])
+
+
+def test_it_fits_a_line(run):
+    text = repr(run)
+    assert "\n" not in text and len(text) < 250
+    assert "translation" in text and "parameters" in text and "step 12" in text
+
+
+def test_several_threads_get_the_answers_that_one_gets(run):
+    expected = [run.predict([line], beams=2) for line in LINES]
+    with ThreadPoolExecutor(4) as threads:
+        jobs = [
+            threads.submit(run.predict, [line], beams=2)
+            for _ in range(3)
+            for line in LINES
+        ]
+    assert [job.result() for job in jobs] == expected * 3
+
+
+def test_nothing_is_compiled_for_lines_that_were_answered_before(tiny_run):
+    fresh = load(tiny_run)
+    fresh.warm_up(LINES, beams=3)
+    compiled = []
+
+    def note(event, *_, **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        fresh.predict(LINES, beams=3)
+        fresh.predict(LINES[1], beams=3)
+        assert not compiled
+        fresh.predict(["O gato dorme."], beams=4)
+        assert compiled
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+
+
+def test_programs_are_kept_in_the_cache(tiny_run):
+    jax.config.update("jax_compilation_cache_dir", None)
+    load(tiny_run)
+    assert "compiled" in jax.config.jax_compilation_cache_dir
