@@ -145,4 +145,5 @@ def test_the_index_of_a_file_does_not_hold_its_text(write, tmp_path):
         p.parent for p in place.glob("*/about.json")
         if json.loads(p.read_text())["path"] == lines.path
     ]  # fmt: skip
-    assert sorted(f.name for f in mine.iterdir()) == ["about.json", "starts.npy"]
+    names = sorted(f.name for f in mine.iterdir())
+    assert names == ["about.json", "sealed.json", "starts"]

@@ -107,7 +107,7 @@ def build(
     make_filter: Callable[[], Callable[[Any, Any], str | None]] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Store:
-    """Open the store of these records, after building it unless it exists.
+    """Open the store of these records, after building it unless a sound one exists.
 
     `encode` turns several records into rows of columns; `make_filter` makes a function
     (record, row) → the reason for leaving an example out, or None.
@@ -116,7 +116,7 @@ def build(
     write = functools.partial(
         _write, records, columns, encode, make_filter or _keep_all, progress
     )
-    return Store(cache.build_once(root / key, write))
+    return Store(cache.build_once(root / key, write, getattr(records, "content", "")))
 
 
 def summary(ledger: dict[str, Any]) -> str:
