@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 SEAL = "sealed.json"
 BLOCK = 1 << 24  # bytes of a file that share a checksum
+READ = 1 << 18  # bytes in memory
 CHECKED = 64  # blocks of an entry that are read when it is opened: 1 GB
 
 _sound: set[tuple[str, str]] = set()  # entries that this process has checked
@@ -108,9 +109,12 @@ def find_damage(place: pathlib.Path, content: str = "") -> str:
 
 
 def _checksum(path: pathlib.Path, block: int) -> int:
+    found = 0
     with path.open("rb") as file:
         file.seek(block * BLOCK)
-        return zlib.crc32(file.read(BLOCK))
+        for _ in range(0, BLOCK, READ):
+            found = zlib.crc32(file.read(min(READ, BLOCK)), found)
+    return found
 
 
 def _flush(path: pathlib.Path) -> None:

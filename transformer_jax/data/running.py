@@ -43,6 +43,7 @@ class RunningText:
 
     def __getitem__(self, part: slice) -> str:
         begin, end, _ = part.indices(self._length)
+        end = max(begin, end)
         first, last = begin // BLOCK, max(end - 1, begin) // BLOCK
         if first == last:
             text = self._block(first)
