@@ -30,6 +30,11 @@ class Records(Sequence[Record]):
     weights: tuple[float, ...] = (1.0,)  # of the corpora
     content: str = ""  # hash of generated records, whose fingerprint is but a version
 
+    @property
+    def source_fingerprint(self) -> str:
+        """The fingerprint of what the records are made from, however they are cut."""
+        return self.fingerprint
+
     def __iter__(self) -> Iterator[Record]:
         return (self[index] for index in range(len(self)))
 

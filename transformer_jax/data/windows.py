@@ -66,6 +66,11 @@ class Windows(Records):
         self.context, self.content = context, lines.content
         self.fingerprint += f"-context-{context}" * bool(context)
 
+    @property
+    def source_fingerprint(self) -> str:
+        """The fingerprint of the lines."""
+        return self.lines.fingerprint
+
     @functools.cached_property
     def text(self) -> RunningText:
         """The running text of all lines."""
