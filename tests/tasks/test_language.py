@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -30,8 +31,24 @@ def windows(size, stride=0, whole_words=True, context=0):
 
 @pytest.fixture(scope="module")
 def run(tiny_run_of):
-    small = {"data.window": "32", "decode.max_length": "20", "eval.splits": "test"}
+    small = {
+        "data.window": "32", "decode.max_length": "20", "eval.splits": "test",
+        "eval.answers": "1", "eval.batch_rows": "8",
+    }  # fmt: skip
     return transformer_jax.load(tiny_run_of("language", **small))
+
+
+def cost_of(task, params):
+    """Return a function: the cost of a text alone, of one shape and compiled once."""
+    judge = jax.jit(task.objective.loss)
+
+    def cost(text):
+        tokens = np.zeros((1, 32), int)
+        pieces = task.data.tokenizer.encode_inside(text)
+        tokens[0, : len(pieces)] = pieces
+        return float(judge(params, {"tokens": tokens}).nll) if text else 0.0
+
+    return cost
 
 
 @pytest.mark.parametrize("size", [2, 7, 16, 1000])
@@ -102,12 +119,11 @@ def test_the_words_of_windows_are_all_of_the_text():
 
 
 def test_bits_per_character_count_every_character_of_the_text_once(run):
-    task, records = run.task, run.records("test")
-    total = 0.0
+    records, cost, total = run.records("test"), cost_of(run.task, run.params), 0.0
     for record in records:
-        tokens = jnp.asarray([task.data.tokenizer.encode_inside(record["text"])])
-        assert tokens.shape[1] == len(record["text"])  # characters
-        total += float(task.objective.loss(run.params, {"tokens": tokens}).nll)
+        pieces = run.task.data.tokenizer.encode_inside(record["text"])
+        assert len(pieces) == len(record["text"])  # characters
+        total += cost(record["text"])
     bits = total / len(records.text) / math.log(2)
     reported = run.folder.read("result.json")["scores"]["test"]
     assert reported["bits_per_character"] == pytest.approx(bits, rel=1e-4)
@@ -149,15 +165,7 @@ def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
         == -(-len(records.text) // 32)
         < len(records)
     )
-
-    def cost(text):
-        tokens = jnp.asarray([task.data.tokenizer.encode_inside(text)])
-        return (
-            float(task.objective.loss(run.params, {"tokens": tokens}).nll)
-            if text
-            else 0.0
-        )
-
+    cost = cost_of(task, run.params)
     total = sum(cost(r["before"] + r["text"]) - cost(r["before"]) for r in records)
     evaluator = Evaluator(task, open_split(task, "test", records), run.mesh)
     found = evaluator.teacher_forced(run.params)
@@ -180,6 +188,7 @@ def test_a_run_goes_on_with_another_context(tiny, tmp_path, one_device):
     known = dict(config.items(config.load("language")))
     small = {k: v for k, v in tiny().items() if k in known}
     small |= {"data.window": "32", "decode.max_length": "20", "eval.splits": "test"}
+    small |= {"data.test_size": "3", "eval.answers": "1", "eval.batch_rows": "8"}
     for steps, context in (("6", "0"), ("12", "8")):
         changes = {"train.steps": steps, "eval.context": context}
         loaded = config.load("language", small | changes)
@@ -234,10 +243,10 @@ def test_greedy_takes_the_likeliest_of_a_full_forward(run):
     [reply] = run.replies(["The"], sample=False, max_length=4)
     ids = [2, *run.task.data.tokenizer.encode_inside("The")]
     for _ in range(3):  # the last is the end, which is forced
-        tokens = jnp.asarray([ids])
+        tokens = jnp.asarray([ids + [4] * (8 - len(ids))])  # of one shape
         logits = run.task.objective.module.apply(
             {"params": run.params}, tokens, jnp.ones_like(tokens)
-        ).logits[0, -1]
+        ).logits[0, len(ids) - 1]
         best = int(jnp.argmax(logits.at[jnp.array([0, 2])].set(-jnp.inf)))
         if best == 3:
             break

@@ -15,7 +15,10 @@ from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
 from transformer_jax.tasks.parsing import Options, TreeScoring, restore
 
-SMALL = {"eval.splits": "test", "decode.extra_length": "30"}
+SMALL = {
+    "eval.splits": "test", "decode.extra_length": "30",
+    "data.test_size": "3", "eval.answers": "1", "eval.batch_rows": "8",
+}  # fmt: skip
 WORDS = {"data.leaves": "words", "tokenizer.kind": "bpe", "tokenizer.shared": "true"}
 
 

@@ -9,7 +9,10 @@ from transformer_jax.errors import UserError
 from transformer_jax.runs import bundle
 
 LINES = ["O gato dorme.", "A menina lê."]
-SMALL = {"model.layers": "1", "optim.warmup_steps": "5"}
+SMALL = {
+    "model.layers": "1", "optim.warmup_steps": "5",
+    "eval.answers": "1", "eval.batch_rows": "8",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

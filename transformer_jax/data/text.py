@@ -47,7 +47,7 @@ class Lines(Sequence[str]):
         found = json.loads((place / "about.json").read_text())
         self.fingerprint: str = found["sha256"]
         self.notes: tuple[str, ...] = tuple(f"{self.path}: {n}" for n in found["notes"])
-        self._starts = np.memmap(place / "starts", "int64", "r")
+        self._starts = np.memmap(place / "starts", "int64", "r").view(np.ndarray)
         unpacked = place / "text"
         self._text = str(unpacked) if unpacked.exists() else self.path
 
@@ -55,7 +55,7 @@ class Lines(Sequence[str]):
         return len(self._starts) - 1
 
     def __getitem__(self, index: int) -> str:
-        begin, end = (int(n) for n in self._starts[index : index + 2])
+        begin, end = self._starts[index : index + 2].tolist()
         self._refuse_changes(os.fstat(self._descriptor))
         return _decode(os.pread(self._descriptor, end - begin - 1, begin))
 

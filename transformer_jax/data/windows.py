@@ -85,7 +85,8 @@ class Windows(Records):
         )
         if not (place / SPANS).stat().st_size:
             return np.empty((0, 2), np.int64)
-        return np.memmap(place / SPANS, "int64", "r").reshape(-1, 2)
+        mapped = np.memmap(place / SPANS, "int64", "r").reshape(-1, 2)
+        return mapped.view(np.ndarray)  # whose rows are found sooner
 
     def _write_spans(self, place: pathlib.Path) -> None:
         numbers = array.array("q")
@@ -126,8 +127,15 @@ class Windows(Records):
     def __len__(self) -> int:
         return len(self._spans)
 
+    def __iter__(self) -> Iterator[Record]:
+        for first in range(0, len(self), WRITTEN):
+            for start, end in self._spans[first : first + WRITTEN].tolist():
+                yield self._window(start, end)
+
     def __getitem__(self, index: int) -> Record:
-        start, end = map(int, self._spans[index])
+        return self._window(*self._spans[index].tolist())
+
+    def _window(self, start: int, end: int) -> Record:
         text = self.text[start:end]
         if self.context:
             return {"text": text, "before": self.text[self._begin(start, end) : start]}
@@ -142,7 +150,7 @@ class Windows(Records):
 
     def where(self, index: int) -> str:
         """Name the characters of a window."""
-        start, end = map(int, self._spans[index])
+        start, end = self._spans[index].tolist()
         return f"characters {start + 1:,} to {end:,} of the text"
 
     def repeats_of(self, numbers: Any) -> None:
