@@ -26,7 +26,7 @@ from transformer_jax.keys import key
 
 FORMAT = 1  # of the files
 SPANS = "spans"
-WRITTEN = 1 << 16  # numbers that are written together
+WRITTEN = 1 << 10  # numbers that are written, and windows that are read, together
 
 
 @dataclasses.dataclass(frozen=True)
