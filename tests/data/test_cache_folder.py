@@ -42,7 +42,7 @@ def entry(tmp_path, monkeypatch):
     """A function that opens an entry as a new process does; it counts the builds."""
 
     def open_anew(content=""):
-        monkeypatch.setattr(cache, "_sound", set())
+        monkeypatch.setattr(cache, "_sound", {})
         return cache.build_once(tmp_path / "entry", make, content)
 
     def make(folder):

@@ -26,7 +26,7 @@ BLOCK = 1 << 24  # bytes of a file that share a checksum
 READ = 1 << 18  # bytes in memory
 CHECKED = 64  # blocks of an entry that are read when it is opened: 1 GB
 
-_sound: set[tuple[str, str]] = set()  # entries that this process has checked
+_sound: dict[str, str] = {}  # entries that this process has checked: their content
 
 
 def folder() -> pathlib.Path:
@@ -62,7 +62,7 @@ def build_once(
             os.rename(temporary, place)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        _sound.add((str(place), content))
+        _sound[str(place)] = content
     return place
 
 
@@ -70,12 +70,12 @@ def seal(place: pathlib.Path, content: str = "") -> None:
     """Write down the sizes and checksums of an entry's files; flush all to the disk."""
     files = {}
     for path in sorted(place.iterdir()):
-        _flush(path)
+        flush(path)
         size = path.stat().st_size
         checksums = [_checksum(path, i) for i in range(-(-size // BLOCK))]
         files[path.name] = {"size": size, "crc32": checksums}
     (place / SEAL).write_text(json.dumps({"content": content, "files": files}))
-    _flush(place / SEAL)
+    flush(place / SEAL)
 
 
 def find_damage(place: pathlib.Path, content: str = "") -> str:
@@ -84,7 +84,7 @@ def find_damage(place: pathlib.Path, content: str = "") -> str:
     Looks once per process. Sizes are always compared; the checksums of all blocks up to
     `CHECKED` of them, of larger entries those of as many that are drawn at random.
     """
-    if (str(place), content) in _sound:
+    if _sound.get(str(place)) == content:
         return ""
     try:
         sealed = json.loads((place / SEAL).read_text())
@@ -104,7 +104,7 @@ def find_damage(place: pathlib.Path, content: str = "") -> str:
         return "an earlier version made it" if lost == SEAL else f"{lost} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"it cannot be read ({error})"
-    _sound.add((str(place), content))
+    _sound[str(place)] = content
     return ""
 
 
@@ -117,7 +117,8 @@ def _checksum(path: pathlib.Path, block: int) -> int:
     return found
 
 
-def _flush(path: pathlib.Path) -> None:
+def flush(path: pathlib.Path) -> None:
+    """Wait until a file is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

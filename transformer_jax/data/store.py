@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.data import cache
+from transformer_jax.data.records import Records
 from transformer_jax.errors import UserError
 
 FORMAT = 3  # of the files; part of the fingerprint
@@ -100,7 +101,7 @@ class Store:
 
 def build(
     root: pathlib.Path,
-    records: Sequence[Mapping[str, Any]],
+    records: Records,
     columns: Mapping[str, Column],
     encode: Callable[[Sequence[Any]], Iterable[Mapping[str, Any]]],
     fingerprint: str,
@@ -116,7 +117,7 @@ def build(
     write = functools.partial(
         _write, records, columns, encode, make_filter or _keep_all, progress
     )
-    return Store(cache.build_once(root / key, write, getattr(records, "content", "")))
+    return Store(cache.build_once(root / key, write, records.content))
 
 
 def summary(ledger: dict[str, Any]) -> str:

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import hashlib
 import io
-import os
 import pathlib
 import random
 import sys
@@ -185,17 +184,16 @@ class Tokenizer:
     def save(self, path: pathlib.Path) -> None:
         """Write the model, whole or not at all."""
         temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.write(self.model)
-            file.flush()
-            os.fsync(file.fileno())
+        temporary.write_bytes(self.model)
+        cache.flush(temporary)
         temporary.replace(path)
 
     @staticmethod
     def load(path: pathlib.Path) -> "Tokenizer":
         """Read a saved tokenizer, or a model that SentencePiece trained."""
         try:
-            model = path.read_bytes()
+            if not (model := path.read_bytes()):
+                raise OSError("it is empty")
             return Bytes() if model == BYTES else Tokenizer(model)
         except (OSError, RuntimeError) as error:
             raise UserError(f"the tokenizer {path} cannot be read: {error}") from None
