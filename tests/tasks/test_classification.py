@@ -23,13 +23,11 @@ TEXTS = ["the soup was good .", "the film was never boring .", "the soup was bad
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run_of):
+def run(quick_run_of):
     """A run of a few steps, of labels and of numbers."""
     return {
         kind: transformer_jax.load(
-            tiny_run_of(
-                f"opinions:{kind}", **{"eval.splits": "test", "eval.batch_rows": "8"}
-            )
+            quick_run_of(f"opinions:{kind}", **{"eval.splits": "test"})
         )
         for kind in ("label", "score")
     }

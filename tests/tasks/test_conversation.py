@@ -12,11 +12,9 @@ from transformer_jax.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run_of):
-    few = {"data.test_size": "3", "eval.answers": "1", "eval.batch_rows": "8"}
-    return transformer_jax.load(
-        tiny_run_of("smalltalk", **few, **{"eval.splits": "test"})
-    )
+def run(quick_run_of):
+    few = {"data.test_size": "3", "eval.splits": "test"}
+    return transformer_jax.load(quick_run_of("smalltalk", **few))
 
 
 def test_examples_are_contexts_of_so_many_turns_and_their_replies():

@@ -30,12 +30,9 @@ def windows(size, stride=0, whole_words=True, context=0):
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run_of):
-    small = {
-        "data.window": "32", "decode.max_length": "20", "eval.splits": "test",
-        "eval.answers": "1", "eval.batch_rows": "8",
-    }  # fmt: skip
-    return transformer_jax.load(tiny_run_of("language", **small))
+def run(quick_run_of):
+    small = {"data.window": "32", "decode.max_length": "20", "eval.splits": "test"}
+    return transformer_jax.load(quick_run_of("language", **small))
 
 
 def cost_of(task, params):
@@ -189,7 +186,7 @@ def test_a_run_goes_on_with_another_context(tiny, tmp_path, one_device):
     small = {k: v for k, v in tiny().items() if k in known}
     small |= {"data.window": "32", "decode.max_length": "20", "eval.splits": "test"}
     small |= {"data.test_size": "3", "eval.answers": "1", "eval.batch_rows": "8"}
-    for steps, context in (("6", "0"), ("12", "8")):
+    for steps, context in (("6", "0"), ("9", "8")):
         changes = {"train.steps": steps, "eval.context": context}
         loaded = config.load("language", small | changes)
         assert train.train(loaded, tmp_path) == 0

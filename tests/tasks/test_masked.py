@@ -15,15 +15,15 @@ from transformer_jax.errors import UserError
 from transformer_jax.tasks import masked
 from transformer_jax.tasks.masked import MASK
 
-SMALL = {"data.window": "37", "data.train_size": "211", "eval.batch_rows": "8"}
+SMALL = {"data.window": "37", "data.train_size": "211"}
 VOCAB, HIDDEN = 101, 4  # pieces, and which of them is the mask
 hide = jax.jit(masked.hide, static_argnums=(2, 3))
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run_of):
+def run(quick_run_of):
     return transformer_jax.load(
-        tiny_run_of("masked", **SMALL, **{"eval.splits": "test"})
+        quick_run_of("masked", **SMALL, **{"eval.splits": "test"})
     )
 
 
