@@ -1,12 +1,14 @@
-"""Does a corpus of millions of pairs fit a small machine, and how soon does it train?
+"""Does a large corpus fit a small machine, and how soon does it train?
 
     python benchmarks/large_corpus.py --pairs 5000000
     python benchmarks/large_corpus.py --pairs 5000000 --config.tokenizer.kind=bpe
+    python benchmarks/large_corpus.py --text 1.1
 
 Generates parallel text, prepares it as a training does, plans its batches, and starts a
 training twice: with an empty and with a filled compile cache. Each part is a process of
-its own. Exit code 1 if one needs more memory or time than it is allowed. --config.x=y
-changes the config, which is that of quickstart.
+its own. Exit code 1 if one needs more memory or time than it is allowed. With --text,
+one file of so many GB is prepared as the windows of a language model, and no more.
+--config.x=y changes the config, which is that of quickstart, or of language.
 """
 
 import argparse
@@ -32,6 +34,7 @@ PREPARATION, PLAN_SECONDS, PLAN_MEMORY = 3.0, 10.0, 1.0  # allowed; GB are 10^9 
 WORDS, PHRASES = 20_000, 60_000  # of each of two made-up languages
 MEAN, SIGMA = 20.0, 0.55  # words of a sentence, log-normal
 CHUNK, HELD_OUT = 50_000, 500  # pairs generated at a time, and for validation
+WINDOW = 1024  # characters of a language model's window
 LANGUAGES = {"aa": ("bdfgklmnprst", "aeiou"), "bb": ("chjqvwxz", "áéíóúy")}  # letters
 
 
@@ -42,6 +45,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pairs", type=int, default=5_000_000)
+    parser.add_argument("--text", type=float, default=0, help="GB of running text")
     parser.add_argument("--seed", type=int, default=0, help="of the text")
     parser.add_argument("--folder", help="an empty one, kept (default: temporary)")
     args = parser.parse_args(words)
@@ -52,6 +56,8 @@ def main() -> int:
         sys.exit(f"error: --folder {folder} is not empty")
     os.environ["TRANSFORMER_JAX_CACHE"] = str(folder / "cache")
     try:
+        if args.text:
+            return measure_text(args, folder, overrides)
         return measure(args, folder, {**make_config(folder), **overrides})
     finally:
         if not args.folder:
@@ -96,6 +102,22 @@ def measure(args: argparse.Namespace, folder: pathlib.Path, config: dict) -> int
     print_table("requirement | allowed | measured | met", rows)
     print(f"MISSED: {'; '.join(missed)}" if missed else "MET")
     return min(len(missed), 1)
+
+
+def measure_text(args: argparse.Namespace, folder: pathlib.Path, changes: dict) -> int:
+    """Measure the parts of preparing the windows of a large text."""
+    config = {"data.source": "text", "data.folder": str(folder), "eval.splits": ""}
+    config |= {"data.train_text": "train.txt", "data.validation_text": "held.txt"}
+    config |= {"data.window": str(WINDOW), "data.batch_tokens": "16384", **changes}
+    print(
+        f"text       {args.text:g} GB, seed {args.seed}; config {changes}", flush=True
+    )
+    say(apart(generate_text, folder, args.text, args.seed))
+    rows = apart(prepare_text_timed, config, folder)
+    print_table("preparation | seconds | peak memory so far, GB", rows)
+    again = apart(prepare_text_timed, config, folder)
+    print_table("the next start | seconds | peak memory so far, GB", again)
+    return 0
 
 
 def say(line: str) -> None:
@@ -149,6 +171,19 @@ def generate(folder: pathlib.Path, pairs: int, seed: int) -> str:
     return f"made in {time.monotonic() - began:.0f} s, {end}"
 
 
+def generate_text(folder: pathlib.Path, size: float, seed: int) -> str:
+    """Write paragraphs of words that are drawn by Zipf's law."""
+    began, random = time.monotonic(), np.random.default_rng(seed)
+    phrases = np.char.mod("%x", random.integers(16, 1 << 24, WORDS)).astype(object)
+    for name, most in (("held.txt", 1e5), ("train.txt", size * 1e9)):
+        with (folder / name).open("w") as file:
+            while file.tell() < most:
+                words = phrases[draw(random, WORDS, CHUNK)].tolist()
+                lines = [" ".join(words[i : i + 100]) for i in range(0, CHUNK, 100)]
+                file.write("\n".join(lines) + "\n")
+    return f"made in {time.monotonic() - began:.0f} s, lines of 100 words"
+
+
 def phrase(random, consonants, vowels, members, counts) -> np.ndarray:
     """Draw the phrases of a language; an eighth of them repeat their first word."""
     syllables = np.array([c + v for c in consonants for v in vowels])
@@ -196,6 +231,39 @@ def prepare_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
     for i, name in enumerate(names):
         rows.append((name, laps[i + 1][0] - laps[i][0], laps[i + 1][1]))
     return rows
+
+
+def prepare_text_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
+    """Return (what, seconds, peak memory so far) of each part, of windows of text."""
+    from transformer_jax import config as configs
+    from transformer_jax import tasks
+    from transformer_jax.runs import run
+    from transformer_jax.training import prepare
+
+    config, place, laps = configs.load("language", config), run.Folder(folder / "r"), []
+
+    def lap(name: str) -> None:
+        laps.append((name, time.monotonic(), peak()))
+
+    lap("imports")
+    definition = tasks.find(config.task)
+    source = definition.source(config)
+    records = source.read("train")
+    lap("indexing")
+    count = len(records)
+    lap(f"joining and cutting, {count:,} windows")
+    task = definition.create(config, source, place.tokenizer)
+    lap("learning pieces")
+    train = prepare.open_split(task, "train", records, say)
+    lap("encoding")
+    (middle,) = task.data.encode([records[count // 2]])
+    if train.store.row("text", count // 2).tolist() != middle["text"]:
+        sys.exit("error: a window is not the one that was encoded")
+    steps = len(prepare.make_plan(config, task, train).plan.epoch(0))
+    lap(f"planning, {steps:,} steps")
+    pairs = zip(laps, laps[1:], strict=False)
+    rows = [(b[0], f"{b[1] - a[1]:.1f}", f"{b[2]:.2f}") for a, b in pairs]
+    return [("imports", "", f"{laps[0][2]:.2f}"), *rows]
 
 
 def plan_timed(config: dict, folder: pathlib.Path, kind: str) -> tuple:

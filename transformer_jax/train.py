@@ -10,6 +10,7 @@ another process lost, 124 hung.
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import functools
 import os
@@ -41,7 +42,12 @@ from transformer_jax.training.compiled_steps import CompiledSteps
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.feed import Feed
 from transformer_jax.training.preemption import Preemption
-from transformer_jax.training.prepare import Prepared, make_plan, prepare_together
+from transformer_jax.training.prepare import (
+    Prepared,
+    make_plan,
+    prepare_together,
+    settle_shapes,
+)
 from transformer_jax.training.watchdog import Watchdog
 
 IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
@@ -71,6 +77,10 @@ def train(
     """Train a run, or continue it, or report that it is done; return the exit code."""
     folder, mesh = Folder(workdir), open_mesh(config)
     shared.prove(folder.path)
+    config, platform = copy.deepcopy(config), mesh.devices.flat[0].platform
+    config.data.shapes_for = hosts.decide_in_first(
+        lambda: settle_shapes(config, folder, platform)
+    )
     result = hosts.decide_in_first(lambda: folder.read("result.json"))
     if result is not None and is_done(config, folder, result["step"]):
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes, False))

@@ -12,6 +12,7 @@ from transformer_jax.data import filters
 from transformer_jax.data.generated import phrasebook
 from transformer_jax.data.records import (
     Concatenation,
+    Generated,
     JsonTable,
     Parallel,
     whole_numbers,
@@ -271,3 +272,22 @@ def test_notes_of_all_files_are_collected(write, source, tmp_path):
     records = source("text", train_source="a", train_target="b").read("train")
     assert len(records.notes) == 2
     assert texts(records) == [("x", "y")]
+
+
+def test_deeply_nested_json_is_named_by_its_line(write):
+    deep = '{"text": ' + "[" * 200_000 + "]" * 200_000 + "}"
+    path = write("deep.jsonl", '{"text": "a"}', deep)
+    table = JsonTable(path, {"text": "text"})
+    with pytest.raises(UserError, match="deep.jsonl, line 2 is JSON nested too deeply"):
+        list(table)
+    assert table[0] == {"text": "a"}
+
+
+def test_the_content_of_generated_records_says_what_their_version_does_not():
+    first, same, other = (
+        Generated(lambda words=words: [{"source": w} for w in words], "v1")
+        for words in ("ab", "ab", "ac")
+    )
+    assert first.content == same.content != other.content
+    both = Concatenation([first, other])
+    assert both.content not in (first.content, Concatenation([first, same]).content)

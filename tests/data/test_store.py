@@ -175,3 +175,18 @@ def test_a_store_of_nothing_can_be_opened(tmp_path):
     built = build(tmp_path, make_filter=lambda: lambda record, columns: "all")
     assert len(built) == 0
     assert len(store.Store(built.folder).take(np.zeros(0, int))["x"].values) == 0
+
+
+def test_a_store_of_generated_records_is_made_again_when_they_change(tmp_path):
+    build(tmp_path)
+    other = Generated(lambda: [{"n": 2}], "")
+    assert rows(build(tmp_path, other), range(1)) == [[0, 1]]
+    assert len(build(tmp_path)) == 4
+
+
+def test_a_column_with_other_bytes_is_never_trained_on(tmp_path, monkeypatch):
+    folder = build(tmp_path).folder
+    values = (folder / "x.values").read_bytes()
+    (folder / "x.values").write_bytes(values[:-1] + b"\x07")
+    monkeypatch.setattr(store.cache, "_sound", {})
+    assert rows(build(tmp_path), range(4))[3] == [0]

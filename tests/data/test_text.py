@@ -145,4 +145,41 @@ def test_the_index_of_a_file_does_not_hold_its_text(write, tmp_path):
         p.parent for p in place.glob("*/about.json")
         if json.loads(p.read_text())["path"] == lines.path
     ]  # fmt: skip
-    assert sorted(f.name for f in mine.iterdir()) == ["about.json", "starts.npy"]
+    names = sorted(f.name for f in mine.iterdir())
+    assert names == ["about.json", "sealed.json", "starts"]
+
+
+@pytest.mark.parametrize("name", ["t", "t.gz"])
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(
+    write, monkeypatch, name
+):
+    monkeypatch.setattr(text, "BLOCK", 64)
+    monkeypatch.setattr(text, "LONGEST_LINE", 1000)
+    content = b"a line\n" + b"x" * 1_000_000
+    path = write(name, gzip.compress(content) if name == "t.gz" else content)
+    message = rf"{name}, line 2 has more than the 1,000 bytes that a line may have"
+    with pytest.raises(UserError, match=message):
+        Lines(path)
+    short = b"x" * 1000 + b"\n" + b"y" * 1000
+    assert [len(line) for line in Lines(write("short", short))] == [1000, 1000]
+
+
+def test_a_file_that_is_edited_while_it_is_read_is_refused(write):
+    path = write("t", b"um\ndois\n")
+    lines = Lines(path)
+    rows = iter(lines)
+    assert (next(rows), lines[1]) == ("um", "dois")
+    write("t", b"one\ntwo\nthree\n")
+    with pytest.raises(UserError, match="t has changed while it is read .8 bytes"):
+        lines[1]
+    with pytest.raises(UserError, match="t has changed while it is read"):
+        list(rows)
+
+
+def test_a_file_that_is_replaced_is_read_as_it_was(write, tmp_path):
+    path = write("t", b"um\ndois\n")
+    lines = Lines(path)
+    assert lines[0] == "um"
+    write("other", b"one\ntwo\nthree\n")
+    (tmp_path / "other").rename(path)
+    assert lines[1] == "dois"

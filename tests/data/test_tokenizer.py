@@ -275,3 +275,19 @@ def test_saving_and_loading_keeps_the_model(trained, tmp_path):
     (tmp_path / "b.model").write_bytes(b"not a model")
     with pytest.raises(UserError, match="b.model"):
         tokenizer.Tokenizer.load(tmp_path / "b.model")
+
+
+def test_what_is_wrong_with_a_line_is_said_and_not_that_nothing_was_learned():
+    def texts():
+        yield from ["a few words"] * 50
+        raise UserError("corpus.tsv, line 51 has 1 tab-separated columns")
+
+    with pytest.raises(UserError, match="^corpus.tsv, line 51 has 1 tab-separated"):
+        tokenizer.train(texts(), "bpe", 300)
+
+
+@pytest.mark.parametrize("model", [b"", bytes(1000), b"no model"])
+def test_a_damaged_model_is_a_plain_error(tmp_path, model):
+    (tmp_path / "text.model").write_bytes(model)
+    with pytest.raises(UserError, match="the tokenizer .*text.model cannot be read"):
+        tokenizer.Tokenizer.load(tmp_path / "text.model")

@@ -23,11 +23,11 @@ TEXTS = ["the soup was good .", "the film was never boring .", "the soup was bad
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run_of):
+def run(quick_run_of):
     """A run of a few steps, of labels and of numbers."""
     return {
         kind: transformer_jax.load(
-            tiny_run_of(f"opinions:{kind}", **{"eval.splits": "test"})
+            quick_run_of(f"opinions:{kind}", **{"eval.splits": "test"})
         )
         for kind in ("label", "score")
     }
@@ -99,24 +99,26 @@ def test_a_text_longer_than_a_learned_table_is_refused_with_both_numbers():
 
 def test_only_the_special_token_is_read_and_padding_by_nobody(run):
     task = run["label"].task
-    params = task.objective.init(jax.random.key(3))
+    params = jax.jit(task.objective.init)(jax.random.key(3))
+    outputs = jax.jit(task.objective.outputs)
     tokens = jnp.asarray([task.inference.parse(TEXTS[1]).source])
     padded = jnp.pad(tokens, ((0, 0), (0, 5)))
-    plain, longer = (task.objective.outputs(params, t) for t in (tokens, padded))
+    plain, longer = (outputs(params, t) for t in (tokens, padded))
     np.testing.assert_allclose(plain, longer, atol=1e-5)
 
-    real = task.objective.outputs(params, padded.at[0, -1].set(7))
+    real = outputs(params, padded.at[0, -1].set(7))
     assert np.abs(real - longer).max() > 1e-3  # a token there would be read
 
 
 def test_the_mean_of_all_tokens_can_be_read_instead_and_still_no_padding(run):
-    changed = config.load("opinions", {"model.pooling": "mean"})
-    special = run["label"].task
+    changed = run["label"].config.copy_and_resolve_references()
+    changed.model.pooling, special = "mean", run["label"].task
     mean = compose(changed, special.data.tokenizer, special.data.scale)
-    params = mean.objective.init(jax.random.key(3))
+    params = jax.jit(mean.objective.init)(jax.random.key(3))
     tokens = jnp.asarray([mean.inference.parse(TEXTS[1]).source])
     padded = jnp.pad(tokens, ((0, 1), (0, 5)))  # the second row is padding alone
-    plain, longer = (mean.objective.outputs(params, t) for t in (tokens, padded))
+    outputs = jax.jit(mean.objective.outputs)
+    plain, longer = (outputs(params, t) for t in (tokens, padded))
     np.testing.assert_allclose(plain[0], longer[0], atol=1e-5)
     assert np.isfinite(longer).all()
 

@@ -12,8 +12,9 @@ from transformer_jax.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run_of):
-    return transformer_jax.load(tiny_run_of("smalltalk", **{"eval.splits": "test"}))
+def run(quick_run_of):
+    few = {"data.test_size": "3", "eval.splits": "test"}
+    return transformer_jax.load(quick_run_of("smalltalk", **few))
 
 
 def test_examples_are_contexts_of_so_many_turns_and_their_replies():

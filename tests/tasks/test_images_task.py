@@ -43,9 +43,9 @@ def keys(folder):
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run_of, keys):
+def run(quick_run_of, keys):
     more = {"train.steps": "30", "optim.constant": "0.05"}
-    return transformer_jax.load(tiny_run_of("images", **keys, **more))
+    return transformer_jax.load(quick_run_of("images", **keys, **more))
 
 
 def test_it_learns_what_tells_two_kinds_apart(run):

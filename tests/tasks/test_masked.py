@@ -21,9 +21,9 @@ hide = jax.jit(masked.hide, static_argnums=(2, 3))
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run_of):
+def run(quick_run_of):
     return transformer_jax.load(
-        tiny_run_of("masked", **SMALL, **{"eval.splits": "test"})
+        quick_run_of("masked", **SMALL, **{"eval.splits": "test"})
     )
 
 

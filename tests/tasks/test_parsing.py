@@ -15,18 +15,21 @@ from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
 from transformer_jax.tasks.parsing import Options, TreeScoring, restore
 
-SMALL = {"eval.splits": "test", "decode.extra_length": "30"}
+SMALL = {
+    "eval.splits": "test", "decode.extra_length": "30",
+    "data.test_size": "3",
+}  # fmt: skip
 WORDS = {"data.leaves": "words", "tokenizer.kind": "bpe", "tokenizer.shared": "true"}
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run_of):
-    return transformer_jax.load(tiny_run_of("parsing", **SMALL))
+def run(quick_run_of):
+    return transformer_jax.load(quick_run_of("parsing", **SMALL))
 
 
 @pytest.fixture(scope="module")
-def run_of_words(tiny_run_of):
-    return transformer_jax.load(tiny_run_of("parsing", **SMALL, **WORDS))
+def run_of_words(quick_run_of):
+    return transformer_jax.load(quick_run_of("parsing", **SMALL, **WORDS))
 
 
 @pytest.mark.parametrize("leaves", ["XX", "words"])

@@ -13,14 +13,14 @@ SMALL = {"model.layers": "1", "optim.warmup_steps": "5"}
 
 
 @pytest.fixture(scope="module")
-def attending(tiny_run_of):
+def attending(quick_run_of):
     spec = "recurrent:lstm_attention"
-    return transformer_jax.load(tiny_run_of(spec, **SMALL))
+    return transformer_jax.load(quick_run_of(spec, **SMALL))
 
 
 @pytest.fixture(scope="module")
-def plain(tiny_run_of):
-    return transformer_jax.load(tiny_run_of("recurrent:gru", **SMALL))
+def plain(quick_run_of):
+    return transformer_jax.load(quick_run_of("recurrent:gru", **SMALL))
 
 
 @pytest.mark.parametrize("name", ["attending", "plain"])

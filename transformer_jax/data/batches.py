@@ -8,6 +8,7 @@ steps.
 
 import abc
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,13 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from transformer_jax.data.store import Ragged
 from transformer_jax.keys import key
 
 BATCHINGS = ("buckets", "packed")
+TPU_SHAPES, TPU_LENGTHS = 4, 128  # each shape takes minutes; tiles have 128 columns
 GRID = 512  # distinct lengths of a side that are tried when shapes are chosen
 
 
@@ -42,6 +45,18 @@ class BatchKeys:
     length_multiple: int = key(
         1, "Its lengths divide by this; 128 suits a TPU.", least=1
     )
+    shapes_for: str = key(
+        "auto",
+        "tpu: 4 shapes at most, lengths by 128; auto: so if a run begins on one.",
+        choices=("auto", "any", "tpu"),
+    )
+
+
+def limits(data: ConfigDict) -> tuple[int, int]:
+    """Return (shapes at most, what lengths divide by) for `data.shapes_for`."""
+    if data.shapes_for != "tpu":
+        return data.shapes, data.length_multiple
+    return min(data.shapes, TPU_SHAPES), math.lcm(data.length_multiple, TPU_LENGTHS)
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -28,6 +28,12 @@ class Records(Sequence[Record]):
     notes: tuple[str, ...] = ()  # what is odd about the files
     tags: tuple[str, ...] = ("",)  # of the corpora
     weights: tuple[float, ...] = (1.0,)  # of the corpora
+    content: str = ""  # hash of generated records, whose fingerprint is but a version
+
+    @property
+    def source_fingerprint(self) -> str:
+        """The fingerprint of what the records are made from, however they are cut."""
+        return self.fingerprint
 
     def __iter__(self) -> Iterator[Record]:
         return (self[index] for index in range(len(self)))
@@ -47,6 +53,14 @@ class Generated(Records):
     @functools.cached_property
     def _records(self) -> Sequence[Record]:
         return self._make()
+
+    @functools.cached_property
+    def content(self) -> str:
+        """The hash of the records: it differs when what generates them has changed."""
+        digest = hashlib.sha256()
+        for record in self._records:
+            digest.update(json.dumps(record, default=_as_plain).encode())
+        return digest.hexdigest()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -151,12 +165,17 @@ class JsonTable(Table):
         """Decode a line and look its fields up."""
         try:
             content = json.loads(line)
+            return {
+                f: as_text(self._find(index, content, c), f, c, self.where(index))
+                for f, c in self.columns.items()
+            }
         except ValueError as error:
             raise UserError(f"{self.where(index)} is not valid JSON: {error}") from None
-        return {
-            f: as_text(self._find(index, content, c), f, c, self.where(index))
-            for f, c in self.columns.items()
-        }
+        except RecursionError:
+            raise UserError(
+                f"{self.where(index)} is JSON nested too deeply to be read: give a "
+                "record its fields at the top, or a few levels down"
+            ) from None
 
     def _find(self, index: int, content: Any, column: str) -> Any:
         found = content
@@ -268,6 +287,11 @@ class Concatenation(Records):
         )
 
     @functools.cached_property
+    def content(self) -> str:
+        """The hashes of the parts that are generated."""
+        return "-".join(part.content for part in self.parts if part.content)
+
+    @functools.cached_property
     def _ends(self) -> np.ndarray:
         return np.cumsum([len(part) for part in self.parts])
 
@@ -342,6 +366,13 @@ def as_text(value: Any, field: str, column: str, where: str) -> str:
 
 def _tagged(record: Record, tag: str) -> Record:
     return {**record, "source": Tagged(record["source"], tag)} if tag else record
+
+
+def _as_plain(value: Any) -> Any:
+    """Describe what JSON has no form for."""
+    if isinstance(value, np.ndarray | np.generic):
+        return [str(value.dtype), value.shape, value.tobytes().hex()]
+    return type(value).__name__
 
 
 def _fingerprint(content: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.data import cache
+from transformer_jax.data.records import Records
 from transformer_jax.errors import UserError
 
 FORMAT = 3  # of the files; part of the fingerprint
@@ -100,14 +101,14 @@ class Store:
 
 def build(
     root: pathlib.Path,
-    records: Sequence[Mapping[str, Any]],
+    records: Records,
     columns: Mapping[str, Column],
     encode: Callable[[Sequence[Any]], Iterable[Mapping[str, Any]]],
     fingerprint: str,
     make_filter: Callable[[], Callable[[Any, Any], str | None]] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Store:
-    """Open the store of these records, after building it unless it exists.
+    """Open the store of these records, after building it unless a sound one exists.
 
     `encode` turns several records into rows of columns; `make_filter` makes a function
     (record, row) → the reason for leaving an example out, or None.
@@ -116,7 +117,7 @@ def build(
     write = functools.partial(
         _write, records, columns, encode, make_filter or _keep_all, progress
     )
-    return Store(cache.build_once(root / key, write))
+    return Store(cache.build_once(root / key, write, records.content))
 
 
 def summary(ledger: dict[str, Any]) -> str:

@@ -3,7 +3,8 @@
 A first pass checks a file (UTF-8, to the line and column), hashes its text and notes
 where its lines begin; the result is cached by path, size and time of change. A line
 ends at a newline only. A carriage return before it and a byte order mark before the
-first line are left out, with a note. A .gz file is unpacked once.
+first line are left out, with a note. A .gz file is unpacked once. Memory depends on
+the longest line alone, and a line has a limit.
 """
 
 import contextlib
@@ -25,7 +26,9 @@ import numpy as np
 from transformer_jax.data import cache
 from transformer_jax.errors import UserError
 
+FORMAT = 2  # of an index
 BLOCK = 1 << 24  # bytes read at a time
+LONGEST_LINE = 1 << 28  # bytes; a line is held in memory
 BOM = b"\xef\xbb\xbf"
 
 
@@ -34,15 +37,17 @@ class Lines(Sequence[str]):
 
     def __init__(self, path: str | os.PathLike):
         self.path = str(path)
-        about = _identity(self.path)
-        key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
+        self._read = _identity(self.path)
+        key = hashlib.sha256(json.dumps([FORMAT, *self._read]).encode()).hexdigest()[
+            :24
+        ]
         place = cache.build_once(
             cache.folder() / "text" / key, functools.partial(_index, self.path)
         )
         found = json.loads((place / "about.json").read_text())
         self.fingerprint: str = found["sha256"]
         self.notes: tuple[str, ...] = tuple(f"{self.path}: {n}" for n in found["notes"])
-        self._starts = np.load(place / "starts.npy", mmap_mode="r")
+        self._starts = np.memmap(place / "starts", "int64", "r").view(np.ndarray)
         unpacked = place / "text"
         self._text = str(unpacked) if unpacked.exists() else self.path
 
@@ -50,7 +55,8 @@ class Lines(Sequence[str]):
         return len(self._starts) - 1
 
     def __getitem__(self, index: int) -> str:
-        begin, end = (int(n) for n in self._starts[index : index + 2])
+        begin, end = self._starts[index : index + 2].tolist()
+        self._refuse_changes(os.fstat(self._descriptor))
         return _decode(os.pread(self._descriptor, end - begin - 1, begin))
 
     def __iter__(self) -> Iterator[str]:
@@ -58,10 +64,25 @@ class Lines(Sequence[str]):
             file.seek(int(self._starts[0]))
             for raw in file:
                 yield _decode(raw.removesuffix(b"\n"))
+            self._refuse_changes(os.fstat(file.fileno()))
 
     def where(self, index: int) -> str:
         """Name a line: "corpus.de, line 7"."""
         return f"{self.path}, line {index + 1}"
+
+    def _refuse_changes(self, status: os.stat_result) -> None:
+        """Refuse a file that is edited in place while a training reads it.
+
+        One that is replaced is still read as it was.
+        """
+        _, size, changed = self._read
+        if self._text == self.path and (
+            (size, changed) != (status.st_size, status.st_mtime_ns)
+        ):
+            raise UserError(
+                f"{self.path} has changed while it is read ({size:,} bytes before, "
+                f"{status.st_size:,} now): restore it, and start again"
+            )
 
     @functools.cached_property
     def _descriptor(self) -> int:
@@ -143,12 +164,12 @@ def _identity(path: str) -> list:
 def _index(path: str, place: pathlib.Path) -> None:
     """Read a file once; write where its lines begin, its hash, and what is odd."""
     digest, size, lines, returns, first_return = hashlib.sha256(), 0, 0, 0, 0
-    starts, marked = [], False
     copy = str(place / "text") if path.endswith(".gz") else os.devnull
-    with open(copy, "wb") as unpacked:
+    with open(copy, "wb") as unpacked, (place / "starts").open("wb") as starts:
         for block in _blocks(path):
-            if not size and block.startswith(BOM):
-                marked = True
+            if not size:
+                marked = block.startswith(BOM)
+                np.array([len(BOM) if marked else 0]).tofile(starts)
             _check(path, block, lines)
             digest.update(block)
             unpacked.write(block)
@@ -156,13 +177,13 @@ def _index(path: str, place: pathlib.Path) -> None:
             found = block.count(b"\r\n")
             if found and not returns:
                 first_return = lines + block.count(b"\n", 0, block.find(b"\r\n")) + 1
-            starts.append(ends.astype(np.int64) + size + 1)
+            (ends.astype(np.int64) + size + 1).tofile(starts)
             returns, lines, size = returns + found, lines + len(ends), size + len(block)
-    if not size:
-        raise UserError(f"{path} is empty: there is nothing to read")
-    bounds = np.concatenate([[len(BOM) if marked else 0], *starts])
-    if bounds[-1] != size:  # the last line has no newline: as if it had one
-        bounds = np.append(bounds, size + 1)
+        if not size:
+            raise UserError(f"{path} is empty: there is nothing to read")
+        if not block.endswith(b"\n") and size != len(BOM) * marked:
+            # The last line has no newline: as if it had one.
+            np.array([size + 1]).tofile(starts)
     notes = []
     if marked:
         notes.append("line 1 begins with a byte order mark, which is left out")
@@ -171,24 +192,31 @@ def _index(path: str, place: pathlib.Path) -> None:
             f"{returns} lines, the first of them line {first_return}, end in CR LF: "
             "the carriage return is left out"
         )
-    np.save(place / "starts.npy", bounds)
     about = {"path": path, "sha256": digest.hexdigest(), "notes": notes}
     (place / "about.json").write_text(json.dumps(about))
 
 
 def _blocks(path: str) -> Iterator[bytes]:
     """Yield a file in blocks of whole lines."""
-    rest = b""
+    begun: list[bytes] = []  # parts of a line without its end
+    held = lines = 0
     with open_binary(path) as file:
         while data := file.read(BLOCK):
             cut = data.rfind(b"\n") + 1
-            if not cut:
-                rest += data
-                continue
-            yield rest + data[:cut]
-            rest = data[cut:]
-    if rest:
-        yield rest
+            if cut:
+                yield (block := b"".join([*begun, data[:cut]]))
+                lines += block.count(b"\n")
+                begun, held = [], 0
+            begun.append(data[cut:])
+            held += len(data) - cut
+            if held > LONGEST_LINE:
+                raise UserError(
+                    f"{path}, line {lines + 1} has more than the {LONGEST_LINE:,} "
+                    "bytes that a line may have: break it between sentences or "
+                    "documents"
+                )
+    if held:
+        yield b"".join(begun)
 
 
 def _check(path: str, block: bytes, lines_before: int) -> None:

@@ -185,13 +185,15 @@ class Tokenizer:
         """Write the model, whole or not at all."""
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(self.model)
+        cache.flush(temporary)
         temporary.replace(path)
 
     @staticmethod
     def load(path: pathlib.Path) -> "Tokenizer":
         """Read a saved tokenizer, or a model that SentencePiece trained."""
         try:
-            model = path.read_bytes()
+            if not (model := path.read_bytes()):
+                raise OSError("it is empty")
             return Bytes() if model == BYTES else Tokenizer(model)
         except (OSError, RuntimeError) as error:
             raise UserError(f"the tokenizer {path} cannot be read: {error}") from None
@@ -264,9 +266,8 @@ def make(
     ]  # fmt: skip
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
     learn = functools.partial(_learn, settings, records, fields, symbols, say)
-    return Tokenizer.load(
-        cache.build_once(cache.folder() / "tokenizers" / key, learn) / "model"
-    )
+    place = cache.folder() / "tokenizers" / key
+    return Tokenizer.load(cache.build_once(place, learn, records.content) / "model")
 
 
 def _learn(settings, records, fields, symbols, say, place: pathlib.Path) -> None:
@@ -312,11 +313,12 @@ def train(
         "minloglevel": 2,
     }
     ids: dict[str, Any] = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
+    failures: list[BaseException] = []
     try:
         with _rules(lowercase) as rules:
             sentencepiece.SentencePieceTrainer.train(
                 # The trainer would drop longer lines, with a note on stderr only.
-                sentence_iterator=(text[:LONGEST] for text in texts),
+                sentence_iterator=_shortened(texts, failures),
                 model_writer=model,
                 model_type=kind,
                 vocab_size=vocab_size,
@@ -326,12 +328,24 @@ def train(
                 **ids,
             )
     except (RuntimeError, OSError) as error:
+        if failures:
+            raise failures[0] from None
         reason = str(error).strip().split("\n")[-1]
         raise UserError(
             f"no tokenizer of tokenizer.vocab_size {vocab_size} pieces can be learned "
             f"from this text: {reason}"
         ) from None
     return Tokenizer(model.getvalue())
+
+
+def _shortened(texts: Iterable[str], failures: list[BaseException]) -> Iterator[str]:
+    """Yield texts of bearable length; keep what ends them, which the trainer hides."""
+    try:
+        for text in texts:
+            yield text[:LONGEST]
+    except (Exception, KeyboardInterrupt) as error:
+        failures.append(error)
+        raise
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ class Folder:
         self.checkpoints = self.path / "checkpoints"
         self.averaged = self.path / "averaged"
         self.preempted = self.path / "preempted"
+        self._accepts_changes = False
 
     def read(self, name: str) -> Any | None:
         """Read a JSON file; None if there is none."""
@@ -54,7 +55,7 @@ class Folder:
 
         A run keeps the config that it has until `note_start`.
         """
-        old = self.read("config.json")
+        old, self._accepts_changes = self.read("config.json"), accept_changes
         if old is None and write:
             self.note_start(config)
         if old is not None and not accept_changes:
@@ -80,15 +81,24 @@ class Folder:
         return {**now, "earlier": earlier} if earlier else now
 
     def adopt_data(self, ledger: dict[str, Any], write: bool = True) -> None:
-        """Write down what the run's data are, or check that they are the same."""
-        old, name = self.read("ledger.json"), "train"
-        if old is not None and old[name]["store"] != ledger[name]["store"]:
-            raise UserError(
-                f"the training data of {self.path} have changed since it began "
-                f"({old[name]['examples']:,} examples then, "
-                f"{ledger[name]['examples']:,} now): give it the same data, or use "
-                "another --workdir"
-            )
+        """Write down what the run's data are, or check that they are the same.
+
+        Held-out data may change with `accept_changes`; the writer decides.
+        """
+        old = self.read("ledger.json") or {}
+        for name in [name for name in ledger if name in old]:
+            what, key, way_out = "training", "store", "use another --workdir"
+            if name != "train":
+                if self._accepts_changes or not write:
+                    continue
+                what, key, way_out = name, "fingerprint", "add --accept_changes"
+            before, now = old[name], ledger[name]
+            if any(before.get(k, now[k]) != now[k] for k in (key, "content")):
+                raise UserError(
+                    f"the {what} data of {self.path} have changed since it began "
+                    f"({before['examples']:,} examples then, {now['examples']:,} now): "
+                    f"give it the same data, or {way_out}"
+                )
         if write:
             self.write("ledger.json", ledger)
 

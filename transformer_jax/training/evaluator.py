@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
-from transformer_jax.data.batches import Buckets
+from transformer_jax.data.batches import Buckets, limits
 from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
@@ -84,7 +84,7 @@ class Evaluator:
             data.batch_tokens,
             SHAPES,
             data.row_multiple,
-            math.lcm(data.length_multiple, LENGTH_MULTIPLE),
+            math.lcm(limits(data)[1], LENGTH_MULTIPLE),
             seed=0,
         )
         self._loss = _compiled_loss(task, mesh)

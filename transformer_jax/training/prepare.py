@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from transformer_jax import cli, hosts, tasks
 from transformer_jax.data import cache
 from transformer_jax.data import store as stores
-from transformer_jax.data.batches import Buckets, Plan
+from transformer_jax.data.batches import Buckets, Plan, limits
 from transformer_jax.data.packing import Packed
 from transformer_jax.data.sampling import Sampler
 from transformer_jax.errors import UserError, nearest
@@ -50,6 +50,18 @@ class Prepared:
     train: Split
     held_out: dict[str, Split]
     ledger: dict[str, Any]
+
+
+def settle_shapes(config: ConfigDict, folder: Folder, platform: str) -> str:
+    """Choose what `data.shapes_for` = "auto" means: as the run began, or the hardware.
+
+    It is kept in the run's config, so that the plan stays the same on other hardware.
+    """
+    if config.data.shapes_for != "auto":
+        return config.data.shapes_for
+    run = folder.read("config.json")
+    began_for = run["data"].get("shapes_for", "auto") if run else platform
+    return "tpu" if began_for == "tpu" else "auto"
 
 
 def prepare_together(
@@ -101,6 +113,8 @@ def prepare(
     ledger = {
         name: {
             "store": split.store.folder.name,
+            "fingerprint": split.records.source_fingerprint,
+            "content": split.records.content,
             "records": len(split.records),
             "examples": len(split.store),
             "left_out": split.store.ledger,
@@ -191,7 +205,8 @@ def make_plan(config: ConfigDict, task: Task, train: Split) -> Planned:
         real = lengths * growth
         lengths = sampler.room(lengths, growth)
     data = config.data
-    kind, size = Buckets, data.shapes
+    shapes, length_multiple = limits(data)
+    kind, size = Buckets, shapes
     if data.batching == "packed":
         kind, size = Packed, data.pack_length
     plan = kind(
@@ -199,7 +214,7 @@ def make_plan(config: ConfigDict, task: Task, train: Split) -> Planned:
         data.batch_tokens,
         size,
         data.row_multiple,
-        data.length_multiple,
+        length_multiple,
         config.seed,
         train.records.repeats_of(train.store.column(stores.RECORD)),
     )
