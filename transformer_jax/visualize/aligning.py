@@ -55,9 +55,7 @@ def number_pieces(
     for word in words:
         place = text.casefold().find(word.casefold(), place)
         if place < 0:
-            raise UserError(
-                f"the word {word!r} is not in {text!r}, or not in its order"
-            )
+            raise UserError(f"{text!r} has no {word!r} in that place: give its words")
         place += len(word)
         ends.append(place)
     read = [len(tokenizer.decode(ids[: i + 1])) for i in range(len(ids))]
@@ -76,10 +74,8 @@ def examples(
     run: Run, split: str, count: int, when: str = "writing"
 ) -> Iterator[tuple[np.ndarray, Sequence[tuple[int, int]]]]:
     """Yield (weights of words, gold links) of a split's first pairs."""
-    if (
-        run.config.data.get("source") != "phrasebook"
-        or run.config.task != "translation"
-    ):
+    data, task = run.config.data, run.config.task
+    if data.get("source") != "phrasebook" or task != "translation":
         raise UserError(
             "gold alignments are those of the phrasebook: use a run of "
             "configs/quickstart.py or configs/recurrent.py"

@@ -100,33 +100,25 @@ def arcs(weights: np.ndarray, words: Sequence[str], query: int) -> "Figure":
     word is what it gives to itself. To see: heads that look at different words for
     different reasons, as in the paper's figures 3 to 5.
     """
-    from matplotlib.patches import FancyArrowPatch
-
     number = len(weights)
-    width = 0.75 * len(words) + 1.6
-    figure = make_figure(max(width, 5.0), 3.6)
+    figure = make_figure(max(0.75 * len(words) + 0.8, 5.0), 3.2)
     axes = figure.subplots()
-    span = max(query, len(words) - 1 - query, 1)
+    bow = np.sin(np.linspace(0, np.pi, 60))
     for head, row in enumerate(weights):
         color = LINES[head % len(LINES)]
-        shift = (head - (number - 1) / 2) * min(0.5 / number, 0.09)
+        shift = (head - (number - 1) / 2) * min(0.5 / number, 0.1)
         for key, weight in enumerate(row):
             if weight < 0.05:
                 continue
             size = 0.5 + 5 * float(weight)
             if key == query:
-                axes.plot(key + shift, -0.03, "o", color=color, markersize=size + 1,
-                          clip_on=False, label="_own")  # fmt: skip
+                axes.plot(key + shift, -0.12, "o", color=color, markersize=size + 1)
                 continue
-            bend = -0.5 if key > query else 0.5
-            axes.add_patch(FancyArrowPatch(
-                (query + shift, 0), (key + shift, 0), arrowstyle="-",
-                connectionstyle=f"arc3,rad={bend}", linewidth=size, color=color,
-                alpha=0.75, clip_on=False,
-            ))  # fmt: skip
+            x = np.linspace(query, key, len(bow)) + shift
+            y = bow * (0.3 + 0.7 * abs(key - query))
+            axes.plot(x, y, color=color, linewidth=size, alpha=0.75)
         axes.plot([], [], color=color, linewidth=3, label=f"head {head}")
-    axes.set(xlim=(-0.6, len(words) - 0.4), ylim=(-0.08, 0.30 * span))
-    axes.set_aspect("equal", adjustable="datalim")
+    axes.set(xlim=(-0.6, len(words) - 0.4), ylim=(-0.3, None))
     axes.set_xticks(range(len(words)), words, rotation=45, ha="right")
     axes.get_xticklabels()[query].set(fontweight="bold")
     axes.set_yticks([])
@@ -160,7 +152,7 @@ def word_links(
         "several source words to one": (LINES[2], "-."),
     }
     longest = max(len(source_words), len(target_words))
-    figure = make_figure(max(0.85 * longest + 1.0, 5.5), 3.0)
+    figure = make_figure(max(0.85 * longest + 1.0, 6.8), 3.0)
     axes = figure.subplots()
     places = [_spread(len(words), longest) for words in (target_words, source_words)]
     for target, source in links:
@@ -212,7 +204,8 @@ def entropy_and_distance(weights: np.ndarray) -> "Figure":
                           fontsize=8)  # fmt: skip
     most = np.log2(weights.shape[-1])
     axes.axhline(most, color="0.6", linewidth=1, linestyle=":")
-    axes.text(0, most, "all words alike", fontsize=8, color="0.4", va="bottom")
+    axes.annotate("all words alike", (0, most), (4, -10), textcoords="offset points",
+                  fontsize=8, color="0.4")  # fmt: skip
     axes.set(
         title="How far and how widely heads look",
         xlabel="mean distance of key and query, in pieces",

@@ -92,15 +92,19 @@ def beam_tree(branches: Sequence[Branch], steps: int = 0) -> "Figure":
         x, y = len(branch.tokens), rows[branch.tokens]
         color, dashes, _ = KINDS[branch.kind]
         x_from, y_from = x - 1, rows[branch.tokens[:-1]]
-        axes.plot([x_from + 0.62 * (x > 1), x - 0.08], [y_from, y], linestyle=dashes,
-                  color=color, linewidth=1.8 if branch.kind == "best" else 1.0)  # fmt: skip
+        best, discarded = branch.kind == "best", branch.kind == "discarded"
+        axes.plot(
+            [x_from + 0.62 * (x > 1), x - 0.08], [y_from, y],
+            linestyle=dashes, color=color, linewidth=1.8 if best else 1.0,
+        )  # fmt: skip
         chance = f"{branch.chance:.2f}".replace("0.", ".", 1)
         text = f"{_word(branch.pieces)} {chance}"
         if branch.score is not None and branch.tokens[-1] == EOS:
             text += f"  score {branch.score:.2f}"
-        weight = "bold" if branch.kind == "best" else "normal"
-        axes.text(x - 0.05, y, text, fontsize=7.5, va="center", color=color if
-                  branch.kind != "discarded" else "0.35", fontweight=weight)  # fmt: skip
+        axes.text(
+            x - 0.05, y, text, fontsize=7.5, va="center",
+            color="0.35" if discarded else color, weight="bold" if best else "normal",
+        )  # fmt: skip
     for color, dashes, name in KINDS.values():
         axes.plot([], [], color=color, linestyle=dashes, label=name)
     axes.set(xlim=(-0.1, deepest + 1.2), ylim=(max(rows.values()) + 0.8, -0.8))

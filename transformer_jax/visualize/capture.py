@@ -109,7 +109,7 @@ MEANINGS = {  # of a part's output, by its path in the layer
 def follow_layer(
     run: Run, source: Any, target: str, stack: str, layer: int
 ) -> tuple[list[str], list[Step]]:
-    """Catch a whole layer: its tokens, and every tensor from its input to its output."""
+    """Catch a whole layer: its tokens, and each tensor from its input to its output."""
     steps: list[Step] = []
     own = (stack, f"layer_{layer}")
 

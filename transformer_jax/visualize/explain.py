@@ -202,7 +202,8 @@ def lines(found: Computation, columns: int = 8) -> list[str]:
         found.scaled, found.scores / math.sqrt(found.d_k), atol=1e-4
     ) else ", plus the position bias"  # fmt: skip
     step = f"scaled: scores / {root}{added}"
-    shown += table(step, found.query_labels, found.scaled, most, keys)
+    if not (found.d_k == 1 and np.array_equal(found.scores, found.scaled)):
+        shown += table(step, found.query_labels, found.scaled, most, keys)
     if not found.allowed.all():
         masked = np.where(found.allowed, found.scaled, -np.inf)
         shown += table("masked", found.query_labels, masked, most, keys)

@@ -18,6 +18,7 @@ from transformer_jax.visualize.style import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -29,25 +30,39 @@ def computation(found: Computation, columns: int = 6) -> "Figure":
     weights adds up to 1; each row of the result is a mean of the values.
     """
     panels = _panels(found, columns)
-    sizes = [values.shape for _, values, *_ in panels]
-    widths = [max(0.46 * columns, 1.0) for _, columns in sizes]
-    label = 0.075 * max(map(len, (*found.query_labels, *found.key_labels))) + 0.3
-    height = 0.32 * max(rows for rows, _ in sizes) + label + 1.2
-    figure = make_figure(sum(widths) + (label + 0.25) * len(panels), height)
-    strips = figure.subplots(1, len(panels), width_ratios=widths, squeeze=False)[0]
-    for axes, (title, values, rows, names, colors) in zip(strips, panels, strict=True):
-        most = float(np.abs(np.ma.filled(np.ma.asarray(values), 0)).max()) or 1.0
-        least, largest = (0.0, 1.0) if colors == AMOUNTS else (-most, most)
-        image = axes.imshow(
-            values, cmap=colors, vmin=least, vmax=largest, aspect="auto"
-        )
-        axes.set_facecolor(YES_NO[0])
-        write_numbers(axes, image, [[_text(x) for x in row] for row in values], 6.5)
-        label_ticks(axes, rows, names)
-        axes.set_title(title, fontsize=9)
-        separate_cells(axes, values.shape)
+    across = len(panels) if len(panels) <= 4 else -(-len(panels) // 2)
+    down = -(-len(panels) // across)
+    labels = [_short(n) for n in (*found.query_labels, *found.key_labels)]
+    label = 0.07 * max(map(len, labels)) + 0.3
+    widest = max(values.shape[1] for _, values, *_ in panels)
+    height = 0.3 * max(max(values.shape[0] for _, values, *_ in panels), 2)
+    figure = make_figure(
+        across * (0.44 * max(widest, 3) + label + 0.1),
+        down * (height + label + 0.4) + 0.4,
+    )
+    grid = figure.subplots(down, across, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        _draw(axes, *panel)
     figure.suptitle(found.title, fontsize=11)
     return figure
+
+
+def _draw(axes: "Axes", title, values, rows, names, colors) -> None:
+    """Draw a matrix with its numbers and labels."""
+    most = float(np.abs(np.ma.filled(np.ma.asarray(values), 0)).max()) or 1.0
+    least, largest = (0.0, 1.0) if colors == AMOUNTS else (-most, most)
+    image = axes.imshow(values, cmap=colors, vmin=least, vmax=largest, aspect="auto")
+    axes.set_facecolor(YES_NO[0])
+    write_numbers(axes, image, [[_text(x) for x in row] for row in values], 6.5)
+    label_ticks(axes, list(map(_short, rows)), list(map(_short, names)))
+    axes.set_title(title, fontsize=9)
+    separate_cells(axes, values.shape)
+
+
+def _short(label: str, most: int = 18) -> str:
+    return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
 def _panels(found: Computation, columns: int) -> list[tuple]:

@@ -71,8 +71,8 @@ def masking(
     """
     cell = 2.0 * CELL
     figure = make_figure(
-        2 * (cell * len(key_labels) + 1.6) + 0.8,
-        2 * (cell * len(query_labels) + 1.0),
+        2 * cell * len(key_labels) + 2.6,
+        2 * (cell * len(query_labels) + 0.45) + 1.0,
     )
     panels = figure.subplots(2, 2, sharex=True, sharey=True)
     most = float(np.abs(scores).max()) or 1.0
@@ -94,6 +94,7 @@ def masking(
             axes.set_title(f"{name}s {when}", fontsize=10)
             axes.set_facecolor(YES_NO[0])
             label_ticks(axes, query_labels, key_labels)
+            axes.label_outer()
             separate_cells(axes, np.shape(values))
         figure.colorbar(image, ax=axes_of_row, label=name, pad=0.01)
     figure.supxlabel("key")

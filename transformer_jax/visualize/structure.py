@@ -1,4 +1,4 @@
-"""Draw what a model is made of: tensors by module, embeddings, gradients by distance."""
+"""Draw what a model is made of: tensors by module, embeddings, reach of gradients."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -39,20 +39,20 @@ def calls(module: nn.Module, *arguments: Any, depth: int = 3) -> list[Call]:
     def note(call: Callable, args: tuple, kwargs: dict, context: Any):
         place = len(found)
         path = context.module.path
-        told = context.method_name in ("__call__", "embed_source", "embed_target")
-        wanted = told and 0 < len(path) <= depth
+        entry = context.method_name in ("__call__", "embed_source", "embed_target")
+        wanted = entry and 0 < len(path) <= depth
         if wanted:
             found.append(Call((), "", (), "", 0))  # before those that it calls
         result = call(*args, **kwargs)
         if wanted:
-            counted = sum(
-                leaf.size
-                for leaf in jax.tree.leaves(context.module.variables.get("params", {}))
-            )
+            held = jax.tree.leaves(context.module.variables.get("params", {}))
             found[place] = Call(
-                path, type(context.module).__name__, _shapes(args), _first_shape(result),
-                counted,
-            )  # fmt: skip
+                path,
+                type(context.module).__name__,
+                _shapes(args),
+                _first_shape(result),
+                sum(leaf.size for leaf in held),
+            )
         return result
 
     def run(*arrays):
@@ -112,9 +112,8 @@ def shapes(found: Sequence[Call], title: str = "Shapes through the model") -> "F
         into = ", ".join(f"[{s}]" for s in call.inputs[:2])
         axes.text(4.1, row, f"{into} → [{call.output}]", family="monospace", **text)
         if call.parameters:
-            axes.text(
-                7.9 - 0.25 * deep, row, f"{call.parameters:,}", ha="right", **text
-            )
+            count = f"{call.parameters:,}"
+            axes.text(7.9 - 0.25 * deep, row, count, ha="right", **text)
     axes.text(7.9, -0.85, "parameters", ha="right", fontsize=8, color="0.35")
     axes.set(xlim=(-0.1, 8.1), ylim=(len(found) - 0.3, -1.2))
     axes.set_title(title)

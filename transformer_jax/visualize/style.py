@@ -70,9 +70,10 @@ def write_numbers(
     """Write a text into each cell of an image, dark on light and light on dark."""
     values = np.ma.asarray(image.get_array())
     colors = image.cmap(image.norm(values))
-    for (i, j), _ in np.ndenumerate(np.asarray(values)):
+    hidden = np.ma.getmaskarray(values)  # has the light colour of what lies below
+    for i, j in np.ndindex(values.shape):
         red, green, blue = colors[i, j, :3]
-        dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
+        dark = not hidden[i, j] and 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
         text_color = "white" if dark else "black"
         axes.text(
             j, i, texts[i][j], ha="center", va="center", color=text_color, fontsize=size

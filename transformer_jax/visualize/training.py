@@ -123,14 +123,15 @@ def curves(groups: Mapping[str, Sequence[Entries]]) -> "Figure":
                 steps, values = _common(runs, kind, name)
                 if not len(steps):
                     continue
-                style = line(i) if kind == "train" else {
-                    **line(i), "marker": "o", "linestyle": ":", "markersize": 5}  # fmt: skip
+                look = line(i)
+                if kind == "validation":
+                    look |= {"marker": "o", "linestyle": ":", "markersize": 5}
                 label = f"{group}, {kind}"
-                axes.plot(steps, values.mean(axis=0), label=label, **style)
+                axes.plot(steps, values.mean(axis=0), label=label, **look)
                 if len(values) > 1:
                     axes.fill_between(
                         steps, values.min(axis=0), values.max(axis=0),
-                        color=style["color"], alpha=0.2, linewidth=0,
+                        color=look["color"], alpha=0.2, linewidth=0,
                     )  # fmt: skip
         axes.set(title=LABELS.get(name, name), xlabel="update")
         axes.set_xlim(left=0)
