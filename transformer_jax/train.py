@@ -43,6 +43,7 @@ from transformer_jax.training.feed import Feed
 from transformer_jax.training.preemption import Preemption
 from transformer_jax.training.prepare import Prepared, make_plan, prepare_together
 from transformer_jax.training.watchdog import Watchdog
+from transformer_jax.visualize import training as curves
 
 IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
 
@@ -52,6 +53,7 @@ def define_flags() -> None:
     flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
     flags.DEFINE_string("workdir", "", "The run directory: made, or continued.")
     flags.DEFINE_bool("accept_changes", False, "Continue a run with another config.")
+    flags.DEFINE_bool("plots", False, "Draw curves.png into the run directory.")
 
 
 def main(overrides: dict[str, str]) -> int:
@@ -61,25 +63,34 @@ def main(overrides: dict[str, str]) -> int:
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
     config = configs.load(args.config, overrides)
     with hosts.end_together():
-        return train(config, args.workdir, args.accept_changes)
+        return train(config, args.workdir, args.accept_changes, args.plots)
 
 
 def train(
-    config: ConfigDict, workdir: str | os.PathLike, accept_changes: bool = False
+    config: ConfigDict,
+    workdir: str | os.PathLike,
+    accept_changes: bool = False,
+    plots: bool = False,
 ) -> int:
     """Train a run, or continue it, or report that it is done; return the exit code."""
+    if plots:
+        curves.require_matplotlib()
     folder, mesh = Folder(workdir), open_mesh(config)
     shared.prove(folder.path)
     result = hosts.decide_in_first(lambda: folder.read("result.json"))
     if result is not None and is_done(config, folder, result["step"]):
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes, False))
         report.print_result(result, folder, already=True)
+        if plots and jax.process_index() == 0:
+            curves.draw_curves(folder.path)
         return 0
     with lock.alone(folder.path), contextlib.ExitStack() as stack:
         first = jax.process_index() == 0
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes))
         log = metrics.RunLog(folder.path, config.log.tensorboard, first)
         stack.callback(log.close)
+        if plots and first:  # also of a run that is preempted
+            stack.callback(curves.draw_curves, folder.path)
         prepared = prepare_together(config, folder, log)
         with Preemption(config.timeout.preemption) as preemption:
             run = build(config, folder, mesh, prepared, log)

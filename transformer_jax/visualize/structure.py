@@ -1,6 +1,7 @@
 """Draw what a model is made of: tensors by module, embeddings, reach of gradients."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from transformer_jax.models.cache import KeysValues
 from transformer_jax.visualize.style import LINES, MARKERS, clean, line, make_figure
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ class Call:
 
     path: tuple[str, ...]
     kind: str  # the name of its class
-    inputs: tuple[str, ...]  # shapes, such as "B T 128"
+    inputs: tuple[str, ...]  # shapes, such as "[B T 128]"
     output: str
     parameters: int
 
@@ -39,8 +41,11 @@ def calls(module: nn.Module, *arguments: Any, depth: int = 3) -> list[Call]:
     def note(call: Callable, args: tuple, kwargs: dict, context: Any):
         place = len(found)
         path = context.module.path
-        entry = context.method_name in ("__call__", "embed_source", "embed_target")
-        wanted = entry and 0 < len(path) <= depth
+        kind = type(context.module).__name__
+        logits = context.method_name == "logits" and not path
+        path = ("logits",) if logits else path
+        inside = context.method_name == "__call__" and 0 < len(path) <= depth
+        wanted = (inside or logits) and kind != "Dropout"
         if wanted:
             found.append(Call((), "", (), "", 0))  # before those that it calls
         result = call(*args, **kwargs)
@@ -48,10 +53,10 @@ def calls(module: nn.Module, *arguments: Any, depth: int = 3) -> list[Call]:
             held = jax.tree.leaves(context.module.variables.get("params", {}))
             found[place] = Call(
                 path,
-                type(context.module).__name__,
+                kind,
                 _shapes(args),
-                _first_shape(result),
-                sum(leaf.size for leaf in held),
+                ", ".join(_shapes(result if isinstance(result, tuple) else (result,))),
+                0 if logits else sum(leaf.size for leaf in held),
             )
         return result
 
@@ -63,18 +68,23 @@ def calls(module: nn.Module, *arguments: Any, depth: int = 3) -> list[Call]:
     return found
 
 
-def _shapes(arguments: Any) -> tuple[str, ...]:
-    arrays = [a for a in arguments if hasattr(a, "shape") and a.ndim > 1]
-    return tuple(map(_shape, arrays))
+def _shapes(values: Any) -> tuple[str, ...]:
+    """Write the shapes of the first two tensors, of keys and values that of the keys."""
+    values = [v.key if isinstance(v, KeysValues) else v for v in values]
+    arrays = [a for a in values if getattr(a, "ndim", 0) > 1]
+    return tuple(
+        f"[{' '.join(AXES.get(size, f'{size:,}') for size in array.shape)}]"
+        for array in arrays[:2]
+    )
 
 
-def _first_shape(result: Any) -> str:
-    leaves = [a for a in jax.tree.leaves(result) if hasattr(a, "shape")]
-    return _shape(leaves[0]) if leaves else ""
+def fold(found: Sequence[Call]) -> list[Call]:
+    """Leave out what is inside of all layers of a stack but the first."""
 
+    def repeats(call: Call) -> bool:
+        return any(re.fullmatch("layer_[1-9][0-9]*", part) for part in call.path[:-1])
 
-def _shape(array: Any) -> str:
-    return " ".join(AXES.get(size, f"{size:,}") for size in array.shape)
+    return [call for call in found if not repeats(call)]
 
 
 def shapes(found: Sequence[Call], title: str = "Shapes through the model") -> "Figure":
@@ -108,9 +118,9 @@ def shapes(found: Sequence[Call], title: str = "Shapes through the model") -> "F
         ))  # fmt: skip
         text = dict(va="center", fontsize=8)
         axes.text(0.25 * deep + 0.12, row, call.path[-1], fontweight="bold", **text)
-        axes.text(2.35, row, call.kind, color="0.35", **text)
-        into = ", ".join(f"[{s}]" for s in call.inputs[:2])
-        axes.text(4.1, row, f"{into} → [{call.output}]", family="monospace", **text)
+        axes.text(2.25, row, call.kind, color="0.35", **text)
+        into = ", ".join(call.inputs)
+        axes.text(3.7, row, f"{into} → {call.output}", family="monospace", **text)
         if call.parameters:
             count = f"{call.parameters:,}"
             axes.text(7.9 - 0.25 * deep, row, count, ha="right", **text)

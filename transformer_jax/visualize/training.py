@@ -55,7 +55,8 @@ def schedules(rates: Mapping[str, Callable[[Any], Any]], steps: int) -> "Figure"
     axes = figure.subplots()
     counts = np.unique(np.linspace(0, steps - 1, 600).astype(int))
     for i, (name, rate) in enumerate(rates.items()):
-        axes.plot(counts + 1, np.asarray(rate(counts)), label=name, **line(i))
+        look = {"color": LINES[i % len(LINES)], "linestyle": style.DASHES[i % 2]}
+        axes.plot(counts + 1, np.asarray(rate(counts)), label=name, **look)
     axes.set(title="Learning rate", xlabel="update", ylabel="learning rate")
     axes.set_xlim(0, steps)
     axes.set_ylim(bottom=0)
