@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from transformer_jax import tasks
-from transformer_jax.models import registry
+from transformer_jax.models import kernels, registry
 from transformer_jax.models.vision import VisionConfig
 from transformer_jax.visualize.structure import AXES, Call, calls, fold
 
@@ -34,7 +34,7 @@ def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
         sizes["vision"] = VisionConfig(*IMAGE, model.patch, 10, model.positions)
     if role == "text_classifier":
         sizes["pooling"] = config.model.pooling
-    module = registry.build(config, role, **sizes)
+    module = kernels.with_weights(registry.build(config, role, **sizes))
     return fold(calls(module, *_arguments(role), depth=depth))
 
 

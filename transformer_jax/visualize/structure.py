@@ -69,7 +69,7 @@ def calls(module: nn.Module, *arguments: Any, depth: int = 3) -> list[Call]:
 
 
 def _shapes(values: Any) -> tuple[str, ...]:
-    """Write the shapes of the first two tensors, of keys and values that of the keys."""
+    """Write the shapes of the first two tensors; of keys and values, the keys'."""
     values = [v.key if isinstance(v, KeysValues) else v for v in values]
     arrays = [a for a in values if getattr(a, "ndim", 0) > 1]
     return tuple(
