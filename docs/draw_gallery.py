@@ -87,7 +87,7 @@ def page() -> str:
         parts.append(f"## {section}\n")
         for picture, function, words in entries:
             text = inspect.getdoc(getattr(figures, function)) or ""
-            title, seen = re.split(r"To\s+see: ", text)
+            title, seen = re.split(r"To\s+see:\s+", text)
             title = title.split("\n\n")[0].replace("\n", " ").strip()
             seen = " ".join(seen.split())
             parts.append(
