@@ -153,6 +153,8 @@ def test_waves_go_through_the_encoding_of_each_word():
         x, y = axes.lines[1].get_data()
         np.testing.assert_array_equal(x, np.arange(5))
         np.testing.assert_array_equal(y, encoding[:, depth])
+        between, curve = axes.lines[0].get_data()
+        np.testing.assert_allclose(np.interp(x, between, curve), y, atol=1e-3)
     assert labels_of(strips[1].xaxis) == list(WORDS)
     assert strips[0].get_title(loc="left") == "wave of 11.2 words"  # 2π · 10⁴^(4/64)
 

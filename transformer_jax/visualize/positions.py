@@ -72,15 +72,16 @@ def waves(
     that no word has.
     """
     fine = np.linspace(0, len(words) - 1, 40 * len(words))
-    curve = np.asarray(sinusoid(jnp.asarray(fine)[None], d_model)[0])
     values = _encoding(len(words), d_model, interleave=True)
     figure = make_figure(max(0.6 * len(words) + 2.0, 5.0), 1.3 + 1.0 * len(depths))
     strips = figure.subplots(len(depths), 1, sharex=True, sharey=True, squeeze=False)
     for i, (axes, depth) in enumerate(zip(strips[:, 0], depths, strict=True)):
         color = LINES[i % len(LINES)]
-        axes.plot(fine, curve[:, depth], color=color, linewidth=1, alpha=0.6)
-        axes.plot(values[:, depth], "o", color=color, markersize=5)
         length = 2 * np.pi * 10_000 ** (2 * (depth // 2) / d_model)
+        wave = np.cos if depth % 2 else np.sin
+        curve = wave(2 * np.pi * fine / length)
+        axes.plot(fine, curve, color=color, linewidth=1, alpha=0.6)
+        axes.plot(values[:, depth], "o", color=color, markersize=5)
         axes.set_title(f"wave of {length:,.3g} words", fontsize=9, loc="left")
         axes.set(ylabel=f"depth {depth}", ylim=(-1.2, 1.2))
         clean(axes)
