@@ -62,7 +62,7 @@ SECTIONS = {
         ("schedule", "schedules", "schedule"),
         ("smoothing", "smoothed_target", "smoothing"),
         ("curves", "curves", f"curves {RUN}"),
-        ("beam", "beam_tree", f"beam {PAIR} --steps_shown 8"),
+        ("beam", "beam_tree", f"beam {PAIR} --beams 3 --steps_shown 7"),
         ("neighbours", "neighbours", f"neighbours --workdir {RUN} --words gato,red"),
         ("reach", "reach", "reach --length 40"),
         ("shapes", "shapes", "shapes --config quickstart"),

@@ -35,7 +35,7 @@ class Branch:
     score: float | None = None  # of a finished one: with the length penalty
 
 
-def search(run: Run, line: str, candidates: int = 3, **options: Any) -> list[Branch]:
+def search(run: Run, line: str, candidates: int = 2, **options: Any) -> list[Branch]:
     """Search the answer to a line, and return all that was considered, parents first.
 
     Of each living hypothesis these are the likeliest `candidates` next tokens, and
@@ -98,6 +98,7 @@ def beam_tree(branches: Sequence[Branch], steps: int = 0) -> "Figure":
             linestyle=dashes, color=color, linewidth=1.8 if best else 1.0,
         )  # fmt: skip
         chance = f"{branch.chance:.2f}".replace("0.", ".", 1)
+        chance = chance if branch.chance >= 0.005 else "<.01"
         text = f"{_word(branch.pieces)} {chance}"
         if branch.score is not None and branch.tokens[-1] == EOS:
             text += f"  score {branch.score:.2f}"

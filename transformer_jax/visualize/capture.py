@@ -71,7 +71,8 @@ def _parts(attention, x, memory, mask=None, place=None, train=False, **_):
     bias = place and place.bias
     bias = bias.dense() if isinstance(bias, DistanceBias) else bias
     queries = np.asarray(query[0], np.float32).swapaxes(0, 1)
-    keys, values = (np.asarray(a[0], np.float32) for a in memory)
+    made = memory.key[0], memory.value[0]
+    keys, values = (np.asarray(a, np.float32) for a in made)
     return queries, keys, values, _whole(allowed, shape), _whole(bias, shape)
 
 

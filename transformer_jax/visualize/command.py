@@ -57,7 +57,7 @@ def define_flags() -> None:
     flags.DEFINE_float("smoothing", 0.1, "smoothing: the share of all wrong words.")
     flags.DEFINE_integer("pad", 3, "padding: how many pieces of it.")
     flags.DEFINE_integer("beams", 0, "beam: its width; default: the run's.")
-    flags.DEFINE_integer("candidates", 3, "beam: next tokens shown of a hypothesis.")
+    flags.DEFINE_integer("candidates", 2, "beam: next tokens shown of a hypothesis.")
     flags.DEFINE_integer("steps_shown", 0, "beam: cut the tree off there; 0: whole.")
     flags.DEFINE_string("numbers", "", "explain: a JSON file, or an example's name.")
     flags.DEFINE_bool("whole", False, "explain: follow a whole layer.")

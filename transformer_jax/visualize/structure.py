@@ -180,8 +180,8 @@ def reach(curves: Mapping[str, Sequence[float]]) -> "Figure":
     """Draw how much of a gradient arrives 1, 2, … tokens back, a line for each model.
 
     The scale is logarithmic: a constant loss at every token is a straight line. To see:
-    a recurrence loses a share at every token, a gated one (LSTM, GRU) less; attention
-    has one way of the same length to every token.
+    a recurrence loses a share at every token, the least an LSTM, whose forget gate
+    begins open; attention has one way of the same length to every token.
     """
     figure = make_figure(8.0, 4.5)
     axes = figure.subplots()
