@@ -1,13 +1,18 @@
 """Compare cross-attention with the phrasebook's gold alignments."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from transformer_jax.data.generated import phrasebook
+from transformer_jax.decoding.engine import pad_length
 from transformer_jax.errors import UserError
 from transformer_jax.runs.run import Run
+from transformer_jax.tasks.parts.text import segments, shift_right
+from transformer_jax.tasks.protocols import Aligns
 from transformer_jax.visualize import measures
 
 WHEN = ("writing", "reading")  # a target word: which of the decoder's steps is meant
@@ -25,11 +30,12 @@ def word_attention(
     The words of both sides are those of the texts in their order. The decoder writes a
     word one step before it reads it; `when` says which of the two looks.
     """
-    maps = run.attention(source, target)
-    if "cross" not in maps:
+    inspector = run.task.inspector
+    if not isinstance(inspector, Aligns):
         raise UserError("this model has no cross-attention: a translator has")
     data: Any = run.task.data
     [row] = data.encode([{"source": source, "target": target}])
+    cross = _cross_attention(inspector.module, run.params, row["source"], row["target"])
     numbers = [
         number_pieces(tokenizer, row[side], text, own)
         for tokenizer, side, text, own in (
@@ -40,8 +46,32 @@ def word_attention(
     sources, targets = numbers
     if when == "reading":  # the first query reads the start token, the last no end
         targets = [-1, *targets[:-1]]
-    found = measures.by_word(maps["cross"], targets, sources)
+    found = measures.by_word(cross, targets, sources)
     return _fill(found, len(words[1]), len(words[0]))
+
+
+def _cross_attention(
+    module: Any, params: Any, source: Sequence[int], target: Sequence[int]
+) -> np.ndarray:
+    """Return weights [layers, heads, target, source] while a target is read.
+
+    The sides are padded to one of few lengths, so that few shapes are compiled.
+    """
+    length = pad_length(max(len(source), len(target)))
+    sides = np.zeros((2, 1, length), np.int32)
+    sides[0, 0, : len(source)], sides[1, 0, : len(target)] = source, target
+    found = _read(module, params, *sides)
+    if not found:
+        raise UserError("this model has no cross-attention between its two sides")
+    weights = np.stack([np.asarray(w[0], np.float32) for w in found])
+    return weights[..., : len(target), : len(source)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _read(module: Any, params: Any, source: Any, target: Any) -> Any:
+    real = segments(source), segments(target)
+    outputs = module.apply({"params": params}, source, shift_right(target), *real)
+    return outputs.cross_attention
 
 
 def number_pieces(
