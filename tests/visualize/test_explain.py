@@ -3,6 +3,7 @@
 import json
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -132,7 +133,7 @@ def test_a_layer_is_followed_from_its_input_to_what_flax_itself_captures(run):
     labels, steps = capture.follow_layer(run, *PAIR, "encoder", 0)
     by_name = {step.name: step.values for step in steps}
     inspector = run.task.inspector
-    source, target = (np.asarray([ids]) for ids in inspector._inputs(*PAIR))
+    source, target = (jnp.asarray([ids]) for ids in inspector._inputs(*PAIR))
     _, variables = inspector.module.apply(
         {"params": run.params}, source, target, capture_intermediates=True
     )
