@@ -77,6 +77,7 @@ setup(
         "cuda": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],
         "tensorboard": ["tensorboardX>=2.6"],
+        "plots": ["matplotlib>=3.8"],
         "notebooks": NOTEBOOKS,
         "peers": ["ctranslate2>=4.4", "transformers>=4.45", "torch>=2.4"],
         "images": IMAGES,

@@ -16,9 +16,8 @@ import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,20 +25,16 @@ import numpy as np
 import transformer_jax
 from transformer_jax import config as configs
 from transformer_jax import optim
-from transformer_jax.decoding.engine import pad_length
-from transformer_jax.ids import EOS
 from transformer_jax.models import registry
 from transformer_jax.runs import environment
 from transformer_jax.runs.checkpoint import TrainState
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
-from transformer_jax.tasks.parts.text import segments, shift_right
 from transformer_jax.train import train_step
-from transformer_jax.visualize import figures
+from transformer_jax.visualize import figures, gradients
 
 FIRST_ID = 4  # of a token that is a piece of text
 SIDES = {"Transformer": "quickstart", "LSTM": "recurrent:lstm_attention"}
-ENOUGH = 30  # pairs of tokens that a mean is taken of, at least
 
 
 def main() -> int:
@@ -96,7 +91,8 @@ def draw_reach(args: argparse.Namespace) -> None:
         count = min(args.sentences, len(records))
         if args.fresh:
             run.params = run.task.objective.init(jax.random.key(run.config.seed))
-        curves[pathlib.Path(path).name] = reach(run, [records[i] for i in range(count)])
+        few = [records[i] for i in range(count)]
+        curves[pathlib.Path(path).name] = gradients.reach(run, few)
     figures.reach(curves).savefig(args.output, dpi=150)
     print("tokens back  " + "  ".join(curves))
     for back in (1, 2, 5, 10, 20, 30, 40):
@@ -106,60 +102,6 @@ def draw_reach(args: argparse.Namespace) -> None:
         ]
         print(f"{back:11}  " + "  ".join(cells))
     print(f"drawn in {args.output}")
-
-
-def reach(run: Run, records: Sequence[dict]) -> list[float]:
-    """Return the mean gradient norm 1, 2, … words back, as far as pairs suffice.
-
-    Between token s of a source of S tokens and token t of the output S - s + t tokens
-    are read: so many steps of a recurrence that reads one way and does not attend.
-    """
-    measure, found = gradient_norms(run.task.objective.module), {}
-    for record in records:
-        source = [*run.task.data.source_tokenizer.encode(record["source"]), EOS]
-        target = [*run.task.data.target_tokenizer.encode(record["target"]), EOS]
-        norms = measure(run.params, *(pad(tokens) for tokens in (source, target)))
-        for t, by_source in enumerate(np.asarray(norms)[: len(target), : len(source)]):
-            for s, norm in enumerate(by_source):
-                found.setdefault(len(source) - s + t, []).append(norm)
-    enough = [found[n] for n in sorted(found) if len(found[n]) >= ENOUGH]
-    return [float(np.mean(norms)) for norms in enough]
-
-
-def gradient_norms(module: nn.Module) -> Callable:
-    """Return params, source, target → |∂ log p(target_t) / ∂ embedding_s| [T, S]."""
-
-    def log_probs(nudge, params, source, target):
-        def embed(method, args, kwargs, context):
-            found = method(*args, **kwargs)
-            return found + nudge if context.method_name == "embed_source" else found
-
-        with nn.intercept_methods(embed):
-            logits = module.apply(
-                {"params": params},
-                source,
-                shift_right(target),
-                segments(source),
-                segments(target),
-            ).logits
-        chosen = jnp.take_along_axis(
-            jax.nn.log_softmax(logits), target[..., None], axis=-1
-        )
-        return chosen[0, :, 0]
-
-    def norms(params, source, target):
-        nudge = jnp.zeros((source.shape[1], module.config.d_model))
-        jacobian = jax.jacrev(log_probs)(nudge, params, source, target)
-        return jnp.linalg.norm(jacobian, axis=-1)
-
-    return jax.jit(norms)
-
-
-def pad(tokens: Sequence[int]) -> jax.Array:
-    """Pad tokens to one of few lengths, as a batch of one row."""
-    row = np.zeros((1, pad_length(len(tokens))), np.int32)
-    row[0, : len(tokens)] = tokens
-    return jnp.asarray(row)
 
 
 # How fast

@@ -20,10 +20,11 @@ BEGIN, END = "<!-- floor plan: begin -->", "<!-- floor plan: end -->"
 FLOORS = (
     "__main__",
     "train predict evaluate inspect_data convert",
+    "visualize",
     "training",
     "runs",
     "config",
-    "tasks visualize",
+    "tasks",
     "decoding",
     "models",
     "data optim losses scores",

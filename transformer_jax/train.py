@@ -49,6 +49,7 @@ from transformer_jax.training.prepare import (
     settle_shapes,
 )
 from transformer_jax.training.watchdog import Watchdog
+from transformer_jax.visualize import training as curves
 
 IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
 
@@ -59,6 +60,7 @@ def define_flags() -> None:
     flags.DEFINE_string("workdir", "", "The run directory: made, or continued.")
     flags.DEFINE_bool("accept_changes", False, "Continue a run with another config.")
     flags.DEFINE_bool("smoke", False, "Try the config: 20 small steps, shallow model.")
+    flags.DEFINE_bool("plots", False, "Draw curves.png into the run directory.")
 
 
 def main(overrides: dict[str, str]) -> int:
@@ -68,13 +70,18 @@ def main(overrides: dict[str, str]) -> int:
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
     config = configs.load(args.config, overrides, args.smoke)
     with hosts.end_together():
-        return train(config, args.workdir, args.accept_changes)
+        return train(config, args.workdir, args.accept_changes, args.plots)
 
 
 def train(
-    config: ConfigDict, workdir: str | os.PathLike, accept_changes: bool = False
+    config: ConfigDict,
+    workdir: str | os.PathLike,
+    accept_changes: bool = False,
+    plots: bool = False,
 ) -> int:
     """Train a run, or continue it, or report that it is done; return the exit code."""
+    if plots:
+        curves.require_matplotlib()
     folder, mesh = Folder(workdir), open_mesh(config)
     shared.prove(folder.path)
     config, platform = copy.deepcopy(config), mesh.devices.flat[0].platform
@@ -85,12 +92,16 @@ def train(
     if result is not None and is_done(config, folder, result["step"]):
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes, False))
         report.print_result(result, folder, already=True)
+        if plots and jax.process_index() == 0:
+            curves.draw_curves(folder.path)
         return 0
     with lock.alone(folder.path), contextlib.ExitStack() as stack:
         first = jax.process_index() == 0
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes))
         log = metrics.RunLog(folder.path, config.log.tensorboard, first)
         stack.callback(log.close)
+        if plots and first:  # also of a run that is preempted
+            stack.callback(curves.draw_curves, folder.path)
         prepared = prepare_together(config, folder, log)
         with Preemption(config.timeout.preemption) as preemption:
             run = build(config, folder, mesh, prepared, log)

@@ -245,3 +245,10 @@ def test_keys_that_it_does_not_read_do_not_exist():
     with pytest.raises(UserError, match=r"checkpoint.best = 'r' is no score"):
         config.load("opinions", {"checkpoint.best": "r"})
     assert classification.TASK.metrics == ("accuracy", "f1", "r")
+
+
+def test_attention_names_the_tokens_with_both_ends(run):
+    maps = run["label"].attention(TEXTS[0])
+    queries, keys = maps.tokens["encoder"]
+    assert queries == keys and (keys[0], keys[-1]) == ("<s>", "</s>")
+    assert maps["encoder"].shape[2:] == (len(queries), len(keys))

@@ -110,3 +110,11 @@ def predict_options(run):
     from transformer_jax.runs import run as runs
 
     return runs.decode_options(run.config)
+
+
+def test_attention_names_what_is_read_and_written(run):
+    maps = run.attention("Hi how are you", "I am fine")
+    seen, read = maps.tokens["cross"]
+    assert maps["cross"].shape[2:] == (len(seen), len(read))
+    assert (seen[0], read[-1], maps.written[-1]) == ("<s>", "</s>", "</s>")
+    assert maps.written[:-1] == seen[1:]

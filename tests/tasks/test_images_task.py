@@ -116,3 +116,15 @@ def test_a_label_that_training_never_saw_is_refused(run):
     record = {"image": np.zeros((6, 4, 1), np.float32), "label": 7}
     with pytest.raises(UserError, match="label 7 is not among.*: 5, 6"):
         run.task.data.encode([record])
+
+
+def test_attention_is_of_the_class_and_of_patches_by_row_and_column(run):
+    picture = run.records("test")[0]["image"]
+    maps = run.attention(picture)
+    rows, columns = maps.grid
+    names = maps.tokens["encoder"][0]
+    assert names[:3] == ["class", "0,0", "0,1"]
+    assert names[-1] == f"{rows - 1},{columns - 1}"
+    assert maps["encoder"].shape[2:] == (1 + rows * columns,) * 2
+    np.testing.assert_array_equal(maps.picture, picture)
+    np.testing.assert_allclose(maps["encoder"].sum(-1), 1, atol=1e-5)

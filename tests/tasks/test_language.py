@@ -289,3 +289,10 @@ def test_draws_differ_by_line_and_repeat_by_seed(run):
     assert first != second
     assert run.predict(lines, temperature=5.0, max_length=20) == [first, second]
     assert run.predict(lines, temperature=5.0, max_length=20, seed=1)[0] != first
+
+
+def test_attention_names_what_was_read(run):
+    maps = run.attention("The cat", "")
+    queries, keys = maps.tokens["decoder"]
+    assert queries == keys and queries[0] == "<s>"
+    assert maps["decoder"].shape[2:] == (len(queries), len(keys))

@@ -244,3 +244,10 @@ def test_a_vocabulary_without_the_mask_is_refused(run):
         config.load("masked", {"tokenizer.user_symbols": "<sep>"})
     with pytest.raises(UserError, match="has no piece <mask>"):
         masked.compose(run.config, tokenizer.Bytes())
+
+
+def test_attention_names_the_mask_among_its_tokens(run):
+    maps = run.attention("The <mask> sleeps.", "")
+    queries, keys = maps.tokens["encoder"]
+    assert queries == keys and "<mask>" in keys
+    assert maps["encoder"].shape[2:] == (len(queries), len(keys))

@@ -135,8 +135,14 @@ class Run:
         embedder = protocols.require(self.task, protocols.Embeds, "vectors")
         return embedder.vectors(self.params, lines, self.mesh)
 
-    def attention(self, source: str, target: str | None = None) -> dict[str, Any]:
-        """Return attention weights [layers, heads, queries, keys] by kind."""
+    def attention(
+        self, source: Any, target: str | None = None
+    ) -> protocols.AttentionMaps:
+        """Return attention weights [layers, heads, queries, keys] by kind.
+
+        The result has the tokens of both axes, too. The source is a line, and an
+        image's may be its pixels; without a target the model's own answer is read.
+        """
         target = self.predict([source])[0] if target is None else target
         viewer = protocols.require(self.task, protocols.ShowsAttention, "attention")
         return viewer.attention(self.params, source, target)

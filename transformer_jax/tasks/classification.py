@@ -158,7 +158,7 @@ def compose(config: ConfigDict, tokenizer: Tokenizer, scale: Scale) -> Task:
         objective,
         inference,
         LabelScoring() if scale.labels else NumberScoring(),
-        EncoderInspector(inference, module),
+        EncoderInspector(inference, module, tokenizer),
     )
 
 

@@ -32,13 +32,14 @@ from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.searching import row_sizes, rows_for
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.keys import key
-from transformer_jax.models import registry
+from transformer_jax.models import kernels, registry
 from transformer_jax.models.vision import POSITIONS, PatchKeys, VisionConfig
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts.scoring import LabelScoring
-from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
+from transformer_jax.tasks.parts.text import attention_of, dropout_rngs, mean_sums
 from transformer_jax.tasks.protocols import (
+    AttentionMaps,
     DataSource,
     Record,
     Say,
@@ -168,12 +169,14 @@ def compose(config: ConfigDict, about: About) -> Task:
     )
     module = registry.build(config, "image_classifier", vision=vision)
     objective = ImageObjective(config, module, about)
+    inference = ImageInference(config, objective, about)
     return Task(
         config,
         ImageData(about, vision),
         objective,
-        ImageInference(config, objective, about),
+        inference,
         LabelScoring(),
+        ImageInspector(inference, module),
     )
 
 
@@ -322,6 +325,27 @@ class ImageInference:
     def _compile(self, mesh: Mesh) -> Any:
         places = sharding.replicated(mesh)
         return jax.jit(self.objective.outputs, out_shardings=places)
+
+
+class ImageInspector:
+    """Show which patches of an image attend to which."""
+
+    def __init__(self, inference: ImageInference, module: Any):
+        self.inference, self.module = inference, kernels.with_weights(module)
+
+    def attention(self, params: Params, source: Any, target: str) -> AttentionMaps:
+        """Return the weights of `encoder`; patches are named by row and column."""
+        picture, vision = self.inference.parse(source).source, self.module.vision
+        outputs = self.module.apply({"params": params}, jnp.asarray(picture)[None])
+        rows, columns = vision.grid
+        places = [f"{r},{c}" for r in range(rows) for c in range(columns)]
+        tokens = ["class", *places]
+        return AttentionMaps(
+            {"encoder": attention_of(outputs.encoder_attention)},
+            {"encoder": (tokens, tokens)},
+            picture=np.asarray(picture),
+            grid=vision.grid,
+        )
 
 
 TASK = TaskDefinition(

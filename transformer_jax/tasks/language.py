@@ -51,7 +51,12 @@ from transformer_jax.tasks.parts.text import (
     token_loss,
 )
 from transformer_jax.tasks.parts.writing import Writer, Written
-from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
+from transformer_jax.tasks.protocols import (
+    AttentionMaps,
+    Record,
+    Task,
+    TaskDefinition,
+)
 
 CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
 PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
@@ -334,14 +339,14 @@ class TextInspector:
         self.config, self.tokenizer = config, tokenizer
         self.module = kernels.with_weights(module)
 
-    def attention(
-        self, params: Params, source: str, target: str
-    ) -> dict[str, np.ndarray]:
-        """Return weights [layers, heads, queries, keys], of `decoder` alone."""
-        tokens = jnp.asarray([[BOS, *self.tokenizer.encode_inside(source)]])
+    def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
+        """Return the weights of `decoder` alone, while it reads the source."""
+        ids = [BOS, *self.tokenizer.encode_inside(source)]
+        tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
         check_positions(self.config, tokens.size, "a text")
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
-        return {"decoder": attention_of(outputs.self_attention)}
+        weights = attention_of(outputs.self_attention)
+        return AttentionMaps({"decoder": weights}, {"decoder": (pieces, pieces)})
 
 
 def _phrases(split: str, size: int) -> list[dict[str, str]]:

@@ -107,7 +107,7 @@ def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
         MaskedObjective(config, module, masks),
         inference,
         FillingScoring(tokenizer),
-        EncoderInspector(inference, module),
+        EncoderInspector(inference, module, tokenizer),
     )
 
 

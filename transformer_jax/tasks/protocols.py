@@ -180,6 +180,13 @@ class Converses(Protocol):
 
 
 @runtime_checkable
+class Writes(Protocol):
+    """Inference that writes its answers token by token."""
+
+    writer: Any  # a `parts.writing.Writer`: the engine, and the tokenizer of answers
+
+
+@runtime_checkable
 class Comparable(Protocol):
     """Scoring that can tell whether two systems differ by more than chance."""
 
@@ -227,14 +234,34 @@ class Embeds(Protocol):
         ...
 
 
+class AttentionMaps(dict[str, np.ndarray]):
+    """Map kinds of attention to weights [layers, heads, queries, keys].
+
+    The kinds are those that the model has of `encoder`, `decoder` and `cross`. Beside
+    the weights there are names for what stands on both axes.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, np.ndarray],
+        tokens: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+        written: Sequence[str] = (),
+        picture: np.ndarray | None = None,
+        grid: tuple[int, int] | None = None,
+    ):
+        super().__init__(weights)
+        self.tokens = dict(tokens)  # by kind: of the queries, and of the keys
+        self.written = list(written)  # what the decoder writes at each of its queries
+        self.picture = picture  # of a model of images: pixels [height, width, channels]
+        self.grid = grid  # its rows and columns of patches, behind the class token
+
+
 @runtime_checkable
 class ShowsAttention(Protocol):
     """Show what attends to what."""
 
-    def attention(
-        self, params: Params, source: str, target: str
-    ) -> dict[str, np.ndarray]:
-        """Return weights [layers, heads, queries, keys] by kind of attention."""
+    def attention(self, params: Params, source: Any, target: str) -> AttentionMaps:
+        """Return weights by kind of attention, with the tokens of both axes."""
         ...
 
 

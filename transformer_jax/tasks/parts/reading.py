@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.sources import FIELDS
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.forward import PairScorer
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS
@@ -21,6 +22,7 @@ from transformer_jax.tasks.parts.text import (
     check_length,
     check_positions,
 )
+from transformer_jax.tasks.protocols import AttentionMaps
 
 NO_ATTENTION = "model.attention is 'none' in this run: no word attends to another"
 
@@ -100,13 +102,8 @@ class PairInspector:
             self.data.target_tokenizer.pieces(target_ids),
         )
 
-    def attention(
-        self, params: Params, source: str, target: str
-    ) -> dict[str, np.ndarray]:
-        """Return weights [layers, heads, queries, keys] while a target is read.
-
-        Of `encoder`, `decoder` and `cross`, those that the model has.
-        """
+    def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
+        """Return the weights while a target is read."""
         inputs = self._inputs(source, target)
         source_ids, target_ids = (jnp.asarray([ids]) for ids in inputs)
         longest = max(source_ids.size, target_ids.size)
@@ -125,7 +122,13 @@ class PairInspector:
         }
         if not any(found.values()):
             raise UserError(NO_ATTENTION)
-        return {kind: attention_of(w) for kind, w in found.items() if w}
+        read, seen = self.pieces(source, target)
+        tokens = {"encoder": (read, read), "decoder": (seen, seen)}
+        tokens["cross"] = (seen, read)
+        weights = {kind: attention_of(w) for kind, w in found.items() if w}
+        named = {kind: tokens[kind] for kind in weights}
+        end = self.data.target_tokenizer.pieces([EOS])
+        return AttentionMaps(weights, named, [*seen[1:], *end])
 
     def _inputs(self, source: str, target: str) -> tuple[list[int], list[int]]:
         """Return what the encoder and, teacher-forced, the decoder read."""
@@ -136,13 +139,14 @@ class PairInspector:
 class EncoderInspector:
     """Show what attends to what in an encoder that reads one text."""
 
-    def __init__(self, inference: Any, module: Any):
+    def __init__(self, inference: Any, module: Any, tokenizer: Tokenizer):
         self.inference, self.module = inference, kernels.with_weights(module)
+        self.tokenizer = tokenizer
 
-    def attention(
-        self, params: Params, source: str, target: str
-    ) -> dict[str, np.ndarray]:
-        """Return weights [layers, heads, queries, keys], of `encoder` alone."""
-        tokens = jnp.asarray([self.inference.parse(source).source])
+    def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
+        """Return the weights of `encoder` alone; there is no target to read."""
+        ids = self.inference.parse(source).source
+        tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
-        return {"encoder": attention_of(outputs.encoder_attention)}
+        weights = attention_of(outputs.encoder_attention)
+        return AttentionMaps({"encoder": weights}, {"encoder": (pieces, pieces)})

@@ -1,0 +1,129 @@
+"""Draw the gallery: every figure, by the command that stands below it.
+
+    python docs/draw_gallery.py           write docs/gallery.md
+    python docs/draw_gallery.py --draw    and draw its pictures
+
+The pictures are of runs of configs/quickstart.py and configs/images.py. What there is
+to see in each is said by the docstring of its function.
+"""
+
+import argparse
+import inspect
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+from PIL import Image
+
+from transformer_jax.visualize import figures
+
+DOCS = pathlib.Path(__file__).parent
+PAGE, PICTURES = DOCS / "gallery.md", DOCS / "gallery"
+COLORS = 128
+RUN, IMAGES = "runs/quickstart", "runs/images"
+PAIR = (
+    f"--workdir {RUN} --text 'A menina não leu o livro vermelho ontem.' "
+    "--target 'The girl did not read the red book yesterday.'"
+)
+LONG = (
+    f"--workdir {RUN} --text 'O gato da Ana dorme no sofá.' "
+    '--target "Ana\'s cat sleeps on the couch."'
+)
+
+# Section → (picture, function of `figures`, words behind `visualize`).
+SECTIONS = {
+    "Where a model looks": [
+        ("attention", "attention", f"attention {PAIR} --kind cross --layer 1"),
+        ("heads", "heads", f"heads {PAIR} --kind encoder"),
+        ("arcs", "arcs", f"arcs {PAIR} --kind encoder --layer 1 --word leu"),
+        ("words", "word_links", f"words {LONG} --layer 1 --head 1"),
+        ("alignment", "alignment_errors", f"alignment --workdir {RUN}"),
+        ("entropy", "entropy_and_distance", f"entropy {PAIR} --kind encoder"),
+        ("rollout", "rollout", f"rollout {PAIR} --kind encoder"),
+        ("patches", "patches", f"patches --workdir {IMAGES} --example test:3"),
+    ],
+    "One computation": [
+        ("explain", "computation", f"explain {PAIR} --kind decoder --columns 5"),
+        ("greeting", "computation", "explain --numbers greeting"),
+        ("masking", "masking", f"masking {PAIR}"),
+        ("padding", "padding", f"padding {PAIR} --kind encoder"),
+        ("mask", "mask", "mask"),
+    ],
+    "Positions": [
+        ("positions", "positional_encoding", "positions --length 64 --d_model 128"),
+        ("slices", "positional_slices", "slices --length 60"),
+        ("waves", "waves", "waves"),
+        ("distances", "dot_products", "distances"),
+        ("similarity", "patch_similarity", f"similarity --workdir {IMAGES}"),
+    ],
+    "Training and decoding": [
+        ("schedule", "schedules", "schedule"),
+        ("smoothing", "smoothed_target", "smoothing"),
+        ("curves", "curves", f"curves {RUN}"),
+        ("beam", "beam_tree", f"beam {PAIR} --beams 3 --steps_shown 7"),
+        ("neighbours", "neighbours", f"neighbours --workdir {RUN} --words gato,red"),
+        ("reach", "reach", "reach --length 40"),
+        ("shapes", "shapes", "shapes --config quickstart"),
+    ],
+}  # fmt: skip
+HEAD = """# Gallery
+
+Every figure of `transformer_jax.visualize`, by the command that draws it. Each is a
+function of `transformer_jax.visualize.figures` as well, from arrays to a matplotlib
+figure, for notebooks. `pip install -e '.[plots]'` installs matplotlib, and
+`python -m transformer_jax.visualize help` lists all names.
+
+`python docs/draw_gallery.py --draw` remakes this page and its pictures from runs of
+`configs/quickstart.py` and `configs/images.py`.
+"""
+
+
+def page() -> str:
+    """Make the text of the page."""
+    parts = [HEAD]
+    for section, entries in SECTIONS.items():
+        parts.append(f"## {section}\n")
+        for picture, function, words in entries:
+            text = inspect.getdoc(getattr(figures, function)) or ""
+            title, seen = re.split(r"To\s+see:\s+", text)
+            title = title.split("\n\n")[0].replace("\n", " ").strip()
+            seen = " ".join(seen.split())
+            parts.append(
+                f"![{title}](gallery/{picture}.png)\n\n"
+                f"{seen[:1].upper()}{seen[1:]}\n\n"
+                f"```\npython -m transformer_jax.visualize {words}\n```\n"
+            )
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the page, and draw its pictures if asked."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--workdir", default=RUN, help="a run of configs/quickstart.py")
+    parser.add_argument("--images", default=IMAGES, help="a run of configs/images.py")
+    parser.add_argument("--draw", action="store_true", help="the pictures, too")
+    parser.add_argument("--only", default="", help="names between commas")
+    args = parser.parse_args()
+    PAGE.write_text(page(), encoding="utf-8")
+    if not args.draw:
+        return 0
+    PICTURES.mkdir(exist_ok=True)
+    only = args.only.split(",") if args.only else []
+    for picture, _, words in sum(SECTIONS.values(), []):
+        if only and picture not in only:
+            continue
+        words = words.replace(RUN, args.workdir).replace(IMAGES, args.images)
+        output = PICTURES / f"{picture}.png"
+        command = [sys.executable, "-m", "transformer_jax.visualize"]
+        command += [*shlex.split(words), f"--output={output}", "--dpi=72"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        with Image.open(output) as image:  # a third of the bytes
+            small = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+        small.save(output, optimize=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

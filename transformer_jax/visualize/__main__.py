@@ -1,0 +1,53 @@
+"""Draw, explain and view: the first word of the command line says what.
+
+python -m transformer_jax.visualize NAME [RUN …] --output FILE
+"""
+
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_jax import cli
+from transformer_jax.errors import nearest
+from transformer_jax.visualize.command import Drawing, Explain, define_flags
+from transformer_jax.visualize.commands import DRAWINGS
+
+# Each has define_flags() and main(overrides).
+COMMANDS: dict[str, Any] = {
+    **{name: Drawing(name) for name in DRAWINGS},
+    "explain": Explain,
+}
+
+__all__ = ["COMMANDS", "define_flags", "main"]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the command that the first word names; words behind it are runs."""
+    name = argv[1] if len(argv) > 1 else ""
+    if name in ("--help", "-h", "--helpfull", "help"):
+        print(usage())
+        return
+    if name not in COMMANDS:
+        what = f"there is no figure {name!r}" if name else "name what to draw"
+        cli.fail(f"{what}: {' | '.join(COMMANDS)}.{nearest(name, list(COMMANDS))}")
+    command, words = COMMANDS[name], []
+    if getattr(command, "takes_runs", False):
+        words = list(itertools.takewhile(lambda w: not w.startswith("-"), argv[2:]))
+    rest = [*(f"--run={word}" for word in words), *argv[2 + len(words) :]]
+    sys.argv = [f"{argv[0]} {name}", *rest]
+    command.define_flags()
+    cli.run(command.main)
+
+
+def usage() -> str:
+    """List the names with what each draws."""
+    listed = [(name, function.__doc__) for name, function in DRAWINGS.items()]
+    listed.append(("explain", "Print one attention computation with its numbers."))
+    lines = [f"  {name:<12}{(text or '').splitlines()[0]}" for name, text in listed]
+    head = "python -m transformer_jax.visualize NAME [RUN …] --output FILE"
+    return "\n".join([head, "", *lines, "", "NAME --helpfull lists the flags."])
+
+
+if __name__ == "__main__":
+    main(sys.argv)

@@ -1,0 +1,50 @@
+"""List the calls of a config's model, with the shapes of their tensors."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from transformer_jax import tasks
+from transformer_jax.models import kernels, registry
+from transformer_jax.models.vision import VisionConfig
+from transformer_jax.visualize.structure import AXES, Call, calls, fold
+
+ROWS, SOURCE, TARGET = AXES  # sizes that stand for B, S and T
+IMAGE = 8, 8, 1  # of a model of images, whose data say how large they are
+
+
+def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
+    """Build a config's model without parameters, and list the calls of its modules.
+
+    Of equal layers only the first is followed inside.
+    """
+    role = tasks.find(config.task).role
+    size = config.tokenizer.vocab_size if "tokenizer" in config else 0
+    sizes: dict[str, Any] = {
+        "seq2seq": {"vocab_size": size, "source_vocab_size": size},
+        "language_model": {"vocab_size": size},
+        "masked_language_model": {"source_vocab_size": size},
+        "text_classifier": {"source_vocab_size": size, "outputs": 2},
+        "image_classifier": {},
+    }[role]
+    if role == "image_classifier":
+        model = config.model
+        sizes["vision"] = VisionConfig(*IMAGE, model.patch, 10, model.positions)
+    if role == "text_classifier":
+        sizes["pooling"] = config.model.pooling
+    module = kernels.with_weights(registry.build(config, role, **sizes))
+    return fold(calls(module, *_arguments(role), depth=depth))
+
+
+def _arguments(role: str) -> list[jax.ShapeDtypeStruct]:
+    tokens = jax.ShapeDtypeStruct((ROWS, TARGET), jnp.int32)
+    if role == "image_classifier":
+        return [jax.ShapeDtypeStruct((ROWS, *IMAGE), jnp.float32)]
+    if role == "seq2seq":
+        source = jax.ShapeDtypeStruct((ROWS, SOURCE), jnp.int32)
+        return [source, tokens]
+    if role == "language_model":
+        return [tokens]
+    return [jax.ShapeDtypeStruct((ROWS, SOURCE), jnp.int32)]

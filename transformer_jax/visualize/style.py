@@ -1,0 +1,98 @@
+"""Set the style that all figures share: colours, sizes, labels.
+
+The colours differ in any kind of colour blindness, and in grey. matplotlib is imported
+when the first figure is drawn; pyplot keeps every figure in memory, so it is not used.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+# Okabe and Ito, the darkest first.
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+DASHES = ("-", "--", ":", "-.")  # tell more than six lines apart
+MARKERS = "osD^vP*X"
+AMOUNTS = "viridis"  # nothing to much
+SIGNED = "RdBu_r"  # below and above zero
+YES_NO = ("#E4E4E4", "#0072B2")
+CELL = 0.24  # inches of a row or column that has a label
+SPACE = "▁"  # SentencePiece's sign for the space before a word
+
+
+def make_figure(width: float, height: float) -> "Figure":
+    """Make an empty figure of so many inches."""
+    from matplotlib.figure import Figure  # costs a second, and only pictures need it
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def line(number: int) -> dict[str, Any]:
+    """Return colour and dashes of a line, different for the first 24."""
+    dashes = DASHES[number // len(LINES) % len(DASHES)]
+    return {"color": LINES[number % len(LINES)], "linestyle": dashes}
+
+
+def readable(pieces: Sequence[str]) -> list[str]:
+    """Write pieces as words; one that goes on with a word begins with a dot."""
+    shown = []
+    for i, piece in enumerate(pieces):
+        text = piece.replace(SPACE, " ").strip()
+        inside = i > 0 and piece[:1].isalnum() and pieces[i - 1][-1:].isalnum()
+        shown.append(("·" if inside else "") + text or "␣")
+    return shown
+
+
+def label_ticks(axes: "Axes", rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Name the rows and columns of an image; names of columns stand upright."""
+    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=8)
+    axes.set_yticks(range(len(rows)), rows, fontsize=8)
+    axes.tick_params(length=2)
+
+
+def separate_cells(axes: "Axes", shape: tuple[int, ...]) -> None:
+    """Draw white lines between cells, so that a block of one colour shows its rows."""
+    rows, columns = shape
+    axes.set_xticks(np.arange(1, columns) - 0.5, minor=True)
+    axes.set_yticks(np.arange(1, rows) - 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=1)
+    axes.tick_params(which="minor", length=0)
+
+
+def write_numbers(
+    axes: "Axes", image: "AxesImage", texts: Sequence[Sequence[str]], size: float = 7
+) -> None:
+    """Write a text into each cell of an image, dark on light and light on dark."""
+    values = np.ma.asarray(image.get_array())
+    colors = image.cmap(image.norm(values))
+    hidden = np.ma.getmaskarray(values)  # has the light colour of what lies below
+    for i, j in np.ndindex(values.shape):
+        red, green, blue = colors[i, j, :3]
+        dark = not hidden[i, j] and 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
+        text_color = "white" if dark else "black"
+        axes.text(
+            j, i, texts[i][j], ha="center", va="center", color=text_color, fontsize=size
+        )
+
+
+def clean(axes: "Axes") -> None:
+    """Put a faint grid behind lines."""
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def save(figure: "Figure", path: Any, dpi: int = 150) -> None:
+    """Write a figure; the same figure gives the same bytes each time."""
+    from matplotlib import rc_context
+
+    svg = str(path).endswith(".svg")
+    with rc_context({"svg.hashsalt": "transformer_jax"}):
+        metadata: dict[str, Any] = {"Date": None} if svg else {"Software": None}
+        figure.savefig(path, dpi=dpi, metadata=metadata)

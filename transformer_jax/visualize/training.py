@@ -1,0 +1,192 @@
+"""Draw what a training did: rates, targets, curves, lengths."""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax import losses
+from transformer_jax.errors import UserError
+from transformer_jax.runs.folder import Folder
+from transformer_jax.training.log import read_entries
+from transformer_jax.visualize import style
+from transformer_jax.visualize.style import LINES, clean, line, make_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Entries = Sequence[Mapping[str, Any]]  # of a metrics.jsonl
+LABELS = {"loss": "loss, nats", "accuracy": "accuracy", "bleu": "BLEU"}
+SCORES = ("bleu", "f1", "filled", "r", "bits_per_character")  # the first that there is
+
+
+def length_histogram(sides: Mapping[str, np.ndarray]) -> "Figure":
+    """Draw how many examples have each number of pieces, a line for each side.
+
+    To see: what `data.max_length` would cut off, and whether one side is longer.
+    """
+    figure = make_figure(8.0, 4.0)
+    axes = figure.subplots()
+    longest = max(int(lengths.max()) for lengths in sides.values())
+    step = max(1, longest // 100)
+    edges = np.arange(0.5, longest + step + 0.5, step)
+    for color, (name, lengths) in zip(LINES, sides.items(), strict=False):
+        counts, _ = np.histogram(lengths, edges)
+        label = f"{name}, mean {lengths.mean():.1f}"
+        axes.stairs(counts, edges, color=color, label=label, linewidth=1.5)
+    axes.set(title="Lengths of examples", xlabel="pieces", ylabel="examples")
+    axes.set_xlim(0, edges[-1])
+    axes.grid(color="0.9")
+    axes.legend(frameon=False)
+    return figure
+
+
+def schedules(rates: Mapping[str, Callable[[Any], Any]], steps: int) -> "Figure":
+    """Draw learning rates over the updates; `rates` are of `optim.make_schedule`.
+
+    To see: the paper's rate rises in a line for `warmup_steps` updates and then falls
+    as 1 / √step; a wider model has a lower rate, a longer warmup a lower peak, and far
+    behind both peaks the warmup makes no difference.
+    """
+    figure = make_figure(7.0, 4.0)
+    axes = figure.subplots()
+    counts = np.unique(np.linspace(0, steps - 1, 600).astype(int))
+    for i, (name, rate) in enumerate(rates.items()):
+        look = {"color": LINES[i % len(LINES)], "linestyle": style.DASHES[i % 2]}
+        axes.plot(counts + 1, np.asarray(rate(counts)), label=name, **look)
+    axes.set(title="Learning rate", xlabel="update", ylabel="learning rate")
+    axes.set_xlim(0, steps)
+    axes.set_ylim(bottom=0)
+    clean(axes)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def smoothed_target(
+    words: Sequence[str], truth: int, smoothings: Sequence[float] = (0.0, 0.1)
+) -> "Figure":
+    """Draw the target that a loss with label smoothing has, a panel for each ε.
+
+    To see: without smoothing all the mass is on the right word, which no finite logits
+    can reach; with it each wrong word has a little, ε / (V - 1).
+    """
+    figure = make_figure(3.2 * len(smoothings) + 0.6, 0.3 * len(words) + 1.6)
+    panels = figure.subplots(1, len(smoothings), sharey=True, squeeze=False)[0]
+    for axes, smoothing in zip(panels, smoothings, strict=True):
+        target = target_of(len(words), truth, smoothing)
+        colors = [LINES[1] if i == truth else LINES[0] for i in range(len(words))]
+        bars = axes.barh(range(len(words)), target, color=colors)
+        axes.bar_label(bars, [f"{p:.3g}" for p in target], padding=3, fontsize=8)
+        axes.set(title=f"ε = {smoothing:g}", xlim=(0, 1.2), xticks=[0, 0.5, 1])
+        clean(axes)
+    panels[0].set_yticks(range(len(words)), words)
+    panels[0].invert_yaxis()
+    figure.suptitle("The target of the loss")
+    figure.supxlabel("probability")
+    return figure
+
+
+def target_of(size: int, truth: int, smoothing: float) -> np.ndarray:
+    """Return the distribution that the loss has its minimum at, from its gradient.
+
+    d loss / d logits = softmax(logits) - target.
+    """
+
+    def loss(logits):
+        targets, weights = jnp.full((1, 1), truth), jnp.ones((1, 1))
+        sums = losses.cross_entropy(logits, targets, weights, smoothing, size)
+        return sums.loss
+
+    gradient = jax.grad(loss)(jnp.zeros((1, 1, size)))
+    return np.asarray(1 / size - gradient[0, 0])
+
+
+def curves(groups: Mapping[str, Sequence[Entries]]) -> "Figure":
+    """Draw loss, accuracy and score over the updates of one or several runs.
+
+    A group is one run, or runs that differ in their seed alone: a line is their mean,
+    and a band lies between the lowest and the highest. To see: lines are the training
+    (the mean since the last log line), dots the validation. If lines go on falling and
+    dots rise, the model learns its examples by heart.
+    """
+    everything = [entry for runs in groups.values() for run in runs for entry in run]
+    names = [n for n in ("loss", "accuracy") if any(n in e for e in everything)]
+    validated = [e for e in everything if e["kind"] == "validation"]
+    names += [n for n in SCORES if any(n in e for e in validated)][:1]
+    figure = make_figure(4.2 * len(names), 3.8)
+    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    for axes, name in zip(panels, names, strict=True):
+        for i, (group, runs) in enumerate(groups.items()):
+            for kind in ("train", "validation"):
+                steps, values = _common(runs, kind, name)
+                if not len(steps):
+                    continue
+                look = line(i)
+                if kind == "validation":
+                    look |= {"marker": "o", "linestyle": ":", "markersize": 5}
+                label = f"{group}, {kind}"
+                axes.plot(steps, values.mean(axis=0), label=label, **look)
+                if len(values) > 1:
+                    axes.fill_between(
+                        steps, values.min(axis=0), values.max(axis=0),
+                        color=look["color"], alpha=0.2, linewidth=0,
+                    )  # fmt: skip
+        axes.set(title=LABELS.get(name, name), xlabel="update")
+        axes.set_xlim(left=0)
+        clean(axes)
+    panels[0].set_ylim(bottom=0)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center", ncols=2, frameon=False, fontsize=9,
+    )  # fmt: skip
+    return figure
+
+
+def _common(runs: Sequence[Entries], kind: str, name: str):
+    """Return the steps that all runs have, and the values [runs, steps]."""
+    found = [
+        {e["step"]: e[name] for e in run if e["kind"] == kind and name in e}
+        for run in runs
+    ]
+    steps = sorted(set.intersection(*map(set, found)))
+    return np.array(steps), np.array([[run[s] for s in steps] for run in found])
+
+
+def read_groups(paths: Sequence[Any]) -> dict[str, list[Entries]]:
+    """Read the metrics of runs; those that differ in their seed alone are a group."""
+    by_config: dict[str, list[pathlib.Path]] = {}
+    for path in map(pathlib.Path, paths):
+        config = Folder(path).config()
+        with config.unlocked():
+            del config.seed
+        by_config.setdefault(config.to_json(), []).append(path)
+    groups: dict[str, list[Entries]] = {}
+    for members in by_config.values():
+        runs = [read_entries(path / "metrics.jsonl") for path in members]
+        for path, entries in zip(members, runs, strict=True):
+            if not entries:
+                raise UserError(f"{path} has logged nothing yet (no metrics.jsonl)")
+        name = members[0].resolve().name
+        if len(members) > 1:
+            name += f" ({len(members)} seeds)"
+        groups[name if name not in groups else str(members[0])] = runs
+    return groups
+
+
+def draw_curves(folder: pathlib.Path) -> None:
+    """Write curves.png into a run directory, if anything was logged there."""
+    if read_entries(folder / "metrics.jsonl"):
+        style.save(curves(read_groups([folder])), folder / "curves.png", dpi=120)
+
+
+def require_matplotlib() -> None:
+    """Refuse `--plots` where nothing can be drawn, before an hour is spent."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "figures need matplotlib: pip install matplotlib, or leave out --plots"
+        ) from None
