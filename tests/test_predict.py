@@ -570,8 +570,6 @@ def test_the_command_has_every_way_to_look(tiny_run, options, given, expected):
 
 
 def test_the_command_refuses_what_does_not_fit_together(tiny_run):
-    done = call(tiny_run, b"no tab\n", "--score")
-    assert done.returncode == 2 and b"line 1 has 1 columns" in done.stderr
     done = call(tiny_run, b"x\n", "--n_best=2")
     assert done.returncode == 2 and b"--format=jsonl" in done.stderr
 
