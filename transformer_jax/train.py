@@ -236,7 +236,6 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
             if window.last_step % config.log.every == 0 or window.last_step == last:
                 log.write(window)
         log.progress(step, last, window.text)
-        saver.sign_if_whole()
         if due:
             score = validate(run, step, state)
             with watchdog.phase(f"saving step {step}", limits.save):
@@ -325,7 +324,8 @@ def finish(run: Parts) -> dict[str, Any]:
     config, folder, log = run.config, run.folder, run.log
     steps = hosts.broadcast_from_first(run.saver.regular.steps())
     used = steps[-config.checkpoint.average :]
-    averaged = Checkpoints(folder.averaged, writer=True)
+    identity = folder.identity(config)
+    averaged = Checkpoints(folder.averaged, writer=True, identity=identity)
     if hosts.broadcast_from_first(averaged.steps())[-1:] != used[-1:]:
         with run.watchdog.phase("averaging checkpoints", config.timeout.save):
             params = checkpoints.average(run.saver.regular, used, run.abstract.params)

@@ -161,9 +161,10 @@ def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
     best = Checkpoints(folder.checkpoints).best_step() if weights == "best" else None
     step, words = hosts.decide_in_first(lambda: _choose(folder, weights, best))
     place = folder.averaged if words == "averaged" else folder.checkpoints
+    saved = Checkpoints(place, identity=folder.identity(task.config))
     item = "ema" if words == "ema" else "params"
     try:
-        return Checkpoints(place).restore_params(step, like, item), step, words
+        return saved.restore_params(step, like, item), step, words
     except Damaged as error:
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 

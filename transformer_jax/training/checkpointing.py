@@ -15,12 +15,12 @@ class Saver:
     """The checkpoints of a training: the regular ones, and that of a preemption."""
 
     def __init__(self, config: ConfigDict, folder: Folder):
-        kept = config.checkpoint
+        kept, identity = config.checkpoint, folder.identity(config)
         self.every, self.last = kept.every, config.train.steps
         self.regular = Checkpoints(
-            folder.checkpoints, kept.keep_last, kept.keep_best, writer=True
+            folder.checkpoints, kept.keep_last, kept.keep_best, True, identity
         )
-        self.emergency = Checkpoints(folder.preempted, writer=True)
+        self.emergency = Checkpoints(folder.preempted, writer=True, identity=identity)
 
     def due(self, step: int) -> bool:
         """Return whether a regular checkpoint is saved after this step."""
@@ -34,10 +34,6 @@ class Saver:
         """Begin to save a regular checkpoint; a score ranks it."""
         self.regular.save(step, state, score)
 
-    def sign_if_whole(self) -> None:
-        """Sign the newest checkpoint now, not only when the next one is saved."""
-        self.regular.sign_if_whole()
-
     def save_preempted(self, step: int, state: TrainState) -> None:
         """Save before the process is stopped, unless a regular checkpoint is there."""
         if not self.due(step):
@@ -46,7 +42,7 @@ class Saver:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the regular checkpoints are whole and signed."""
+        """Wait until the regular checkpoints are whole."""
         self.regular.wait()
 
     def close(self) -> None:
