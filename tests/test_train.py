@@ -24,6 +24,8 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints
 from transformer_jax.training import evaluator as evaluators
 from transformer_jax.training import log as metrics
+from transformer_jax.training.checkpointing import Saver
+from transformer_jax.training.compiled_steps import CompiledSteps
 from transformer_jax.training.evaluator import evenly_spaced
 from transformer_jax.training.preemption import Preemption
 
@@ -130,6 +132,31 @@ def test_preempted_and_continued_ends_in_the_same_bits(
     stop = None
     assert train.train(loaded, folder) == 0
     assert end_of(folder) == whole
+
+
+def test_checkpoints_by_time_change_nothing_and_are_resumed_from(
+    whole, tiny, tmp_path, monkeypatch, one_device
+):
+    often = tiny(**SCORED, checkpoint__minutes=1e-9, log__every=2)
+    loaded = config.load("quickstart", often)
+    saved, save = [], Saver.save_between
+
+    def watch(self, step, state):
+        save(self, step, state)
+        saved.append(step)
+
+    monkeypatch.setattr(Saver, "save_between", watch)
+    folder = tmp_path / "run"
+    monkeypatch.setattr(Preemption, "requested", lambda self, step: step == 9)
+    monkeypatch.setattr(Saver, "save_preempted", lambda self, *_: self.emergency.wait())
+    assert train.train(loaded, folder) == cli.PREEMPTED
+    assert saved == [2, 4, 8]  # 6 is a regular one
+    shutil.rmtree(folder / "checkpoints" / "9")
+    monkeypatch.setattr(Preemption, "requested", lambda self, step: False)
+    once = config.load("quickstart", tiny(**SCORED))
+    assert train.train(once, folder) == 0
+    state, params, _ = end_of(folder)
+    assert (state, params) == whole[:2]
 
 
 def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
@@ -380,6 +407,30 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_never_saved(
             step, runs.abstract_params(trained.task, trained.mesh)
         )
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+
+
+def test_the_last_update_may_not_leave_numbers_that_are_not_finite(
+    tiny, tmp_path, one_device, monkeypatch
+):
+    """The loss of a step is that before its update, and so still a number."""
+    known = dict(config.items(config.load("opinions")))
+    small = {k: v for k, v in tiny(train__steps=1).items() if k in known}
+    small |= {"checkpoint.every": "1", "eval.every": "1", "optim.warmup_steps": "0"}
+    spoil = jax.jit(lambda tree: jax.tree.map(lambda x: x * np.nan, tree))
+    compiled = CompiledSteps.get
+
+    def get(self, shape):
+        def update(*given):
+            state, outcome = compiled(self, shape)(*given)
+            return state.replace(params=spoil(state.params)), outcome
+
+        return update
+
+    monkeypatch.setattr(CompiledSteps, "get", get)
+    monkeypatch.setattr(train, "validate", lambda *_: None)
+    with pytest.raises(UserError, match=r"step 1: params/.* is not finite any more"):
+        train.train(config.load("opinions", small), tmp_path)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == []
 
 
 def test_training_stops_early_when_nothing_gets_better_and_may_go_on(

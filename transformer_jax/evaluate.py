@@ -4,6 +4,7 @@
     python -m transformer_jax.evaluate --workdir RUN --source F --reference G
     python -m transformer_jax.evaluate --workdir RUN --split test --compare OTHER_RUN
 
+The processes of several hosts, started as for a training, share the work.
 Teacher-forced accuracy (how often the next token is right when all before it were
 given) stands beside the free-running scores: the first flatters, the second is what a
 user gets.
@@ -14,10 +15,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from absl import flags
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, keys, tasks
+from transformer_jax import cli, hosts, keys, tasks
 from transformer_jax.data.sources import parallel_text
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
@@ -55,7 +57,15 @@ def main(overrides: dict[str, str]) -> None:
     if bool(args.source) == bool(args.split):
         cli.fail("say what to score: --split=test, or --source=F --reference=F")
     cli.check_weights(args.weights)
+    with hosts.end_together():
+        hosts.connect(say=logger.info)
+        _score(args)
+
+
+def _score(args: Any) -> None:
+    """Score a run; of several processes, the first one reports."""
     environment.use_compile_cache()
+    first = jax.process_index() == 0
     run = runs.load(args.workdir, args.weights)
     other = runs.load(args.compare) if args.compare else None
     if other is not None:
@@ -73,24 +83,27 @@ def main(overrides: dict[str, str]) -> None:
         records, name = run.records(args.split), args.split
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
-    sink = cli.open_file(args.answers, "w", encoding="utf-8") if args.answers else None
-    bar = cli.Bar(cli.is_terminal())
+    sink = None
+    if args.answers and first:
+        sink = cli.open_file(args.answers, "w", encoding="utf-8")
+    bar = cli.Bar(cli.is_terminal() and first)
     split = open_split(run.task, name, records, logger.info, bar.show)
     evaluator = Evaluator(run.task, split, run.mesh)
 
     evaluation = evaluator.evaluate(run.params, options, progress=bar.show)
     bar.clear()
     lines = evaluation.answers
-    scores = evaluation.entry(run.step, run.weights, options)
-    print_scores(run.task, scores)
-    print_readings(evaluation.readings)
-    rules = [f" ({key} {value})" for key, value in changed.items() if value]
-    run.folder.add_scores("".join([name, *rules]), scores)
+    if first:
+        scores = evaluation.entry(run.step, run.weights, options)
+        print_scores(run.task, scores)
+        print_readings(evaluation.readings)
+        rules = [f" ({key} {value})" for key, value in changed.items() if value]
+        run.folder.add_scores("".join([name, *rules]), scores)
     if sink is not None:
         with sink:
             sink.writelines(line + "\n" for line in lines)
-    if other is not None:
-        theirs = _answer(other, records, changes, bar)
+    theirs = _answer(other, records, changes, bar) if other is not None else []
+    if other is not None and first:
         systems = {args.compare: theirs, args.workdir: lines}
         scoring, references = run.task.scoring, evaluation.references
         assert isinstance(scoring, Comparable)  # see _refuse_incomparable

@@ -25,8 +25,6 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, losses, optim, sharding
 from transformer_jax import config as configs
-from transformer_jax.config import checks
-from transformer_jax.errors import UserError
 from transformer_jax.runs import checkpoint as checkpoints
 from transformer_jax.runs import environment, lock, shared
 from transformer_jax.runs import run as runs
@@ -96,9 +94,13 @@ def open_mesh(config: ConfigDict) -> Mesh:
     hosts.connect(config.timeout.start, metrics.console.info)
     environment.use_compile_cache()
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
-    shards = mesh.shape["data"] * mesh.shape["fsdp"]
-    if problems := checks.find_row_problems(config, shards):
-        raise UserError(*problems)
+    rows, devices = config.data.row_multiple, sharding.row_devices(mesh)
+    parts = devices * config.train.accumulation
+    if rows % parts and jax.process_index() == 0:
+        metrics.console.info(
+            f"note       data.row_multiple {rows} does not divide over {devices} "
+            "devices (mesh data × fsdp): batches are filled up with empty rows"
+        )
     return mesh
 
 
@@ -229,9 +231,10 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
         window.leave_out(compiled.pop_wait_seconds())
         in_flight.append((step, batch.shape, {**outcome, "kept": batch.kept}))
         due, stop = saver.due(step), preemption.requested(step)
+        overdue = not due and not stop and saver.overdue(step)
         # The step before is read while this one runs; before a save, all are: what is
         # not finite must never reach a checkpoint.
-        while len(in_flight) >= (1 if due or stop else IN_FLIGHT):
+        while len(in_flight) >= (1 if due or stop or overdue else IN_FLIGHT):
             window.add(*in_flight.popleft())
             if window.last_step % config.log.every == 0 or window.last_step == last:
                 log.write(window)
@@ -243,6 +246,10 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
             window.restart_clock()
             if metrics.stopped_early(config, log.path, step):
                 break
+        if overdue:
+            with watchdog.phase(f"saving step {step}", limits.save):
+                saver.save_between(step, state)
+            window.restart_clock()
         if stop and step < last:
             with watchdog.phase(f"saving step {step}", limits.save):
                 saver.save_preempted(step, state)

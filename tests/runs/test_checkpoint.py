@@ -152,7 +152,7 @@ def test_a_damaged_signature_is_no_signature(saved, tmp_path):
 @pytest.mark.parametrize("where", ["params", "opt_state"])
 def test_a_number_that_is_not_finite_is_not_saved(saved, tmp_path, where):
     bad = {"w": jnp.array([1.0, jnp.nan]), "b": jnp.zeros(2)}
-    with pytest.raises(UserError, match=rf"step 4: \w+/(opt_state/)?w is not finite"):
+    with pytest.raises(UserError, match=r"step 4: \w+/(opt_state/)?w is not finite"):
         saved.save(4, state(4).replace(**{where: bad}))
     saved.wait()
     assert saved.steps() == [3]

@@ -1,22 +1,28 @@
 """Decide when a training saves its state, where, and from which save it continues.
 
 Regular checkpoints are averaged, ranked and thinned out. The one that a preemption
-leaves counts for none of that: else a run that was stopped would end otherwise.
+leaves, or that is saved because of the time, counts for none of that: else a run that
+was stopped, or is slow, would end otherwise.
 """
+
+import time
 
 from ml_collections import ConfigDict
 
+from transformer_jax import hosts
 from transformer_jax.runs import checkpoint as checkpoints
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
 from transformer_jax.runs.folder import Folder
 
 
 class Saver:
-    """The checkpoints of a training: the regular ones, and that of a preemption."""
+    """The checkpoints of a training: the regular ones, and the newest in between."""
 
     def __init__(self, config: ConfigDict, folder: Folder):
         kept, identity = config.checkpoint, folder.identity(config)
         self.every, self.last = kept.every, config.train.steps
+        self._seconds, self._saved = 60 * kept.minutes, time.monotonic()
+        self._look_every = config.log.every
         self.regular = Checkpoints(
             folder.checkpoints, kept.keep_last, kept.keep_best, True, identity
         )
@@ -26,6 +32,17 @@ class Saver:
         """Return whether a regular checkpoint is saved after this step."""
         return step % self.every == 0 or step == self.last
 
+    def overdue(self, step: int) -> bool:
+        """Return whether nothing was saved for `checkpoint.minutes`; all agree.
+
+        The clock of process 0 counts. As the others must ask for it, they do so only
+        after the steps that have a log line.
+        """
+        if not self._seconds or step % self._look_every:
+            return False
+        late = time.monotonic() - self._saved >= self._seconds
+        return hosts.broadcast_from_first(late)
+
     def restore(self, like: TrainState) -> tuple[int, TrainState, list[str]] | None:
         """Restore the newest good checkpoint; see `checkpoint.restore_newest`."""
         return checkpoints.restore_newest([self.regular, self.emergency], like)
@@ -33,6 +50,12 @@ class Saver:
     def save(self, step: int, state: TrainState, score: float | None) -> None:
         """Begin to save a regular checkpoint; a score ranks it."""
         self.regular.save(step, state, score)
+        self._saved = time.monotonic()
+
+    def save_between(self, step: int, state: TrainState) -> None:
+        """Begin to save a checkpoint that only this run's continuation looks at."""
+        self.emergency.save(step, state)
+        self._saved = time.monotonic()
 
     def save_preempted(self, step: int, state: TrainState) -> None:
         """Save before the process is stopped, unless a regular checkpoint is there."""
