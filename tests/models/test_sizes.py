@@ -135,10 +135,8 @@ def shipped():
                 yield name + variant, config
 
 
-@pytest.mark.parametrize(
-    ("name", "config"), [pytest.param(*c, id=c[0]) for c in shipped()]
-)
-def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(name, config):
+@pytest.mark.parametrize("config", [pytest.param(c, id=name) for name, c in shipped()])
+def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
     role, more = tasks.find(config.task).role, {}
     inputs = [jnp.ones((1, 1), jnp.int32)] * 4
     match role:

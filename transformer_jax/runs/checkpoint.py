@@ -6,10 +6,12 @@ would restore flipped bits without a word; here the newest n and the best k are 
 kept, and what is restored must have the fingerprints that were saved with it.
 """
 
+import gc
 import logging
 import math
 import pathlib
 import shutil
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -181,11 +183,14 @@ class Checkpoints:
                     **{name: ocp.args.StandardRestore(x) for name, x in asked.items()}
                 ),
             )
-            problem, cause = "", None
+            problem = ""
         except Exception as error:  # Orbax raises many kinds, pages long: keep one line
-            problem, cause = str(error).strip().split("\n")[0][:200] or "error", error
+            problem = str(error).strip().split("\n")[0][:200] or "error"
+            logger.debug("%s cannot be restored", folder, exc_info=True)
+        if problem:
+            _drop_coroutines()
         if problems := [line for line in hosts.gather(problem) if line]:
-            raise Damaged(f"{folder} cannot be restored: {problems[0]}") from cause
+            raise Damaged(f"{folder} cannot be restored: {problems[0]}")
         found = {name: restored[name] for name in items}
         # Each process checks what its own devices have been given.
         problem = signature.find_problem(found, signed)
@@ -284,6 +289,15 @@ def average(checkpoints: Checkpoints, steps: Sequence[int], like: Any) -> Params
         total = add(total, checkpoints.restore_params(step, like))
     divide = jax.jit(lambda a: jax.tree.map(lambda x: x / len(steps), a))
     return divide(total)
+
+
+def _drop_coroutines() -> None:
+    """Drop what is left of a failed restore, before it complains at an odd time."""
+    complain, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = complain
 
 
 def _score(metrics: dict[str, float]) -> float:
