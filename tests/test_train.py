@@ -10,6 +10,7 @@ import shutil
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -414,21 +415,23 @@ def test_the_last_update_may_not_leave_numbers_that_are_not_finite(
 ):
     """The loss of a step is that before its update, and so still a number."""
     known = dict(config.items(config.load("opinions")))
-    small = {k: v for k, v in tiny(train__steps=1).items() if k in known}
-    small |= {"checkpoint.every": "1", "eval.every": "1", "optim.warmup_steps": "0"}
-    spoil = jax.jit(lambda tree: jax.tree.map(lambda x: x * np.nan, tree))
+    small = {k: v for k, v in tiny(train__steps=2).items() if k in known}
+    small |= {"checkpoint.every": "2", "eval.every": "2", "optim.warmup_steps": "1"}
+    spoil = jax.jit(
+        lambda tree, step: jax.tree.map(lambda x: jnp.where(step < 2, x, jnp.nan), tree)
+    )
     compiled = CompiledSteps.get
 
     def get(self, shape):
         def update(*given):
             state, outcome = compiled(self, shape)(*given)
-            return state.replace(params=spoil(state.params)), outcome
+            return state.replace(params=spoil(state.params, state.step)), outcome
 
         return update
 
     monkeypatch.setattr(CompiledSteps, "get", get)
     monkeypatch.setattr(train, "validate", lambda *_: None)
-    with pytest.raises(UserError, match=r"step 1: params/.* is not finite any more"):
+    with pytest.raises(UserError, match=r"step 2: params/.* is not finite any more"):
         train.train(config.load("opinions", small), tmp_path)
     assert Checkpoints(tmp_path / "checkpoints").steps() == []
 
