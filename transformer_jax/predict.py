@@ -91,7 +91,8 @@ def _answer(args: Any) -> int:
     first = jax.process_index() == 0
     if not first:  # what it would say, the first one says
         logging.getLogger("transformer_jax").setLevel(logging.ERROR)
-    source = cli.open_file(args.input, "rb") if args.input else sys.stdin.buffer
+    given = args.input and first
+    source = cli.open_file(args.input, "rb") if given else sys.stdin.buffer
     source = cast(io.BufferedIOBase, source)  # both are; their stubs say less
     prefixes = Lines(args.prefixes) if args.prefixes else ()
     environment.use_compile_cache()

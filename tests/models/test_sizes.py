@@ -128,9 +128,9 @@ VARIANTS = "", ":en_de_big", ":lstm_attention", ":gru", ":big", ":score", ":mnis
 def shipped():
     """Each shipped config, by name; those that differ in width or parts too."""
     for name, path in configs.shipped().items():
+        make = runpy.run_path(str(path))["get_config"]
         for variant in VARIANTS:
-            with contextlib.suppress(UserError, KeyError, ValueError):
-                make = runpy.run_path(str(path))["get_config"]
+            with contextlib.suppress(UserError, KeyError, TypeError, ValueError):
                 config = make(variant[1:]) if variant else make()
                 yield name + variant, config
 

@@ -9,7 +9,6 @@ The directory holds all that is needed to use it. Errors say what is missing.
 """
 
 import dataclasses
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -30,8 +29,6 @@ from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
 from transformer_jax.tasks import protocols
 from transformer_jax.tasks.protocols import Task
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
