@@ -16,7 +16,7 @@ import time
 import pytest
 import yaml
 
-from transformer_jax import config
+from transformer_jax import config, load
 from transformer_jax.hosts import clusters
 
 FOLDER = pathlib.Path(__file__).parent.parent / "launch"
@@ -423,4 +423,68 @@ wait -n && wait
     command = ["bash", FOLDER / "slurm.sbatch"]
     output = finish(launch(command, tmp_path / "run", **variables))
     assert "cluster    2 processes (SLURM) on 1 host" in output
+    assert_same_run(tmp_path / "run", alone)
+
+
+@pytest.fixture
+def run_pair(environment):
+    """A function: two processes of a command; returns the output of each."""
+
+    def run(module, *arguments, folders=(), code=0):
+        with socket.create_server(("", 0)) as free:
+            address = f"localhost:{free.getsockname()[1]}"
+        started = []
+        for i in range(2):
+            place = {"COORDINATOR_ADDRESS": address, "NUM_PROCESSES": "2"}
+            place |= {"PROCESS_ID": str(i), "JAX_PLATFORMS": "cpu"}
+            place |= {"JAX_NUM_CPU_DEVICES": "2"}
+            if folders:
+                place["TRANSFORMER_JAX_CACHE"] = str(folders[i])
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", f"transformer_jax.{module}", *arguments],
+                    env={**environment, **place},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        found = [process.communicate(timeout=200) for process in started]
+        assert [process.returncode for process in started] == [code] * 2, found
+        return found
+
+    return run
+
+
+@pytest.mark.slow
+def test_two_processes_predict_and_evaluate_what_one_does(run_pair, alone, tmp_path):
+    lines = "".join(f"a{i} b\n" for i in range(5)) + "\nlast"
+    (tmp_path / "lines").write_text(lines)
+    run = load(alone)
+    (first, said), (second, _) = run_pair(
+        "predict", f"--workdir={alone}", f"--input={tmp_path / 'lines'}"
+    )
+    assert first.splitlines() == run.predict(lines.split("\n"))
+    assert second == "" and "cluster    2 processes" in said
+    scored = tmp_path / "scored"
+    shutil.copytree(alone, scored)
+    (scored / "scores.json").unlink()
+    (first, _), (second, _) = run_pair(
+        "evaluate", f"--workdir={scored}", "--split=test"
+    )
+    assert "given the truth so far" in first and second == ""
+    wanted = json.loads((alone / "scores.json").read_text())["test"]
+    found = json.loads((scored / "scores.json").read_text())["test"]
+    for name in ("loss", "bleu", "chrf", "accuracy"):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_hosts_with_caches_of_their_own_prepare_the_same_data(
+    run_pair, arguments, alone, tmp_path
+):
+    folders = tmp_path / "a", tmp_path / "b"
+    run_pair("train", *arguments, f"--workdir={tmp_path / 'run'}", folders=folders)
+    stores = [sorted(p.name for p in (f / "stores").iterdir()) for f in folders]
+    assert stores[0] == stores[1] != []
     assert_same_run(tmp_path / "run", alone)

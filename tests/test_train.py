@@ -10,6 +10,7 @@ import shutil
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,8 +23,11 @@ from transformer_jax.runs import checkpoint
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints
+from transformer_jax.training import averaging
 from transformer_jax.training import evaluator as evaluators
 from transformer_jax.training import log as metrics
+from transformer_jax.training.checkpointing import Saver
+from transformer_jax.training.compiled_steps import CompiledSteps
 from transformer_jax.training.evaluator import evenly_spaced
 from transformer_jax.training.preemption import Preemption
 
@@ -130,6 +134,31 @@ def test_preempted_and_continued_ends_in_the_same_bits(
     stop = None
     assert train.train(loaded, folder) == 0
     assert end_of(folder) == whole
+
+
+def test_checkpoints_by_time_change_nothing_and_are_resumed_from(
+    whole, tiny, tmp_path, monkeypatch, one_device
+):
+    often = tiny(**SCORED, checkpoint__minutes=1e-9, log__every=2)
+    loaded = config.load("quickstart", often)
+    saved, save = [], Saver.save_between
+
+    def watch(self, step, state):
+        save(self, step, state)
+        saved.append(step)
+
+    monkeypatch.setattr(Saver, "save_between", watch)
+    folder = tmp_path / "run"
+    monkeypatch.setattr(Preemption, "requested", lambda self, step: step == 9)
+    monkeypatch.setattr(Saver, "save_preempted", lambda self, *_: self.emergency.wait())
+    assert train.train(loaded, folder) == cli.PREEMPTED
+    assert saved == [2, 4, 8]  # 6 is a regular one
+    shutil.rmtree(folder / "checkpoints" / "9")
+    monkeypatch.setattr(Preemption, "requested", lambda self, step: False)
+    once = config.load("quickstart", tiny(**SCORED))
+    assert train.train(once, folder) == 0
+    state, params, _ = end_of(folder)
+    assert (state, params) == whole[:2]
 
 
 @pytest.mark.system
@@ -330,7 +359,7 @@ def test_numbers_are_spread_evenly(count, total, expected):
 def test_early_parameters_are_not_averaged(steps, warmup, used):
     chosen = config.base()
     chosen.optim.warmup_steps, chosen.checkpoint.average = warmup, 5
-    assert train.choose_averaged(chosen, steps) == used
+    assert averaging.choose_steps(chosen, steps) == used
 
 
 def test_the_last_steps_are_logged_when_the_interval_does_not_divide_them(
@@ -398,6 +427,32 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_never_saved(
             step, runs.abstract_params(trained.task, trained.mesh)
         )
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+
+
+def test_the_last_update_may_not_leave_numbers_that_are_not_finite(
+    tiny, tmp_path, one_device, monkeypatch
+):
+    """The loss of a step is that before its update, and so still a number."""
+    known = dict(config.items(config.load("opinions")))
+    small = {k: v for k, v in tiny(train__steps=2).items() if k in known}
+    small |= {"checkpoint.every": "2", "eval.every": "2", "optim.warmup_steps": "1"}
+    spoil = jax.jit(
+        lambda tree, step: jax.tree.map(lambda x: jnp.where(step < 2, x, jnp.nan), tree)
+    )
+    compiled = CompiledSteps.get
+
+    def get(self, shape):
+        def update(*given):
+            state, outcome = compiled(self, shape)(*given)
+            return state.replace(params=spoil(state.params, state.step)), outcome
+
+        return update
+
+    monkeypatch.setattr(CompiledSteps, "get", get)
+    monkeypatch.setattr(train, "validate", lambda *_: None)
+    with pytest.raises(UserError, match=r"step 2: params/.* is not finite any more"):
+        train.train(config.load("opinions", small), tmp_path)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == []
 
 
 def test_training_stops_early_when_nothing_gets_better_and_may_go_on(

@@ -4,6 +4,7 @@
     python -m transformer_jax.evaluate --workdir RUN --source F --reference G
     python -m transformer_jax.evaluate --workdir RUN --split test --compare OTHER_RUN
 
+The processes of several hosts, started as for a training, share the work.
 Teacher-forced accuracy (how often the next token is right when all before it were
 given) stands beside the free-running scores: the first flatters, the second is what a
 user gets.
@@ -14,14 +15,16 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from absl import flags
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, keys, tasks
+from transformer_jax import cli, hosts, keys, tasks
 from transformer_jax.data.sources import parallel_text
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import Folder
 from transformer_jax.scores import Comparison, Score, verdict
 from transformer_jax.tasks.protocols import Comparable, Task
 from transformer_jax.training import log as metrics
@@ -55,7 +58,15 @@ def main(overrides: dict[str, str]) -> None:
     if bool(args.source) == bool(args.split):
         cli.fail("say what to score: --split=test, or --source=F --reference=F")
     cli.check_weights(args.weights)
+    with hosts.end_together():
+        hosts.connect(say=logger.info)
+        _score(args)
+
+
+def _score(args: Any) -> None:
+    """Score a run; of several processes, the first one reports."""
     environment.use_compile_cache()
+    first = jax.process_index() == 0
     run = runs.load(args.workdir, args.weights)
     other = runs.load(args.compare) if args.compare else None
     if other is not None:
@@ -73,34 +84,38 @@ def main(overrides: dict[str, str]) -> None:
         records, name = run.records(args.split), args.split
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
-    if args.answers:
+    if args.answers and first:
         cli.check_writable(args.answers)
-    bar = cli.Bar(cli.is_terminal())
+    bar = cli.Bar(cli.is_terminal() and first)
     split = open_split(run.task, name, records, logger.info, bar.show)
     evaluator = Evaluator(run.task, split, run.mesh)
 
     evaluation = evaluator.evaluate(run.params, options, progress=bar.show)
     bar.clear()
     lines = evaluation.answers
-    if args.answers:
-        with cli.open_file(args.answers, "w", encoding="utf-8") as sink:
-            sink.writelines(line + "\n" for line in lines)
-    scores = evaluation.entry(run.step, run.weights, options)
-    print_scores(run.task, scores)
-    print_readings(evaluation.readings)
-    rules = [f" ({key} {value})" for key, value in changed.items() if value]
-    try:
-        run.folder.add_scores("".join([name, *rules]), scores)
-    except OSError as error:  # a run that may only be read can be scored, too
-        logger.warning(
-            "the scores are not kept: %s: %s", run.folder.path, error.strerror
-        )
-    if other is not None:
-        theirs = _answer(other, records, changes, bar)
+    if first:
+        if args.answers:
+            with cli.open_file(args.answers, "w", encoding="utf-8") as sink:
+                sink.writelines(line + "\n" for line in lines)
+        scores = evaluation.entry(run.step, run.weights, options)
+        print_scores(run.task, scores)
+        print_readings(evaluation.readings)
+        rules = [f" ({key} {value})" for key, value in changed.items() if value]
+        keep_scores(run.folder, "".join([name, *rules]), scores)
+    theirs = _answer(other, records, changes, bar) if other is not None else []
+    if other is not None and first:
         systems = {args.compare: theirs, args.workdir: lines}
         scoring, references = run.task.scoring, evaluation.references
         assert isinstance(scoring, Comparable)  # see _refuse_incomparable
         print_comparison(scoring.compare(other.task.scoring, systems, references))
+
+
+def keep_scores(folder: Folder, name: str, scores: dict[str, Any]) -> None:
+    """Write scores into the run, unless it may only be read."""
+    try:
+        folder.add_scores(name, scores)
+    except OSError as error:
+        logger.warning("the scores are not kept: %s: %s", folder.path, error.strerror)
 
 
 def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:

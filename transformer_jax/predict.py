@@ -4,7 +4,9 @@
     python -m transformer_jax.predict --workdir RUN --input F --output G
 
 As many lines come out as went in, in order. A line ends at a newline only. A line that
-cannot be answered gives an empty line, a message on stderr, and exit code 1.
+cannot be answered gives an empty line, a message on stderr, and exit code 1. The
+processes of several hosts, started as for a training, share the work; the first one
+reads and writes.
 """
 
 import contextlib
@@ -20,9 +22,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, cast
 
+import jax
 from absl import flags
 
-from transformer_jax import cli, keys, tasks
+from transformer_jax import cli, hosts, keys, tasks
 from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.text import Lines
 from transformer_jax.decoding import Options, Reply
@@ -80,7 +83,18 @@ def main(overrides: dict[str, str]) -> int:
             "--on_long=split makes one answer of those to the parts of a line: "
             "without --n_best and --alignment"
         )
-    source = cli.open_file(args.input, "rb") if args.input else cli.standard_input()
+    with hosts.end_together():
+        hosts.connect(say=logger.info)
+        return _answer(args)
+
+
+def _answer(args: Any) -> int:
+    """Answer the input; return the exit code."""
+    first = jax.process_index() == 0
+    if not first:  # what it would say, the first one says
+        logging.getLogger("transformer_jax").setLevel(logging.ERROR)
+    given = args.input and first
+    source = cli.open_file(args.input, "rb") if given else cli.standard_input()
     source = cast(io.BufferedIOBase, source)  # both are; their stubs say less
     _refuse_overwriting(args.output, source, args.prefixes)
     prefixes = Lines(args.prefixes) if args.prefixes else ()
@@ -103,9 +117,10 @@ def main(overrides: dict[str, str]) -> int:
         else:
             protocols.require(run.task, protocols.Embeds, "vectors")
         shell.answer = shell.score if args.score else shell.embed
-    if not args.input and sys.stdin.isatty():
+    if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
         return shell.converse()
-    sink = cli.open_file(args.output, "wb") if args.output else sys.stdout.buffer
+    output = args.output if first else os.devnull
+    sink = cli.open_file(output, "wb") if output else sys.stdout.buffer
     return shell.answer_all(source, sink)
 
 
@@ -129,7 +144,7 @@ class Shell:
 
     def answer_all(self, source: io.BufferedIOBase, sink: IO[bytes]) -> int:
         """Answer every line; return the exit code."""
-        bar = cli.Bar(cli.is_terminal())
+        bar = cli.Bar(cli.is_terminal() and jax.process_index() == 0)
         began, count = time.monotonic(), 0
 
         def show(done, total):
@@ -137,7 +152,7 @@ class Shell:
             left = cli.duration((total - done) / speed)
             bar.show(done, total, f"{speed:.1f} sentences/s, left {left}")
 
-        for lines in read_chunks(source):
+        for lines in _read_together(source):
             for text in self.answer(lines, first=count + 1, progress=show):
                 sink.write(text.encode("utf-8", "replace") + b"\n")
                 sink.flush()
@@ -322,6 +337,13 @@ def read_chunks(source: io.BufferedIOBase) -> Iterator[list[str]]:
     lines += [b"".join(rest)] if any(rest) else []
     for i in range(0, len(lines), CHUNK):
         yield [_decode(line) for line in lines[i : i + CHUNK]]
+
+
+def _read_together(source: io.BufferedIOBase) -> Iterator[list[str]]:
+    """Yield in every process the chunks that the first one reads."""
+    chunks = read_chunks(source)
+    while lines := hosts.decide_in_first(lambda: next(chunks, [])):
+        yield lines
 
 
 def _json(entry: dict[str, Any]) -> str:

@@ -9,12 +9,13 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
@@ -90,8 +91,26 @@ def make_mesh(sizes: dict[str, int], platform: str = "any") -> Mesh:
             f"({jax.device_count()} devices): install jax for that hardware, or set "
             "--config.mesh.platform=any"
         )
-    shape = mesh_shape(sizes, jax.device_count())
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    shape, types = mesh_shape(sizes, jax.device_count()), (AxisType.Auto,) * len(AXES)
+    if (over_slices := slice_shape(shape, jax.devices())) is None:
+        return jax.make_mesh(shape, AXES, axis_types=types)
+    within = [n // slices for n, slices in zip(shape, over_slices, strict=True)]
+    devices = mesh_utils.create_hybrid_device_mesh(within, over_slices, jax.devices())
+    return Mesh(devices, AXES, axis_types=types)
+
+
+def slice_shape(shape: tuple[int, ...], devices: Sequence[Any]) -> list[int] | None:
+    """Return over how many slices each axis goes; None if there is one, or no way.
+
+    The devices of a slice have a fast network; between slices it is slow, so only rows
+    are split over them: one sum of gradients a step, at best.
+    """
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    by_data = math.gcd(shape[0], slices)
+    by_fsdp = slices // by_data
+    if slices == 1 or shape[1] % by_fsdp:
+        return None
+    return [by_data, by_fsdp, 1, 1]
 
 
 def mesh_shape(sizes: dict[str, int], devices: int) -> tuple[int, ...]:
@@ -114,17 +133,6 @@ def local_mesh(count: int = 1) -> Mesh:
     shape = (count,) + (1,) * (len(AXES) - 1)
     devices = np.array(jax.local_devices()[:count]).reshape(shape)
     return Mesh(devices, AXES, axis_types=(AxisType.Auto,) * len(AXES))
-
-
-def answering_devices(*rows: int) -> int:
-    """Return how many devices of this process answer together: all, if rows divide.
-
-    On a CPU it is one: the devices that one can make of it are the same cores.
-    """
-    if jax.default_backend() == "cpu":
-        return 1
-    most = jax.local_device_count()
-    return max(n for n in range(1, most + 1) if not any(r % n for r in rows))
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:
@@ -324,6 +332,11 @@ def inner_axes() -> dict[str, int]:
     """Return over how many devices heads and positions of a row are split."""
     mesh = jax.sharding.get_abstract_mesh()
     return {axis: mesh.shape.get(axis, 1) for axis in ("tensor", "sequence")}
+
+
+def row_devices(mesh: Mesh) -> int:
+    """Return over how many devices the rows of a batch are split."""
+    return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
 def process_rows(mesh: Mesh, rows: int) -> np.ndarray:

@@ -10,7 +10,6 @@ another process lost, 124 hung.
 
 import collections
 import contextlib
-import copy
 import dataclasses
 import functools
 import os
@@ -26,17 +25,15 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, losses, optim, sharding
 from transformer_jax import config as configs
-from transformer_jax.config import checks
-from transformer_jax.errors import UserError
-from transformer_jax.runs import checkpoint as checkpoints
 from transformer_jax.runs import environment, lock, shared
 from transformer_jax.runs import run as runs
-from transformer_jax.runs.checkpoint import Checkpoints, TrainState
+from transformer_jax.runs.checkpoint import TrainState
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
 from transformer_jax.training import log as metrics
 from transformer_jax.training import report
 from transformer_jax.training import warm_start as initial
+from transformer_jax.training.averaging import average_last
 from transformer_jax.training.checkpointing import Saver
 from transformer_jax.training.compiled_steps import CompiledSteps
 from transformer_jax.training.evaluator import Evaluator
@@ -69,39 +66,27 @@ def main(overrides: dict[str, str]) -> int:
     cli.require("config", args.config, "a config file, such as configs/quickstart.py")
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
     config = configs.load(args.config, overrides, args.smoke)
-    with hosts.end_together():
-        return train(config, args.workdir, args.accept_changes, args.plots)
+    with hosts.end_together(), curves.drawn(args.workdir, args.plots):
+        return train(config, args.workdir, args.accept_changes)
 
 
 def train(
-    config: ConfigDict,
-    workdir: str | os.PathLike,
-    accept_changes: bool = False,
-    plots: bool = False,
+    config: ConfigDict, workdir: str | os.PathLike, accept_changes: bool = False
 ) -> int:
     """Train a run, or continue it, or report that it is done; return the exit code."""
-    if plots:
-        curves.require_matplotlib()
     folder, mesh = Folder(workdir), open_mesh(config)
     shared.prove(folder.path)
-    config, platform = copy.deepcopy(config), mesh.devices.flat[0].platform
-    config.data.shapes_for = hosts.decide_in_first(
-        lambda: settle_shapes(config, folder, platform)
-    )
+    config = settle_shapes(config, folder, mesh.devices.flat[0].platform)
     result = hosts.decide_in_first(lambda: folder.read("result.json"))
     if result is not None and is_done(config, folder, result["step"]):
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes, False))
         report.print_result(result, folder, already=True)
-        if plots and jax.process_index() == 0:
-            curves.draw_curves(folder.path)
         return 0
     with lock.alone(folder.path), contextlib.ExitStack() as stack:
         first = jax.process_index() == 0
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes))
         log = metrics.RunLog(folder.path, config.log.tensorboard, first)
         stack.callback(log.close)
-        if plots and first:  # also of a run that is preempted
-            stack.callback(curves.draw_curves, folder.path)
         prepared = prepare_together(config, folder, log)
         with Preemption(config.timeout.preemption) as preemption:
             run = build(config, folder, mesh, prepared, log)
@@ -118,9 +103,13 @@ def open_mesh(config: ConfigDict) -> Mesh:
     hosts.connect(config.timeout.start, metrics.console.info)
     environment.use_compile_cache()
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
-    shards = mesh.shape["data"] * mesh.shape["fsdp"]
-    if problems := checks.find_row_problems(config, shards):
-        raise UserError(*problems)
+    rows, devices = config.data.row_multiple, sharding.row_devices(mesh)
+    parts = devices * config.train.accumulation
+    if rows % parts and jax.process_index() == 0:
+        metrics.console.info(
+            f"note       data.row_multiple {rows} does not divide over {devices} "
+            "devices (mesh data × fsdp): batches are filled up with empty rows"
+        )
     return mesh
 
 
@@ -251,14 +240,14 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
         window.leave_out(compiled.pop_wait_seconds())
         in_flight.append((step, batch.shape, {**outcome, "kept": batch.kept}))
         due, stop = saver.due(step), preemption.requested(step)
+        overdue = not due and not stop and saver.overdue(step)
         # The step before is read while this one runs; before a save, all are: what is
         # not finite must never reach a checkpoint.
-        while len(in_flight) >= (1 if due or stop else IN_FLIGHT):
+        while len(in_flight) >= (1 if due or stop or overdue else IN_FLIGHT):
             window.add(*in_flight.popleft())
             if window.last_step % config.log.every == 0 or window.last_step == last:
                 log.write(window)
         log.progress(step, last, window.text)
-        saver.sign_if_whole()
         if due:
             score = validate(run, step, state)
             with watchdog.phase(f"saving step {step}", limits.save):
@@ -266,6 +255,10 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
             window.restart_clock()
             if metrics.stopped_early(config, log.path, step):
                 break
+        if overdue:
+            with watchdog.phase(f"saving step {step}", limits.save):
+                saver.save_between(step, state)
+            window.restart_clock()
         if stop and step < last:
             with watchdog.phase(f"saving step {step}", limits.save):
                 saver.save_preempted(step, state)
@@ -342,33 +335,16 @@ def show_life(run: Parts) -> Callable[[int, int], None]:
     return progress
 
 
-def choose_averaged(config: ConfigDict, steps: list[int]) -> list[int]:
-    """Choose the last checkpoints behind the warm-up, in the last third of the steps.
-
-    Parameters that still move fast are no estimates of one optimum: their mean is worse
-    than the last of them.
-    """
-    late = max(config.optim.warmup_steps, steps[-1] * 2 // 3)
-    used = [step for step in steps[-config.checkpoint.average :] if step >= late]
-    return used or steps[-1:]
-
-
 def finish(run: Parts) -> dict[str, Any]:
     """Average the last checkpoints, score the test splits, and write the result."""
     config, folder, log = run.config, run.folder, run.log
-    steps = hosts.broadcast_from_first(run.saver.regular.steps())
-    used = choose_averaged(config, steps)
-    if len(used) < min(config.checkpoint.average, len(steps)):
-        log.say(f"averaging  {', '.join(map(str, used))}: earlier steps are too early")
-    averaged = Checkpoints(folder.averaged, writer=True)
-    if hosts.broadcast_from_first(averaged.steps())[-1:] != used[-1:]:
-        with run.watchdog.phase("averaging checkpoints", config.timeout.save):
-            params = checkpoints.average(run.saver.regular, used, run.abstract.params)
-            averaged.save_params(used[-1], params)
-            averaged.close()
+    with run.watchdog.phase("averaging checkpoints", config.timeout.save):
+        last, used = average_last(
+            config, folder, run.saver.regular, run.abstract.params, log.say
+        )
     weights = config.eval.weights
     params, step, words = runs.read_params(folder, run.task, run.mesh, weights)
-    result = {"step": steps[-1], "stopped_early": steps[-1] < config.train.steps}
+    result = {"step": last, "stopped_early": last < config.train.steps}
     result |= {"weights": words, "averaged_steps": used, "scores": {}}
     result["seconds"] = metrics.training_seconds(log.path)
     result["parameters"] = sum(x.size for x in jax.tree.leaves(params))
@@ -381,7 +357,7 @@ def finish(run: Parts) -> dict[str, Any]:
             evaluation = evaluator.evaluate(params, options, progress=show_life(run))
         scores = evaluation.entry(step, words, options)
         result["scores"][split] = scores
-        log.record(steps[-1], split, scores)
+        log.record(last, split, scores)
     if log.active:
         for split, scores in result["scores"].items():
             folder.add_scores(split, scores)

@@ -144,6 +144,14 @@ def test_every_size_of_a_batch_divides_by_the_smallest(most, multiple, sizes):
     assert row_sizes(most, multiple) == sizes
 
 
+@pytest.mark.parametrize(
+    ("most", "multiple", "devices", "sizes"),
+    [(128, 8, 16, [128, 64, 32, 16]), (128, 8, 256, [256]), (12, 8, 7, [14])],
+)
+def test_every_size_of_a_batch_divides_over_the_devices(most, multiple, devices, sizes):
+    assert row_sizes(most, multiple, devices) == sizes
+
+
 @pytest.mark.parametrize("vocab", [640, 8000, 7 * 16, 6])
 def test_the_largest_are_those_of_top_k_and_equals_come_in_their_order(vocab):
     rng = np.random.default_rng(vocab)

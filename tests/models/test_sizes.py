@@ -1,5 +1,6 @@
 """The paper's models at full size, by shape alone: nothing here is ever allocated."""
 
+import contextlib
 import functools
 import math
 import re
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_jax import config as configs
-from transformer_jax import sharding
+from transformer_jax import sharding, tasks
 from transformer_jax.data import tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.models import registry
+from transformer_jax.models.vision import VisionConfig
 from transformer_jax.tasks import classification, images
 from transformer_jax.tasks.classification import Scale
 
@@ -118,6 +120,46 @@ def test_every_parameter_matches_exactly_one_rule_and_no_rule_is_idle():
         [rule] = [rule for rule, _ in sharding.RULES if re.search(rule, name)]
         used.add(rule)
     assert used == {rule for rule, _ in sharding.RULES}
+
+
+VARIANTS = "", ":en_de_big", ":lstm_attention", ":gru", ":big", ":score", ":mnist"
+
+
+def shipped():
+    """Each shipped config, by name; those that differ in width or parts too."""
+    for name, path in configs.shipped().items():
+        make = runpy.run_path(str(path))["get_config"]
+        for variant in VARIANTS:
+            with contextlib.suppress(UserError, KeyError, TypeError, ValueError):
+                config = make(variant[1:]) if variant else make()
+                yield name + variant, config
+
+
+@pytest.mark.parametrize("config", [pytest.param(c, id=name) for name, c in shipped()])
+def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
+    role, more = tasks.find(config.task).role, {}
+    inputs = [jnp.ones((1, 1), jnp.int32)] * 4
+    match role:
+        case "language_model":
+            inputs = inputs[:2]
+        case "text_classifier":
+            inputs, more = inputs[:2], {"outputs": 2}
+        case "masked_language_model":
+            inputs = inputs[:2]
+        case "image_classifier":
+            vision = VisionConfig(28, 28, 1, config.model.patch, 10, "learned")
+            inputs, more = [jnp.ones((1, 28, 28, 1))], {"vision": vision}
+    with config.unlocked():  # all layers are alike
+        for key in {"encoder_layers", "decoder_layers"} & set(config.model):
+            config.model[key] = min(config.model[key], 2)
+    module = registry.build(
+        config, role, vocab_size=32_000, source_vocab_size=32_000, **more
+    )
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)["params"]
+    for path, _ in jax.tree_util.tree_leaves_with_path(shapes):
+        path = sharding.path_name(path)
+        found = [rule for rule, _ in sharding.RULES if re.search(rule, path)]
+        assert len(found) == 1, path
 
 
 def with_heads():

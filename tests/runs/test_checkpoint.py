@@ -1,20 +1,22 @@
 """Checkpoints: the newest and the best are kept, damage is never restored."""
 
-import time
+import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint._src.path import atomicity
 
 from transformer_jax import config, optim
 from transformer_jax.errors import UserError
-from transformer_jax.runs import checkpoint
+from transformer_jax.runs import checkpoint, signature
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
+from transformer_jax.runs.signature import Findings
 
 
-def state(step):
-    params = {"w": jnp.full((3, 5), float(step)), "b": jnp.arange(7.0) * step}
+def state(step, size=7):
+    params = {"w": jnp.full((3, 5), float(step)), "b": jnp.arange(float(size)) * step}
     return TrainState(
         jnp.int32(step), params, (params, jnp.int32(1)), jax.random.key(step)
     )
@@ -64,41 +66,114 @@ def test_a_state_comes_back_bit_for_bit(tmp_path):
         assert (np.asarray(a) == np.asarray(b)).all()
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
-def test_damage_is_noticed_before_it_is_restored(tmp_path, damage):
-    saved = Checkpoints(tmp_path, writer=True)
-    saved.save(3, state(3))
-    saved.close()
-    data = max(
-        (
-            f
-            for f in (tmp_path / "3").rglob("*")
-            if f.is_file() and f.name != "checksums.json"
-        ),
-        key=lambda f: f.stat().st_size,
+@pytest.fixture
+def saved(tmp_path):
+    """Checkpoint 3, with arrays that are large enough for files of their own."""
+    kept = Checkpoints(tmp_path, writer=True)
+    kept.save(3, state(3, 10_000))
+    kept.wait()
+    yield kept
+    kept.close()
+
+
+def largest_file(folder):
+    return max(
+        (f for f in folder.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size
     )
+
+
+@pytest.mark.parametrize("at", [0.2, 0.5, 0.8])
+def test_a_flipped_bit_is_never_restored(saved, tmp_path, at):
+    data = largest_file(tmp_path / "3" / "params")
     content = bytearray(data.read_bytes())
-    if damage == "flip":
-        content[-1] ^= 16
-        data.write_bytes(content)
-    elif damage == "truncate":
-        data.write_bytes(content[:-1])
-    else:
-        data.unlink()
-    with pytest.raises(Damaged, match="changed since it was saved"):
-        saved.restore(3, like())
+    content[int(at * len(content))] ^= 16
+    data.write_bytes(content)
+    with pytest.raises(Damaged, match=r"params/b changed since it|cannot be restored"):
+        saved.restore_params(3, like(state(3, 10_000)).params)
 
 
-def test_a_checkpoint_is_signed_as_soon_as_it_is_whole(tmp_path):
-    saved = Checkpoints(tmp_path, writer=True)
-    saved.save(3, state(3))
-    for _ in range(100):
-        saved.sign_if_whole()
-        if (tmp_path / "3" / "checksums.json").exists():
-            break
-        time.sleep(0.1)
-    assert (tmp_path / "3" / "checksums.json").exists()  # and nobody had to wait
-    saved.close()
+def test_values_that_orbax_takes_for_good_are_compared(saved, tmp_path):
+    other = Checkpoints(tmp_path / "other", writer=True)
+    other.save(3, state(4, 10_000).replace(step=jnp.int32(3)))
+    other.close()
+    shutil.rmtree(tmp_path / "3" / "params")
+    shutil.copytree(tmp_path / "other" / "3" / "params", tmp_path / "3" / "params")
+    with pytest.raises(Damaged, match="3: params/b changed since it was saved"):
+        saved.restore(3, like(state(3, 10_000)))
+
+
+@pytest.mark.parametrize("damage", ["truncate", "delete"])
+def test_damage_is_noticed(saved, tmp_path, damage):
+    data = largest_file(tmp_path / "3" / "rest")
+    content = data.read_bytes()
+    data.unlink() if damage == "delete" else data.write_bytes(content[:100])
+    with pytest.raises(Damaged, match="cannot be restored|changed since it was saved"):
+        saved.restore(3, like(state(3, 10_000)))
+
+
+def test_a_checkpoint_is_signed_before_anybody_sees_it(tmp_path, monkeypatch):
+    """The one who commits it is killed, or has just ended."""
+    seen = []
+    finalize = atomicity.on_commit_callback
+
+    async def commit(folder, **options):
+        seen.append((folder.get() / "signature" / "metadata").exists())
+        await finalize(folder, **options)
+
+    monkeypatch.setattr(atomicity, "on_commit_callback", commit)
+    kept = Checkpoints(tmp_path, writer=True)
+    kept.save(3, state(3))
+    kept.close()
+    assert seen == [True]
+
+
+def test_a_copy_under_another_number_is_noticed(saved, tmp_path):
+    shutil.copytree(tmp_path / "3", tmp_path / "5")
+    wanted = like(state(3, 10_000))
+    with pytest.raises(Damaged, match="5: it is a copy of step 3"):
+        Checkpoints(tmp_path).restore_params(5, wanted.params)
+    shutil.rmtree(tmp_path / "5" / "signature")
+    with pytest.raises(Damaged, match="5: it is a copy of step 3"):
+        Checkpoints(tmp_path).restore(5, wanted)
+
+
+def test_what_is_not_signed_is_read_with_a_warning(saved, tmp_path, caplog):
+    shutil.rmtree(tmp_path / "3" / "signature")
+    saved.restore(3, like(state(3, 10_000)))
+    assert "3 is not signed" in caplog.text
+
+
+def test_a_damaged_signature_is_no_signature(saved, tmp_path):
+    (tmp_path / "3" / "signature" / "metadata").write_text("[1]")
+    with pytest.raises(Damaged, match="its signature changed since it was saved"):
+        saved.restore(3, like(state(3, 10_000)))
+
+
+@pytest.mark.parametrize("where", ["params", "opt_state"])
+def test_a_number_that_is_not_finite_is_not_saved(saved, tmp_path, where):
+    bad = {"w": jnp.array([1.0, jnp.nan]), "b": jnp.zeros(2)}
+    with pytest.raises(UserError, match=r"step 4: \w+/(opt_state/)?w is not finite"):
+        saved.save(4, state(4).replace(**{where: bad}))
+    saved.wait()
+    assert saved.steps() == [3]
+
+
+def test_a_number_that_is_not_finite_is_not_restored(saved, tmp_path, monkeypatch):
+    good = state(4, 10_000)
+    with monkeypatch.context() as careless:  # as earlier versions were
+        careless.setattr(signature, "examine", lambda tree: Findings({}, []))
+        saved.save(4, good.replace(params={**good.params, "b": good.params["b"] / 0}))
+        saved.wait()
+    with pytest.raises(Damaged, match="4: params/b holds numbers that are not finite"):
+        saved.restore_params(4, like(good).params)
+
+
+def test_a_type_that_has_changed_is_cast_after_the_check(saved, tmp_path):
+    half = like(state(3, 10_000)).params
+    half["w"] = jax.ShapeDtypeStruct((3, 5), jnp.bfloat16, sharding=half["w"].sharding)
+    found = saved.restore_params(3, half)
+    assert (found["w"].dtype, found["b"].dtype) == (jnp.bfloat16, jnp.float32)
+    np.testing.assert_array_equal(found["w"], state(3).params["w"])
 
 
 def test_only_a_writer_clears_what_looks_half_made(tmp_path):
@@ -143,7 +218,6 @@ def test_another_config_is_told_from_damage(tmp_path, other, difference):
     saved.close()
     with pytest.raises(UserError, match=rf"3 does not fit this config: .*{difference}"):
         checkpoint.restore_newest([Checkpoints(tmp_path)], other())
-    (tmp_path / "3" / "checksums.json").unlink()  # unsigned
     (tmp_path / "3" / "params" / "_METADATA").write_text("{")
     with pytest.raises(UserError, match="no checkpoint can be read"):
         checkpoint.restore_newest([Checkpoints(tmp_path)], other())

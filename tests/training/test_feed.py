@@ -1,5 +1,7 @@
 """The feed hands out the plan's batches, each with the number of its step."""
 
+import copy
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from transformer_jax import config, sharding
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training import prepare as preparing
-from transformer_jax.training.feed import Feed, assemble
+from transformer_jax.training.feed import Feed, assemble, fill_up
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +54,28 @@ def test_an_empty_batch_is_what_its_shape_is_compiled_for(feed):
             assert jax.typeof(array).shape == expected[name].shape
             assert array.dtype == expected[name].dtype
             assert array.sharding == expected[name].sharding
+
+
+@pytest.mark.parametrize("multiple", [1, 3, 16, 256])
+def test_a_batch_is_filled_up_and_keeps_its_places(feed, multiple):
+    """Row r of an accumulation is in the part r modulo their number, as before."""
+    planned = feed.plan.batch(0)
+    found = fill_up(planned, multiple)
+    rows = planned.shape.rows
+    assert found.shape.rows == len(found.examples) == -(-rows // multiple) * multiple
+    assert found.shape.lengths == planned.shape.lengths
+    np.testing.assert_array_equal(found.examples[:rows], planned.examples)
+    assert (found.examples[rows:] == -1).all()
+
+
+def test_any_number_of_devices_gets_the_planned_batch(feed):
+    seven = copy.copy(feed)
+    seven.mesh, seven.multiple = sharding.local_mesh(7), 7
+    one, found = feed.place(2), seven.place(2)
+    assert found.shape == one.shape
+    shape = seven.abstract(one.shape)
+    for name, array in one.arrays.items():
+        assert not len(found.arrays[name]) % 7
+        assert shape[name].shape == found.arrays[name].shape
+        np.testing.assert_array_equal(found.arrays[name][: len(array)], array)
+        assert not np.any(found.arrays[name][len(array) :])

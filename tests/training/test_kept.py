@@ -33,12 +33,15 @@ def test_a_run_keeps_the_shapes_of_the_hardware_that_it_began_on(
     if run is not None:
         folder.write("config.json", {"data": run})
     found = config.load("quickstart", {"data.shapes_for": given})
-    assert preparing.settle_shapes(found, folder, platform) == settled
+    assert preparing.settle_shapes(found, folder, platform).data.shapes_for == settled
+    assert found.data.shapes_for == given
 
 
 @pytest.mark.usefixtures("one_device")
 def test_what_a_run_plans_for_is_written_into_its_config(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "settle_shapes", lambda *_: "tpu")
+    settle = preparing.settle_shapes
+    on_tpu = lambda config, folder, _: settle(config, folder, "tpu")  # noqa: E731
+    monkeypatch.setattr(train, "settle_shapes", on_tpu)
     monkeypatch.setattr(train, "prepare_together", lambda *_: pytest.fail("planned"))
     loaded = config.load("quickstart", tiny())
     with pytest.raises(pytest.fail.Exception, match="planned"):

@@ -1,6 +1,7 @@
 """The commands that draw: every name writes its picture, mistakes exit with 2."""
 
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -10,11 +11,10 @@ import pytest
 from absl import flags
 
 import transformer_jax
-from transformer_jax import train
 from transformer_jax.errors import UserError
-from transformer_jax.runs.folder import Folder
 from transformer_jax.visualize import aligning, beams, command, commands, explain
 from transformer_jax.visualize.__main__ import COMMANDS
+from transformer_jax.visualize.training import drawn
 
 TEXT = "O gato dorme."
 
@@ -141,15 +141,14 @@ def test_padding_without_its_mask_changes_the_weights_and_with_it_does_not(run):
     assert (unmasked[:3, :3] < alone).all()
 
 
-def test_a_training_writes_its_curves_if_asked(tiny_run, tmp_path, one_device):
-    import shutil
-
+def test_a_training_writes_its_curves_if_asked(tiny_run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(tiny_run, folder)
-    config = Folder(folder).config()
-    assert train.train(config, folder) == 0
+    with drawn(folder, wanted=False):
+        pass
     assert not (folder / "curves.png").exists()
-    assert train.train(config, folder, plots=True) == 0
+    with drawn(folder, wanted=True):
+        assert not (folder / "curves.png").exists()
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 

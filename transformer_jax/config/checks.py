@@ -174,38 +174,13 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
             f"({'data.pack_length' if packed else LONGEST}): raise it to "
             f"{longest * data.row_multiple}, or lower the other"
         )
-    return problems + find_row_problems(
-        config, max(config.mesh.data, 1) * max(config.mesh.fsdp, 1)
-    )
-
-
-def find_row_problems(config: ConfigDict, row_devices: int) -> list[str]:
-    """Check that the rows of batches and of answers divide over the devices.
-
-    Also used when a mesh axis of -1 has found its size. One sentence names every key
-    that must change, and a value that works, so that a config is mended once.
-    """
-    rows, micro = config.data.row_multiple, config.train.accumulation
-    need, answered = row_devices * micro, config.eval.batch_rows
-    wrong, better = [], {}
-    if rows % need:
-        wrong.append(
-            f"a batch of data.row_multiple {rows} rows does not divide over "
-            f"{row_devices} devices (mesh data × fsdp) × train.accumulation {micro}"
+    if data.row_multiple % config.train.accumulation:
+        problems.append(
+            f"a batch of data.row_multiple {data.row_multiple} rows does not divide "
+            f"into train.accumulation {config.train.accumulation} parts: set "
+            f"data.row_multiple to a multiple of {config.train.accumulation}"
         )
-        better["data.row_multiple"] = rows = -(-rows // need) * need
-        if config.data.batch_tokens < rows * longest_row(config):
-            better["data.batch_tokens"] = rows * longest_row(config)
-    if answered % row_devices:
-        wrong.append(
-            f"eval.batch_rows {answered} does not divide over {row_devices} devices "
-            "(mesh data × fsdp)"
-        )
-        better["eval.batch_rows"] = -(-answered // row_devices) * row_devices
-    if not wrong:
-        return []
-    values = " and ".join(f"{key} to {value}" for key, value in better.items())
-    return [f"{', and '.join(wrong)}: set {values}"]
+    return problems
 
 
 def longest_row(config: ConfigDict) -> int:

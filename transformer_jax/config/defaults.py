@@ -74,6 +74,9 @@ class CheckpointKeys:
     """Save and average: the keys of `config.checkpoint`."""
 
     every: int = key(1000, "Updates.", least=1, most=10**9)
+    minutes: float = key(
+        0.0, "Also after so long, to lose less to a crash; 0: never.", least=0
+    )
     keep_last: int = key(5, "The newest ones kept.", least=1)
     keep_best: int = key(1, "And those with the best validation score.", least=0)
     best: str = key("loss", "What is best.", choices=("loss", "accuracy"))

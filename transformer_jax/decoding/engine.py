@@ -68,7 +68,8 @@ class Engine:
         `constraint` forbids tokens in the search of requests that carry arrays for it.
         """
         self.module, self.mesh, self.constraint = module, mesh, constraint
-        self.row_sizes = row_sizes(batch_rows, row_multiple)
+        devices = sharding.row_devices(mesh)
+        self.row_sizes = row_sizes(batch_rows, row_multiple, devices)
         jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
         self._begin = jax.jit(self._begin_search, static_argnames=("shape", "options"))
         self._advance = jax.jit(

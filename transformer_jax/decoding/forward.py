@@ -30,7 +30,7 @@ class BatchedForward:
     def __init__(
         self, function: Callable[[Any, Any], Any], batch_rows: int, row_multiple: int
     ):
-        self.row_sizes = row_sizes(batch_rows, row_multiple)
+        self._rows = batch_rows, row_multiple
         self._compiled = functools.cache(
             lambda mesh: jax.jit(function, out_shardings=sharding.replicated(mesh))
         )
@@ -42,7 +42,8 @@ class BatchedForward:
 
         Item i has the i-th sequence of each side.
         """
-        for batch, members in _batches(sides, self.row_sizes):
+        sizes = row_sizes(*self._rows, sharding.row_devices(mesh))
+        for batch, members in _batches(sides, sizes):
             with jax.set_mesh(mesh):
                 batch = sharding.to_global(batch, mesh)
                 found = jax.device_get(self._compiled(mesh)(params, batch))

@@ -110,13 +110,14 @@ class Hypotheses(flax.struct.PyTreeNode):
     scores: Any  # Float [B, K]: log_probs over the length penalty
 
 
-def row_sizes(most: int, multiple: int) -> list[int]:
+def row_sizes(most: int, multiple: int, devices: int = 1) -> list[int]:
     """List the numbers of rows that a batch may have, largest first.
 
-    All of them divide over the mesh. Each is compiled, so they are few.
+    All of them divide over the devices that share rows. Each is compiled, so they are
+    few.
     """
-    few = min(multiple, most)
-    sizes = [most // few * few]
+    few = -(-min(multiple, most) // devices) * devices
+    sizes = [max(most // few, 1) * few]
     while sizes[-1] > few:
         sizes.append(max(sizes[-1] // 2 // few, 1) * few)
     return sizes

@@ -1,17 +1,17 @@
-"""Save and restore a training's state by Orbax, with our own retention and checksums.
+"""Save and restore a training's state by Orbax, with our own retention and signature.
 
 Saving is asynchronous and atomic: a step's folder appears under its name only when
-whole. Orbax alone would delete the resume point when it keeps the best, and would
-restore flipped bits without a word; here the newest n and the best k are both kept,
-and a checkpoint is read only if its files still have the checksums they were given.
+whole and signed. Orbax alone would delete the resume point when it keeps the best, and
+would restore flipped bits without a word; here the newest n and the best k are both
+kept, and what is restored must have the fingerprints that were saved with it.
 """
 
-import hashlib
-import json
+import gc
 import logging
 import math
 import pathlib
 import shutil
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,11 +23,11 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer_jax import hosts
 from transformer_jax.errors import UserError
+from transformer_jax.runs import signature
+from transformer_jax.runs.signature import Identity
 from transformer_jax.sharding import Params, path_name
 
 logger = logging.getLogger(__name__)
-
-CHECKSUMS = "checksums.json"
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -48,7 +48,8 @@ class Checkpoints:
     """The checkpoints of one folder, by step.
 
     Only a `writer` saves, deletes old steps and clears what a killed one left half
-    made. To a reader that is a save in progress: it changes nothing.
+    made. To a reader that is a save in progress: it changes nothing. An `identity` is
+    signed with what is saved, and refuses to restore what has another one.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class Checkpoints:
         keep_last: int = 1,
         keep_best: int = 0,
         writer: bool = False,
+        identity: Identity | None = None,
     ):
         # Its warnings and progress belong to another audience than this run's log.
         logging.getLogger("absl").setLevel(logging.ERROR)
-        self.folder = pathlib.Path(folder).absolute()
+        self.folder, self.identity = pathlib.Path(folder).absolute(), identity
         keep: list[policies.PreservationPolicy] = [policies.LatestN(keep_last)]
         if keep_best:
             keep.append(
@@ -79,7 +81,6 @@ class Checkpoints:
             read_only=not writer,
         )
         self._opened: ocp.CheckpointManager | None = None
-        self._unsigned: int | None = None
 
     @property
     def _manager(self) -> ocp.CheckpointManager:
@@ -111,36 +112,32 @@ class Checkpoints:
         self._save(step, {"params": params}, None)
 
     def _save(self, step: int, items: dict[str, Any], score: float | None) -> None:
+        found = {name: signature.examine(item) for name, item in items.items()}
+        if bad := [f"{name}/{bad}" for name, f in found.items() for bad in f.bad]:
+            raise UserError(
+                f"step {step}: {bad[0]} is not finite any more. Nothing of it was "
+                "saved; lower optim.constant, lengthen optim.warmup_steps or set "
+                "optim.clip_norm, and start again"
+            )
+        arrays = {name: findings.fingerprints for name, findings in found.items()}
+        signed = {"step": step, "arrays": arrays}
+        signed |= self.identity.content if self.identity else {}
         self.wait()
         rankable = score is not None and math.isfinite(score)
+        saved = {name: ocp.args.StandardSave(item) for name, item in items.items()}
+        saved[signature.ITEM] = ocp.args.JsonSave(signed)
         self._manager.save(
             step,
-            args=ocp.args.Composite(
-                **{name: ocp.args.StandardSave(item) for name, item in items.items()}
-            ),
+            args=ocp.args.Composite(**saved),
             metrics={"score": score} if rankable else None,
             force=True,
         )
         logger.debug("saving     %s", self.folder / str(step))
-        self._unsigned = step
 
     def wait(self) -> None:
-        """Wait until what was saved is whole, and sign it."""
-        if self._opened is None:
-            return
-        self._manager.wait_until_finished()
-        if self._unsigned is not None and jax.process_index() == 0:
-            folder = self.folder / str(self._unsigned)
-            # Whole or not at all: another process may be reading it.
-            temporary = folder / f"{CHECKSUMS}.tmp"
-            temporary.write_text(json.dumps(_checksums(folder), indent=1))
-            temporary.replace(folder / CHECKSUMS)
-        self._unsigned = None
-
-    def sign_if_whole(self) -> None:
-        """Sign what was saved if it is whole by now, without waiting for it."""
-        if self._unsigned is not None and not self._manager.is_saving_in_progress():
-            self.wait()
+        """Wait until what was saved is whole."""
+        if self._opened is not None:
+            self._opened.wait_until_finished()
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Restore the state at a step, placed as `like` (abstract, with shardings).
@@ -153,6 +150,10 @@ class Checkpoints:
             wanted["ema"] = like.ema
         found = self._restore(step, wanted)
         state = TrainState(**found.pop("rest"), **found)
+        if int(state.step) != step:
+            raise Damaged(
+                f"{self.folder / str(step)}: it is a copy of step {state.step}"
+            )
         if like.ema is not None and state.ema is None:
             state = state.replace(ema=jax.tree.map(jnp.copy, state.params))
         return state
@@ -162,13 +163,11 @@ class Checkpoints:
         return self._restore(step, {name: like})[name]
 
     def _restore(self, step: int, items: dict[str, Any]) -> dict[str, Any]:
-        folder, first = self.folder / str(step), jax.process_index() == 0
+        folder = self.folder / str(step)
         # Process 0 alone looks: a disk may show the others something else.
-        changed = hosts.broadcast_from_first(_changed_files(folder) if first else [])
-        if changed:
-            raise Damaged(
-                f"{folder}: {', '.join(changed[:3])} changed since it was saved"
-            )
+        signed, damage = hosts.decide_in_first(lambda: self._look(step))
+        if damage:
+            raise Damaged(f"{folder}: {damage}")
         # All open the folder, as Orbax wants it; process 0's finding counts.
         difference = self._find_difference(step, items)
         if difference := hosts.broadcast_from_first(difference):
@@ -176,20 +175,49 @@ class Checkpoints:
                 f"{folder} does not fit this config: {difference}. Continue the run "
                 "with the config it was trained with, or use another --workdir"
             )
+        asked = signature.as_signed(items, signed)
         try:
-            found = self._manager.restore(
+            restored = self._manager.restore(
                 step,
                 args=ocp.args.Composite(
-                    **{name: ocp.args.StandardRestore(x) for name, x in items.items()}
+                    **{name: ocp.args.StandardRestore(x) for name, x in asked.items()}
                 ),
             )
-            problem, cause = "", None
+            problem = ""
         except Exception as error:  # Orbax raises many kinds, pages long: keep one line
-            problem, cause = str(error).strip().split("\n")[0][:200] or "error", error
+            problem = str(error).strip().split("\n")[0][:200] or "error"
+            logger.debug("%s cannot be restored", folder, exc_info=True)
+        if problem:
+            _drop_coroutines()
         if problems := [line for line in hosts.gather(problem) if line]:
-            raise Damaged(f"{folder} cannot be restored: {problems[0]}") from cause
+            raise Damaged(f"{folder} cannot be restored: {problems[0]}")
+        found = {name: restored[name] for name in items}
+        # Each process checks what its own devices have been given.
+        problem = signature.find_problem(found, signed)
+        if problems := [line for line in hosts.gather(problem) if line]:
+            raise Damaged(f"{folder}: {problems[0]}")
         logger.debug("restored   %s (%s)", folder, ", ".join(items))
-        return {name: found[name] for name in items}
+        return signature.as_asked(found, items)
+
+    def _look(self, step: int) -> tuple[dict[str, Any], str]:
+        """Return what a checkpoint was signed with, if at all, and what is wrong."""
+        folder = self.folder / str(step)
+        if (folder / signature.OLD).exists():
+            changed = ", ".join(signature.changed_files(folder)[:3])
+            return {}, f"{changed} changed since it was saved" if changed else ""
+        if not (folder / signature.ITEM).exists():
+            logger.warning("warning    %s is not signed: nobody can check it", folder)
+            return {}, ""
+        try:
+            signed = ocp.JsonCheckpointHandler().restore(folder / signature.ITEM)
+            other, difference = signed["step"], ""
+            if self.identity:
+                difference = self.identity.find_difference(signed)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return {}, f"its {signature.ITEM} changed since it was saved"
+        if difference:
+            raise UserError(f"{folder} {difference}")
+        return signed, f"it is a copy of step {other}" if other != step else ""
 
     def _find_difference(self, step: int, items: dict[str, Any]) -> str:
         """Name the first array that has another shape than is asked for."""
@@ -263,6 +291,15 @@ def average(checkpoints: Checkpoints, steps: Sequence[int], like: Any) -> Params
     return divide(total)
 
 
+def _drop_coroutines() -> None:
+    """Drop what is left of a failed restore, before it complains at an odd time."""
+    complain, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = complain
+
+
 def _score(metrics: dict[str, float]) -> float:
     return metrics["score"]
 
@@ -280,25 +317,3 @@ def _shapes(tree: Any) -> dict[str, Any]:
         tree, is_leaf=lambda x: not jax.tree.leaves(x)
     )
     return {path_name(path): shape(leaf) for path, leaf in leaves}
-
-
-def _checksums(folder: pathlib.Path) -> dict[str, str]:
-    files = sorted(
-        f for f in folder.rglob("*") if f.is_file() and CHECKSUMS not in f.name
-    )
-    return {
-        str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest()
-        for f in files
-    }
-
-
-def _changed_files(folder: pathlib.Path) -> list[str]:
-    """List files that have changed; none if the process died before it signed."""
-    try:
-        expected = json.loads((folder / CHECKSUMS).read_text())
-    except FileNotFoundError:
-        return []
-    except ValueError:
-        return [CHECKSUMS]
-    found = _checksums(folder)
-    return [name for name, digest in expected.items() if found.get(name) != digest]

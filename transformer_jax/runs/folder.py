@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
 from transformer_jax.errors import UserError
+from transformer_jax.runs import signature
 from transformer_jax.runs.environment import versions
 
 
@@ -69,16 +70,32 @@ class Folder:
 
     def note_start(self, config: ConfigDict) -> None:
         """Write down the config that the run goes on with, and what it runs with."""
-        self.write("config.json", _plain(config))
-        self.write("versions.json", self._versions())
-
-    def _versions(self) -> dict[str, Any]:
-        """Return what this start runs with, and what earlier ones did if it differs."""
         now, before = versions(), self.read("versions.json") or {}
-        earlier = before.pop("earlier", [])
+        earlier, model = before.pop("earlier", []), self._earlier_model(config)
+        before.pop("earlier_model", None)
         if before and before != now:
             earlier.append(before)
-        return {**now, "earlier": earlier} if earlier else now
+        now |= {"earlier": earlier} if earlier else {}
+        now |= {"earlier_model": model} if model else {}
+        self.write("config.json", _plain(config))
+        self.write("versions.json", now)
+
+    def identity(self, config: ConfigDict) -> signature.Identity:
+        """Return what this run's parameters mean, to be signed with them."""
+        content = _plain(config)
+        earlier = self._earlier_model(config)
+        return signature.identify(
+            content["task"], content["model"], self.tokenizer, earlier
+        )
+
+    def _earlier_model(self, config: ConfigDict) -> dict[str, list]:
+        """Return values that keys of the model had before the run was changed."""
+        found = (self.read("versions.json") or {}).get("earlier_model", {})
+        old, new = (self.read("config.json") or {}), _plain(config)
+        for key, value in old.get("model", {}).items():
+            if value != new["model"].get(key) and value not in found.get(key, []):
+                found[key] = [*found.get(key, []), value]
+        return found
 
     def adopt_data(self, ledger: dict[str, Any], write: bool = True) -> None:
         """Write down what the run's data are, or check that they are the same.

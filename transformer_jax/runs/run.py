@@ -9,7 +9,6 @@ The directory holds all that is needed to use it. Errors say what is missing.
 """
 
 import dataclasses
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any, overload
@@ -30,8 +29,6 @@ from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
 from transformer_jax.tasks import protocols
 from transformer_jax.tasks.protocols import Task
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -169,7 +166,7 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
     if not folder.tokenizer.is_dir():
         raise UserError(f"{folder.path} has no tokenizer: its training never began")
     task = tasks.find(config.task).open(config, folder.tokenizer)
-    mesh = mesh or answering_mesh(config)
+    mesh = mesh or answering_mesh()
     if about:
         params = bundle.read_params(folder.path, abstract_params(task, mesh))
         return Run(folder, config, task, params, about["step"], about["weights"], mesh)
@@ -179,17 +176,15 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
     return Run(folder, config, task, params, step, words, mesh)
 
 
-def answering_mesh(config: ConfigDict) -> Mesh:
-    """Make a mesh of all devices of this process that can share a batch of answers."""
-    rows = config.eval.batch_rows, config.data.row_multiple
-    count, most = sharding.answering_devices(*rows), jax.local_device_count()
-    if count < most and jax.default_backend() != "cpu":
-        logger.info(
-            "note       %d of %d devices are used: eval.batch_rows %d and "
-            "data.row_multiple %d do not both divide by %d",
-            *(count, most, *rows, most),
-        )
-    return sharding.local_mesh(count)
+def answering_mesh() -> Mesh:
+    """Make a mesh of all devices that answer together: those of all processes.
+
+    On a CPU it is one: the devices that one can make of it are the same cores.
+    """
+    if jax.process_count() > 1:
+        return sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
+    alone = jax.default_backend() == "cpu"
+    return sharding.local_mesh(1 if alone else jax.local_device_count())
 
 
 def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
@@ -199,9 +194,10 @@ def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
     best = Checkpoints(folder.checkpoints).best_step() if weights == "best" else None
     step, words = hosts.decide_in_first(lambda: _choose(folder, weights, best))
     place = folder.averaged if words == "averaged" else folder.checkpoints
+    saved = Checkpoints(place, identity=folder.identity(task.config))
     item = "ema" if words == "ema" else "params"
     try:
-        return Checkpoints(place).restore_params(step, like, item), step, words
+        return saved.restore_params(step, like, item), step, words
     except Damaged as error:
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 

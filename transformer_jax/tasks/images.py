@@ -310,7 +310,8 @@ class ImageInference:
         options: Options,
     ) -> Iterator[tuple[int, Reply]]:
         """Yield (number of a request, its class)."""
-        sizes = row_sizes(self.config.eval.batch_rows, self.config.data.row_multiple)
+        rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
+        sizes = row_sizes(rows, multiple, sharding.row_devices(mesh))
         shape = self.objective.module.vision.image
         for begin in range(0, len(requests), sizes[0]):
             part = requests[begin : begin + sizes[0]]

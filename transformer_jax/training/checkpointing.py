@@ -1,30 +1,47 @@
 """Decide when a training saves its state, where, and from which save it continues.
 
 Regular checkpoints are averaged, ranked and thinned out. The one that a preemption
-leaves counts for none of that: else a run that was stopped would end otherwise.
+leaves, or that is saved because of the time, counts for none of that: else a run that
+was stopped, or is slow, would end otherwise.
 """
+
+import time
 
 from ml_collections import ConfigDict
 
+from transformer_jax import hosts
 from transformer_jax.runs import checkpoint as checkpoints
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
 from transformer_jax.runs.folder import Folder
 
 
 class Saver:
-    """The checkpoints of a training: the regular ones, and that of a preemption."""
+    """The checkpoints of a training: the regular ones, and the newest in between."""
 
     def __init__(self, config: ConfigDict, folder: Folder):
-        kept = config.checkpoint
+        kept, identity = config.checkpoint, folder.identity(config)
         self.every, self.last = kept.every, config.train.steps
+        self._seconds, self._saved = 60 * kept.minutes, time.monotonic()
+        self._look_every = config.log.every
         self.regular = Checkpoints(
-            folder.checkpoints, kept.keep_last, kept.keep_best, writer=True
+            folder.checkpoints, kept.keep_last, kept.keep_best, True, identity
         )
-        self.emergency = Checkpoints(folder.preempted, writer=True)
+        self.emergency = Checkpoints(folder.preempted, writer=True, identity=identity)
 
     def due(self, step: int) -> bool:
         """Return whether a regular checkpoint is saved after this step."""
         return step % self.every == 0 or step == self.last
+
+    def overdue(self, step: int) -> bool:
+        """Return whether nothing was saved for `checkpoint.minutes`; all agree.
+
+        The clock of process 0 counts. As the others must ask for it, they do so only
+        after the steps that have a log line.
+        """
+        if not self._seconds or step % self._look_every:
+            return False
+        late = time.monotonic() - self._saved >= self._seconds
+        return hosts.broadcast_from_first(late)
 
     def restore(self, like: TrainState) -> tuple[int, TrainState, list[str]] | None:
         """Restore the newest good checkpoint; see `checkpoint.restore_newest`."""
@@ -33,10 +50,12 @@ class Saver:
     def save(self, step: int, state: TrainState, score: float | None) -> None:
         """Begin to save a regular checkpoint; a score ranks it."""
         self.regular.save(step, state, score)
+        self._saved = time.monotonic()
 
-    def sign_if_whole(self) -> None:
-        """Sign the newest checkpoint now, not only when the next one is saved."""
-        self.regular.sign_if_whole()
+    def save_between(self, step: int, state: TrainState) -> None:
+        """Begin to save a checkpoint that only this run's continuation looks at."""
+        self.emergency.save(step, state)
+        self._saved = time.monotonic()
 
     def save_preempted(self, step: int, state: TrainState) -> None:
         """Save before the process is stopped, unless a regular checkpoint is there."""
@@ -46,7 +65,7 @@ class Saver:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the regular checkpoints are whole and signed."""
+        """Wait until the regular checkpoints are whole."""
         self.regular.wait()
 
     def close(self) -> None:

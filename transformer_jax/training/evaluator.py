@@ -23,6 +23,7 @@ from transformer_jax.training.feed import assemble
 from transformer_jax.training.prepare import Split
 
 SHAPES, LENGTH_MULTIPLE = 2, 8
+TOKENS = 2**16  # at most a device: a batch may be that of a training on many devices
 
 # Of an entry in scores.json: 2 has `groups` where 1 had `by_tag`; older ones have none.
 SCHEMA = 2
@@ -78,12 +79,12 @@ class Evaluator:
     def __init__(self, task: Task, split: Split, mesh: Mesh):
         self.task, self.mesh = task, mesh
         self.records, self.store = split.records, split.store
-        data = task.config.data
+        data, parts = task.config.data, task.config.train.accumulation
         self.plan = Buckets(
             task.data.lengths(split.store),
-            data.batch_tokens,
+            min(data.batch_tokens // parts, TOKENS * sharding.row_devices(mesh)),
             SHAPES,
-            data.row_multiple,
+            data.row_multiple // parts,
             math.lcm(limits(data)[1], LENGTH_MULTIPLE),
             seed=0,
         )

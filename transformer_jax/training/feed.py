@@ -4,10 +4,12 @@ Batch i is a function of (seed, i) alone, and each process reads only the rows t
 own devices need. So a run continues with the same batches, on other devices too.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
@@ -20,8 +22,8 @@ class PlacedBatch(NamedTuple):
     """A planned batch as arrays on the mesh."""
 
     arrays: dict[str, jax.Array]
-    shape: Shape
     kept: int  # rows of this process whose drawn segmentation was too long
+    shape: Shape  # as planned: there may be more rows, which are empty
 
 
 class Feed:
@@ -30,6 +32,8 @@ class Feed:
     def __init__(self, task: Task, store: Any, planned: Planned, mesh: Mesh):
         self.task, self.store, self.mesh = task, store, mesh
         self.plan, self._sampler = planned.plan, planned.sampler
+        self._parts = task.config.train.accumulation
+        self.multiple = sharding.row_devices(mesh) * self._parts
 
     def batches(self, step: int, last: int) -> Iterator[tuple[int, PlacedBatch]]:
         """Yield (k, batch) for the steps k after `step`; a thread works ahead.
@@ -42,27 +46,27 @@ class Feed:
     def place(self, i: int) -> PlacedBatch:
         """Place planned batch i, with the segmentations drawn for its epoch."""
         planned = self.plan.batch(i)
-        sampler = self._sampler
-        if sampler is None:
-            arrays, kept = assemble(self.task, self.store, planned, self.mesh)
-            return PlacedBatch(arrays, planned.shape, kept)
-        epoch = i // self.plan.steps_per_epoch
+        epoch, sampler = i // self.plan.steps_per_epoch, self._sampler
 
         def resample(columns, part):
+            if sampler is None:
+                return columns, 0
             return sampler.resample(columns, part, epoch, self.plan.room(part))
 
-        arrays, kept = assemble(self.task, self.store, planned, self.mesh, resample)
-        return PlacedBatch(arrays, planned.shape, kept)
+        return PlacedBatch(*self._assemble(planned, resample), planned.shape)
 
     def empty(self, shape: Shape) -> dict[str, jax.Array]:
         """Place a batch of a shape that holds no example, to try the shape out."""
-        return assemble(self.task, self.store, nothing(shape), self.mesh)[0]
+        return self._assemble(nothing(shape), lambda columns, part: (columns, 0))[0]
+
+    def _assemble(self, batch: Batch, resample: Callable) -> tuple[dict, int]:
+        return assemble(self.task, self.store, batch, self.mesh, resample, self._parts)
 
     def abstract(self, shape: Shape) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes and places of a batch's arrays, to compile for."""
-        batch = nothing(shape)
+        batch = fill_up(nothing(shape), self.multiple)
         arrays = self.task.data.collate(self.store.take(batch.real), batch)
-        return sharding.abstract_global(arrays, self.mesh, shape.rows)
+        return sharding.abstract_global(arrays, self.mesh, batch.shape.rows)
 
 
 def assemble(
@@ -71,10 +75,30 @@ def assemble(
     batch: Batch,
     mesh: Mesh,
     resample: Callable = lambda columns, batch: (columns, 0),
+    parts: int = 1,
 ) -> tuple[dict[str, jax.Array], int]:
-    """Place a planned batch on the mesh; return it and what `resample` has counted."""
+    """Place a planned batch on the mesh; return it and what `resample` has counted.
+
+    Each of its `parts`, which an accumulation takes one by one, is on all devices.
+    """
+    batch = fill_up(batch, sharding.row_devices(mesh) * parts)
     own = sharding.process_rows(mesh, batch.shape.rows)
     part = Batch(batch.shape, batch.examples[own])
     columns, count = resample(store.take(part.real), part)
     arrays = task.data.collate(columns, part)
     return sharding.to_global(arrays, mesh, batch.shape.rows), count
+
+
+def fill_up(batch: Batch, multiple: int) -> Batch:
+    """Add empty rows to a batch, until their number is a multiple of this.
+
+    Its examples stay, in the same parts of an accumulation: so a run sees the same
+    batches on any number of devices.
+    """
+    rows, slots = batch.examples.shape
+    more = -rows % multiple
+    if not more:
+        return batch
+    empty = np.full((more, slots), -1, batch.examples.dtype)
+    shape = dataclasses.replace(batch.shape, rows=rows + more)
+    return Batch(shape, np.concatenate([batch.examples, empty]))

@@ -4,6 +4,7 @@ Everything is made once and kept in the cache. All splits are read before traini
 begins, so that a mistake in a test set is found now and not at the end.
 """
 
+import copy
 import dataclasses
 import logging
 import time
@@ -52,16 +53,22 @@ class Prepared:
     ledger: dict[str, Any]
 
 
-def settle_shapes(config: ConfigDict, folder: Folder, platform: str) -> str:
-    """Choose what `data.shapes_for` = "auto" means: as the run began, or the hardware.
+def settle_shapes(config: ConfigDict, folder: Folder, platform: str) -> ConfigDict:
+    """Replace "auto" in `data.shapes_for`: as the run began, or for this hardware.
 
     It is kept in the run's config, so that the plan stays the same on other hardware.
     """
-    if config.data.shapes_for != "auto":
-        return config.data.shapes_for
-    run = folder.read("config.json")
-    began_for = run["data"].get("shapes_for", "auto") if run else platform
-    return "tpu" if began_for == "tpu" else "auto"
+
+    def decide() -> str:
+        if config.data.shapes_for != "auto":
+            return config.data.shapes_for
+        run = folder.read("config.json")
+        began_for = run["data"].get("shapes_for", "auto") if run else platform
+        return "tpu" if began_for == "tpu" else "auto"
+
+    config = copy.deepcopy(config)
+    config.data.shapes_for = hosts.decide_in_first(decide)
+    return config
 
 
 def prepare_together(

@@ -1,7 +1,9 @@
 """Draw what a training did: rates, targets, curves, lengths."""
 
+import contextlib
+import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -176,17 +178,20 @@ def read_groups(paths: Sequence[Any]) -> dict[str, list[Entries]]:
     return groups
 
 
-def draw_curves(folder: pathlib.Path) -> None:
-    """Write curves.png into a run directory, if anything was logged there."""
-    if read_entries(folder / "metrics.jsonl"):
+@contextlib.contextmanager
+def drawn(folder: str | os.PathLike, wanted: bool) -> Iterator[None]:
+    """Write curves.png into a run directory when its training ends, or is preempted.
+
+    Where nothing can be drawn, this is refused before an hour is spent.
+    """
+    if wanted:
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            raise UserError(
+                "figures need matplotlib: pip install matplotlib, or leave out --plots"
+            ) from None
+    yield
+    folder = pathlib.Path(folder)
+    if wanted and jax.process_index() == 0 and read_entries(folder / "metrics.jsonl"):
         style.save(curves(read_groups([folder])), folder / "curves.png", dpi=120)
-
-
-def require_matplotlib() -> None:
-    """Refuse `--plots` where nothing can be drawn, before an hour is spent."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "figures need matplotlib: pip install matplotlib, or leave out --plots"
-        ) from None
