@@ -21,7 +21,7 @@ from transformer_jax.visualize import figures
 
 DOCS = pathlib.Path(__file__).parent
 PAGE, PICTURES = DOCS / "gallery.md", DOCS / "gallery"
-COLORS = 128
+COLORS = 96
 RUN, IMAGES = "runs/quickstart", "runs/images"
 PAIR = (
     f"--workdir {RUN} --text 'A menina não leu o livro vermelho ontem.' "
@@ -45,7 +45,7 @@ SECTIONS = {
         ("patches", "patches", f"patches --workdir {IMAGES} --example test:3"),
     ],
     "One computation": [
-        ("explain", "computation", f"explain {PAIR} --kind decoder --columns 5"),
+        ("explain", "computation", f"explain {LONG} --kind decoder --columns 4"),
         ("greeting", "computation", "explain --numbers greeting"),
         ("masking", "masking", f"masking {PAIR}"),
         ("padding", "padding", f"padding {PAIR} --kind encoder"),
