@@ -21,12 +21,13 @@ from transformer_jax.visualize import figures
 
 DOCS = pathlib.Path(__file__).parent
 PAGE, PICTURES = DOCS / "gallery.md", DOCS / "gallery"
-COLORS = 128
+COLORS = 256
 RUN, IMAGES = "runs/quickstart", "runs/images"
 PAIR = (
     f"--workdir {RUN} --text 'A menina não leu o livro vermelho ontem.' "
     "--target 'The girl did not read the red book yesterday.'"
 )
+SHORT = f"--workdir {RUN} --text 'O gato dorme.' --target 'The cat sleeps.'"
 LONG = (
     f"--workdir {RUN} --text 'O gato da Ana dorme no sofá.' "
     '--target "Ana\'s cat sleeps on the couch."'
@@ -45,9 +46,9 @@ SECTIONS = {
         ("patches", "patches", f"patches --workdir {IMAGES} --example test:3"),
     ],
     "One computation": [
-        ("explain", "computation", f"explain {PAIR} --kind decoder --columns 5"),
+        ("explain", "computation", f"explain {SHORT} --kind decoder --columns 4"),
         ("greeting", "computation", "explain --numbers greeting"),
-        ("masking", "masking", f"masking {PAIR}"),
+        ("masking", "masking", f"masking {SHORT}"),
         ("padding", "padding", f"padding {PAIR} --kind encoder"),
         ("mask", "mask", "mask"),
     ],
@@ -64,7 +65,7 @@ SECTIONS = {
         ("curves", "curves", f"curves {RUN}"),
         ("beam", "beam_tree", f"beam {PAIR} --beams 3 --steps_shown 7"),
         ("neighbours", "neighbours", f"neighbours --workdir {RUN} --words gato,red"),
-        ("reach", "reach", "reach --length 40"),
+        ("reach", "reach", "reach --length 24"),
         ("shapes", "shapes", "shapes --config quickstart"),
     ],
 }  # fmt: skip

@@ -166,7 +166,7 @@ def word_links(
             [places[1][source], places[0][target]], [1, 0], linestyle=dashes,
             color=color, linewidth=0.8 + 3.5 * float(weights[target, source]),
         )  # fmt: skip
-    style = dict(ha="center", fontsize=10)
+    style: dict[str, Any] = dict(ha="center", fontsize=10)
     for x, word in zip(places[1], source_words, strict=True):
         axes.text(x, 1.06, word, va="bottom", **style)
     for x, word in zip(places[0], target_words, strict=True):

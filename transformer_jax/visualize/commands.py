@@ -185,8 +185,8 @@ def draw_slices(args: Any) -> "Figure":
 def draw_waves(args: Any) -> "Figure":
     """Draw short and long waves of the encoding over the words of --text."""
     words = (args.text or SENTENCE).split()
-    least = args.d_model // 26
-    return figures.waves(words, args.d_model, [2 * least * n for n in (1, 3, 6, 9)])
+    depths = [2 * (args.d_model * share // 200) for share in (1, 8, 18, 30)]
+    return figures.waves(words, args.d_model, depths)
 
 
 def draw_distances(args: Any) -> "Figure":

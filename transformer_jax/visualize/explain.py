@@ -128,37 +128,37 @@ def from_numbers(content: Any, name: str) -> Computation:
     for key in content:
         if key not in KEYS:
             raise UserError(f"{name}: unknown key {key!r}.{nearest(key, KEYS)}")
-    tables = {key: _table(content, key, name) for key in
-              ("queries", "keys", "values", "scores")}  # fmt: skip
+    named = ("queries", "keys", "values", "scores")
+    tables: dict[str, Any] = {key: _table(content, key, name) for key in named}
     scores, queries, keys = (tables[k] for k in ("scores", "queries", "keys"))
     if (scores is None) == (queries is None or keys is None):
         raise UserError(f"{name}: give either 'scores', or 'queries' and 'keys'")
-    if scores is None and queries.shape[1] != keys.shape[1]:  # pyright: ignore
+    if scores is None and queries.shape[1] != keys.shape[1]:
         raise UserError(
-            f"{name}: queries of {queries.shape[1]} numbers and keys of "  # pyright: ignore
-            f"{keys.shape[1]} have no product: make them equally long"  # pyright: ignore
+            f"{name}: queries of {queries.shape[1]} numbers and keys of "
+            f"{keys.shape[1]} have no product: make them equally long"
         )
-    shape = scores.shape if scores is not None else (len(queries), len(keys))  # pyright: ignore
+    shape = scores.shape if scores is not None else (len(queries), len(keys))
     _check_length(name, "values", tables["values"], shape[1])
     labels = {key: list(map(str, content.get(key, ()))) for key in
               ("query_labels", "key_labels")}  # fmt: skip
     for (key, found), size in zip(labels.items(), shape, strict=True):
         _check_length(name, key, found or None, size)
-    rest = dict(
+    rest: dict[str, Any] = dict(
         values=tables["values"],
         allowed=_mask(content.get("mask"), shape, name),
         title=str(content.get("title", name)),
         **labels,
     )
     if scores is None:
-        return compute(queries, keys, **rest)  # pyright: ignore
+        return compute(queries, keys, **rest)
     d_k = content.get("d_k", 1)
     if not isinstance(d_k, int) or d_k < 1:
         raise UserError(f"{name}: d_k = {d_k!r} is no size of a vector: use 1 or more")
     return from_scores(scores, d_k, **rest)
 
 
-def _table(content: Mapping[str, Any], key: str, name: str) -> np.ndarray | None:
+def _table(content: Mapping[str, Any], key: str, name: str) -> Any:
     if key not in content:
         return None
     try:

@@ -83,5 +83,5 @@ def alignment_errors(
 
 def _membership(words: Sequence[int]) -> np.ndarray:
     """Return [words, pieces]: 1 where a piece belongs to a word."""
-    words = np.asarray(words)
-    return (np.arange(words.max(initial=-1) + 1)[:, None] == words).astype(float)
+    numbers = np.asarray(words)
+    return (np.arange(numbers.max(initial=-1) + 1)[:, None] == numbers).astype(float)

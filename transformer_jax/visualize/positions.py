@@ -82,7 +82,7 @@ def waves(
         curve = wave(2 * np.pi * fine / length)
         axes.plot(fine, curve, color=color, linewidth=1, alpha=0.6)
         axes.plot(values[:, depth], "o", color=color, markersize=5)
-        axes.set_title(f"wave of {length:,.3g} words", fontsize=9, loc="left")
+        axes.set_title(f"wave of {length:,.1f} words", fontsize=9, loc="left")
         axes.set(ylabel=f"depth {depth}", ylim=(-1.2, 1.2))
         clean(axes)
     strips[-1, 0].set_xticks(range(len(words)), words, rotation=45, ha="right")
@@ -135,8 +135,9 @@ def patch_similarity(table: np.ndarray, grid: tuple[int, int]) -> "Figure":
     """Draw, for each patch, how like its learned position is to all others'.
 
     `table` is [patches, D], row by row, without the class token. To see: each small
-    picture is brightest at its own place, and then along its row and column, though
-    nobody told the model that patches lie on a grid.
+    picture is brightest at its own place. A model that saw many pictures likens a patch
+    to those of its row and column as well, though nobody told it of a grid; after a
+    short training on small ones there is little of that.
     """
     rows, columns = grid
     values = cosines(table).reshape(rows, columns, rows, columns)

@@ -116,7 +116,7 @@ def shapes(found: Sequence[Call], title: str = "Shapes through the model") -> "F
             boxstyle="round,pad=0,rounding_size=0.12", facecolor="none",
             edgecolor=color, linewidth=1.1,
         ))  # fmt: skip
-        text = dict(va="center", fontsize=8)
+        text: dict[str, Any] = dict(va="center", fontsize=8)
         axes.text(0.25 * deep + 0.12, row, call.path[-1], fontweight="bold", **text)
         axes.text(2.25, row, call.kind, color="0.35", **text)
         into = ", ".join(call.inputs)
@@ -163,7 +163,7 @@ def neighbours(
             axes.plot(x, y, marker, color=color, markersize=5)
         axes.plot(x0, y0, marker, color=color, markersize=10, label=word)
     for number, (x, y) in plane.items():
-        axes.annotate(words[number], (x, y), (4, 3), textcoords="offset points",
+        axes.annotate(str(words[number]), (x, y), (4, 3), textcoords="offset points",
                       fontsize=8, fontweight="bold" if words[number] in groups else
                       "normal")  # fmt: skip
     axes.set(

@@ -65,11 +65,11 @@ def separate_cells(axes: "Axes", shape: tuple[int, ...]) -> None:
 
 
 def write_numbers(
-    axes: "Axes", image: "AxesImage", texts: Sequence[Sequence[str]], size: float = 7
+    axes: "Axes", image: "AxesImage", texts: Sequence[list[str]], size: float = 7
 ) -> None:
     """Write a text into each cell of an image, dark on light and light on dark."""
     values = np.ma.asarray(image.get_array())
-    colors = image.cmap(image.norm(values))
+    colors = np.asarray(image.cmap(image.norm(values)))
     hidden = np.ma.getmaskarray(values)  # has the light colour of what lies below
     for i, j in np.ndindex(values.shape):
         red, green, blue = colors[i, j, :3]

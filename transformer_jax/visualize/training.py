@@ -57,7 +57,10 @@ def schedules(rates: Mapping[str, Callable[[Any], Any]], steps: int) -> "Figure"
     axes = figure.subplots()
     counts = np.unique(np.linspace(0, steps - 1, 600).astype(int))
     for i, (name, rate) in enumerate(rates.items()):
-        look = {"color": LINES[i % len(LINES)], "linestyle": style.DASHES[i % 2]}
+        look: dict[str, Any] = {
+            "color": LINES[i % len(LINES)],
+            "linestyle": style.DASHES[i % 2],
+        }
         axes.plot(counts + 1, np.asarray(rate(counts)), label=name, **look)
     axes.set(title="Learning rate", xlabel="update", ylabel="learning rate")
     axes.set_xlim(0, steps)
@@ -167,7 +170,7 @@ def read_groups(paths: Sequence[Any]) -> dict[str, list[Entries]]:
         by_config.setdefault(config.to_json(), []).append(path)
     groups: dict[str, list[Entries]] = {}
     for members in by_config.values():
-        runs = [read_entries(path / "metrics.jsonl") for path in members]
+        runs: list[Entries] = [read_entries(path / "metrics.jsonl") for path in members]
         for path, entries in zip(members, runs, strict=True):
             if not entries:
                 raise UserError(f"{path} has logged nothing yet (no metrics.jsonl)")
