@@ -19,10 +19,11 @@ BEGIN, END = "<!-- floor plan: begin -->", "<!-- floor plan: end -->"
 # From the top floor to the ground. Rooms of one floor do not know of each other.
 FLOORS = (
     "train predict evaluate inspect_data convert",
+    "visualize",
     "training",
     "runs",
     "config",
-    "tasks visualize",
+    "tasks",
     "decoding",
     "models",
     "data optim losses scores",

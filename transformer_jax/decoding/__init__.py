@@ -6,6 +6,7 @@ answering   lines → replies, in order
 engine      requests → hypotheses, in batches
 searching   what every search shares; beam, sampling: the searches
 rules       which tokens may follow; constraints: a task's own rule
+trace       one search, step by step, with what it did not choose
 forward     one pass over given sequences, without a search
 """
 

@@ -11,6 +11,7 @@ parts of a step keep only one core busy.
 import collections
 import dataclasses
 import functools
+import itertools
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -91,6 +92,31 @@ class Engine:
         with jax.set_mesh(self.mesh):
             for batch in self._batches(requests, options):  # in one order everywhere
                 yield from self._search(params, requests, options, *batch)
+
+    def states(
+        self, params: Params, request: DecodeRequest, options: Options
+    ) -> Iterator[Any]:
+        """Yield the state of one request's search, at first and after each token.
+
+        The steps are those of `search`. A state is read before the next one is asked
+        for, which takes over its memory.
+        """
+        shape, rows = _shape_of(request, options), rows_for(self.row_sizes, 1)
+        batch = _collate([request], rows, shape, options)
+        if self.mesh.size > 1:
+            params = sharding.unsplit_fsdp(params, self.mesh)
+        with jax.set_mesh(self.mesh):
+            batch = sharding.to_global(batch, self.mesh)
+            carry = self._begin(params, batch, shape=shape, options=options)
+            unfinished = True
+            for step in itertools.count(1):
+                yield carry
+                if not unfinished:
+                    return
+                if step == shape.room + 1:
+                    carry = self._grow(carry, slots=shape.prompt + shape.length)
+                carry, waiting = self._advance(params, carry, 0, step, options=options)
+                unfinished = bool(np.asarray(waiting)[0])
 
     def _search_by_threads(self, params, requests, options):
         waiting = collections.deque(self._batches(requests, options))

@@ -180,6 +180,13 @@ class Converses(Protocol):
 
 
 @runtime_checkable
+class Writes(Protocol):
+    """Inference that writes its answers token by token."""
+
+    writer: Any  # a `parts.writing.Writer`: the engine, and the tokenizer of answers
+
+
+@runtime_checkable
 class Comparable(Protocol):
     """Scoring that can tell whether two systems differ by more than chance."""
 
