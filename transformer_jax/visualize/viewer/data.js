@@ -76,6 +76,11 @@ function percent(share) {
   return value >= 10 ? `${value.toFixed(0)} %` : `${value.toFixed(value < 0.1 ? 2 : 1)} %`;
 }
 
+/** Write a number with a minus sign that is as wide as a plus. */
+function number(value, digits) {
+  return value.toFixed(digits).replace("-", "−");
+}
+
 /** Return the numbers of the largest values, largest first. */
 function largest(values, count) {
   const order = [...values.keys()].sort((a, b) => values[b] - values[a]);

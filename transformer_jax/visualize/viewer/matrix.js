@@ -147,7 +147,8 @@ class Heads {
   build() {
     const { weights, queries, keys } = this.pane;
     this.root.style.setProperty("--columns", weights.heads);
-    const rows = [];
+    const numbers = [...Array(weights.heads).keys()].map((i) => `Head ${i + 1}`);
+    const rows = ["", ...numbers].map((n) => el("span", { class: "row", "aria-hidden": "true" }, n));
     this.buttons = [];
     for (let layer = 0; layer < weights.layers; layer++) {
       rows.push(el("span", { class: "row", "aria-hidden": "true" }, `Layer ${layer + 1}`));

@@ -63,7 +63,7 @@ class Pane {
     const add = (name, text, after = null) =>
       rows.push(el("dt", {}, name), el("dd", {}, el("span", { dir: "auto" }, text), after));
     if (input) add("Input", input);
-    const figure = score === null ? null : el("span", { class: "figure" }, `score ${score.toFixed(3)}`);
+    const figure = score === null ? null : el("span", { class: "figure" }, `score ${number(score, 3)}`);
     add("Output", output, figure);
     return el("dl", { class: "texts" }, ...rows);
   }
@@ -130,13 +130,14 @@ class Pane {
       tab.tabIndex = chosen ? 0 : -1;
     }
     this.panel.setAttribute("aria-labelledby", `${view}${this.number}`);
-    const attention = this.item.kinds.length ? [this.tokens.root, this.words.root] : [];
-    const legend = el("p", { class: "legend", "aria-hidden": "true" }, "0", el("span"), "1");
+    const legend = el("p", { class: "legend", "aria-hidden": "true" }, "weight 0", el("span"), "1");
+    const words = [legend, this.words.root];
+    const attention = this.item.kinds.length ? [this.tokens.root, ...words] : [];
     const parts = {
-      words: () => [...attention, legend],
-      matrix: () => [this.matrixView.root, this.words.root],
+      words: () => attention,
+      matrix: () => [this.matrixView.root, ...words],
       heads: () => [this.headsView.root, ...attention],
-      search: () => [this.searchView.root, ...attention],
+      search: () => [this.searchView.bar, ...attention, this.searchView.root],
       tree: () => [drawTree(this.item.tree)],
     };
     this.panel.replaceChildren(...parts[view]());

@@ -25,17 +25,15 @@ class Search {
       oninput: (event) => this.go(+event.target.value),
     });
     this.count = el("output", {});
-    const move = (label, sign, by) =>
-      el("button", { type: "button", "aria-label": label, onclick: () => this.go(by()) }, sign);
     const end = search.steps.length - 1;
-    const bar = el(
+    this.bar = el(
       "div",
       { class: "steps", role: "group", "aria-label": "Steps of the search" },
-      move("First step", "⏮", () => 0),
-      move("Step back", "◀", () => this.step - 1),
+      this.button("First step", "M4 3v10M13 3L6 8L13 13Z", () => 0),
+      this.button("Step back", "M11 3L4 8L11 13Z", () => this.step - 1),
       this.slider,
-      move("Next step", "▶", () => this.step + 1),
-      move("Last step", "⏭", () => end),
+      this.button("Next step", "M5 3L12 8L5 13Z", () => this.step + 1),
+      this.button("Last step", "M3 3L10 8L3 13ZM12 3v10", () => end),
       this.count,
     );
     this.living = el("ol", { class: "hypotheses", "aria-label": "The beam: hypotheses that go on" });
@@ -43,16 +41,20 @@ class Search {
     this.plot = el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "The search as a tree" });
     this.note = el("p", { class: "hint" }, this.about());
     this.ended = el("div", {}, el("h4", {}, "Finished"), this.finished);
+    this.columns = el("div", {}, el("div", {}, el("h4", {}, this.title()), this.living), this.ended);
     this.root = el(
       "div",
       { class: "search" },
-      bar,
+      this.columns,
       this.note,
-      el("div", { class: "columns" }, el("div", {}, el("h4", {}, this.title()), this.living), this.ended),
       el("h4", {}, "Everything that was tried so far"),
       this.plot,
     );
-    this.layOut();
+  }
+
+  button(label, shape, step) {
+    const icon = el("svg", { width: 16, height: 16, "aria-hidden": "true" }, el("path", { d: shape }));
+    return el("button", { type: "button", "aria-label": label, onclick: () => this.go(step()) }, icon);
   }
 
   title() {
@@ -114,6 +116,7 @@ class Search {
     const ended = finished.map(([node, score]) => this.result(node, score));
     this.finished.replaceChildren(...ended);
     this.ended.hidden = !ended.length;
+    this.columns.classList.toggle("columns", ended.length > 0);
     this.drawTree();
   }
 
@@ -133,7 +136,7 @@ class Search {
     return el(
       "li",
       { class: this.bestPath.has(node) ? "best" : "" },
-      this.text(node, `log p = ${total.toFixed(2)}`),
+      this.text(node, `log p = ${number(total, 2)}`),
       el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)),
     );
   }
@@ -153,56 +156,55 @@ class Search {
       { class: fate },
       el("td", { dir: special ? "ltr" : "auto", class: "piece" }, shown),
       el("td", {}, el("span", { class: "track", "aria-hidden": "true" }, bar), percent(share)),
-      el("td", {}, total.toFixed(2)),
+      el("td", {}, number(total, 2)),
       el("td", {}, fate ? `✓ ${fate}` : ""),
     );
   }
 
   result(node, score) {
     const total = this.search.nodes[node][2];
-    const figures = `score ${score.toFixed(3)}, log p = ${total.toFixed(2)}`;
+    const figures = `score ${number(score, 3)}, log p = ${number(total, 2)}`;
     return el("li", { class: node === this.best ? "best" : "" }, this.text(node, figures));
   }
 
-  /** Give every node a place; the whole tree keeps it from step to step. */
+  /** Give the nodes of the first steps their places: the best hypothesis on top. */
   layOut() {
     let row = 0;
-    this.places = [];
+    const places = new Map();
     const visit = (node, depth) => {
-      const below = [...this.children[node].values()];
+      places.set(node, [12 + depth * COLUMN, 20 + row * ROW]);
+      const below = depth < this.step ? [...this.children[node].values()] : [];
       below.sort((a, b) => this.bestPath.has(b) - this.bestPath.has(a) || a - b);
-      const first = row;
       for (const child of below) visit(child, depth + 1);
       if (!below.length) row += 1;
-      this.places[node] = [12 + depth * COLUMN, 14 + first * ROW];
     };
     visit(0, 0);
-    this.depth = Math.max(...this.places.map(([x]) => x)) + COLUMN;
-    this.height = row * ROW + 12;
+    return [places, row * ROW + 16];
   }
 
   drawTree() {
     const { living, finished } = this.search.steps[this.step];
     const alive = new Set([...living, ...finished].flatMap(([node]) => this.path(node)));
     const ended = new Set(finished.map(([node]) => node));
-    const label = `${alive.size - 1} pieces are still in use; dashed branches were given up.`;
-    const picture = el("svg", { width: this.depth, height: this.height, role: "img", "aria-label": label });
-    this.search.nodes.forEach(([parent], node) => {
-      if (this.path(node).length - 1 > this.step) return;
+    const label = "Tree of hypotheses; dashed branches were given up.";
+    const [places, height] = this.layOut();
+    const width = 12 + (this.step + 1) * COLUMN;
+    const picture = el("svg", { width, height, role: "img", "aria-label": label });
+    for (const [node, [x, y]] of places) {
+      const [parent] = this.search.nodes[node];
       const state = this.bestPath.has(node) ? "best" : alive.has(node) ? "alive" : "dropped";
-      const [x, y] = this.places[node];
       if (parent >= 0) {
-        const [px, py] = this.places[parent];
-        const middle = px + 14;
-        picture.append(el("path", { class: state, d: `M${px} ${py}L${middle} ${y}L${x} ${y}` }));
+        const [px, py] = places.get(parent);
+        const bend = py === y ? "" : `L${px} ${y - 8}Q${px} ${y} ${px + 8} ${y}`;
+        picture.prepend(el("path", { class: state, d: `M${px} ${py}${bend}L${x} ${y}` }));
       }
       picture.append(el("circle", { class: state, cx: x, cy: y, r: ended.has(node) ? 5 : 3 }));
       const shown = node ? readPiece(this.pieceOf(node)).shown : "";
-      const words = shown.length > 10 ? `${shown.slice(0, 9)}…` : shown;
-      picture.append(el("text", { class: state, x: x + 7, y: y - 4 }, words));
-    });
+      const words = shown.length > 11 ? `${shown.slice(0, 10)}…` : shown;
+      const place = { class: state, x: x - 7, y: y - 5, "text-anchor": "end", direction: "ltr" };
+      picture.append(el("text", place, words));
+    }
     this.plot.replaceChildren(picture);
-    const reached = 12 + this.step * COLUMN + COLUMN;
-    this.plot.scrollLeft = Math.max(0, reached - this.plot.clientWidth);
+    this.plot.scrollLeft = width;
   }
 }

@@ -43,7 +43,7 @@ class Tokens {
     );
     if (picture) box.append(picture.grid(chips.slice(picture.special)));
     const title = el("p", { class: "caption", "aria-hidden": "true" }, label);
-    return el("div", { class: `side ${side}` }, title, box);
+    return el("div", { class: `side ${side}` }, ...(side === "keys" ? [box, title] : [title, box]));
   }
 
   chip(side, index, piece, picture) {
