@@ -54,7 +54,10 @@ setup(
     # The configs live at the top level of a checkout and travel inside the package.
     packages=[*find_packages(include=["transformer_jax*"]), "transformer_jax.configs"],
     package_dir={"transformer_jax.configs": "configs"},
-    package_data={"transformer_jax": ["py.typed"]},
+    package_data={
+        "transformer_jax": ["py.typed"],
+        "transformer_jax.visualize.viewer": ["*.html", "*.css", "*.js"],
+    },
     install_requires=[
         "jax>=0.10",
         "flax>=0.12",

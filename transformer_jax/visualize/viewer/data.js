@@ -70,6 +70,11 @@ function textOf(pieces) {
   return pieces.join("").replaceAll("▁", " ").trim();
 }
 
+/** Quote a piece; its direction must not turn the sentence around it. */
+function quote(piece) {
+  return `“\u2068${readPiece(piece).spoken}\u2069”`;
+}
+
 /** Write a share as per cent. */
 function percent(share) {
   const value = 100 * share;

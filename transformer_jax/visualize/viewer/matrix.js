@@ -117,7 +117,7 @@ class Matrix {
     this.mark.hidden = false;
     this.show();
     this.pane.look("queries", row, false);
-    const names = [queries[row], keys[column]].map((p) => `“${readPiece(p).spoken}”`);
+    const names = [queries[row], keys[column]].map(quote);
     const value = percent(matrix[row * keys.length + column]);
     const text = `${names[0]} looks at ${names[1]} with ${value}`;
     this.pane.say(text, said);

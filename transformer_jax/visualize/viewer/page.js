@@ -1,9 +1,9 @@
 // The page: a pane for each run, its controls and views.
 
 const KINDS = {
-  encoder: "Encoder: the text read",
-  decoder: "Decoder: the text written",
-  cross: "Cross: written to read",
+  encoder: "Encoder",
+  decoder: "Decoder",
+  cross: "Cross",
 };
 const VIEWS = {
   words: "Words",
@@ -267,12 +267,18 @@ class Pane {
     if (this.item.kinds[this.kind].name === "encoder") await this.choose({ kind: this.following() });
     await this.loaded.get(this.item.kinds[this.kind]);
     await this.update();
-    if (offset + step < this.queries.length) this.look("queries", offset + step, false);
+    this.look("queries", Math.min(offset + step, this.queries.length - 1), false);
   }
 
   following() {
     const names = this.item.kinds.map((kind) => kind.name);
     return names.includes("cross") ? names.indexOf("cross") : names.indexOf("decoder");
+  }
+
+  caption() {
+    const { name } = this.item.kinds[this.kind];
+    if (name === "decoder") return "What is written: each word looks at itself and those before it";
+    return this.shown ? "What is read: each patch looks at all" : "What is read: each word looks at all";
   }
 
   /** Return the picture whose patches are the tokens of a side. */

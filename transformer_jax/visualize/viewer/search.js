@@ -100,8 +100,8 @@ class Search {
     const [first] = this.search.steps[this.step].living;
     if (!first) return "The search has ended.";
     const [piece, gain] = first[1][0];
-    const expected = readPiece(this.search.pieces[piece]).spoken;
-    return `“${textOf(this.textBefore(first[0]))}”, then “${expected}” with ${percent(Math.exp(gain))}`;
+    const written = `“\u2068${textOf(this.textBefore(first[0]))}\u2069”`;
+    return `${written}, then ${quote(this.search.pieces[piece])} with ${percent(Math.exp(gain))}`;
   }
 
   draw() {

@@ -22,10 +22,10 @@ class Tokens {
     const { pane } = this;
     this.lists = {};
     const parts = pane.same
-      ? [this.list("queries", "Words: each looks at the others")]
+      ? [this.list("queries", pane.caption())]
       : [
-          this.list("queries", "Words that look (what is written)"),
-          this.list("keys", "Words that are looked at (what was read)"),
+          this.list("queries", "What is written: these words look"),
+          this.list("keys", "What was read: these are looked at"),
         ];
     this.root.replaceChildren(this.lines, ...parts);
     this.root.classList.toggle("same", pane.same);
@@ -179,12 +179,12 @@ class Words {
     const others = pane.same || side === "keys" ? pane.queries : pane.keys;
     const named = largest(values, 4)
       .filter((i) => values[i] >= 0.01)
-      .map((i) => `“${readPiece(others[i]).spoken}” ${percent(values[i])}`);
-    const own = `“${readPiece(pane[side][index]).spoken}”`;
+      .map((i) => `${quote(others[i])} ${percent(values[i])}`);
+    const own = quote(pane[side][index]);
     const list = named.join(", ") || "nothing in particular";
     const text = side === "queries" ? `${own} looks at ${list}` : `${own} is looked at by ${list}`;
     const next = side === "queries" ? pane.writtenAt(index) : null;
-    this.sentence.textContent = next ? `${text}. It writes “${readPiece(next).spoken}”.` : text;
+    this.sentence.textContent = next ? `${text}. It writes ${quote(next)}.` : text;
     this.fill();
     return this.sentence.textContent;
   }

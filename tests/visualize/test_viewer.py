@@ -1,0 +1,280 @@
+"""The viewer's page: the values in it are the run's, and texts stay texts."""
+
+import html.parser
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax import config as configs
+from transformer_jax import sharding, tasks
+from transformer_jax.errors import UserError
+from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import Folder
+from transformer_jax.visualize.viewer import numbers, page
+from transformer_jax.visualize.viewer.collect import collect
+
+ATTACK = '</script><script>alert(1)</script><!-- & "O" gato'
+
+
+class Reader(html.parser.HTMLParser):
+    """The elements of a page and the text of its scripts and styles."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.inside = [], {}
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        tag, attrs = self.tags[-1]
+        key = attrs.get("id") or attrs.get("type") or tag
+        self.inside[key] = self.inside.get(key, "") + data
+
+
+@pytest.fixture(scope="module")
+def untrained(tiny, tmp_path_factory):
+    """A function: a run with random parameters, of a config and what changes."""
+
+    def make(spec, **changes):
+        known = dict(configs.items(configs.load(spec)))
+        changes = {name.replace("__", "."): str(v) for name, v in changes.items()}
+        overrides = {k: v for k, v in tiny().items() if k in known} | changes
+        config = configs.load(spec, overrides)
+        definition = tasks.find(config.task)
+        folder = Folder(tmp_path_factory.mktemp("viewer"))
+        source = definition.source(config)
+        task = definition.create(config, source, folder.tokenizer, lambda line: None)
+        params = jax.jit(task.objective.init)(jax.random.key(0))
+        mesh = sharding.local_mesh()
+        return runs.Run(folder, config, task, params, 0, "random", mesh)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_run):
+    return runs.load(tiny_run, mesh=sharding.local_mesh())
+
+
+def values_of(kind):
+    return numbers.restore(numbers.unpack(kind["weights"], tuple(kind["shape"])))
+
+
+def test_weights_are_those_of_the_run_within_the_bound_that_is_stated(translator):
+    item = collect(translator, "O gato dorme no sofá.")
+    expected = translator.attention(item["input"], item["output"])
+    assert [kind["name"] for kind in item["kinds"]] == list(expected)
+    for kind in item["kinds"]:
+        weights = expected[kind["name"]]
+        errors = np.abs(values_of(kind) - weights)
+        assert (errors <= numbers.error_bound(weights) + 1e-7).all()
+
+
+def test_an_even_share_of_300_words_is_kept_to_within_a_twentieth():
+    weights = np.full((7, 300), 1 / 300)
+    restored = numbers.restore(numbers.quantize(weights))
+    np.testing.assert_allclose(restored, weights, rtol=0.05)
+    every = np.linspace(0, 1, 100_003)
+    errors = np.abs(numbers.restore(numbers.quantize(every)) - every)
+    assert (errors <= numbers.error_bound(every)).all()
+
+
+def test_axes_are_named_by_the_pieces(translator):
+    item = collect(translator, "O gato dorme.")
+    read, seen = translator.task.inspector.pieces(item["input"], item["output"])
+    sides = {
+        kind["name"]: [item["tokens"][kind[axis]] for axis in ("queries", "keys")]
+        for kind in item["kinds"]
+    }
+    assert sides == {
+        "encoder": [read, read],
+        "decoder": [seen, seen],
+        "cross": [seen, read],
+    }
+
+
+def test_the_search_ends_with_the_replies_of_the_run(translator):
+    line, changes = "O gato dorme no sofá.", {"beams": 3, "n_best": 2}
+    search = collect(translator, line, **changes)["search"]
+    [reply] = translator.replies([line], **changes)
+    expected = [(r.text, r.score) for r in (reply, *reply.others)]
+    scores = [score for _, score in search["steps"][-1]["finished"]]
+    found = list(zip(search["texts"], scores, strict=True))[:2]
+    assert [text for text, _ in found] == [text for text, _ in expected]
+    np.testing.assert_allclose(
+        [s for _, s in found], [s for _, s in expected], atol=1e-4
+    )
+
+
+def test_the_nodes_of_a_search_spell_its_texts_and_count_its_steps(translator):
+    item = collect(translator, "O gato dorme.", beams=2)
+    search, tokenizer = item["search"], translator.task.inference.writer.tokenizer
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    for step, found in enumerate(search["steps"]):
+        for node, candidates in found["living"]:
+            ids = []
+            while node:
+                node, piece, _ = search["nodes"][node]
+                ids.insert(0, pieces.index(search["pieces"][piece]))
+            assert len(ids) == step and len(candidates) in (1, 8)
+    node, ids = search["steps"][-1]["finished"][0][0], []
+    while node:
+        node, piece, _ = search["nodes"][node]
+        ids.insert(0, pieces.index(search["pieces"][piece]))
+    assert tokenizer.decode(ids) == item["output"] == search["texts"][0]
+
+
+def test_a_language_model_is_read_behind_its_prompt(untrained):
+    run = untrained("language", decode__max_length=5, decode__seed=3)
+    item = collect(run, "the red")
+    given = len(run.task.inference.parse("the red").prefix)
+    assert item["search"]["sample"] and len(item["search"]["prefix"]) == given
+    [kind] = item["kinds"]
+    assert kind["name"] == "decoder" and kind["shape"][2] > given
+    # Every text continues what is given, and steps have the probabilities of a model.
+    assert item["search"]["texts"][0] == item["output"]
+    assert np.exp([p for _, p in item["search"]["steps"][0]["living"][0][1]]).sum() <= 1
+
+
+def test_a_parser_has_a_tree_over_its_words(untrained):
+    item = collect(untrained("parsing"), "the red cat sleeps")
+
+    def words(node):
+        return [node] if isinstance(node, str) else sum(map(words, node[1:]), [])
+
+    assert words(item["tree"]) == ["the", "red", "cat", "sleeps"]
+
+
+def test_a_classifier_has_chances_and_no_search(untrained):
+    item = collect(untrained("opinions"), "the soup was cold")
+    assert item["search"] is None
+    [answers] = item["answers"]
+    chances = [chance for _, chance in answers["choices"]]
+    assert chances == sorted(chances, reverse=True)
+    assert answers["choices"][0][0] == item["output"]
+    np.testing.assert_allclose(sum(chances), 1, atol=1e-4)
+
+
+def test_a_masked_model_has_the_guesses_of_each_mask(untrained):
+    item = collect(untrained("masked"), "the <mask> cat <mask>")
+    assert [a["title"] for a in item["answers"]] == ["Mask 1", "Mask 2"]
+    assert [kind["name"] for kind in item["kinds"]] == ["encoder"]
+
+
+def test_an_image_has_its_pixels_and_patches(untrained):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    run = untrained("images")
+    record = run.records("test")[0]
+    picture = collect(run, run.task.inference.question(record))["picture"]
+    levels = numbers.unpack(picture["pixels"], record["image"].shape)
+    image = record["image"]
+    scaled = (image - image.min()) / (image.max() - image.min())
+    np.testing.assert_allclose(levels / 255, scaled, atol=1 / 255)
+    assert picture["height"] % picture["patch"] == 0
+
+
+def test_a_line_that_cannot_be_answered_is_refused(untrained):
+    with pytest.raises(UserError, match="nothing: there is no <mask> in it"):
+        collect(untrained("masked"), "nothing")
+
+
+def test_30_words_of_6_layers_and_8_heads_take_less_than_2_mb(untrained, tmp_path):
+    sizes = {"encoder_layers": 6, "decoder_layers": 6, "num_heads": 8}
+    run = untrained(
+        "quickstart",
+        **{f"model__{name}": value for name, value in sizes.items()},
+        decode__beams=1,
+        decode__extra_length=0,
+        decode__min_length=40,
+    )
+    line = "O gato vermelho dorme no sofá da cozinha e " * 3 + "a chave fica aqui."
+    assert len(line.split()) >= 30
+    path = tmp_path / "page.html"
+    size = page.write(path, [("a", run)], [line])
+    assert size == path.stat().st_size < 2e6
+    data = json.loads(Reader(path.read_text("utf-8")).inside["data"])
+    shapes = [kind["shape"][:2] for kind in data["items"][0][0]["kinds"]]
+    assert shapes == [[6, 8]] * 3
+
+
+def test_two_runs_stand_side_by_side(translator, tmp_path):
+    path = tmp_path / "page.html"
+    page.write(path, [("a", translator), ("b", translator)], ["O gato dorme."], beams=2)
+    data = json.loads(Reader(path.read_text("utf-8")).inside["data"])
+    assert [run["name"] for run in data["runs"]] == ["a", "b"]
+    [[one, other]] = data["items"]
+    assert one == other and one["search"]["beams"] == 2
+
+
+def document(text):
+    item = {"input": text, "output": text, "score": None, "kinds": [], "tokens": []}
+    item |= {"note": text, "search": None, "tree": None, "picture": None, "answers": []}
+    run = {"name": text, "task": text, "step": 0, "weights": text}
+    return {"runs": [run], "items": [[item]]}
+
+
+def test_a_text_cannot_become_markup():
+    text = page.render(document(ATTACK + "{{script}}\u2028\ud800"))
+    found = Reader(text)
+    plain = Reader(page.render(document("x")))
+    assert [tag for tag, _ in found.tags] == [tag for tag, _ in plain.tags]
+    data = json.loads(found.inside["data"])
+    assert data["items"][0][0]["input"] == ATTACK + "{{script}}\u2028\ud800"
+    text.encode("utf-8")
+
+
+def test_the_page_needs_no_network_and_forbids_it():
+    text = page.render(document("x"))
+    found = Reader(text)
+    [policy] = [a["content"] for tag, a in found.tags if "http-equiv" in a]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy and "http" not in policy
+    for tag, attrs in found.tags:
+        assert "src" not in attrs, tag
+        assert attrs.get("href", "data:,") == "data:,"
+    addresses = set(re.findall(r"https?://[^\s\"']+", text))
+    assert addresses == {"http://www.w3.org/2000/svg"}
+
+
+def test_the_scripts_make_no_markup_of_text():
+    for path in pathlib.Path(page.__file__).parent.glob("*.js"):
+        banned = (
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|Function\("
+        )
+        assert not re.search(banned, path.read_text()), path
+        assert "</script" not in path.read_text()
+
+
+def test_the_command_writes_the_page(tiny_run, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "transformer_jax.visualize", "view",
+         "--workdir", tiny_run, "--text", "O gato dorme.", "--example", "test:0",
+         "--output", tmp_path / "page.html", "--beams", "2"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "" and "wrote " in done.stderr
+    data = json.loads(Reader((tmp_path / "page.html").read_text()).inside["data"])
+    first, second = (item["input"] for [item] in data["items"])
+    assert first == "O gato dorme." and second
+    assert data["runs"][0]["name"] == tiny_run.name
+
+
+def test_the_command_says_what_is_missing():
+    def fail(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "transformer_jax.visualize", *words],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        return done.stderr
+
+    assert fail() == "error: name what to do first: view\n"
+    assert "--text is missing" in fail("view", "--workdir", "x")
