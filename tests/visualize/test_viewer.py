@@ -1,23 +1,24 @@
 """The viewer's page: the values in it are the run's, and texts stay texts."""
 
+import functools
 import html.parser
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
+from absl import flags
 
 from transformer_jax import config as configs
 from transformer_jax import sharding, tasks
 from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
-from transformer_jax.visualize.viewer import numbers, page
-from transformer_jax.visualize.viewer.collect import collect
+from transformer_jax.visualize import __main__
+from transformer_jax.visualize.viewer import command, numbers, page
+from transformer_jax.visualize.viewer.collect import collect, describe_picture
 
 ATTACK = '</script><script>alert(1)</script><!-- & "O" gato'
 
@@ -34,6 +35,8 @@ class Reader(html.parser.HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data):
+        if not self.tags:
+            return
         tag, attrs = self.tags[-1]
         key = attrs.get("id") or attrs.get("type") or tag
         self.inside[key] = self.inside.get(key, "") + data
@@ -133,7 +136,7 @@ def test_the_nodes_of_a_search_spell_its_texts_and_count_its_steps(translator):
 
 
 def test_a_language_model_is_read_behind_its_prompt(untrained):
-    run = untrained("language", decode__max_length=5, decode__seed=3)
+    run = untrained("language", data__batch_tokens=2048, decode__max_length=5)
     item = collect(run, "the red")
     given = len(run.task.inference.parse("the red").prefix)
     assert item["search"]["sample"] and len(item["search"]["prefix"]) == given
@@ -164,45 +167,48 @@ def test_a_classifier_has_chances_and_no_search(untrained):
 
 
 def test_a_masked_model_has_the_guesses_of_each_mask(untrained):
-    item = collect(untrained("masked"), "the <mask> cat <mask>")
+    item = collect(
+        untrained("masked", data__batch_tokens=2048), "the <mask> cat <mask>"
+    )
     assert [a["title"] for a in item["answers"]] == ["Mask 1", "Mask 2"]
     assert [kind["name"] for kind in item["kinds"]] == ["encoder"]
 
 
-def test_an_image_has_its_pixels_and_patches(untrained):
+def test_a_picture_has_its_pixels_and_patches():
+    pixels = np.random.default_rng(3).normal(size=(6, 4, 3))
+    picture = describe_picture(pixels, 2)
+    levels = numbers.unpack(picture["pixels"], pixels.shape)
+    scaled = (pixels - pixels.min()) / (pixels.max() - pixels.min())
+    np.testing.assert_allclose(levels / 255, scaled, atol=0.5 / 255 + 1e-9)
+    sizes = [picture[name] for name in ("height", "width", "channels", "patch")]
+    assert sizes == [6, 4, 3, 2]
+
+
+@pytest.mark.slow
+def test_an_image_classifier_has_a_picture(untrained):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     run = untrained("images")
-    record = run.records("test")[0]
-    picture = collect(run, run.task.inference.question(record))["picture"]
-    levels = numbers.unpack(picture["pixels"], record["image"].shape)
-    image = record["image"]
-    scaled = (image - image.min()) / (image.max() - image.min())
-    np.testing.assert_allclose(levels / 255, scaled, atol=1 / 255)
-    assert picture["height"] % picture["patch"] == 0
+    item = collect(run, run.task.inference.question(run.records("test")[0]))
+    assert item["picture"]["patch"] == run.config.model.patch
+    assert item["answers"][0]["title"] == "Answer"
 
 
 def test_a_line_that_cannot_be_answered_is_refused(untrained):
     with pytest.raises(UserError, match="nothing: there is no <mask> in it"):
-        collect(untrained("masked"), "nothing")
+        collect(untrained("masked", data__batch_tokens=2048), "nothing")
 
 
-def test_30_words_of_6_layers_and_8_heads_take_less_than_2_mb(untrained, tmp_path):
-    sizes = {"encoder_layers": 6, "decoder_layers": 6, "num_heads": 8}
-    run = untrained(
-        "quickstart",
-        **{f"model__{name}": value for name, value in sizes.items()},
-        decode__beams=1,
-        decode__extra_length=0,
-        decode__min_length=40,
-    )
-    line = "O gato vermelho dorme no sofá da cozinha e " * 3 + "a chave fica aqui."
-    assert len(line.split()) >= 30
-    path = tmp_path / "page.html"
-    size = page.write(path, [("a", run)], [line])
-    assert size == path.stat().st_size < 2e6
-    data = json.loads(Reader(path.read_text("utf-8")).inside["data"])
-    shapes = [kind["shape"][:2] for kind in data["items"][0][0]["kinds"]]
-    assert shapes == [[6, 8]] * 3
+def test_30_words_of_6_layers_and_8_heads_take_less_than_2_mb(translator):
+    item = collect(translator, "O gato vermelho dorme no sofá da cozinha.", beams=4)
+    draw, size = np.random.default_rng(7), 50  # pieces of 30 words
+    for kind in item["kinds"]:
+        scores = np.exp(2 * draw.normal(size=(6, 8, size, size)))
+        weights = scores / scores.sum(axis=-1, keepdims=True)
+        kind |= {"shape": weights.shape}
+        kind["weights"] = numbers.pack(numbers.quantize(weights))
+    run = {"name": "a", "task": "translation", "step": 0, "weights": "random"}
+    text = page.render({"runs": [run], "items": [[item]]})
+    assert 400_000 < len(text) < 2e6
 
 
 def test_two_runs_stand_side_by_side(translator, tmp_path):
@@ -228,7 +234,7 @@ def test_a_text_cannot_become_markup():
     assert [tag for tag, _ in found.tags] == [tag for tag, _ in plain.tags]
     data = json.loads(found.inside["data"])
     assert data["items"][0][0]["input"] == ATTACK + "{{script}}\u2028\ud800"
-    text.encode("utf-8")
+    text.encode("utf-8")  # the title, too
 
 
 def test_the_page_needs_no_network_and_forbids_it():
@@ -253,28 +259,24 @@ def test_the_scripts_make_no_markup_of_text():
         assert "</script" not in path.read_text()
 
 
-def test_the_command_writes_the_page(tiny_run, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "transformer_jax.visualize", "view",
-         "--workdir", tiny_run, "--text", "O gato dorme.", "--example", "test:0",
-         "--output", tmp_path / "page.html", "--beams", "2"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout == "" and "wrote " in done.stderr
-    data = json.loads(Reader((tmp_path / "page.html").read_text()).inside["data"])
-    first, second = (item["input"] for [item] in data["items"])
-    assert first == "O gato dorme." and second
+def test_the_command_writes_the_page(tiny_run, tmp_path, monkeypatch, one_device):
+    path, values = tmp_path / "page.html", flags.FlagValues()
+    monkeypatch.setattr(flags, "FLAGS", values)
+    for kind in ("string", "integer", "float", "bool", "multi_string"):
+        define = functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=values)
+        monkeypatch.setattr(flags, f"DEFINE_{kind}", define)
+    command.define_flags()
+    words = ["--workdir", str(tiny_run), "--text", "O gato dorme.", "--beams", "2"]
+    values(["view", *words, "--example", "test:0", "--output", str(path)])
+    assert command.main({}) == 0
+    data = json.loads(Reader(path.read_text("utf-8")).inside["data"])
     assert data["runs"][0]["name"] == tiny_run.name
+    first, second = data["items"]
+    assert first[0]["input"] == "O gato dorme." and first[0]["search"]["beams"] == 2
+    assert second[0]["input"] == runs.load(tiny_run).records("test")[0]["source"]
 
 
-def test_the_command_says_what_is_missing():
-    def fail(*words):
-        done = subprocess.run(
-            [sys.executable, "-m", "transformer_jax.visualize", *words],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 2 and "Traceback" not in done.stderr
-        return done.stderr
-
-    assert fail() == "error: name what to do first: view\n"
-    assert "--text is missing" in fail("view", "--workdir", "x")
+def test_the_command_line_begins_with_what_to_do(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        __main__.main(["visualize", "--text", "x"])
+    assert "name what to do first" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from transformer_jax import tasks
 from transformer_jax.data import trees
@@ -53,6 +54,21 @@ def collect(run: Run, line: Any, candidates: int = 8, **changes: Any) -> dict[st
         "tree": _tree(run, reply),
         "picture": _picture(run, request),
         "answers": list(_answers(reply)),
+    }
+
+
+def describe_picture(pixels: Float[np.ndarray, "H W C"], patch: int) -> dict[str, Any]:
+    """Return the pixels of an image, from black to white, and how it is cut."""
+    pixels = np.asarray(pixels, np.float64)
+    low, high = pixels.min(), pixels.max()
+    levels = np.rint((pixels - low) * (255 / max(high - low, 1e-9)))
+    height, width, channels = pixels.shape
+    return {
+        "height": height,
+        "width": width,
+        "channels": channels,
+        "patch": patch,
+        "pixels": numbers.pack(levels.astype(np.uint8)),
     }
 
 
@@ -146,20 +162,10 @@ def _nest(tree: Any) -> Any:
 
 
 def _picture(run: Run, request: DecodeRequest) -> dict[str, Any] | None:
-    """Return the pixels of an image, and how it is cut into patches."""
+    """Return the picture that a model of images reads."""
     if np.ndim(request.source) != 3:
         return None
-    pixels = np.asarray(request.source, np.float64)
-    low, high = pixels.min(), pixels.max()
-    levels = np.rint((pixels - low) * (255 / max(high - low, 1e-9)))
-    height, width, channels = pixels.shape
-    return {
-        "height": height,
-        "width": width,
-        "channels": channels,
-        "patch": run.task.objective.module.vision.patch,
-        "pixels": numbers.pack(levels.astype(np.uint8)),
-    }
+    return describe_picture(request.source, run.task.objective.module.vision.patch)
 
 
 def _answers(reply: Reply) -> Iterator[dict[str, Any]]:

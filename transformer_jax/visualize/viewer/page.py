@@ -49,7 +49,7 @@ def render(document: dict[str, Any]) -> str:
     style = _read("page.css")
     names = " and ".join(run["name"] for run in document["runs"])
     parts = {
-        "title": html.escape(f"Attention: {names}"),
+        "title": html.escape(f"Attention: {names}".encode("utf-8", "replace").decode()),
         "policy": f"default-src 'none'; script-src '{_hash(script)}'; "
         f"style-src '{_hash(style)}'; img-src data:",
         "style": style,
