@@ -28,6 +28,7 @@ DOCS = [
     "furo>=2024.8",
     "sphinxcontrib-mermaid>=1.0",
 ]
+BROWSER = ["selenium>=4.20"]  # drives the viewer in tests; a Chromium is needed, too
 NOTEBOOKS = ["matplotlib>=3.8", "jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
 
 setup(
@@ -82,7 +83,8 @@ setup(
         "notebooks": NOTEBOOKS,
         "peers": ["ctranslate2>=4.4", "transformers>=4.45", "torch>=2.4"],
         "images": IMAGES,
+        "browser": BROWSER,
         "docs": DOCS,
-        "test": [*TEST, *IMAGES, *NOTEBOOKS],
+        "test": [*TEST, *IMAGES, *NOTEBOOKS, *BROWSER],
     },
 )

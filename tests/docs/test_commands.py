@@ -12,6 +12,7 @@ from absl import flags
 from transformer_jax import config, evaluate, inspect_data, predict, tasks, train
 from transformer_jax.convert import bundle, ctranslate2
 from transformer_jax.data import tfds
+from transformer_jax.visualize.viewer import command as viewer
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("[a-z]*/README.md")]
@@ -37,15 +38,18 @@ def test_every_key_that_a_document_sets_exists(path):
 def known_flags():
     """The flags of each entry point."""
     found = {}
-    for module in (train, evaluate, predict, inspect_data, bundle, ctranslate2, tfds):
+    modules = (train, evaluate, predict, inspect_data, bundle, ctranslate2, tfds)
+    for module in (*modules, viewer):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:
-            for kind in ("string", "integer", "float", "bool"):
+            for kind in ("string", "integer", "float", "bool", "multi_string"):
                 name = f"DEFINE_{kind}"
                 define = functools.partial(getattr(flags, name), flag_values=values)
                 patch.setattr(flags, name, define)
             module.define_flags()
-        found[module.__name__.removeprefix("transformer_jax.")] = set(values)
+        name = module.__name__.removeprefix("transformer_jax.")
+        name = name.removesuffix(".command").removesuffix(".viewer")
+        found.setdefault(name, set()).update(values)
     return found
 
 

@@ -18,7 +18,11 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 from transformer_jax.visualize import __main__
 from transformer_jax.visualize.viewer import command, numbers, page
-from transformer_jax.visualize.viewer.collect import collect, describe_picture
+from transformer_jax.visualize.viewer.collect import (
+    collect,
+    describe_picture,
+    nest_tree,
+)
 
 ATTACK = '</script><script>alert(1)</script><!-- & "O" gato'
 
@@ -67,15 +71,23 @@ def translator(tiny_run):
     return runs.load(tiny_run, mesh=sharding.local_mesh())
 
 
+LINE, SEARCH = "O gato dorme no sofá.", {"beams": 3, "n_best": 2}
+
+
+@pytest.fixture(scope="module")
+def answered(translator):
+    """What is collected of one line, which several tests read."""
+    return collect(translator, LINE, **SEARCH)
+
+
 def values_of(kind):
     return numbers.restore(numbers.unpack(kind["weights"], tuple(kind["shape"])))
 
 
-def test_weights_are_those_of_the_run_within_the_bound_that_is_stated(translator):
-    item = collect(translator, "O gato dorme no sofá.")
-    expected = translator.attention(item["input"], item["output"])
-    assert [kind["name"] for kind in item["kinds"]] == list(expected)
-    for kind in item["kinds"]:
+def test_weights_are_those_of_the_run_within_the_bound_stated(translator, answered):
+    expected = translator.attention(LINE, answered["output"])
+    assert [kind["name"] for kind in answered["kinds"]] == list(expected)
+    for kind in answered["kinds"]:
         weights = expected[kind["name"]]
         errors = np.abs(values_of(kind) - weights)
         assert (errors <= numbers.error_bound(weights) + 1e-7).all()
@@ -90,12 +102,11 @@ def test_an_even_share_of_300_words_is_kept_to_within_a_twentieth():
     assert (errors <= numbers.error_bound(every)).all()
 
 
-def test_axes_are_named_by_the_pieces(translator):
-    item = collect(translator, "O gato dorme.")
-    read, seen = translator.task.inspector.pieces(item["input"], item["output"])
+def test_axes_are_named_by_the_pieces(translator, answered):
+    read, seen = translator.task.inspector.pieces(LINE, answered["output"])
     sides = {
-        kind["name"]: [item["tokens"][kind[axis]] for axis in ("queries", "keys")]
-        for kind in item["kinds"]
+        kind["name"]: [answered["tokens"][kind[axis]] for axis in ("queries", "keys")]
+        for kind in answered["kinds"]
     }
     assert sides == {
         "encoder": [read, read],
@@ -104,35 +115,41 @@ def test_axes_are_named_by_the_pieces(translator):
     }
 
 
-def test_the_search_ends_with_the_replies_of_the_run(translator):
-    line, changes = "O gato dorme no sofá.", {"beams": 3, "n_best": 2}
-    search = collect(translator, line, **changes)["search"]
-    [reply] = translator.replies([line], **changes)
+def test_the_search_ends_with_the_replies_of_the_run(translator, answered):
+    [reply] = translator.replies([LINE], **SEARCH)
     expected = [(r.text, r.score) for r in (reply, *reply.others)]
+    search = answered["search"]
     scores = [score for _, score in search["steps"][-1]["finished"]]
     found = list(zip(search["texts"], scores, strict=True))[:2]
     assert [text for text, _ in found] == [text for text, _ in expected]
     np.testing.assert_allclose(
-        [s for _, s in found], [s for _, s in expected], atol=1e-4
+        [score for _, score in found], [score for _, score in expected], atol=1e-4
     )
 
 
-def test_the_nodes_of_a_search_spell_its_texts_and_count_its_steps(translator):
-    item = collect(translator, "O gato dorme.", beams=2)
-    search, tokenizer = item["search"], translator.task.inference.writer.tokenizer
+def test_the_nodes_of_a_search_spell_its_texts_and_count_its_steps(
+    translator, answered
+):
+    search, tokenizer = answered["search"], translator.task.inference.writer.tokenizer
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+
+    def spell(node):
+        ids = []
+        while node:
+            node, piece, _ = search["nodes"][node]
+            ids.insert(0, pieces.index(search["pieces"][piece]))
+        return ids
+
     for step, found in enumerate(search["steps"]):
         for node, candidates in found["living"]:
-            ids = []
-            while node:
-                node, piece, _ = search["nodes"][node]
-                ids.insert(0, pieces.index(search["pieces"][piece]))
-            assert len(ids) == step and len(candidates) in (1, 8)
-    node, ids = search["steps"][-1]["finished"][0][0], []
-    while node:
-        node, piece, _ = search["nodes"][node]
-        ids.insert(0, pieces.index(search["pieces"][piece]))
-    assert tokenizer.decode(ids) == item["output"] == search["texts"][0]
+            assert len(spell(node)) == step and len(candidates) in (1, 8)
+    best = spell(search["steps"][-1]["finished"][0][0])
+    assert tokenizer.decode(best) == answered["output"] == search["texts"][0]
+
+
+def test_a_tree_is_nested_lists():
+    tree = nest_tree("(S (NP (DT the) (NN cat)) (VB sleeps))")
+    assert tree == ["S", ["NP", ["DT", "the"], ["NN", "cat"]], ["VB", "sleeps"]]
 
 
 def test_a_language_model_is_read_behind_its_prompt(untrained):
@@ -147,6 +164,7 @@ def test_a_language_model_is_read_behind_its_prompt(untrained):
     assert np.exp([p for _, p in item["search"]["steps"][0]["living"][0][1]]).sum() <= 1
 
 
+@pytest.mark.slow
 def test_a_parser_has_a_tree_over_its_words(untrained):
     item = collect(untrained("parsing"), "the red cat sleeps")
 
@@ -156,6 +174,7 @@ def test_a_parser_has_a_tree_over_its_words(untrained):
     assert words(item["tree"]) == ["the", "red", "cat", "sleeps"]
 
 
+@pytest.mark.slow
 def test_a_classifier_has_chances_and_no_search(untrained):
     item = collect(untrained("opinions"), "the soup was cold")
     assert item["search"] is None
@@ -198,9 +217,9 @@ def test_a_line_that_cannot_be_answered_is_refused(untrained):
         collect(untrained("masked", data__batch_tokens=2048), "nothing")
 
 
-def test_30_words_of_6_layers_and_8_heads_take_less_than_2_mb(translator):
-    item = collect(translator, "O gato vermelho dorme no sofá da cozinha.", beams=4)
+def test_30_words_of_6_layers_and_8_heads_take_less_than_2_mb(answered):
     draw, size = np.random.default_rng(7), 50  # pieces of 30 words
+    item = answered | {"kinds": [dict(kind) for kind in answered["kinds"]]}
     for kind in item["kinds"]:
         scores = np.exp(2 * draw.normal(size=(6, 8, size, size)))
         weights = scores / scores.sum(axis=-1, keepdims=True)
@@ -213,11 +232,11 @@ def test_30_words_of_6_layers_and_8_heads_take_less_than_2_mb(translator):
 
 def test_two_runs_stand_side_by_side(translator, tmp_path):
     path = tmp_path / "page.html"
-    page.write(path, [("a", translator), ("b", translator)], ["O gato dorme."], beams=2)
+    page.write(path, [("a", translator), ("b", translator)], [LINE], **SEARCH)
     data = json.loads(Reader(path.read_text("utf-8")).inside["data"])
     assert [run["name"] for run in data["runs"]] == ["a", "b"]
     [[one, other]] = data["items"]
-    assert one == other and one["search"]["beams"] == 2
+    assert one == other and one["search"]["beams"] == 3
 
 
 def document(text):
@@ -259,24 +278,32 @@ def test_the_scripts_make_no_markup_of_text():
         assert "</script" not in path.read_text()
 
 
-def test_the_command_writes_the_page(tiny_run, tmp_path, monkeypatch, one_device):
+def test_the_command_writes_the_page(translator, tmp_path, monkeypatch):
     path, values = tmp_path / "page.html", flags.FlagValues()
     monkeypatch.setattr(flags, "FLAGS", values)
+    monkeypatch.setattr(command.runs, "load", lambda folder, weights: translator)
     for kind in ("string", "integer", "float", "bool", "multi_string"):
         define = functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=values)
         monkeypatch.setattr(flags, f"DEFINE_{kind}", define)
     command.define_flags()
-    words = ["--workdir", str(tiny_run), "--text", "O gato dorme.", "--beams", "2"]
-    values(["view", *words, "--example", "test:0", "--output", str(path)])
+    words = ["--workdir=runs/one", "--beside=runs/two", f"--text={LINE}"]
+    search = [f"--{name}={value}" for name, value in SEARCH.items()]
+    values(["view", *words, *search, "--example=test:0", f"--output={path}"])
     assert command.main({}) == 0
     data = json.loads(Reader(path.read_text("utf-8")).inside["data"])
-    assert data["runs"][0]["name"] == tiny_run.name
+    assert [run["name"] for run in data["runs"]] == ["one", "two"]
     first, second = data["items"]
-    assert first[0]["input"] == "O gato dorme." and first[0]["search"]["beams"] == 2
-    assert second[0]["input"] == runs.load(tiny_run).records("test")[0]["source"]
+    assert first[0]["input"] == LINE and first[0]["search"]["beams"] == 3
+    assert second[0]["input"] == translator.records("test")[0]["source"]
+
+
+@pytest.mark.parametrize("text", ["test:11", "test", "test:x"])
+def test_an_example_that_there_is_not_is_refused(translator, text):
+    with pytest.raises(UserError, match=f"--example={text}: .* below 11"):
+        command.find_example(translator, text)
 
 
 def test_the_command_line_begins_with_what_to_do(capsys):
     with pytest.raises(SystemExit, match="2"):
         __main__.main(["visualize", "--text", "x"])
-    assert "name what to do first" in capsys.readouterr().err
+    assert "view" in capsys.readouterr().err

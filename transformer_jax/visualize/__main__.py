@@ -16,7 +16,7 @@ def main(argv: Sequence[str]) -> None:
     """Run the command that the first word names."""
     name = argv[1] if len(argv) > 1 else ""
     if name not in COMMANDS:
-        cli.fail(f"name what to do first: {' | '.join(COMMANDS)}")
+        cli.fail(f"name what to draw: {' | '.join(COMMANDS)}")
     sys.argv = [f"{argv[0]} {name}", *argv[2:]]
     COMMANDS[name].define_flags()
     cli.run(COMMANDS[name].main)

@@ -51,7 +51,7 @@ def collect(run: Run, line: Any, candidates: int = 8, **changes: Any) -> dict[st
         "tokens": tokens,
         "note": note,
         "search": _search(run, request, options, candidates, read),
-        "tree": _tree(run, reply),
+        "tree": nest_tree(reply.text) if run.config.task == "parsing" else None,
         "picture": _picture(run, request),
         "answers": list(_answers(reply)),
     }
@@ -70,6 +70,18 @@ def describe_picture(pixels: Float[np.ndarray, "H W C"], patch: int) -> dict[str
         "patch": patch,
         "pixels": numbers.pack(levels.astype(np.uint8)),
     }
+
+
+def nest_tree(text: str) -> Any:
+    """Return a bracketed tree as [label, children…], words as strings."""
+
+    def nest(node: Any) -> Any:
+        return (
+            node if isinstance(node, str) else [node.label, *map(nest, node.children)]
+        )
+
+    found = trees.read(text)
+    return nest(found[0]) if found else None
 
 
 def _texts(run: Run, line: Any, reply: Reply) -> tuple[Any, str]:
@@ -145,20 +157,6 @@ def _search(
     engine = writer.engine(run.mesh)
     steps = trace(engine, run.params, request, options, candidates)
     return search.describe(steps, options, writer.tokenizer, request.prefix, read)
-
-
-def _tree(run: Run, reply: Reply) -> Any:
-    """Return a parser's answer as [label, children…], words as strings."""
-    if run.config.task != "parsing" or not reply.text.strip():
-        return None
-    [tree] = trees.read(reply.text)
-    return _nest(tree)
-
-
-def _nest(tree: Any) -> Any:
-    if isinstance(tree, str):
-        return tree
-    return [tree.label, *map(_nest, tree.children)]
 
 
 def _picture(run: Run, request: DecodeRequest) -> dict[str, Any] | None:

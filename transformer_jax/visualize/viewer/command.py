@@ -5,6 +5,7 @@ python -m transformer_jax.visualize view --workdir RUN --text "…" --output F.h
 
 import logging
 import os
+from typing import Any
 
 from absl import flags
 
@@ -43,7 +44,7 @@ def main(overrides: dict[str, str]) -> int:
     folders = [args.workdir, *([args.beside] if args.beside else [])]
     opened = [(name, runs.load(f, args.weights)) for name, f in _named(folders)]
     first = opened[0][1]
-    lines = [*args.text, *(_question(first, text) for text in args.example)]
+    lines = [*args.text, *(find_example(first, text) for text in args.example)]
     changes = keys.given_flags(args, *tasks.option_classes())
     size = page.write(args.output, opened, lines, **changes)
     logger.info("wrote %s (%d KB)", args.output, -(-size // 1000))
@@ -57,7 +58,7 @@ def _named(folders: list[str]) -> list[tuple[str, str]]:
     return list(zip(names if unique else folders, folders, strict=True))
 
 
-def _question(run: runs.Run, text: str):
+def find_example(run: runs.Run, text: str) -> Any:
     """Return the line that an example such as test:0 asks."""
     split, _, number = text.partition(":")
     records = run.records(split)
