@@ -101,6 +101,12 @@ function colour(name) {
   return found;
 }
 
+/** Return whether the page is dark now, by its button or by the system. */
+function isDark() {
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
 let waiting = 0;
 
 /** Have a screen reader say a text, once the user rests. */

@@ -32,7 +32,8 @@ class Pane {
     this.matrixView = new Matrix(this);
     this.headsView = new Heads(this);
     this.searchView = item.search && new Search(item.search, (step) => this.follow(step));
-    this.root = el("section", { class: "pane", "aria-labelledby": `title${this.number}` });
+    const patches = item.picture ? " patches" : "";
+    this.root = el("section", { class: `pane${patches}`, "aria-labelledby": `title${this.number}` });
     this.root.append(this.title(), this.texts(), ...item.answers.map(drawAnswers));
     const names = item.kinds.map((kind) => kind.name);
     this.kind = names.includes("cross") ? names.indexOf("cross") : 0;
@@ -104,7 +105,7 @@ class Pane {
           "aria-controls": `panel${this.number}`,
           onclick: () => panes.forEach((pane) => pane.open(view)),
         },
-        VIEWS[view],
+        view === "words" && this.item.picture ? "Patches" : VIEWS[view],
       ),
     );
     const list = el("div", { role: "tablist", class: "tabs", "aria-label": "Views" }, ...this.tabList);
@@ -130,7 +131,8 @@ class Pane {
       tab.tabIndex = chosen ? 0 : -1;
     }
     this.panel.setAttribute("aria-labelledby", `${view}${this.number}`);
-    const legend = el("p", { class: "legend", "aria-hidden": "true" }, "weight 0", el("span"), "1");
+    const most = this.item.picture ? "largest" : "1";
+    const legend = el("p", { class: "legend", "aria-hidden": "true" }, "weight 0", el("span"), most);
     const words = [legend, this.words.root];
     const attention = this.item.kinds.length ? [this.tokens.root, ...words] : [];
     const parts = {
@@ -311,6 +313,12 @@ function redraw() {
   for (const pane of panes) if (pane.view && pane.drawn) pane.update();
 }
 
+/** Draw in the colours of another theme. */
+function repaint() {
+  for (const pane of panes) pane.headsView.buttons = null;
+  redraw();
+}
+
 const themes = ["automatic", "light", "dark"];
 let theme = 0;
 
@@ -319,9 +327,9 @@ document.getElementById("theme").addEventListener("click", (event) => {
   event.target.textContent = `Theme: ${themes[theme]}`;
   if (theme) document.documentElement.dataset.theme = themes[theme];
   else delete document.documentElement.dataset.theme;
-  redraw();
+  repaint();
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 
 const chooser = document.getElementById("texts");
 if (page.items.length > 1) {

@@ -70,11 +70,14 @@ class Tokens {
   shade(values) {
     const { side, index } = this.pane.focus ?? {};
     const other = this.pane.same ? "queries" : side === "queries" ? "keys" : "queries";
+    // Among many patches all weights are small: the largest gets the full colour.
+    const full = values && this.pane.shown ? Math.max(...values) : 1;
+    const turn = isDark() ? 0.57 : 0.82; // there both colours of text can be read
     for (const [name, chips] of Object.entries(this.lists)) {
       chips.forEach((chip, i) => {
-        const strength = values && name === other ? Math.sqrt(values[i]) : 0;
+        const strength = values && name === other ? Math.sqrt(values[i] / full) : 0;
         chip.style.setProperty("--w", strength.toFixed(3));
-        chip.classList.toggle("strong", strength > 0.6);
+        chip.classList.toggle("strong", strength > turn);
         const chosen = name === side && i === index;
         chip.classList.toggle("chosen", chosen);
         chip.setAttribute("aria-selected", chosen);
