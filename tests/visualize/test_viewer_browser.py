@@ -391,7 +391,7 @@ def test_pictures_trees_and_answers_are_shown(view):
     patches[1].send_keys(Keys.ARROW_DOWN)
     assert shown.focused().accessible_name == "patch 1,1"
     row = weights[0].mean(axis=0)[5]
-    close(shown.shades("queries"), row / row.max())
+    close(np.sqrt(row.max()) * np.array(shown.shades("queries")), row)
     assert shown.all(".answers tr")[0].text.split() == ["3", "75", "%"]
     shown.one("[data-view=tree]").click()
     words = [e.text for e in shown.all(".tree text.word")]
