@@ -21,6 +21,8 @@ from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks.protocols import ShowsAttention, Writes
 from transformer_jax.visualize.viewer import numbers, search
 
+LABELS = 20  # of a classifier's, at most
+
 
 def describe(run: Run, name: str) -> dict[str, Any]:
     """Return what the page says of a run."""
@@ -170,7 +172,7 @@ def _answers(reply: Reply) -> Iterator[dict[str, Any]]:
     """Yield what a model chose from without a search: labels, or guesses of masks."""
     if chances := reply.details.get("chances"):
         ranked = sorted(chances.items(), key=lambda pair: -pair[1])
-        choices = [[text, _rounded(chance)] for text, chance in ranked]
+        choices = [[text, _rounded(chance)] for text, chance in ranked[:LABELS]]
         yield {"title": "Answer", "choices": choices}
     for number, guesses in enumerate(reply.details.get("masks", ()), start=1):
         choices = [[g["text"], _rounded(g["chance"])] for g in guesses]
