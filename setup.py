@@ -28,6 +28,7 @@ DOCS = [
     "furo>=2024.8",
     "sphinxcontrib-mermaid>=1.0",
 ]
+BROWSER = ["selenium>=4.20"]  # drives the viewer in tests; a Chromium is needed, too
 NOTEBOOKS = ["matplotlib>=3.8", "jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
 
 setup(
@@ -54,7 +55,10 @@ setup(
     # The configs live at the top level of a checkout and travel inside the package.
     packages=[*find_packages(include=["transformer_jax*"]), "transformer_jax.configs"],
     package_dir={"transformer_jax.configs": "configs"},
-    package_data={"transformer_jax": ["py.typed"]},
+    package_data={
+        "transformer_jax": ["py.typed"],
+        "transformer_jax.visualize.viewer": ["*.html", "*.css", "*.js"],
+    },
     install_requires=[
         "jax>=0.10",
         "flax>=0.12",
@@ -81,7 +85,8 @@ setup(
         "notebooks": NOTEBOOKS,
         "peers": ["ctranslate2>=4.4", "transformers>=4.45", "torch>=2.4"],
         "images": IMAGES,
+        "browser": BROWSER,
         "docs": DOCS,
-        "test": [*TEST, *IMAGES, *NOTEBOOKS],
+        "test": [*TEST, *IMAGES, *NOTEBOOKS, *BROWSER],
     },
 )

@@ -38,6 +38,8 @@ def test_the_wheel_holds_the_package_its_configs_and_its_types(wheel):
     package = ROOT / "transformer_jax"
     for path in package.rglob("*.py"):
         assert str(path.relative_to(ROOT)) in names, path
+    for path in (package / "visualize" / "viewer").glob("page.*"):
+        assert str(path.relative_to(ROOT)) in names, path
     for path in (ROOT / "configs").glob("*.py"):
         assert f"transformer_jax/configs/{path.name}" in names
     assert "transformer_jax/py.typed" in names

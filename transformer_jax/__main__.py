@@ -20,6 +20,7 @@ MODULES = {  # short name → module that has `define_flags` and `main`
     "inspect": "inspect_data",
     "bundle": "convert.bundle",
     "ctranslate2": "convert.ctranslate2",
+    "visualize": "visualize.__main__",
     "tfds": "data.tfds",
 }
 
@@ -35,6 +36,8 @@ def main() -> int:
     if name in MODULES:
         module = importlib.import_module(f"transformer_jax.{MODULES[name]}")
         sys.argv = [f"transformer-jax {name}", *rest]
+        if name == "visualize":  # whose first word says what to draw
+            return module.main(sys.argv)
         module.define_flags()
         cli.run(module.main)
     try:

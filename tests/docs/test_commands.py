@@ -13,6 +13,7 @@ from transformer_jax import config, evaluate, inspect_data, predict, tasks, trai
 from transformer_jax.convert import bundle, ctranslate2
 from transformer_jax.data import tfds
 from transformer_jax.visualize import command as drawing
+from transformer_jax.visualize.viewer import command as viewer
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("[a-z]*/README.md")]
@@ -39,7 +40,7 @@ def known_flags():
     """The flags of each entry point."""
     found = {}
     modules = (train, evaluate, predict, inspect_data, bundle, ctranslate2, tfds)
-    for module in (*modules, drawing):
+    for module in (*modules, drawing, viewer):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:
             for kind in ("string", "integer", "float", "bool", "multi_string"):
@@ -48,7 +49,8 @@ def known_flags():
                 patch.setattr(flags, name, define)
             module.define_flags()
         name = module.__name__.removeprefix("transformer_jax.")
-        found[name.removesuffix(".command")] = set(values)
+        name = name.removesuffix(".command").removesuffix(".viewer")
+        found.setdefault(name, set()).update(values)
     return found
 
 

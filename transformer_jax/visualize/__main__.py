@@ -12,11 +12,13 @@ from transformer_jax import cli
 from transformer_jax.errors import nearest
 from transformer_jax.visualize.command import Drawing, Explain, define_flags
 from transformer_jax.visualize.commands import DRAWINGS
+from transformer_jax.visualize.viewer import command as view
 
 # Each has define_flags() and main(overrides).
 COMMANDS: dict[str, Any] = {
     **{name: Drawing(name) for name in DRAWINGS},
     "explain": Explain,
+    "view": view,
 }
 
 __all__ = ["COMMANDS", "define_flags", "main"]
@@ -44,6 +46,9 @@ def usage() -> str:
     """List the names with what each draws."""
     listed = [(name, function.__doc__) for name, function in DRAWINGS.items()]
     listed.append(("explain", "Print one attention computation with its numbers."))
+    listed.append(
+        ("view", "Write a page that shows attention and search in a browser.")
+    )
     lines = [f"  {name:<12}{(text or '').splitlines()[0]}" for name, text in listed]
     head = "python -m transformer_jax.visualize NAME [RUN …] --output FILE"
     return "\n".join([head, "", *lines, "", "NAME --helpfull lists the flags."])

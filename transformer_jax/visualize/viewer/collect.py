@@ -1,0 +1,183 @@
+"""Collect what a run does with a line, as plain values for JSON.
+
+    {input, output, score, kinds, tokens, search, tree, picture, answers}
+
+What a run does not have is None or empty: a classifier has no search, a recurrent
+model no kinds of attention.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax import tasks
+from transformer_jax.data import trees
+from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding.trace import trace
+from transformer_jax.errors import UserError
+from transformer_jax.runs.run import Run, decode_options
+from transformer_jax.tasks.protocols import ShowsAttention, Writes
+from transformer_jax.visualize.viewer import numbers, search
+
+LABELS = 20  # of a classifier's, at most
+
+
+def describe(run: Run, name: str) -> dict[str, Any]:
+    """Return what the page says of a run."""
+    return {
+        "name": name,
+        "task": run.config.task,
+        "step": run.step,
+        "weights": run.weights,
+    }
+
+
+def collect(run: Run, line: Any, candidates: int = 8, **changes: Any) -> dict[str, Any]:
+    """Answer a line, and return how; `changes` override the run's `decode` section."""
+    options = decode_options(run.config, **changes)
+    [reply] = run.replies([line], **changes)
+    if reply.error:
+        raise UserError(f"{line}: {reply.error}")
+    request = run.task.inference.parse(line, options=options)
+    source, target = _texts(run, line, reply)
+    kinds, tokens, note = _attention(run, source, target)
+    reading = [k["queries"] for k in kinds if k["name"] in ("decoder", "cross")]
+    read = tokens[reading[0]] if reading else ()
+    return {
+        "input": line if isinstance(line, str) else "",
+        "output": reply.text,
+        "score": _rounded(reply.score),
+        "kinds": kinds,
+        "tokens": tokens,
+        "note": note,
+        "search": _search(run, request, options, candidates, read),
+        "tree": nest_tree(reply.text) if run.config.task == "parsing" else None,
+        "picture": _picture(run, request),
+        "answers": list(_answers(reply)),
+    }
+
+
+def describe_picture(pixels: Float[np.ndarray, "H W C"], patch: int) -> dict[str, Any]:
+    """Return the pixels of an image, from black to white, and how it is cut."""
+    pixels = np.asarray(pixels, np.float64)
+    low, high = pixels.min(), pixels.max()
+    levels = np.rint((pixels - low) * (255 / max(high - low, 1e-9)))
+    height, width, channels = pixels.shape
+    return {
+        "height": height,
+        "width": width,
+        "channels": channels,
+        "patch": patch,
+        "pixels": numbers.pack(levels.astype(np.uint8)),
+    }
+
+
+def nest_tree(text: str) -> Any:
+    """Return a bracketed tree as [label, children…], words as strings."""
+
+    def nest(node: Any) -> Any:
+        return (
+            node if isinstance(node, str) else [node.label, *map(nest, node.children)]
+        )
+
+    found = trees.read(text)
+    return nest(found[0]) if found else None
+
+
+def _texts(run: Run, line: Any, reply: Reply) -> tuple[Any, str]:
+    """Return what the model is to read again: a language model, all of the text."""
+    written = reply.details.get("text", reply.text)
+    if tasks.find(run.config.task).role == "language_model":
+        return written, ""
+    return line, written
+
+
+def _attention(
+    run: Run, source: Any, target: str
+) -> tuple[list[dict[str, Any]], list[list[str]], str]:
+    """Return kinds of attention, the tokens on their axes, and why there are none."""
+    inspector = run.task.inspector
+    if not isinstance(inspector, ShowsAttention):
+        return [], [], f"The task {run.config.task} does not show its attention."
+    try:
+        found = inspector.attention(run.params, source, target)
+    except UserError as error:
+        return [], [], str(error)
+    kinds, tokens = [], []
+    for name, weights in found.items():
+        axes = _axes(inspector, found, name, source, target)
+        queries, keys = map(_place, axes, weights.shape[2:], [tokens, tokens])
+        levels = numbers.quantize(weights)
+        kinds.append(
+            {
+                "name": name,
+                "shape": list(weights.shape),
+                "queries": queries,
+                "keys": keys,
+                "weights": numbers.pack(levels),
+            }
+        )
+    return kinds, tokens, ""
+
+
+def _axes(
+    inspector: Any, found: Any, name: str, source: Any, target: str
+) -> Sequence[Sequence[str]]:
+    """Return the tokens of queries and keys, as far as the inspector names them."""
+    if hasattr(found, "tokens"):
+        return found.tokens.get(name, ((), ()))
+    if not hasattr(inspector, "pieces"):
+        return (), ()
+    read, seen = inspector.pieces(source, target)
+    sides = {"encoder": (read, read), "decoder": (seen, seen), "cross": (seen, read)}
+    return sides.get(name, ((), ()))
+
+
+def _place(axis: Sequence[str], count: int, tokens: list[list[str]]) -> int:
+    """Return the place of an axis among the tokens; without names, of numbers."""
+    named = list(axis) if len(axis) == count else [str(i + 1) for i in range(count)]
+    if named not in tokens:
+        tokens.append(named)
+    return tokens.index(named)
+
+
+def _search(
+    run: Run,
+    request: DecodeRequest,
+    options: Options,
+    candidates: int,
+    read: Sequence[str],
+) -> dict[str, Any] | None:
+    """Return the steps of the search, of a run that writes."""
+    inference = run.task.inference
+    asked = len(request.source) or len(request.prefix)
+    if not isinstance(inference, Writes) or not asked:
+        return None
+    writer = inference.writer
+    engine = writer.engine(run.mesh)
+    steps = trace(engine, run.params, request, options, candidates)
+    return search.describe(steps, options, writer.tokenizer, request.prefix, read)
+
+
+def _picture(run: Run, request: DecodeRequest) -> dict[str, Any] | None:
+    """Return the picture that a model of images reads."""
+    if np.ndim(request.source) != 3:
+        return None
+    return describe_picture(request.source, run.task.objective.module.vision.patch)
+
+
+def _answers(reply: Reply) -> Iterator[dict[str, Any]]:
+    """Yield what a model chose from without a search: labels, or guesses of masks."""
+    if chances := reply.details.get("chances"):
+        ranked = sorted(chances.items(), key=lambda pair: -pair[1])
+        choices = [[text, _rounded(chance)] for text, chance in ranked[:LABELS]]
+        yield {"title": "Answer", "choices": choices}
+    for number, guesses in enumerate(reply.details.get("masks", ()), start=1):
+        choices = [[g["text"], _rounded(g["chance"])] for g in guesses]
+        yield {"title": f"Mask {number}", "choices": choices}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 5)

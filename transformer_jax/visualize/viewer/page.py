@@ -1,0 +1,77 @@
+"""Put the collected values and the viewer's code into one HTML file.
+
+The file needs no network, and its content security policy forbids any: nothing runs in
+it but the script whose hash the policy names. Texts are data; no text becomes markup.
+"""
+
+import base64
+import hashlib
+import html
+import importlib.resources
+import json
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_jax.errors import UserError
+from transformer_jax.runs.run import Run
+from transformer_jax.visualize.viewer.collect import collect, describe
+
+SCRIPTS = ("data", "tokens", "matrix", "search", "pictures", "page")  # in this order
+
+
+def write(
+    path: str | pathlib.Path,
+    runs: Sequence[tuple[str, Run]],
+    lines: Sequence[Any],
+    **changes: Any,
+) -> int:
+    """Write a page of what one or two named runs do with lines; return its bytes.
+
+    `changes` override the `decode` sections of the runs.
+    """
+    document = {
+        "runs": [describe(run, name) for name, run in runs],
+        "items": [[collect(run, line, **changes) for _, run in runs] for line in lines],
+    }
+    content = render(document).encode("utf-8")
+    try:
+        pathlib.Path(path).write_bytes(content)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    return len(content)
+
+
+def render(document: dict[str, Any]) -> str:
+    """Return the page of a document as `write` makes it."""
+    script = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
+    style = _read("page.css")
+    names = " and ".join(run["name"] for run in document["runs"])
+    parts = {
+        "title": html.escape(f"Attention: {names}".encode("utf-8", "replace").decode()),
+        "policy": f"default-src 'none'; script-src '{_hash(script)}'; "
+        f"style-src '{_hash(style)}'; img-src data:",
+        "style": style,
+        "data": escape(document),
+        "script": script,
+    }
+    # In one pass: what is put in is not searched again.
+    return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], _read("page.html"))
+
+
+def escape(document: Any) -> str:
+    """Write JSON that can end neither its element nor a comment."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    escaped = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+    return re.sub("[<>&]", lambda m: escaped[m[0]], text)
+
+
+def _read(name: str) -> str:
+    files = importlib.resources.files("transformer_jax.visualize.viewer")
+    return files.joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
