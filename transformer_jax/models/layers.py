@@ -87,13 +87,21 @@ class Dropout(nn.Module):
 
     rate: float
 
-    @nn.compact
     def __call__(self, x: Float[Array, "..."], train: bool) -> Float[Array, "..."]:
         """Drop entries in training; otherwise return `x` as it is."""
         if not train or self.rate == 0.0:
             return x
-        keep = keep_mask(self.make_rng("dropout"), 1.0 - self.rate, x.shape)
-        return jnp.where(keep, x / (1.0 - self.rate), 0.0).astype(x.dtype)
+        return drop(x, self.draw_key(), self.rate)
+
+    def draw_key(self) -> Array:
+        """Draw the key of a mask; a scan over layers draws in its place."""
+        return self.make_rng("dropout")
+
+
+def drop(x: Float[Array, "..."], key: Array, rate: float) -> Float[Array, "..."]:
+    """Zero a share `rate` of the entries, drawn by `key`, and scale the others."""
+    keep = keep_mask(key, 1.0 - rate, x.shape)
+    return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
 
 
 def keep_mask(key: Array, share: float, shape: tuple[int, ...]) -> Array:

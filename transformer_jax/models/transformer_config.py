@@ -87,6 +87,9 @@ class TransformerConfig(Vocabularies):
     remat: bool = key(
         False, "Recompute each layer in the backward pass, to save memory."
     )
+    scan_layers: bool = key(
+        False, "Compile one layer for all of a stack: deep models compile sooner."
+    )
     attention: str = key(
         "auto",
         "Kernel of attention; auto: what the hardware has, see models/kernels.",
