@@ -7,9 +7,10 @@ To list the keys of a task and a model with their defaults and meanings:
         for name, key in config.declared('parsing', 'recurrent').items()]"
 """
 
-from transformer_jax.config.defaults import base, declared, items
+from transformer_jax.config.defaults import base, declared, items, renew
 from transformer_jax.config.loading import differences, load, shipped, shipped_folder
 
 __all__ = [
-    "base", "declared", "differences", "items", "load", "shipped", "shipped_folder",
+    "base", "declared", "differences", "items", "load", "renew", "shipped",
+    "shipped_folder",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from transformer_jax.models.layers import (
     Dropout,
     FeedForward,
     layer_norm,
+    recompute,
     residual,
     rms_norm,
 )
@@ -49,7 +50,12 @@ class Layer(nn.Module):
             self.cross_attention = _attention(c)
             self.cross_attention_norm = _norm(c)
         self.feed_forward = FeedForward(
-            c.d_model, c.d_ff, c.activation, c.dropout_feed_forward, c.dtype
+            c.d_model,
+            c.d_ff,
+            c.activation,
+            c.dropout_feed_forward,
+            c.dtype,
+            c.gradient_dtype,
         )
         self.feed_forward_norm = _norm(c)
         self.drop = Dropout(c.dropout_residual)
@@ -152,8 +158,8 @@ class Stack(nn.Module):
     def _unroll(self, x, place, mask, source, source_mask, cache, train):
         """Run the layers one by one."""
         by_layer, run = [], Layer.__call__
-        if self.config.remat and cache is None:  # a search has no backward pass
-            run = nn.remat(run, static_argnums=(7,))
+        if cache is None:  # a search has no backward pass
+            run = recompute(self.config.remat, nn.remat, run, static_argnums=(7,))
         for i, layer in enumerate(self.layer):
             x, *rest = run(
                 layer,
@@ -182,7 +188,8 @@ class Stack(nn.Module):
             return x, (None, None) if train else weights
 
         def wrap(body):
-            return jax.checkpoint(body, prevent_cse=False) if self.config.remat else body
+            options = {"prevent_cse": False}  # a loop does that by itself
+            return recompute(self.config.remat, jax.checkpoint, body, **options)
 
         stream = scanning.stream_of(self, names) if train else (None, ())
         x, weights = scanning.scan_layers(run, params, x, stream, wrap)
@@ -215,7 +222,13 @@ class Stack(nn.Module):
 def _attention(c: TransformerConfig) -> MultiHeadAttention:
     sizes = c.d_model, c.num_heads, c.d_k, c.d_v, c.kv_heads
     return MultiHeadAttention(
-        *sizes, c.qk_norm, c.dropout_attention, c.dtype, c.attention
+        *sizes,
+        c.qk_norm,
+        c.dropout_attention,
+        c.dtype,
+        c.attention,
+        c.gradient_dtype,
+        c.remat == "attention",
     )
 
 
