@@ -15,6 +15,7 @@ import math
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -77,7 +78,9 @@ def main() -> int:
 
     config = configs.load(args.config, overrides)
     mesh = make_mesh(config, find_devices(args.target))
+    began = time.monotonic()
     program, params = compile_step(config, mesh, args.rows, args.length, args.vocab)
+    seconds = time.monotonic() - began
     text, memory = program.as_text(), program.memory_analysis()
     if args.dump:
         with open(args.dump, "w") as file:
@@ -87,7 +90,8 @@ def main() -> int:
     axes = " × ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     print(f"{args.target}, {axes}: {args.rows} × {args.length} tokens, {count:,} "
           f"parameters, {memory.temp_size_in_bytes / 1e9:.2f} GB beside the "
-          f"arguments' {memory.argument_size_in_bytes / 1e9:.2f}")  # fmt: skip
+          f"arguments' {memory.argument_size_in_bytes / 1e9:.2f}; compiled in "
+          f"{seconds:.0f} s")  # fmt: skip
     totals: dict[tuple, list] = collections.defaultdict(lambda: [0, 0.0])
     for one in found:
         dtypes = "/".join(sorted({dtype for dtype, _ in one.shapes}))
@@ -265,7 +269,7 @@ def least_bytes(
         exact = 4 if table else width
         gathered = size * width * (split - 1) / split
         least["parameters gathered"] += gathered
-        if config.model.remat and "layer_" in path:
+        if config.model.remat == "full" and "layer_" in path:
             least["gathered again for the backward pass"] += gathered
         copies, uses = replicas * fsdp // split, 2 + (pairs and tied)
         if plain and table:

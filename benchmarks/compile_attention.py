@@ -37,6 +37,8 @@ flags.DEFINE_enum("case", "gpu_350m", [
     "tpu_packed",
 ], "What is compiled.")  # fmt: skip
 flags.DEFINE_integer("layers", 0, "Fewer layers, to compile sooner; 0: the case's.")
+flags.DEFINE_string("remat", "", "Another model.remat than the case's.")
+flags.DEFINE_bool("scan_layers", False, "Scan the layers: model.scan_layers.")
 flags.DEFINE_string("dump", "", "A file for the compiled program.")
 
 LARGE = {"layers": 24, "d_model": 1024, "heads": 16, "rows": 8, "length": 2048,
@@ -44,13 +46,13 @@ LARGE = {"layers": 24, "d_model": 1024, "heads": 16, "rows": 8, "length": 2048,
 SMALL = {"layers": 6, "d_model": 512, "heads": 8, "rows": 1, "length": 16_384,
          "vocabulary": 20_000}  # fmt: skip
 CASES = {  # of each, the hardware, the sizes, and keys of config.model
-    "gpu_350m": ("gpu", LARGE, {"remat": True}),
-    "gpu_packed": ("gpu", LARGE | {"packed": True}, {"remat": True}),
-    "gpu_long": ("gpu", SMALL, {"remat": True}),
-    "gpu_long_blockwise": ("gpu", SMALL, {"remat": True, "attention": "blockwise"}),
-    "tpu_350m": ("tpu", LARGE | {"rows": 1}, {"remat": True}),
+    "gpu_350m": ("gpu", LARGE, {"remat": "full"}),
+    "gpu_packed": ("gpu", LARGE | {"packed": True}, {"remat": "full"}),
+    "gpu_long": ("gpu", SMALL, {"remat": "full"}),
+    "gpu_long_blockwise": ("gpu", SMALL, {"remat": "full", "attention": "blockwise"}),
+    "tpu_350m": ("tpu", LARGE | {"rows": 1}, {"remat": "full"}),
     "tpu_packed": ("tpu", SMALL | {"rows": 8, "length": 2048, "packed": True}, {}),
-    "tpu_long": ("tpu", SMALL, {"remat": True}),
+    "tpu_long": ("tpu", SMALL, {"remat": "full"}),
 }
 # What the compiler must know of an H200 that is not there: NVIDIA's data sheet.
 H200 = """
@@ -116,6 +118,10 @@ def main(_) -> None:
     """Compile one case, and print its memory and its custom calls."""
     hardware, sizes, keys = CASES[FLAGS.case]
     sizes = sizes | {"layers": FLAGS.layers or sizes["layers"]}
+    if FLAGS.remat:
+        keys = keys | {"remat": FLAGS.remat}
+    if FLAGS.scan_layers:
+        keys = keys | {"scan_layers": True}
     mesh = make_mesh(hardware)
     step, state, batch, count = make_step(sizes, keys, mesh)
     began = time.monotonic()

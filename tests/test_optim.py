@@ -224,3 +224,50 @@ def test_a_run_answers_with_its_running_mean_if_told_to(tiny_run):
     )
     assert 0 < max(jax.tree.leaves(moved)) < 0.1
     assert len(mean.predict(["O gato dorme."])) == 1
+
+
+def moments_of(optimizer, gradients):
+    """The state after these gradients, and each update."""
+    params = {"kernel": jnp.zeros((40, 50)), "bias": jnp.zeros(50)}
+    state, updates = optimizer.init(params), []
+    step = jax.jit(optimizer.update)
+    for scale in gradients:
+        grads = jax.tree.map(lambda p, s=scale: jnp.full_like(p, s), params)
+        found, state = step(grads, state, params)
+        updates.append(found["kernel"])
+    return state, updates
+
+
+@pytest.mark.parametrize("name", ["adam", "adafactor", "lion", "muon"])
+def test_moments_may_be_kept_in_bfloat16(name):
+    config = settings(name=name, state_dtype="bfloat16")
+    state, updates = moments_of(optim.make_optimizer(config), [1.0, 2.0])
+    shapes = {"kernel": (40, 50), "bias": (50,)}
+    kept = {
+        leaf.dtype for leaf in jax.tree.leaves(state) if leaf.shape in shapes.values()
+    }
+    assert kept == {jnp.dtype("bfloat16")}
+    _, exact = moments_of(optim.make_optimizer(settings(name=name)), [1.0, 2.0])
+    np.testing.assert_allclose(updates[1], exact[1], rtol=0.02, atol=1e-7)
+
+
+def test_moments_in_bfloat16_follow_even_the_slowest_decay():
+    """1 - 0.9999 is far less than what bfloat16 can add to 1."""
+    slow = {"beta2": 0.9999, "warmup_steps": 10}
+    gradients = [1.0] * 20 + [0.0] * 300
+    half = optim.make_optimizer(settings(**slow, state_dtype="bfloat16"))
+    short, _ = moments_of(half, gradients)
+    exact, _ = moments_of(optim.make_optimizer(settings(**slow)), gradients)
+    mean = short.inner[0].nu["kernel"].astype(jnp.float32).mean()
+    assert mean == pytest.approx(float(exact[0].nu["kernel"].mean()), rel=2e-3)
+
+
+def test_rounding_by_chance_has_the_right_mean_and_keeps_what_is_exact():
+    x = jnp.full((300, 300), 1 + 2.0**-9)  # a quarter of the way to 1 + 2^-7
+    rounded = optim.round_by_chance(x, jnp.uint32(3)).astype(jnp.float32)
+    assert set(np.unique(rounded)) == {1.0, 1 + 2.0**-7}
+    assert float(rounded.mean()) == pytest.approx(float(x[0, 0]), abs=1e-4)
+    other = optim.round_by_chance(x, jnp.uint32(4)).astype(jnp.float32)
+    assert 0.5 < float((rounded == other).mean()) < 0.75  # 5/8 if independent
+    exact = jnp.array([0.0, -3.5, 2.0**100, 1 + 2.0**-7])
+    np.testing.assert_array_equal(optim.round_by_chance(exact, jnp.uint32(1)), exact)

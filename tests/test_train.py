@@ -481,24 +481,29 @@ CURVES = {
 MESHES = [
     (8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 2, 2, 1), (1, 2, 2, 2), (2, 1, 1, 4),
 ]  # fmt: skip
-QUICK = ("seq2seq", (1, 2, 2, 2))
+QUICK = [("seq2seq", (1, 2, 2, 2), False), ("seq2seq", (2, 2, 2, 1), True)]
 
 
 @pytest.mark.parametrize(
-    ("kind", "mesh"),
+    ("kind", "mesh", "scan"),
     [
-        pytest.param(*both, marks=() if both == QUICK else pytest.mark.slow)
-        for both in itertools.product(CURVES, MESHES)
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in itertools.product(CURVES, [(1, 1, 1, 1), *MESHES], (False, True))
+        if case[1:] != ((1, 1, 1, 1), False)
     ],
     ids=str,
 )
 def test_any_mesh_gives_the_loss_curve_of_one_device(
-    kind, mesh, curve, tmp_path, monkeypatch
+    kind, mesh, scan, curve, tmp_path, monkeypatch
 ):
-    alone, _ = curve(kind, sharding.local_mesh(), tmp_path)
-    monkeypatch.setattr(losses, "LOGITS_BYTES", {"cpu": 4000})  # made in parts
+    """With dropout on, and with layers scanned, too."""
+    alone, _ = curve(kind, sharding.local_mesh(), False, tmp_path)
     sizes = dict(zip(sharding.AXES, mesh, strict=True))
-    together, params = curve(kind, sharding.make_mesh(sizes), tmp_path)
+    devices = sharding.local_mesh()
+    if set(mesh) != {1}:
+        monkeypatch.setattr(losses, "LOGITS_BYTES", {"cpu": 4000})  # made in parts
+        devices = sharding.make_mesh(sizes)
+    together, params = curve(kind, devices, scan, tmp_path)
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
     if mesh[1] > 1:  # parameters are really split, not copied
         stack = params["decoder" if kind == "language model" else "encoder"]
@@ -508,26 +513,27 @@ def test_any_mesh_gives_the_loss_curve_of_one_device(
 
 @pytest.fixture(scope="module")
 def curve(tiny):
-    """Losses of 20 steps with dropout, of words too, on a mesh."""
+    """Losses of 30 steps with dropout, of words too, on a mesh."""
     done = {}
 
-    def losses_of(kind, mesh, folder):
-        if (kind, mesh) not in done:
+    def losses_of(kind, mesh, scan, folder):
+        if (kind, mesh, scan) not in done:
             changes = {
                 "data__length_multiple": 4, "data__window": 60, "decode__max_length": 9,
                 "model__num_heads": 8, "model__dropout_words": 0.1,
-                "model__dropout_residual": 0.1,
+                "model__dropout_residual": 0.1, "model__scan_layers": scan,
+                "model__encoder_layers": 2, "model__decoder_layers": 2,
             }  # fmt: skip
             run = build(tiny(**changes), folder / str(len(done)), mesh, CURVES[kind])
             found = []
             with jax.set_mesh(mesh):
                 state = run.init(jax.random.key(0))
-                for i in range(20):
+                for i in range(30):
                     state, out = run.update(state, run.feed.place(i).arrays)
                     found.append(float(out["sums"].loss / out["sums"].weight))
             run.close()
-            done[kind, mesh] = found, state.params
-        return done[kind, mesh]
+            done[kind, mesh, scan] = found, state.params
+        return done[kind, mesh, scan]
 
     return losses_of
 

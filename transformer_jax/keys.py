@@ -38,17 +38,18 @@ def key(
     most: float | None = None,
     below: float | None = None,
     choices: Choices | None = None,
+    was: Mapping[Any, Any] | None = None,
 ) -> Any:
     """Declare an option with its meaning and what it may be.
 
     `least` and `most` are bounds that a value may reach, `above` and `below` those
-    that it may not.
+    that it may not. `was` maps the values of older configs to those of today.
     """
     if type(default) not in (*FLAG_KINDS, tuple):
         raise TypeError(f"an option of type {type(default).__name__} can be no key")
     metadata = {
         "meaning": meaning, "least": least, "above": above, "most": most,
-        "below": below, "choices": choices,
+        "below": below, "choices": choices, "was": was,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -82,6 +83,13 @@ def fields(cls: type) -> list[dataclasses.Field]:
 def defaults(cls: type) -> dict[str, Any]:
     """List the defaults in the order of the fields."""
     return {f.name: f.default for f in fields(cls)}
+
+
+def renew(field: dataclasses.Field, value: Any) -> Any:
+    """Return the value of today for one that an older config may have."""
+    was: Any = field.metadata["was"] or {}
+    word = value.lower() if isinstance(value, str) else value
+    return was.get(word, value) if was else value
 
 
 def choices(field: dataclasses.Field) -> tuple[str, ...]:

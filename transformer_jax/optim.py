@@ -7,12 +7,14 @@ In all other schedules c itself is the peak, reached after a linear warmup.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array
 from ml_collections import ConfigDict
@@ -42,6 +44,9 @@ class OptimKeys:
     epsilon: float = key(1e-9, "Added to its root.", least=1e-30, most=1)
     weight_decay: float = key(0.0, "Of matrices, times the rate; not adam.", least=0)
     clip_norm: float = key(0.0, "Largest norm of a gradient; 0: any.", least=0)
+    state_dtype: str = key(
+        "float32", "Type that moments are kept in.", choices=("float32", "bfloat16")
+    )
     ema: float = key(
         0.0, "Decay of a running mean of the parameters; 0: none.", least=0, below=1
     )
@@ -106,6 +111,8 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     if optim.clip_norm:
         steps.insert(0, optax.clip_by_global_norm(optim.clip_norm))
     optimizer = optax.chain(*steps)
+    if optim.state_dtype == "bfloat16":
+        optimizer = keep_in_bfloat16(optimizer)
     if config.model.get("train_word_vectors", True):  # an image has none
         return optimizer
     # Frozen tables have no moments and do not count in the clipped norm.
@@ -157,6 +164,76 @@ OPTIMIZERS: dict[str, Callable] = {
     "lion": lambda optim: optax.scale_by_lion(optim.beta1, optim.beta2),
     "muon": _muon,
 }
+
+
+class RoundedState(NamedTuple):
+    """Hold the state of an optimizer whose moments are rounded."""
+
+    count: Any  # updates so far
+    inner: Any
+
+
+def keep_in_bfloat16(
+    optimizer: optax.GradientTransformation,
+) -> optax.GradientTransformation:
+    """Keep the moments of an optimizer in bfloat16; it computes in float32.
+
+    They are rounded up or down by chance, so that their mean is right: the nearest
+    number would be the old one wherever an update is less than 1/256 of a moment, as
+    that of a squared gradient is from `beta2` 0.996 on.
+    """
+
+    def init(params):
+        inner = _map_moments(
+            lambda x, _: x.astype(jnp.bfloat16), optimizer.init(params)
+        )
+        return RoundedState(jnp.int32(0), inner)
+
+    def update(grads, state, params=None):
+        inner = _map_moments(lambda x, _: x.astype(jnp.float32), state.inner)
+        updates, inner = optimizer.update(grads, inner, params)
+        inner = _map_moments(
+            lambda x, leaf: round_by_chance(x, _mix(state.count + 1) + leaf), inner
+        )
+        return updates, RoundedState(state.count + 1, inner)
+
+    return optax.GradientTransformation(init, update)
+
+
+def round_by_chance(x: Array, seed: Array) -> Array:
+    """Round float32 to one of the two nearest bfloat16, the nearer one more often.
+
+    The chance is a hash of the seed and the index: the same on any devices.
+    """
+    index = jnp.zeros(x.shape, jnp.uint32)
+    for axis, size in enumerate(x.shape):
+        index = index * np.uint32(size)
+        index += jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    chance = _mix(_mix(index) ^ _mix(seed)) >> 16
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + chance
+    short = jax.lax.convert_element_type(bits >> 16, jnp.uint16)
+    return jax.lax.bitcast_convert_type(short, jnp.bfloat16)
+
+
+def _mix(x: Array) -> Array:
+    """Map 32-bit words onto 32-bit words so that every bit depends on every other."""
+    x = jnp.asarray(x).astype(jnp.uint32)
+    x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def _map_moments(function: Callable, state: Any) -> Any:
+    """Apply a function to each moment and its number; Muon's constants are none."""
+    numbers = itertools.count(1)
+
+    def apply(path, leaf):
+        constant = leaf.ndim == 0 or path_name(path).endswith("ns_coeffs")
+        if constant or not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        return function(leaf, np.uint32(next(numbers)))
+
+    return jax.tree_util.tree_map_with_path(apply, state)
 
 
 def find_problems(config: ConfigDict) -> list[str]:

@@ -218,6 +218,20 @@ def constrain(x: Any) -> Any:
     return _constrain(x, PartitionSpec(ROWS, "sequence", None))
 
 
+def constrain_params(params: Any, stacked_axes: int = 0) -> Any:
+    """Keep parameters split by their rules inside a step, if on a mesh.
+
+    Their first `stacked_axes` number like layers, and are never split.
+    """
+
+    def place(path, leaf):
+        one = jax.ShapeDtypeStruct(leaf.shape[stacked_axes:], leaf.dtype)
+        spec = spec_of(path_name(path), one)
+        return _constrain(leaf, PartitionSpec(*[None] * stacked_axes, *spec))
+
+    return jax.tree_util.tree_map_with_path(place, params)
+
+
 def constrain_logits(x: Any) -> Any:
     """Keep logits [B, T, V] where their rows are, and split them by columns.
 

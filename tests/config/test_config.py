@@ -12,6 +12,7 @@ from transformer_jax import cli, config, keys, tasks
 from transformer_jax.config import checks, loading
 from transformer_jax.errors import UserError
 from transformer_jax.models import registry
+from transformer_jax.models.transformer_config import TransformerConfig
 
 
 def problems_of(spec="quickstart", **overrides):
@@ -272,6 +273,28 @@ def test_a_bool_in_a_config_file_does_not_pass_for_an_int(tmp_path):
     )
     (problem,) = problems_of(str(file))
     assert "train.accumulation" in problem and "bool" in problem
+
+
+@pytest.mark.parametrize(("old", "now"), [("True", "full"), ("False", "none")])
+def test_a_key_that_was_a_bool_still_accepts_one(tmp_path, old, now):
+    """In a config file, on the command line, and in the config of an older run."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from transformer_jax.config import base\n"
+        "def get_config():\n"
+        "    config = base()\n"
+        f"    config.model.remat = {old}\n"
+        "    config.data.source = 'phrasebook'\n"
+        "    return config\n"
+    )
+    assert config.load(str(file)).model.remat == now
+    for text in (old, old.lower(), now):
+        assert config.load("quickstart", {"model.remat": text}).model.remat == now
+    new = dict(config.items(config.load(str(file))))
+    assert config.differences(new | {"model.remat": old == "True"}, new) == []
+    assert TransformerConfig(remat=old == "True").remat == now
+    (problem,) = problems_of(model__remat="dot")
+    assert "none | attention | dots | full" in problem and "dots" in problem
 
 
 def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(tmp_path):

@@ -37,11 +37,14 @@ def test_an_old_run_and_an_old_bundle_give_the_same_answers(old, name):
     assert found == pytest.approx([e["score"] for e in entries], rel=1e-5)
 
 
-def test_an_old_run_resumes_with_the_very_next_batch(old, one_device):
+@pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_old_run_resumes_with_the_very_next_batch(old, scan, one_device):
+    """With the same losses if its layers are scanned from now on, and not before."""
     folder = Folder(old / "run")
     config = folder.config()
     with config.unlocked():
         config.train.steps = 12
+        config.model.scan_layers = scan
     assert train(config, folder.path) == 0
     entries = map(json.loads, (folder.path / "metrics.jsonl").read_text().splitlines())
     losses = {e["step"]: e["loss"] for e in entries if e["kind"] == "train"}

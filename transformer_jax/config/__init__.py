@@ -3,9 +3,10 @@
 `python -m transformer_jax keys CONFIG` lists those of a config.
 """
 
-from transformer_jax.config.defaults import base, declared, items
+from transformer_jax.config.defaults import base, declared, items, renew
 from transformer_jax.config.loading import differences, load, shipped, shipped_folder
 
 __all__ = [
-    "base", "declared", "differences", "items", "load", "shipped", "shipped_folder",
+    "base", "declared", "differences", "items", "load", "renew", "shipped",
+    "shipped_folder",
 ]  # fmt: skip

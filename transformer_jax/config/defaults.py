@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from transformer_jax import cli, keys, sharding, tasks
 from transformer_jax.data import batches, filters, tokenizer, vectors
@@ -115,11 +115,20 @@ def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     config = ConfigDict()
     for section, classes in _sections(kind, model).items():
         for cls in classes:
-            found = keys.defaults(cls)
+            found = _open_to_older(cls)
             config.update({section: found} if section else found)
     config.task, config.model.name = task, model
     kind.configure(config)
     return config.lock()
+
+
+def renew(task: str, model: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of an older config, by dotted key, as they are written now."""
+    known = declared(task, model)
+    return {
+        name: keys.renew(known[name], value) if name in known else value
+        for name, value in values.items()
+    }
 
 
 def declared(task: str, model: str) -> dict[str, dataclasses.Field]:
@@ -148,6 +157,17 @@ def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from items(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
+
+
+def _open_to_older(cls: type) -> dict[str, Any]:
+    """Return the defaults; a key that once had another type accepts that one, too."""
+    fields = {field.name: field for field in keys.fields(cls)}
+    return {
+        name: FieldReference(value, field_type=object)
+        if fields[name].metadata["was"]
+        else value
+        for name, value in keys.defaults(cls).items()
+    }
 
 
 def _sections(task: TaskDefinition, model: str) -> dict[str, Sequence[type]]:

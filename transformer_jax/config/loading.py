@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import optim
 from transformer_jax.config import checks
-from transformer_jax.config.defaults import base, items
+from transformer_jax.config.defaults import base, items, renew
 from transformer_jax.config.smoke import shrink
 from transformer_jax.errors import UserError, nearest
 
@@ -31,6 +31,8 @@ def load(
         problem = _override(config, key, text)
         if problem:
             problems.append(problem)
+    values = renew(config.task, config.model.name, dict(items(config)))
+    config.update_from_flattened_dict(values)
 
     problems += checks.find_problems(config)
     if problems:
@@ -59,6 +61,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         may_change.remove("train.steps")
     # A key that is younger than the run: it had what is the default.
     old = dict(items(base(new["task"], new["model.name"]))) | old
+    old = renew(new["task"], new["model.name"], old)
     for key in sorted({*old, *new}):
         free = any(key == k or key.startswith(k + ".") for k in may_change)
         if not free and old.get(key) != new.get(key):
@@ -71,6 +74,8 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 MAY_CHANGE_ON_RESUME = (
     "train.steps",  # unless the schedule ends there: see `differences`
     "train.patience",
+    "model.scan_layers",  # parameters and dropout are the same
+    "model.remat",
     "data.folder",  # the data are compared by what they hold, not by where they are
     "mesh",
     "log",

@@ -10,6 +10,7 @@ them) · `K`, `H` sizes of one head's keys and values (they may differ: Table 3,
 The trap: an all-masked row must stay finite, so masked scores are finite too.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -21,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax import sharding
 from transformer_jax.models import kernels
 from transformer_jax.models.cache import KeysValues
-from transformer_jax.models.layers import Dropout, dense, rms_norm
+from transformer_jax.models.layers import Dropout, dense, drop, rms_norm
 from transformer_jax.models.masks import MASKED, Mask
 from transformer_jax.models.positions import DistanceBias, PositionSignal, rotate
 
@@ -107,6 +108,16 @@ def attend_by_head(
     return attended.reshape(rows, heads, length, -1), weights
 
 
+@functools.partial(jax.checkpoint, static_argnums=0)
+def _attend_again(rate, query, key, value, mask, bias, drawn):
+    """Attend by head, and keep nothing that is as long as keys times queries.
+
+    Dropout draws its key before: flax has it drawn where no gradient is taken anew.
+    """
+    dropout = None if drawn is None else lambda w: drop(w, drawn, rate)
+    return attend_by_head(query, key, value, mask, bias, dropout)
+
+
 class MultiHeadAttention(nn.Module):
     """N attentions side by side, each on its own projection of queries, keys, values.
 
@@ -126,17 +137,20 @@ class MultiHeadAttention(nn.Module):
     dropout: float = 0.0
     dtype: Any = jnp.float32
     kernel: str = "einsum"  # one of kernels.KERNELS
+    gradient_dtype: str = "same"  # see `layers.dense`
+    remat: bool = False  # make scores and weights again in the backward pass
 
     def setup(self):
         """Make the projections, and the norms of queries and keys."""
         kv_heads = self.kv_heads or self.num_heads
         head = self.d_model // self.num_heads
         d_k, d_v = self.d_k or head, self.d_v or head
-        begin = dict(dtype=self.dtype, scale=QKV_SCALE)
+        types = {"dtype": self.dtype, "gradient_dtype": self.gradient_dtype}
+        begin = types | {"scale": QKV_SCALE}
         self.query = dense(self.num_heads * d_k, **begin)
         self.key = dense(kv_heads * d_k, **begin)
         self.value = dense(kv_heads * d_v, **begin)
-        self.out = dense(self.d_model, self.dtype)
+        self.out = dense(self.d_model, **types)
         self.drop = Dropout(self.dropout)
         if self.qk_norm:
             self.query_norm = rms_norm(1e-6, self.dtype)
@@ -194,14 +208,14 @@ class MultiHeadAttention(nn.Module):
             by_position = query, key.transpose(0, 3, 1, 2), value.swapaxes(1, 2)
             attended = kernels.attend(kernel, *by_position, mask, bias)
             return self.out(attended.reshape(rows, length, -1)), None
-        attended, weights = attend_by_head(
-            query.swapaxes(1, 2),
-            keys_values.key,
-            keys_values.value,
-            mask,
-            bias.dense() if isinstance(bias, DistanceBias) else bias,
-            lambda w: self.drop(w, train),
-        )
+        bias = bias.dense() if isinstance(bias, DistanceBias) else bias
+        inputs = query.swapaxes(1, 2), keys_values.key, keys_values.value, mask, bias
+        if self.remat:
+            draws = train and self.dropout > 0
+            drawn = self.drop.draw_key() if draws else None
+            attended, weights = _attend_again(self.dropout, *inputs, drawn)
+        else:
+            attended, weights = attend_by_head(*inputs, lambda w: self.drop(w, train))
         attended = attended.swapaxes(1, 2).reshape(rows, length, -1)
         if sources != rows:
             beams = rows // sources

@@ -7,6 +7,7 @@ The trap: pre-norm leaves the last sum unnormalised, so a pre-norm stack ends wi
 more LayerNorm; a post-norm stack must not.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -34,21 +35,36 @@ GATES = {  # of gated linear units, by what the gate goes through (Shazeer 2020)
 NORMS = ("post", "pre")
 NORM_KINDS = ("layer", "rms")
 DTYPES = ("float32", "bfloat16")
+# What a layer computes again in its backward pass, instead of keeping it: nothing; the
+# scores and weights of attentions, which kernels do anyway; all but the outputs of its
+# linear maps; or all but its input.
+REMATS = ("none", "attention", "dots", "full")
 
 
 def dense(
-    features: int, dtype: Any, use_bias: bool = True, scale: float = 1.0
+    features: int,
+    dtype: Any,
+    use_bias: bool = True,
+    scale: float = 1.0,
+    gradient_dtype: str = "same",
 ) -> nn.Dense:
     """Make a linear map with float32 parameters, computed in `dtype`.
 
-    Its weights begin uniform, with `scale` times Glorot's variance (2010).
+    Its weights begin uniform, with `scale` times Glorot's variance (2010). Their
+    gradient is multiplied out, and added up over devices, in `gradient_dtype`.
     """
+    product, promote = dot_rows, nn.dtypes.promote_dtype
+    if gradient_dtype not in ("same", jnp.dtype(dtype).name):
+        types = jnp.dtype(dtype), jnp.dtype(gradient_dtype)
+        product = functools.partial(_dot_in_types, types)
+        promote = _promote_all_but_kernel
     return nn.Dense(
         features,
         use_bias=use_bias,
         dtype=dtype,
         kernel_init=nn.initializers.variance_scaling(scale, "fan_avg", "uniform"),
-        dot_general=dot_rows,
+        dot_general=product,
+        promote_dtype=promote,
     )
 
 
@@ -69,6 +85,38 @@ def dot_rows(
     return product.reshape(*x.shape[:-1], kernel.shape[-1])
 
 
+def _promote_all_but_kernel(x, kernel, bias, *, dtype):
+    """Cast what a linear map computes with; the product casts the kernel by itself."""
+    x, bias = nn.dtypes.promote_dtype(x, bias, dtype=dtype)
+    return x, kernel, bias
+
+
+def _dot_in_types(types, x, kernel, _=None, **options):
+    return _dot_with_gradient_in(types, x, kernel)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _dot_with_gradient_in(types, x, kernel):
+    """Multiply as `dot_rows` does; `types` are those of this and of the gradient."""
+    return dot_rows(x, kernel.astype(types[0]))
+
+
+def _dot_forward(types, x, kernel):
+    return _dot_with_gradient_in(types, x, kernel), (x, kernel)
+
+
+def _dot_backward(types, kept, slope):
+    x, kernel = kept
+    every = tuple(range(x.ndim - 1))
+    own = jax.lax.dot_general(
+        x, slope, ((every, every), ((), ())), preferred_element_type=types[1]
+    )
+    return dot_rows(slope, kernel.astype(types[0]).T), own.astype(kernel.dtype)
+
+
+_dot_with_gradient_in.defvjp(_dot_forward, _dot_backward)
+
+
 def layer_norm(epsilon: float, dtype: Any, name: str | None = None) -> nn.LayerNorm:
     """Make a layer norm whose variance is computed in two passes.
 
@@ -87,13 +135,21 @@ class Dropout(nn.Module):
 
     rate: float
 
-    @nn.compact
     def __call__(self, x: Float[Array, "..."], train: bool) -> Float[Array, "..."]:
         """Drop entries in training; otherwise return `x` as it is."""
         if not train or self.rate == 0.0:
             return x
-        keep = keep_mask(self.make_rng("dropout"), 1.0 - self.rate, x.shape)
-        return jnp.where(keep, x / (1.0 - self.rate), 0.0).astype(x.dtype)
+        return drop(x, self.draw_key(), self.rate)
+
+    def draw_key(self) -> Array:
+        """Draw the key of a mask; a scan over layers draws in its place."""
+        return self.make_rng("dropout")
+
+
+def drop(x: Float[Array, "..."], key: Array, rate: float) -> Float[Array, "..."]:
+    """Zero a share `rate` of the entries, drawn by `key`, and scale the others."""
+    keep = keep_mask(key, 1.0 - rate, x.shape)
+    return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
 
 
 def keep_mask(key: Array, share: float, shape: tuple[int, ...]) -> Array:
@@ -125,6 +181,17 @@ def mix(x: Array) -> Array:
     return x ^ (x >> 16)
 
 
+def recompute(remat: str, wrap: Callable, function: Callable, **options: Any) -> Any:
+    """Wrap a layer by jax.checkpoint, or by flax's form of it, if `remat` asks for it.
+
+    The policy `attention` is the attention's own.
+    """
+    if remat not in ("dots", "full"):
+        return function
+    dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return wrap(function, policy=dots if remat == "dots" else None, **options)
+
+
 class FeedForward(nn.Module):
     """max(0, x W₁ + b₁) W₂ + b₂, the same at every position (section 3.3).
 
@@ -137,16 +204,18 @@ class FeedForward(nn.Module):
     activation: str = "relu"
     dropout: float = 0.0
     dtype: Any = jnp.float32
+    gradient_dtype: str = "same"  # see `dense`
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], train: bool = False
     ) -> Float[Array, "B T D"]:
         """Transform each position by itself."""
-        inner = dense(self.d_ff, self.dtype).copy(name="inner")
-        outer = dense(self.d_model, self.dtype).copy(name="outer")
+        types = {"dtype": self.dtype, "gradient_dtype": self.gradient_dtype}
+        inner = dense(self.d_ff, **types).copy(name="inner")
+        outer = dense(self.d_model, **types).copy(name="outer")
         if self.activation in GATES:
-            gate = dense(self.d_ff, self.dtype).copy(name="gate")
+            gate = dense(self.d_ff, **types).copy(name="gate")
             hidden = GATES[self.activation](gate(x)) * inner(x)
         else:
             hidden = ACTIVATIONS[self.activation](inner(x))

@@ -11,15 +11,18 @@ The trap: a pre-norm stack ends with a norm of its own, a post-norm stack must n
 import functools
 
 import flax.linen as nn
+import jax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax import sharding
+from transformer_jax.models import scanning
 from transformer_jax.models.attention import Mask, MultiHeadAttention
 from transformer_jax.models.cache import KeysValues, KVCache
 from transformer_jax.models.layers import (
     Dropout,
     FeedForward,
     layer_norm,
+    recompute,
     residual,
     rms_norm,
 )
@@ -47,7 +50,12 @@ class Layer(nn.Module):
             self.cross_attention = _attention(c)
             self.cross_attention_norm = _norm(c)
         self.feed_forward = FeedForward(
-            c.d_model, c.d_ff, c.activation, c.dropout_feed_forward, c.dtype
+            c.d_model,
+            c.d_ff,
+            c.activation,
+            c.dropout_feed_forward,
+            c.dtype,
+            c.gradient_dtype,
         )
         self.feed_forward_norm = _norm(c)
         self.drop = Dropout(c.dropout_residual)
@@ -126,7 +134,7 @@ class Stack(nn.Module):
         x: Float[Array, "R T D"],
         positions: Int[Array, "#R T"],
         mask: Mask | Bool[Array, "..."] | None,
-        source: tuple[KeysValues, ...] | None = None,
+        source: tuple[KeysValues, ...] | Float[Array, "B S D"] | None = None,
         source_mask: Mask | None = None,
         cache: KVCache | None = None,
         train: bool = False,
@@ -135,29 +143,57 @@ class Stack(nn.Module):
 
         That is, by layer: keys and values (with a cache, all that it holds), weights of
         self-attention, weights of cross-attention. A kernel may make no weights: then
-        there are none of any layer.
+        there are none of any layer. `source` is what `source` made of a memory, or, if
+        layers are scanned, the memory itself. A scan returns no keys and values, and in
+        training no weights: nobody reads them, and they would be kept for all layers.
         """
         place = self._place(positions, mask, cache, train)
+        scans = self.config.scan_layers and cache is None and not self.is_initializing()
+        run = self._scan if scans else self._unroll
+        x, *made = run(x, place, mask, source, source_mask, cache, train)
+        if self.config.norm == "pre":
+            x = self.norm(x)
+        return x, *made
+
+    def _unroll(self, x, place, mask, source, source_mask, cache, train):
+        """Run the layers one by one."""
         by_layer, run = [], Layer.__call__
-        if self.config.remat and cache is None:  # a search has no backward pass
-            run = nn.remat(run, static_argnums=(7,))
+        if cache is None:  # a search has no backward pass
+            run = recompute(self.config.remat, nn.remat, run, static_argnums=(7,))
         for i, layer in enumerate(self.layer):
             x, *rest = run(
                 layer,
                 x,
                 place,
                 mask,
-                source[i] if source else None,
+                source[i] if isinstance(source, tuple) else source,
                 source_mask,
                 cache and functools.partial(cache.write, cache.layers[i]),
                 train,
             )
             by_layer.append(rest)
-        if self.config.norm == "pre":
-            x = self.norm(x)
         written, *weights = zip(*by_layer, strict=True)
         own, cross = (() if w[0] is None else w for w in weights)
         return x, written, own, cross
+
+    def _scan(self, x, place, mask, source, source_mask, cache, train):
+        """Run one layer over all parameters, stacked; nothing is written to a cache."""
+        names = [f"layer_{i}" for i in range(self.layers)]
+        params = [self.variables["params"][name] for name in names]
+        layer = Layer(self.config, self.cross, parent=None)
+
+        def run(params, x):
+            rest = place, mask, source, source_mask, None, train
+            x, _, *weights = layer.apply({"params": params}, x, *rest)
+            return x, (None, None) if train else weights
+
+        def wrap(body):
+            options = {"prevent_cse": False}  # a loop does that by itself
+            return recompute(self.config.remat, jax.checkpoint, body, **options)
+
+        stream = scanning.stream_of(self, names) if train else (None, ())
+        x, weights = scanning.scan_layers(run, params, x, stream, wrap)
+        return x, (), *(() if w is None else tuple(w) for w in weights)
 
     def _place(
         self,
@@ -186,7 +222,13 @@ class Stack(nn.Module):
 def _attention(c: TransformerConfig) -> MultiHeadAttention:
     sizes = c.d_model, c.num_heads, c.d_k, c.d_v, c.kv_heads
     return MultiHeadAttention(
-        *sizes, c.qk_norm, c.dropout_attention, c.dtype, c.attention
+        *sizes,
+        c.qk_norm,
+        c.dropout_attention,
+        c.dtype,
+        c.attention,
+        c.gradient_dtype,
+        c.remat == "attention",
     )
 
 

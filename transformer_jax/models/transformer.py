@@ -74,7 +74,7 @@ class Seq2Seq(EmbeddingTables):
             self._embed_target(target, positions, train),
             positions,
             look_ahead_mask(positions, target_segments, target_positions is None),
-            self.decoder.source(memory),
+            memory if self.config.scan_layers else self.decoder.source(memory),
             Mask(source_segments, target_segments, whole=whole),
             train=train,
         )

@@ -5,10 +5,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.keys import key
+from transformer_jax.keys import key, renew
 from transformer_jax.models import kernels
 from transformer_jax.models.embeddings import TIES, Vocabularies
-from transformer_jax.models.layers import ACTIVATIONS, DTYPES, GATES, NORM_KINDS, NORMS
+from transformer_jax.models.layers import (
+    ACTIVATIONS,
+    DTYPES,
+    GATES,
+    NORM_KINDS,
+    NORMS,
+    REMATS,
+)
 from transformer_jax.models.positions import BIASES, POSITIONS, SCALINGS
 from transformer_jax.models.registry import Longest
 
@@ -84,8 +91,19 @@ class TransformerConfig(Vocabularies):
     dtype: str = key(
         "float32", "Type of the computation; weights are float32.", choices=DTYPES
     )
-    remat: bool = key(
-        False, "Recompute each layer in the backward pass, to save memory."
+    gradient_dtype: str = key(
+        "same",
+        "Type that the gradients of a layer's matrices are added up in.",
+        choices=("same", *DTYPES),
+    )
+    remat: str = key(
+        "none",
+        "Recompute in the backward pass, to save memory: see models/layers.py.",
+        choices=REMATS,
+        was={False: "none", True: "full", "false": "none", "true": "full"},
+    )
+    scan_layers: bool = key(
+        False, "Compile one layer for all of a stack: deep models compile sooner."
     )
     attention: str = key(
         "auto",
@@ -97,6 +115,8 @@ class TransformerConfig(Vocabularies):
         super().__post_init__()
         head = self.d_model // self.num_heads
         self.imply(d_k=head, d_v=head)
+        [remat] = (f for f in dataclasses.fields(self) if f.name == "remat")
+        object.__setattr__(self, "remat", renew(remat, self.remat))
 
 
 def find_problems(config: ConfigDict, longest: Longest) -> list[str]:

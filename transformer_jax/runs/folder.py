@@ -140,6 +140,7 @@ class Folder:
             )
         for key, value in flat.items():
             flat[key] = tuple(value) if isinstance(known[key], tuple) else value
+        flat = configs.renew(config.task, config.model.name, flat)
         config.update_from_flattened_dict(flat)
         return config
 
