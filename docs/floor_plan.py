@@ -18,12 +18,13 @@ BEGIN, END = "<!-- floor plan: begin -->", "<!-- floor plan: end -->"
 
 # From the top floor to the ground. Rooms of one floor do not know of each other.
 FLOORS = (
+    "plan",
     "train predict evaluate inspect_data convert",
     "training",
     "runs",
     "config",
     "tasks visualize",
-    "decoding",
+    "decoding planning",
     "models",
     "data optim losses scores",
     "sharding cli hosts",

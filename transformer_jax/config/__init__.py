@@ -8,8 +8,15 @@ To list the keys of a task and a model with their defaults and meanings:
 """
 
 from transformer_jax.config.defaults import base, declared, items
-from transformer_jax.config.loading import differences, load, shipped, shipped_folder
+from transformer_jax.config.loading import (
+    differences,
+    load,
+    shipped,
+    shipped_folder,
+    variants,
+)
 
 __all__ = [
     "base", "declared", "differences", "items", "load", "shipped", "shipped_folder",
+    "variants",
 ]  # fmt: skip

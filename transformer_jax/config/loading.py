@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import pathlib
+import runpy
 import traceback
 from typing import Any
 
@@ -14,10 +15,13 @@ from transformer_jax.config.defaults import base, items
 from transformer_jax.errors import UserError, nearest
 
 
-def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:
+def load(
+    spec: str, overrides: dict[str, str] | None = None, data: bool = True
+) -> ConfigDict:
     """Load the config of `path.py[:variant]`, apply overrides, check and lock it.
 
-    `quickstart` alone names configs/quickstart.py of this package.
+    `quickstart` alone names configs/quickstart.py of this package. Without `data`, the
+    files of the data need not be there.
     """
     config = _run_file(spec)
     problems = []
@@ -26,7 +30,7 @@ def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:
         if problem:
             problems.append(problem)
 
-    problems += checks.find_problems(config)
+    problems += checks.find_problems(config, data)
     if problems:
         raise UserError(*problems)
     return config
@@ -35,6 +39,11 @@ def load(spec: str, overrides: dict[str, str] | None = None) -> ConfigDict:
 def shipped() -> dict[str, pathlib.Path]:
     """List the config files that travel with the package, by name."""
     return {p.stem: p for p in sorted(shipped_folder().glob("*.py"))}
+
+
+def variants(name: str) -> tuple[str, ...]:
+    """List the variants that a shipped config has in VARIANTS; ("",): it has none."""
+    return tuple(runpy.run_path(str(shipped()[name])).get("VARIANTS", ("",)))
 
 
 def shipped_folder() -> pathlib.Path:
@@ -65,6 +74,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 MAY_CHANGE_ON_RESUME = (
     "train.steps",  # unless the schedule ends there: see `differences`
     "train.patience",
+    "targets",
     "data.folder",  # the data are compared by what they hold, not by where they are
     "mesh",
     "log",
