@@ -9,7 +9,7 @@ bfloat16, for GPUs and TPUs; with the paper's float32, --config.model.dtype=floa
 PATH holds train.en, train.de (or .fr), newstest2013 and newstest2014 with the same
 endings, as raw text (not tokenised): training text from statmt.org/wmt14 (Europarl,
 Common Crawl, News Commentary; for French also UN and 10^9), joined by `cat`; the test
-sets by `sacrebleu -t wmt14/full -l en-de --echo src` and `--echo ref` (3,003 lines each).
+sets by `sacrebleu -t wmt14/full -l en-de --echo src` and `--echo ref` (3,003 lines).
 TFDS has the same text; with it prepared under PATH, add
 
         --config.data.source=tfds --config.data.tfds_name=wmt14_translate/de-en \\
