@@ -9,7 +9,15 @@ import runpy
 import pytest
 from absl import flags
 
-from transformer_jax import config, evaluate, inspect_data, predict, tasks, train
+from transformer_jax import (
+    config,
+    evaluate,
+    inspect_data,
+    plan,
+    predict,
+    tasks,
+    train,
+)
 from transformer_jax.convert import bundle, ctranslate2
 from transformer_jax.data import tfds
 
@@ -37,7 +45,16 @@ def test_every_key_that_a_document_sets_exists(path):
 def known_flags():
     """The flags of each entry point."""
     found = {}
-    for module in (train, evaluate, predict, inspect_data, bundle, ctranslate2, tfds):
+    for module in (
+        train,
+        evaluate,
+        predict,
+        inspect_data,
+        plan,
+        bundle,
+        ctranslate2,
+        tfds,
+    ):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:
             for kind in ("string", "integer", "float", "bool"):

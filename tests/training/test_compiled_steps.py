@@ -68,4 +68,5 @@ def test_each_shape_is_compiled_once_and_the_first_by_its_caller(caplog):
     compiled.close()
     assert traced == [(8, 5), (2, 3)]
     assert "compiled   8×5 in " in caplog.text and "2×3 in " in caplog.text
+    assert compiled.needs_most() == large
     assert compiled.pop_wait_seconds() > 0 and compiled.pop_wait_seconds() == 0

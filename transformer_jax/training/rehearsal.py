@@ -8,6 +8,7 @@ the evaluation's largest batch, and a full batch of answers to the longest quest
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from transformer_jax.data import store as stores
 from transformer_jax.data.batches import nothing
@@ -22,7 +23,7 @@ def rehearse(run: Any, options: Options) -> None:
     The compilation of its steps has begun.
     """
     shape, key = run.feed.plan.largest, jax.random.key(run.config.seed)
-    everything = run.mesh.devices.flat[0].platform != "cpu"
+    everything = has_little_memory(run.mesh)
     if everything:
         shape = run.compiled.needs_most()
     with jax.set_mesh(run.mesh):
@@ -30,6 +31,11 @@ def rehearse(run: Any, options: Options) -> None:
         jax.block_until_ready(state)
     if everything and len(run.validation.records):
         rehearse_evaluation(run.validation, state.params, options)
+
+
+def has_little_memory(mesh: Mesh) -> bool:
+    """Return whether memory, and not the time until step 1, is what is short."""
+    return mesh.devices.flat[0].platform != "cpu"
 
 
 def rehearse_evaluation(evaluator: Evaluator, params: Any, options: Options) -> None:
