@@ -1,4 +1,4 @@
-"""A plan beside what is measured here: parameters, memory, operations; and its words."""
+"""A plan beside what is measured here, and its words."""
 
 import json
 import pathlib

@@ -10,7 +10,10 @@ from transformer_jax.planning import targets
 
 @pytest.mark.parametrize(
     "name, platform, count",
-    [("cpu", "cpu", 1), ("cpu-8", "cpu", 8), ("h200x8", "gpu", 8), ("v5e-256", "tpu", 256)],
+    [
+        ("cpu", "cpu", 1), ("cpu-8", "cpu", 8), ("h200x8", "gpu", 8),
+        ("v5e-256", "tpu", 256),
+    ],
 )  # fmt: skip
 def test_a_target_is_hardware_and_a_number_of_devices(name, platform, count):
     found = targets.find(name)
