@@ -1,5 +1,6 @@
 """The command that plans: what it prints, and for which configs it can."""
 
+import functools
 import json
 import os
 import pathlib
@@ -7,28 +8,60 @@ import subprocess
 import sys
 
 import pytest
+from absl import flags
 
 from transformer_jax import config as configs
 from transformer_jax import plan, sharding
+from transformer_jax.errors import UserError
 from transformer_jax.planning import forecast, targets
 from transformer_jax.training import workload
 
 
-def test_the_command_plans_with_the_real_data(tiny, tmp_path):
-    overrides = [f"--config.{k}={v}" for k, v in tiny(data__shapes=2).items()]
+@pytest.fixture
+def command(monkeypatch):
+    """A function: the command with these flags, in this process."""
+    values = flags.FlagValues()
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("string", "integer", "float", "bool"):
+            define = getattr(flags, f"DEFINE_{kind}")
+            define = functools.partial(define, flag_values=values)
+            patch.setattr(flags, f"DEFINE_{kind}", define)
+        plan.define_flags()
+    monkeypatch.setattr(flags, "FLAGS", values)
+
+    def run(overrides, *words):
+        values(["plan", *words])
+        return plan.main(overrides)
+
+    return run
+
+
+def test_the_command_plans_with_the_real_data(tiny, tmp_path, command, capsys):
     output = tmp_path / "plan.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "transformer_jax.plan", "--config", "quickstart"]
-        + ["--target", "cpu", "--every_shape", f"--output={output}", *overrides],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "padding " in done.stdout and " 2 shapes: " in done.stdout
+    words = ["--config=quickstart", "--target=cpu", "--every_shape"]
+    assert command(tiny(data__shapes=2), *words, f"--output={output}") == 0
+    shown = capsys.readouterr().out
+    assert "padding " in shown and " 2 shapes: " in shown
     found = json.loads(output.read_text())
     assert len(found["steps"]) == 2 and 0 < found["batches"]["padding"] < 1
+
+
+def test_fit_finds_the_largest_batch(tiny, command, capsys, monkeypatch):
+    """Of a device whose memory a batch of five times as many rows would fill."""
+    small = targets.Hardware("cpu", "cpu", memory=1000)
+    monkeypatch.setitem(targets.HARDWARE, "cpu", small)
+
+    def compile_step(config, *_):
+        rows = config.data.batch_tokens // (65 * 8)
+        return {"memory": {"total": 170 * rows}, "shape": f"{8 * rows} × 65"}
+
+    monkeypatch.setattr(plan, "compile_step", compile_step)
+    words = ["--config=quickstart", "--target=cpu", "--no_data", "--fit"]
+    assert command(tiny(), *words) == 0
+    assert capsys.readouterr().out.endswith("--config.data.batch_tokens=2600\n")
+    monkeypatch.setitem(targets.HARDWARE, "cpu", targets.Hardware("cpu", memory=100))
+    assert command(tiny(), *words) == 1
+    assert "not even 520 tokens fit" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("spec", ["language", "masked", "opinions", "recurrent:gru"])
@@ -46,7 +79,7 @@ def test_every_shipped_config_compiles_for_its_targets(target, capfd):
     name = {"h200": "h200x1", "v5e": "v5e-8"}.get(target, target)
     try:
         targets.devices(targets.find(name))
-    except targets.UserError as error:
+    except UserError as error:
         pytest.skip(str(error))
     assert plan.plan_all(target, "") == 0
 

@@ -27,7 +27,7 @@ def test_every_shipped_config_loads_and_says_what_it_is():
     here = {
         f"data.{split}_{side}": __file__
         for split in ("train", "validation", "test")
-        for side in ("source", "target", "files")
+        for side in ("source", "target", "files", "text")
     }
     for name, path in config.shipped().items():
         known = dict(config.items(loading._run_file(name)))

@@ -32,6 +32,7 @@ def test_six_frames_lead_from_the_command_to_the_loss(tiny, tmp_path, monkeypatc
     values = flags.FlagValues()
     flags.DEFINE_string("config", "quickstart", "", values)
     flags.DEFINE_string("workdir", str(tmp_path / "run"), "", values)
+    flags.DEFINE_string("profile", "", "", values)
     flags.DEFINE_bool("accept_changes", False, "", values)
     values.mark_as_parsed()
     monkeypatch.setattr(flags, "FLAGS", values)

@@ -54,7 +54,9 @@ def test_a_run_on_known_hardware_logs_its_mfu_and_rehearses_everything(
         evaluate(*parts)
 
     monkeypatch.setattr(rehearsal, "rehearse_evaluation", note)
-    changes = tiny(train__steps=3, eval__every=3, checkpoint__average=1)
+    changes = tiny(
+        train__steps=3, eval__every=3, checkpoint__average=1, optim__warmup_steps=2
+    )
     config = configs.load("quickstart", changes)
     assert train.train(config, tmp_path / "run", profiled="2:2") == 0
     assert len(rehearsed) == 1

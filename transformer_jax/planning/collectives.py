@@ -161,7 +161,8 @@ def find_least(
     )  # fmt: skip
     tokens = rows * length / (sizes["data"] * fsdp * sizes["sequence"])
     added = 2 * (tensor - 1) / tensor * tokens * config.model.d_model * width
-    pairs, tied = config.task == "translation", config.model.tie == "all"
+    tied = config.model.tie == "all"
+    pairs = {"encoder_layers", "decoder_layers"} <= set(config.model)
     for path, leaf in leaves_of(params).items():
         axes = {axis for part in leaf.sharding.spec for axis in _names(part)}
         size = leaf.size / (tensor if "tensor" in axes else 1)

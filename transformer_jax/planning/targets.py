@@ -4,6 +4,7 @@ A target is `h200x8` (GPUs), `v5e-8` (TPU chips), `cpu`, `cpu-8` or `here`. Prog
 compiled for it by JAX's plugin of that hardware; no device need be there.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -178,7 +179,8 @@ def prepare(name: str) -> None:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     jax.config.update("jax_platforms", "cpu")
     if name.startswith("cpu"):
-        jax.config.update("jax_num_cpu_devices", find(name).count)
+        with contextlib.suppress(RuntimeError):  # it has looked: `devices` counts them
+            jax.config.update("jax_num_cpu_devices", find(name).count)
 
 
 def devices(target: Target) -> Sequence[Any]:

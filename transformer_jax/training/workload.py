@@ -24,6 +24,7 @@ from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import classification, language, masked
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import PairData
+from transformer_jax.tasks.parts.scoring import BleuScoring
 from transformer_jax.tasks.parts.writing import Seq2SeqInference
 from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.prepare import make_plan, prepare
@@ -127,8 +128,7 @@ def _open(config: ConfigDict, vocabulary: Tokenizer) -> Task:
     if kind.role == "seq2seq":
         options = kind.options
         data = PairData(config, vocabulary, vocabulary, options)
-        scoring: Any = None  # nothing is answered
-        return seq2seq.compose(data, Seq2SeqInference, scoring)
+        return seq2seq.compose(data, Seq2SeqInference, BleuScoring(False))
     if kind.role == "language_model":
         return language.compose(config, vocabulary)
     if kind.role == "masked_language_model":
