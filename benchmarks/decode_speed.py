@@ -32,6 +32,10 @@ def main() -> int:
     parser.add_argument("--input", required=True, help="sentences, one a line")
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--compute_type", default="float32", help="CTranslate2's")
+    parser.add_argument("--sides", default=",".join(SIDES), help="those that take part")
+    parser.add_argument("--output", default="", help="a JSON file for the speeds")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--export", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -40,6 +44,7 @@ def main() -> int:
         return 0
     settings = json.loads((pathlib.Path(args.workdir) / "config.json").read_text())
     sides = SIDES if settings["model"]["norm"] == "post" else SIDES[:2]
+    sides = [side for side in sides if side in args.sides.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         args.export = str(pathlib.Path(folder) / "exported")
         subprocess.run(
@@ -59,12 +64,19 @@ def main() -> int:
                 )
                 print(f"round {number}, beam {beams}: {speeds} sentences/s", flush=True)
     conclude(rounds)
+    if args.output:
+        speeds = [
+            {side: {b: r[side][b]["speed"] for b in r[side]} for side in sides}
+            for r in rounds
+        ]
+        pathlib.Path(args.output).write_text(json.dumps(speeds, indent=1) + "\n")
     return 0
 
 
 def run_side(side: str, args: argparse.Namespace) -> dict:
     command = [sys.executable, __file__, "--side", side, "--export", args.export]
     command += ["--workdir", args.workdir, "--input", args.input]
+    command += ["--device", args.device, "--compute_type", args.compute_type]
     done = subprocess.run(
         [*command, "--lines", str(args.lines)], capture_output=True, text=True
     )
@@ -104,7 +116,8 @@ def measure(args: argparse.Namespace) -> dict:
 
 
 def load_ours(args: argparse.Namespace):
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    if args.device == "cpu":
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import transformer_jax
 
     run = transformer_jax.load(args.workdir)
@@ -123,7 +136,8 @@ def load_ctranslate2(args: argparse.Namespace):
     )
     translator = ctranslate2.Translator(
         args.export,
-        compute_type="float32",
+        device=args.device,
+        compute_type=args.compute_type,
         inter_threads=1,
         intra_threads=os.cpu_count(),
     )

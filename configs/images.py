@@ -14,10 +14,12 @@ results/images_digits.json and results/images_mnist.json.
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
+VARIANTS = ("digits", "mnist")
+
 
 def get_config(variant="digits"):
     config = base(task="images", model="transformer")
-    if variant not in ("digits", "mnist"):
+    if variant not in VARIANTS:
         raise UserError(f"images.py has no variant {variant!r}: digits or mnist")
     config.data.batch_tokens = 17 * 128  # patches and class token of 128 images
     config.model.encoder_layers = 4

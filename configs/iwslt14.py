@@ -14,12 +14,16 @@ Published DE→EN: Joey NMT 33.73 with 19 million parameters (sacreBLEU, lower-c
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
+VARIANTS = ("de_en", "en_de")
+
 
 def get_config(direction="de_en"):
-    if direction not in ("de_en", "en_de"):
+    if direction not in VARIANTS:
         raise UserError(f"iwslt14.py has no variant {direction!r}: de_en | en_de")
     config = base(task="translation", model="transformer")
     names = {"train": "train", "validation": "valid", "test": "test"}
+    config.targets = ("h200x1",)
+    config.model.dtype = "bfloat16"
     config.data.source = "text"
     for split, name in names.items():
         for side, language in zip(

@@ -16,10 +16,12 @@ nats, wikitext2 perplexity 141.4 a word; see results/language_*.json.
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
+VARIANTS = ("phrasebook", "shakespeare", "wikitext2")
+
 
 def get_config(variant="phrasebook"):
     config = base(task="language", model="transformer")
-    if variant not in ("phrasebook", "shakespeare", "wikitext2"):
+    if variant not in VARIANTS:
         raise UserError(
             f"language.py has no variant {variant!r}: phrasebook, shakespeare or "
             "wikitext2"

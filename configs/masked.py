@@ -16,10 +16,12 @@ results/masked_*.json. wikitext2: not yet measured.
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
+VARIANTS = ("phrasebook", "wikitext2", "opinions")
+
 
 def get_config(variant="phrasebook"):
     config = base(task="masked", model="transformer")
-    if variant not in ("phrasebook", "wikitext2", "opinions"):
+    if variant not in VARIANTS:
         raise UserError(
             f"masked.py has no variant {variant!r}: phrasebook, wikitext2 or opinions"
         )

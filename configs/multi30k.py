@@ -22,6 +22,7 @@ DIRECTIONS = {  # variant → the corpora of a split, as source and target
     "en_fr": ["en fr"],
     "both": ["en de", "de en"],
 }
+VARIANTS = tuple(DIRECTIONS)
 
 
 def get_config(variant="en_de"):
@@ -32,6 +33,7 @@ def get_config(variant="en_de"):
         )
     pairs = [direction.split() for direction in DIRECTIONS[variant]]
     names = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+    config.targets = ("cpu", "h200x1")
     config.data.source = "text"
     for split, name in names.items():
         for side, languages in zip(

@@ -23,10 +23,12 @@ random: 69.0 %, no difference); see results/opinions_*.json.
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
+VARIANTS = ("label", "score", "pretrained")
+
 
 def get_config(variant="label"):
     config = base(task="classification", model="transformer")
-    if variant not in ("label", "score", "pretrained"):
+    if variant not in VARIANTS:
         raise UserError(
             f"opinions.py has no variant {variant!r}: label, score or pretrained"
         )

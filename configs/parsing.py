@@ -16,12 +16,14 @@ The others: not yet measured.
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
+VARIANTS = ("treebank", "ptb_sample", "wsj", "semi_supervised")
+
 
 def get_config(variant="treebank"):
     config = base(task="parsing", model="transformer")
     if variant == "treebank":
         return _treebank(config)
-    if variant not in ("ptb_sample", "wsj", "semi_supervised"):
+    if variant not in VARIANTS:
         raise UserError(
             f"parsing.py has no variant {variant!r}: treebank, ptb_sample, wsj or "
             "semi_supervised"
@@ -29,6 +31,8 @@ def get_config(variant="treebank"):
     config.data.source = "trees"
     if variant == "ptb_sample":
         return _ptb_sample(config)
+    config.targets = ("h200x1",)
+    config.model.dtype = "bfloat16"
     config.tokenizer.kind = "word"
     for split, name in (("train", "train"), ("validation", "dev"), ("test", "test")):
         config.data[f"{split}_files"] = f"{name}.trees"

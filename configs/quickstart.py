@@ -13,6 +13,7 @@ from transformer_jax.config import base
 def get_config():
     config = base(task="translation", model="transformer")
 
+    config.targets = ("cpu", "h200x1")
     config.tokenizer.vocab_size = 2000
     config.data.train_size = 30_000
     config.data.batch_tokens = 2048

@@ -50,6 +50,7 @@ ROWS = {
         213,
     ),
 }
+VARIANTS = (*(f"tiny_{row}" for row in ROWS), *ROWS)
 BASE = {
     "layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_k": 64, "d_v": 64,
     "dropout": 0.1, "smoothing": 0.1, "positions": "sinusoid", "steps": 1,
@@ -89,6 +90,8 @@ def _full(config):
         config.data[f"{split}_source"] = f"{name}.en"
         config.data[f"{split}_target"] = f"{name}.de"
     config.data.target_language = "de"
+    config.targets = ("h200x1",)
+    config.model.dtype = "bfloat16"
     config.data.batch_tokens = 25_000
     config.data.max_length = 256
     config.data.shapes = 12

@@ -13,11 +13,13 @@ results/tatoeba_de_en.json. en_de: not yet measured.
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
+VARIANTS = ("de_en", "en_de")
+
 
 def get_config(direction="de_en"):
     config = base(task="translation", model="transformer")
     columns = {"en": "1", "de": "2"}
-    if direction not in ("de_en", "en_de"):
+    if direction not in VARIANTS:
         raise UserError(f"tatoeba.py has no variant {direction!r}: de_en or en_de")
     source, target = direction.split("_")
     config.data.source = "tsv"

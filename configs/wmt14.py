@@ -3,11 +3,13 @@
     python -m transformer_jax.train --config configs/wmt14.py:en_de_base \\
         --config.data.folder=PATH --workdir runs/wmt14
 
-Variants en_de_base, en_de_big, en_fr_base, en_fr_big. PATH holds train.en, train.de (or
-.fr), newstest2013 and newstest2014 with the same endings, as raw text (not tokenised):
-training text from statmt.org/wmt14 (Europarl, Common Crawl, News Commentary; for French
-also UN and 10^9), joined by `cat`; the test sets by `sacrebleu -t wmt14/full -l en-de
---echo src` and `--echo ref` (3,003 lines each).
+Variants en_de_base, en_de_big, en_fr_base, en_fr_big, each also with _tpu at its end:
+sentences packed into rows of one shape, in place of twelve shapes. They compute in
+bfloat16, for GPUs and TPUs; with the paper's float32, --config.model.dtype=float32.
+PATH holds train.en, train.de (or .fr), newstest2013 and newstest2014 with the same
+endings, as raw text (not tokenised): training text from statmt.org/wmt14 (Europarl,
+Common Crawl, News Commentary; for French also UN and 10^9), joined by `cat`; the test
+sets by `sacrebleu -t wmt14/full -l en-de --echo src` and `--echo ref` (3,003 lines).
 TFDS has the same text; with it prepared under PATH, add
 
         --config.data.source=tfds --config.data.tfds_name=wmt14_translate/de-en \\
@@ -21,13 +23,14 @@ Here: not yet measured.
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
-VARIANTS = ("en_de_base", "en_de_big", "en_fr_base", "en_fr_big")
+PAIRS = ("en_de_base", "en_de_big", "en_fr_base", "en_fr_big")
+VARIANTS = (*PAIRS, *(f"{pair}_tpu" for pair in PAIRS))
 
 
 def get_config(variant="en_de_base"):
     if variant not in VARIANTS:
         raise UserError(f"wmt14.py has no variant {variant!r}: {' | '.join(VARIANTS)}")
-    source, target, size = variant.split("_")
+    source, target, size, *tpu = variant.split("_")
     config = base(task="translation", model="transformer")
     names = {"train": "train", "validation": "newstest2013", "test": "newstest2014"}
     config.data.source = "text"
@@ -39,6 +42,13 @@ def get_config(variant="en_de_base"):
     config.data.batch_tokens = 25_000  # of each side (5.1)
     config.data.max_length = 256
     config.data.shapes = 12
+    config.targets = ("h200x1", "h200x8")
+    config.model.dtype = "bfloat16"
+    if tpu:  # which compiles slowly, and likes lengths that 128 divides
+        config.targets = ("v5e-8",)
+        config.data.batching = "packed"
+        config.data.pack_length = 384  # the longest pair, its ends, and no row beyond
+        config.data.length_multiple = 128
     config.tokenizer.kind = "bpe"
     # As many rows as explain the paper's counts of parameters (Table 3).
     config.tokenizer.vocab_size = 37_000 if target == "de" else 32_000

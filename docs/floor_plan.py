@@ -19,13 +19,14 @@ BEGIN, END = "<!-- floor plan: begin -->", "<!-- floor plan: end -->"
 # From the top floor to the ground. Rooms of one floor do not know of each other.
 FLOORS = (
     "__main__",
+    "plan",
     "train predict evaluate inspect_data convert",
     "visualize",
     "training",
     "runs",
     "config",
     "tasks",
-    "decoding",
+    "decoding planning",
     "models",
     "data optim losses scores",
     "sharding cli hosts",

@@ -18,6 +18,7 @@ MODULES = {  # short name → module that has `define_flags` and `main`
     "predict": "predict",
     "evaluate": "evaluate",
     "inspect": "inspect_data",
+    "plan": "plan",
     "bundle": "convert.bundle",
     "ctranslate2": "convert.ctranslate2",
     "visualize": "visualize.__main__",

@@ -173,6 +173,11 @@ def unsplit_fsdp(params: Any, mesh: Mesh) -> Any:
     """Gather parameters over `fsdp`, for a search that reads all of them each step."""
     if mesh.shape["fsdp"] == 1:
         return params
+    return jax.jit(_same, out_shardings=unsplit_shardings(params, mesh))(params)
+
+
+def unsplit_shardings(params: Any, mesh: Mesh) -> Any:
+    """Return the shardings of parameters that have been gathered over `fsdp`."""
 
     def place(path, leaf):
         spec = spec_of(path_name(path), leaf)
@@ -180,8 +185,7 @@ def unsplit_fsdp(params: Any, mesh: Mesh) -> Any:
         kept = (tuple(axis for axis in part if axis != "fsdp") for part in parts)
         return NamedSharding(mesh, PartitionSpec(*kept))
 
-    places = jax.tree_util.tree_map_with_path(place, params)
-    return jax.jit(_same, out_shardings=places)(params)
+    return jax.tree_util.tree_map_with_path(place, params)
 
 
 def _same(params: Any) -> Any:

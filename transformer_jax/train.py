@@ -45,6 +45,8 @@ from transformer_jax.training.prepare import (
     prepare_together,
     settle_shapes,
 )
+from transformer_jax.training.profile import Profile
+from transformer_jax.training.rehearsal import rehearse
 from transformer_jax.training.watchdog import Watchdog
 from transformer_jax.visualize import training as curves
 
@@ -55,6 +57,7 @@ def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
     flags.DEFINE_string("workdir", "", "The run directory: made, or continued.")
+    flags.DEFINE_string("profile", "", "Steps to trace with jax.profiler: 10:20.")
     flags.DEFINE_bool("accept_changes", False, "Continue a run with another config.")
     flags.DEFINE_bool("smoke", False, "Try the config: 20 small steps, shallow model.")
     flags.DEFINE_bool("plots", False, "Draw curves.png into the run directory.")
@@ -67,14 +70,21 @@ def main(overrides: dict[str, str]) -> int:
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
     config = configs.load(args.config, overrides, args.smoke)
     with hosts.end_together(), curves.drawn(args.workdir, args.plots):
-        return train(config, args.workdir, args.accept_changes)
+        return train(config, args.workdir, args.accept_changes, args.profile)
 
 
 def train(
-    config: ConfigDict, workdir: str | os.PathLike, accept_changes: bool = False
+    config: ConfigDict,
+    workdir: str | os.PathLike,
+    accept_changes: bool = False,
+    profiled: str = "",
 ) -> int:
-    """Train a run, or continue it, or report that it is done; return the exit code."""
-    folder, mesh = Folder(workdir), open_mesh(config)
+    """Train a run, or continue it, or report that it is done; return the exit code.
+
+    The steps `profiled`, such as "10:20", are traced into the run directory.
+    """
+    folder, profile = Folder(workdir), Profile(profiled, workdir)
+    mesh = open_mesh(config)
     shared.prove(folder.path)
     config = settle_shapes(config, folder, mesh.devices.flat[0].platform)
     result = hosts.decide_in_first(lambda: folder.read("result.json"))
@@ -91,7 +101,8 @@ def train(
         with Preemption(config.timeout.preemption) as preemption:
             run = build(config, folder, mesh, prepared, log)
             stack.callback(run.close)
-            if not train_steps(run, preemption):
+            stack.callback(profile.close)
+            if not train_steps(run, preemption, profile):
                 return cli.PREEMPTED
         result = finish(run)
     report.print_result(result, folder)
@@ -156,9 +167,37 @@ def build(
     log: metrics.RunLog,
 ) -> Parts:
     """Build what the config describes; nothing is computed or compiled yet."""
-    task, optimizer = prepared.task, optim.make_optimizer(config)
+    task = prepared.task
     planned = make_plan(config, task, prepared.train)
     feed = Feed(task, prepared.train.store, planned, mesh)
+    init, abstract, update = make_update(config, task, mesh)
+    # The largest first, then in the order in which they are needed.
+    shapes = [feed.plan.largest, *(b.shape for b in feed.plan.epoch(0))]
+    return Parts(
+        config=config,
+        folder=folder,
+        mesh=mesh,
+        prepared=prepared,
+        task=task,
+        feed=feed,
+        padding=planned.padding,
+        schedule=optim.make_schedule(config),
+        init=init,
+        update=update,
+        abstract=abstract,
+        compiled=CompiledSteps(update, abstract, feed.abstract, shapes, mesh),
+        saver=Saver(config, folder),
+        validation=Evaluator(task, prepared.held_out["validation"], mesh),
+        log=log,
+        watchdog=Watchdog(),
+    )
+
+
+def make_update(
+    config: ConfigDict, task: Task, mesh: Mesh
+) -> tuple[Any, TrainState, Any]:
+    """Return (key → a new state, what a state looks like, state and batch → a step)."""
+    optimizer = optim.make_optimizer(config)
 
     def init(key: jax.Array) -> TrainState:
         params_key, root_key = jax.random.split(key)
@@ -179,29 +218,10 @@ def build(
     update = jax.jit(
         step, donate_argnums=0, out_shardings=(places, sharding.replicated(mesh))
     )
-    # The largest first, then in the order in which they are needed.
-    shapes = [feed.plan.largest, *(b.shape for b in feed.plan.epoch(0))]
-    return Parts(
-        config=config,
-        folder=folder,
-        mesh=mesh,
-        prepared=prepared,
-        task=task,
-        feed=feed,
-        padding=planned.padding,
-        schedule=optim.make_schedule(config),
-        init=jax.jit(init, out_shardings=places),
-        update=update,
-        abstract=abstract,
-        compiled=CompiledSteps(update, abstract, feed.abstract, shapes, mesh),
-        saver=Saver(config, folder),
-        validation=Evaluator(task, prepared.held_out["validation"], mesh),
-        log=log,
-        watchdog=Watchdog(),
-    )
+    return jax.jit(init, out_shardings=places), abstract, update
 
 
-def train_steps(run: Parts, preemption: Preemption) -> bool:
+def train_steps(run: Parts, preemption: Preemption, profile: Profile) -> bool:
     """Train to the last step, or to an early stop; return False if preempted."""
     config, log, saver, compiled = run.config, run.log, run.saver, run.compiled
 
@@ -209,14 +229,14 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
     for line in report.header(run):
         log.say(line)
 
-    # The rehearsal: the largest shape, once, on a state that is thrown away. If it does
-    # not fit in memory, the run fails here and not at hour nine.
+    # The rehearsal: what needs most memory, once, on a state that is thrown away. If it
+    # does not fit, the run fails here and not at hour nine.
     largest = run.feed.plan.largest
     limits, watchdog = config.timeout, run.watchdog
-    with watchdog.phase("compiling", limits.compile), jax.set_mesh(run.mesh):
-        compiled.start(run.update.lower(run.abstract, run.feed.abstract(largest)))
-        rehearse, key = compiled.get(largest), jax.random.key(config.seed)
-        jax.block_until_ready(rehearse(run.init(key), run.feed.empty(largest)))
+    with watchdog.phase("compiling", limits.compile):
+        with jax.set_mesh(run.mesh):
+            compiled.start(run.update.lower(run.abstract, run.feed.abstract(largest)))
+        rehearse(run, runs.decode_options(config))
     compiled.pop_wait_seconds()
 
     # The state: of the newest good checkpoint, or a new one.
@@ -230,15 +250,19 @@ def train_steps(run: Parts, preemption: Preemption) -> bool:
 
     # The steps.
     last = config.train.steps
-    window = metrics.LogWindow(run.task, run.schedule, last)
+    window = metrics.LogWindow(run.task, run.schedule, last, metrics.utilization(run))
     in_flight: collections.deque = collections.deque()
     for step, batch in watchdog.steps(run.feed.batches(begin, last), limits.step):
         with watchdog.phase(f"compiling for step {step}", limits.compile):
             update = compiled.get(batch.shape)
+        profile.reach(step)
         with jax.set_mesh(run.mesh), jax.transfer_guard("disallow"):
             state, outcome = update(state, batch.arrays)
         window.leave_out(compiled.pop_wait_seconds())
         in_flight.append((step, batch.shape, {**outcome, "kept": batch.kept}))
+        if profile.ends_with(step):
+            jax.block_until_ready(state)
+            log.say(f"profile    {profile.close()}")
         due, stop = saver.due(step), preemption.requested(step)
         overdue = not due and not stop and saver.overdue(step)
         # The step before is read while this one runs; before a save, all are: what is

@@ -26,7 +26,7 @@ def test_every_shipped_config_loads_and_says_what_it_is():
     here = {
         f"data.{split}_{side}": __file__
         for split in ("train", "validation", "test")
-        for side in ("source", "target", "files")
+        for side in ("source", "target", "files", "text")
     }
     for name, path in config.shipped().items():
         known = dict(config.items(loading._run_file(name)))
@@ -37,7 +37,9 @@ def test_every_shipped_config_loads_and_says_what_it_is():
 
 VARIANTS = {
     "quickstart": [""],
-    "wmt14": ["", ":en_de_base", ":en_de_big", ":en_fr_base", ":en_fr_big"],
+    "wmt14": ["", ":en_de_base", ":en_de_big", ":en_fr_base", ":en_fr_big",
+              ":en_de_base_tpu", ":en_de_big_tpu", ":en_fr_base_tpu"],
+    "language_models": ["", ":350m", ":1_3b"],
     "multi30k": ["", ":en_de", ":en_de_lower", ":de_en", ":en_fr", ":both"],
     "iwslt14": ["", ":de_en", ":en_de"],
     "ted": [""],
@@ -106,6 +108,7 @@ FREE = {
     r"filter\.\w+_script": "the first words of Unicode's names of letters",
     r"tokenizer\.(file|user_symbols)": "a path, and whatever shall be one piece",
     r"model\.word_vectors|train\.initial": "paths",
+    r"targets": "hardware and a number of devices: planning/targets.py",
     r"eval\.splits": "splits that the data have",
 }
 

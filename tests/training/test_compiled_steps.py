@@ -32,6 +32,7 @@ def test_six_frames_lead_from_the_command_to_the_loss(tiny, tmp_path, monkeypatc
     values = flags.FlagValues()
     flags.DEFINE_string("config", "quickstart", "", values)
     flags.DEFINE_string("workdir", str(tmp_path / "run"), "", values)
+    flags.DEFINE_string("profile", "", "", values)
     flags.DEFINE_bool("accept_changes", False, "", values)
     values.mark_as_parsed()
     monkeypatch.setattr(flags, "FLAGS", values)
@@ -68,4 +69,5 @@ def test_each_shape_is_compiled_once_and_the_first_by_its_caller(caplog):
     compiled.close()
     assert traced == [(8, 5), (2, 3)]
     assert "compiled   8×5 in " in caplog.text and "2×3 in " in caplog.text
+    assert compiled.needs_most() == large
     assert compiled.pop_wait_seconds() > 0 and compiled.pop_wait_seconds() == 0

@@ -4,9 +4,15 @@
 """
 
 from transformer_jax.config.defaults import base, declared, items, renew
-from transformer_jax.config.loading import differences, load, shipped, shipped_folder
+from transformer_jax.config.loading import (
+    differences,
+    load,
+    shipped,
+    shipped_folder,
+    variants,
+)
 
 __all__ = [
     "base", "declared", "differences", "items", "load", "renew", "shipped",
-    "shipped_folder",
+    "shipped_folder", "variants",
 ]  # fmt: skip

@@ -17,12 +17,16 @@ from transformer_jax.decoding.engine import positions_needed
 from transformer_jax.models import registry
 from transformer_jax.models.registry import Longest
 from transformer_jax.models.transformer_config import divisor_near
+from transformer_jax.planning import targets
 
 LONGEST = "data.max_length or data.window, and its ends"
 
 
-def find_problems(config: ConfigDict) -> list[str]:
-    """List all that cannot work, each with the way out, without touching a device."""
+def find_problems(config: ConfigDict, data: bool = True) -> list[str]:
+    """List all that cannot work, each with the way out, without touching a device.
+
+    Without `data`, the files of the data need not be there.
+    """
     known, values = declared(config.task, config.model.name), dict(items(config))
     if others := sorted(known.keys() ^ values.keys()):
         return [
@@ -39,13 +43,19 @@ def find_problems(config: ConfigDict) -> list[str]:
     task, model = tasks.find(config.task), registry.find(config.model.name)
     problems += model.find_problems(config, _longest(config))
     problems += optim.find_problems(config) + sharding.find_problems(config)
+    problems += _unknown_targets(config)
     problems += _impossible_plans(config)
     if "tokenizer" in config:
         problems += _impossible_text(config)
     if "decode" in config:
         options = task.options(**config.decode)
         problems += find_search_problems(config, options)
-    return problems + task.find_problems(config)
+    return problems + (task.find_problems(config) if data else task.check(config))
+
+
+def _unknown_targets(config: ConfigDict) -> list[str]:
+    found = filter(None, map(targets.find_problem, config.targets))
+    return [f"targets = {config.targets!r}: {problem}" for problem in found]
 
 
 def find_search_problems(config: ConfigDict, options: decoding.Options) -> list[str]:

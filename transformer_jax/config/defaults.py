@@ -32,6 +32,9 @@ class RunKeys:
     seed: int = key(
         0, "Of initial weights, dropout and the order of examples.", least=0, most=SEEDS
     )
+    targets: tuple = key(
+        ("cpu",), "Hardware that it is for, such as h200x8: what `plan` compiles for."
+    )
 
 
 @dataclasses.dataclass(frozen=True)

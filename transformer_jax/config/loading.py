@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import pathlib
+import runpy
 import traceback
 from typing import Any
 
@@ -16,12 +17,16 @@ from transformer_jax.errors import UserError, nearest
 
 
 def load(
-    spec: str, overrides: dict[str, str] | None = None, smoke: bool = False
+    spec: str,
+    overrides: dict[str, str] | None = None,
+    smoke: bool = False,
+    data: bool = True,
 ) -> ConfigDict:
     """Load the config of `path.py[:variant]`, apply overrides, check and lock it.
 
     `quickstart` alone names configs/quickstart.py of this package. With `smoke`, it is
-    shrunk to a few small steps before the overrides are applied.
+    shrunk to a few small steps before the overrides are applied. Without `data`, the
+    files of the data need not be there.
     """
     config = _run_file(spec)
     if smoke:
@@ -34,7 +39,7 @@ def load(
     values = renew(config.task, config.model.name, dict(items(config)))
     config.update_from_flattened_dict(values)
 
-    problems += checks.find_problems(config)
+    problems += checks.find_problems(config, data)
     if problems:
         raise UserError(*problems)
     return config
@@ -43,6 +48,11 @@ def load(
 def shipped() -> dict[str, pathlib.Path]:
     """List the config files that travel with the package, by name."""
     return {p.stem: p for p in sorted(shipped_folder().glob("*.py"))}
+
+
+def variants(name: str) -> tuple[str, ...]:
+    """List the variants that a shipped config has in VARIANTS; ("",): it has none."""
+    return tuple(runpy.run_path(str(shipped()[name])).get("VARIANTS", ("",)))
 
 
 def shipped_folder() -> pathlib.Path:
@@ -76,6 +86,7 @@ MAY_CHANGE_ON_RESUME = (
     "train.patience",
     "model.scan_layers",  # parameters and dropout are the same
     "model.remat",
+    "targets",
     "data.folder",  # the data are compared by what they hold, not by where they are
     "mesh",
     "log",

@@ -193,6 +193,25 @@ class Engine:
                 room = shape.length
                 carry = self._grow(carry, slots=shape.prompt + room)
 
+    def compile(
+        self, params: Any, request: DecodeRequest, options: Options, **flags: Any
+    ) -> list[Any]:
+        """Compile the search of a full batch of like requests, for abstract parameters.
+
+        Return the programs that begin it and that write; `flags` are the compiler's.
+        """
+        rows, shape = self.row_sizes[0], _shape_of(request, options)
+        arrays = _collate([request], rows, shape, options)
+        places = sharding.unsplit_shardings(params, self.mesh)
+        params = jax.tree.map(_abstract, params, places)
+        with jax.set_mesh(self.mesh):
+            batch = sharding.abstract_global(arrays, self.mesh, rows)
+            traced = self._begin.trace(params, batch, shape=shape, options=options)
+            begin = traced.lower().compile(flags)
+            carry = jax.tree.map(_abstract, traced.out_info, begin.output_shardings)
+            advance = self._advance.lower(params, carry, 0, shape.room, options=options)
+            return [begin, advance.compile(flags)]
+
     def _begin_search(self, params, batch, shape: "_Shape", options: Options):
         names = (field.name for field in dataclasses.fields(DecodeInputs))
         inputs = DecodeInputs(**{name: batch.get(name) for name in names})
@@ -319,6 +338,10 @@ def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, 
     # An empty row still has something to look at.
     batch["source_segments"][len(requests) :, 0] = 1
     return batch
+
+
+def _abstract(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
 def _shrink(carry: Any, kept: Any) -> Any:

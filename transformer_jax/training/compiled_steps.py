@@ -1,7 +1,8 @@
 """Compile the training step for every shape of the plan before it is needed.
 
 Compiling takes seconds a shape. The largest comes first, so that what does not fit in
-memory fails at once; threads compile the others while training has begun.
+memory fails at once; threads compile the others while training has begun. On GPUs and
+TPUs, where memory is short, `rehearse` waits for all to find the one that needs most.
 """
 
 import logging
@@ -15,6 +16,7 @@ import jax
 from jax.sharding import Mesh
 
 from transformer_jax.data.batches import Shape
+from transformer_jax.planning import compiled
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,17 @@ class CompiledSteps:
         program = self._ready[shape].result()
         self._waited += time.monotonic() - began
         return program
+
+    def needs_most(self) -> Shape:
+        """Wait until all are compiled; return the shape whose step takes most memory.
+
+        It need not have the most tokens: of a batch's sides, one may be the dearer.
+        """
+        most: dict[Shape, int] = {}
+        for shape in self.shapes:
+            memory = compiled.read_memory(self.get(shape))
+            most[shape] = memory.total if memory else shape.tokens
+        return max(self.shapes, key=lambda shape: (most[shape], shape))
 
     def pop_wait_seconds(self) -> float:
         """Return how long `get` has waited since this was last called."""

@@ -88,7 +88,7 @@ class Evaluator:
             math.lcm(limits(data)[1], LENGTH_MULTIPLE),
             seed=0,
         )
-        self._loss = _compiled_loss(task, mesh)
+        self.loss = _compiled_loss(task, mesh)
 
     def evaluate(
         self,
@@ -114,7 +114,7 @@ class Evaluator:
         total = Sums(0.0, 0.0, 0.0, 0.0)
         for batch in self.plan.epoch(0):
             with jax.set_mesh(self.mesh):
-                sums = self._loss(
+                sums = self.loss(
                     params, assemble(self.task, self.store, batch, self.mesh)[0]
                 )
             total = total + jax.tree.map(float, jax.device_get(sums))

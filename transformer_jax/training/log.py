@@ -1,6 +1,7 @@
 """Measure a training, and write what was measured to the log, metrics.jsonl and
 TensorBoard. (The scores of answers are in `scores.py`.)"""
 
+import functools
 import json
 import logging
 import math
@@ -8,7 +9,8 @@ import pathlib
 import statistics
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,6 +21,7 @@ from transformer_jax import hosts
 from transformer_jax.cli import Bar, PlainHandler, duration
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
+from transformer_jax.planning import flops, targets
 from transformer_jax.tasks.protocols import Task
 
 # The log lines are what the command prints, so they are shown in a notebook as well.
@@ -42,11 +45,39 @@ def in_words(values: dict[str, Any], summary: str = "") -> str:
     return "  ".join(f"{k} {values[k]:{WRITTEN[k]}}" for k in names)
 
 
+class Utilization(NamedTuple):
+    """What the mathematics of a step takes, and what the hardware could do (MFU)."""
+
+    count: Callable[[Any], float]  # shape of a batch → FLOPs
+    peak: float  # FLOP/s of all devices
+
+
+def utilization(run: Any) -> Utilization | None:
+    """Return what a training (`train.Parts`) uses; None if no peak is known."""
+    peak = targets.peak_of(run.mesh, run.config.model.dtype)
+    if not peak:
+        return None
+
+    @functools.cache
+    def count(shape: Any) -> float:
+        batch = run.feed.abstract(shape)
+        return flops.count_step(run.task.objective, run.abstract.params, batch)
+
+    return Utilization(count, peak)
+
+
 class LogWindow:
     """The steps since the last log line, summed up."""
 
-    def __init__(self, task: Task, schedule: Any, last: int):
+    def __init__(
+        self,
+        task: Task,
+        schedule: Any,
+        last: int,
+        work: Utilization | None = None,
+    ):
         self.task, self.schedule, self.last = task, schedule, last
+        self.work = work
         self.last_step = 0
         self.text = ""
         self._empty()
@@ -54,6 +85,7 @@ class LogWindow:
     def _empty(self) -> None:
         self.sums, self.norms, self.steps = Sums(0.0, 0.0, 0.0, 0.0), [], 0
         self.tokens = self.places = self.kept = 0
+        self.operations = 0.0
         self.waited = 0.0  # seconds for the device, and so for the slowest host
         self.began = time.monotonic()
 
@@ -83,6 +115,8 @@ class LogWindow:
         self.tokens += sums.weight
         self.kept += host["kept"]  # of the rows of this process
         self.places += shape.rows * shape.lengths[-1]
+        if self.work:
+            self.operations += self.work.count(shape)
         self.text = f"loss {sums.loss / max(sums.weight, 1):.4f}"
 
     def take(self) -> dict[str, float]:
@@ -100,6 +134,8 @@ class LogWindow:
         }
         if self.task.objective.unit == "tokens":
             values["padding"] = 1 - self.tokens / self.places
+        if self.work:
+            values["mfu"] = self.operations / seconds / self.work.peak
         if found := find_slowest(seconds - self.waited, self.waited):
             values["slowest_process"], values["slowest_factor"] = found
         self._empty()
@@ -109,6 +145,7 @@ class LogWindow:
         """Write the values as a log line."""
         unit = self.task.objective.unit
         padding = f"padding {values['padding']:.0%}  " if "padding" in values else ""
+        mfu = f"MFU {values['mfu']:.1%}  " if "mfu" in values else ""
         slowest = ""
         if "slowest_process" in values:
             name = hosts.name_of(int(values["slowest_process"]))
@@ -116,7 +153,7 @@ class LogWindow:
         return (
             f"step {self.last_step:>6}  {in_words(values)}  lr "
             f"{values['learning_rate']:.2e}  |grad| {values['grad_norm']:.3f}  "
-            f"{values[f'{unit}_per_second']:,.0f} {unit}/s  {padding}"
+            f"{values[f'{unit}_per_second']:,.0f} {unit}/s  {padding}{mfu}"
             f"left {duration(values['seconds_left'])}{slowest}"
         )
 

@@ -1,0 +1,78 @@
+"""Hardware by name: what a target may be, and what a device that JAX finds can do."""
+
+import jax
+import pytest
+
+from transformer_jax import config as configs
+from transformer_jax.errors import UserError
+from transformer_jax.planning import targets
+
+
+@pytest.mark.parametrize(
+    "name, platform, count",
+    [
+        ("cpu", "cpu", 1), ("cpu-8", "cpu", 8), ("h200x8", "gpu", 8),
+        ("v5e-256", "tpu", 256),
+    ],
+)  # fmt: skip
+def test_a_target_is_hardware_and_a_number_of_devices(name, platform, count):
+    found = targets.find(name)
+    assert (found.hardware.platform, found.count) == (platform, count)
+    assert found.peak("bfloat16") == count * found.hardware.peak.get("bfloat16", 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["h200-8", "v5ex8", "v5e-7", "h200", "gpu", "", "h200x0"]
+)
+def test_a_name_that_is_no_target_is_refused_with_some_that_are(name):
+    with pytest.raises(UserError, match="is no target: choose "):
+        targets.find(name)
+
+
+def test_a_config_that_names_an_unknown_target_is_refused():
+    with pytest.raises(
+        UserError, match=r"targets = \('h20x8',\): 'h20x8' is no target"
+    ):
+        configs.load("quickstart", {"targets": "h20x8"})
+
+
+def test_every_shipped_config_names_targets_that_there_are():
+    for name in configs.shipped():
+        for variant in configs.variants(name):
+            spec = f"{name}:{variant}".rstrip(":")
+            assert configs.load(spec, data=False).targets, spec
+
+
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("TPU v5e", "v5e"),
+        ("TPU v5 lite", "v5e"), ("TPU v5p", "v5p"), ("TPU v5", "v5p"),
+        ("TPU v6 lite", "v6e"), ("TPU v4", "v4"), ("cpu", "cpu"),
+    ],
+)  # fmt: skip
+def test_a_device_is_recognised_by_what_jax_calls_it(kind, name):
+    assert targets.recognise(kind) is targets.HARDWARE[name]
+
+
+def test_a_peak_that_is_not_known_is_0():
+    assert targets.recognise("Quantum 3") is None
+    assert targets.find("here").peak("bfloat16") == 0 == targets.find("cpu").peak("x")
+
+
+def test_without_the_plugin_the_error_names_what_to_install(monkeypatch):
+    def fail(**_):
+        raise RuntimeError("no plugin\nmore")
+
+    monkeypatch.setattr(targets.topologies, "get_topology_desc", fail)
+    for name, extra in (("h200x8", "cuda"), ("v5e-8", "tpu")):
+        with pytest.raises(UserError) as caught:
+            targets.devices(targets.find(name))
+        assert f"pip install 'transformer_jax[{extra}]'" in str(caught.value)
+        assert "(no plugin)" in str(caught.value)
+
+
+def test_more_cpu_devices_than_there_are_say_how_to_get_them():
+    with pytest.raises(UserError, match="set JAX_NUM_CPU_DEVICES=64"):
+        targets.devices(targets.find("cpu-64"))
+    assert len(targets.devices(targets.find("cpu-8"))) == jax.device_count()

@@ -1,0 +1,110 @@
+"""The command that plans: what it prints, and for which configs it can."""
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from transformer_jax import config as configs
+from transformer_jax import plan, sharding
+from transformer_jax.errors import UserError
+from transformer_jax.planning import forecast, targets
+from transformer_jax.training import workload
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """A function: the command with these flags, in this process."""
+    values = flags.FlagValues()
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("string", "integer", "float", "bool"):
+            define = getattr(flags, f"DEFINE_{kind}")
+            define = functools.partial(define, flag_values=values)
+            patch.setattr(flags, f"DEFINE_{kind}", define)
+        plan.define_flags()
+    monkeypatch.setattr(flags, "FLAGS", values)
+
+    def run(overrides, *words):
+        values(["plan", *words])
+        return plan.main(overrides)
+
+    return run
+
+
+def test_the_command_plans_with_the_real_data(tiny, tmp_path, command, capsys):
+    output = tmp_path / "plan.json"
+    words = ["--config=quickstart", "--target=cpu", "--every_shape"]
+    assert command(tiny(data__shapes=2), *words, f"--output={output}") == 0
+    shown = capsys.readouterr().out
+    assert "padding " in shown and " 2 shapes: " in shown
+    found = json.loads(output.read_text())
+    assert len(found["steps"]) == 2 and 0 < found["batches"]["padding"] < 1
+
+
+def test_fit_finds_the_largest_batch(tiny, command, capsys, monkeypatch):
+    """Of a device whose memory a batch of five times as many rows would fill."""
+    small = targets.Hardware("cpu", "cpu", memory=1000)
+    monkeypatch.setitem(targets.HARDWARE, "cpu", small)
+
+    def compile_step(config, *_):
+        rows = config.data.batch_tokens // (65 * 8)
+        return {"memory": {"total": 170 * rows}, "shape": f"{8 * rows} × 65"}
+
+    monkeypatch.setattr(plan, "compile_step", compile_step)
+    words = ["--config=quickstart", "--target=cpu", "--no_data", "--fit"]
+    assert command(tiny(), *words) == 0
+    assert capsys.readouterr().out.endswith("--config.data.batch_tokens=2600\n")
+    monkeypatch.setitem(targets.HARDWARE, "cpu", targets.Hardware("cpu", memory=100))
+    assert command(tiny(), *words) == 1
+    assert "not even 520 tokens fit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("spec", ["language", "masked", "opinions", "recurrent:gru"])
+def test_every_kind_of_task_opens_without_data(spec):
+    config = configs.load(spec, data=False)
+    load, mesh = workload.without_data(config), sharding.local_mesh()
+    assert load.abstract(load.largest, mesh)
+    heads = plan.compare_heads(config, load)
+    assert heads is None or heads["one"] == heads["several"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cpu", "h200", "v5e"])
+def test_every_shipped_config_compiles_for_its_targets(target, capfd):
+    name = {"h200": "h200x1", "v5e": "v5e-8"}.get(target, target)
+    try:
+        targets.devices(targets.find(name))
+    except UserError as error:
+        pytest.skip(str(error))
+    assert plan.plan_all(target, "") == 0
+
+
+def test_a_plan_that_does_not_fit_says_so():
+    program = {"memory": {"total": 95, "arguments": 5, "temporary": 90}}
+    found = {"memory_of_a_device": 100, "steps": [program], "decoding": []}
+    assert not forecast.fits(found)
+    assert "DOES NOT FIT" in forecast._describe_memory("training", program, found)[0]
+    assert forecast.fits({**found, "memory_of_a_device": 0})
+
+
+SCRIPT = pathlib.Path(__file__).parents[1] / "benchmarks" / "accelerator.py"
+
+
+@pytest.mark.slow
+def test_the_sitting_at_an_accelerator_has_been_tried_at_tiny_sizes(tmp_path):
+    root = SCRIPT.parents[1]
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--tiny", "--output", tmp_path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root), "JAX_NUM_CPU_DEVICES": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    for part in ("kernels", "quickstart", "base", "big", "350m", "torch", "decoding"):
+        found = json.loads((tmp_path / f"{part}.json").read_text())
+        assert "failed" not in found, (part, found)

@@ -1,0 +1,313 @@
+"""Say what a training will need, before it begins and for hardware that is not here.
+
+    python -m transformer_jax.plan --config configs/wmt14.py:en_de_base \\
+        --target h200x8 --no_data
+    python -m transformer_jax.plan --all --target cpu
+
+The real step of training and the real search are compiled for the target, not run:
+`here`, `cpu-8`, `h200x8`, `v5e-8`, … (see planning/targets.py). Compiling for GPUs and
+TPUs takes JAX's plugin of that hardware and no device. Exit code 1: it does not fit.
+"""
+
+import json
+import time
+from typing import Any
+
+import jax
+from absl import flags
+from jax.sharding import AxisType, Mesh
+from ml_collections import ConfigDict
+
+from transformer_jax import cli, sharding, tasks, train
+from transformer_jax import config as configs
+from transformer_jax.config import checks
+from transformer_jax.data.batches import Shape
+from transformer_jax.decoding import DecodeRequest
+from transformer_jax.errors import UserError
+from transformer_jax.planning import collectives, flops, forecast, targets
+from transformer_jax.planning.forecast import FULL
+from transformer_jax.planning.targets import Target
+from transformer_jax.training import workload
+from transformer_jax.training.workload import Workload
+
+
+def define_flags() -> None:
+    """Define the flags of the command."""
+    flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
+    flags.DEFINE_bool("all", False, "Every shipped config, for the targets it names.")
+    flags.DEFINE_string("target", "", "Such as h200x8, v5e-8, cpu; default: here.")
+    flags.DEFINE_bool("no_data", False, "Take the config's largest shape.")
+    flags.DEFINE_integer("rows", 0, "Of the batch, with --no_data; 0: the config's.")
+    flags.DEFINE_integer("length", 0, "Of each side, with --no_data.")
+    flags.DEFINE_integer("vocabulary", 0, "Pieces, with --no_data.")
+    flags.DEFINE_bool("every_shape", False, "Compile all shapes, not the largest only.")
+    flags.DEFINE_float("step_ms", 0.0, "Milliseconds of a step: hours, energy, MFU.")
+    flags.DEFINE_bool("fit", False, "Find the largest data.batch_tokens that fits.")
+    flags.DEFINE_string("output", "", "A JSON file for the plan.")
+
+
+def main(overrides: dict[str, str]) -> int:
+    """Plan one config, or all of them; return the exit code."""
+    args = flags.FLAGS
+    if args.all:
+        return plan_all(args.target, args.output)
+    cli.require("config", args.config, "a config file, such as configs/wmt14.py")
+    name = args.target or "here"
+    targets.prepare(name)
+    config = configs.load(args.config, overrides, data=not args.no_data)
+    target = targets.find(name)
+    mesh = make_mesh(config, target)
+    if args.fit:
+        return fit(config, target, mesh, args)
+    load = open_workload(config, args)
+    found = plan(config, target, mesh, load, args.step_ms, args.every_shape)
+    found = {"config": args.config, "overrides": overrides, **found}
+    for line in forecast.describe(found):
+        print(line, flush=True)
+    write(args.output, found)
+    return 0 if forecast.fits(found) else 1
+
+
+def open_workload(config: ConfigDict, args: Any) -> Workload:
+    """Plan the batches of the data, or the largest that the config allows."""
+    if args.no_data:
+        return workload.without_data(config, args.rows, args.length, args.vocabulary)
+    try:
+        return workload.from_data(config, print)
+    except UserError as error:
+        raise UserError(
+            *error.problems, "without the data, add --no_data to plan for the largest"
+        ) from None
+
+
+def write(path: str, found: Any) -> None:
+    """Write a plan as JSON, if a file is named."""
+    if path:
+        with cli.open_file(path, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=1, ensure_ascii=False)
+            file.write("\n")
+
+
+def make_mesh(config: ConfigDict, target: Target) -> Mesh:
+    """Make the mesh that a config asks for, of devices that need not be there."""
+    devices = targets.devices(target)
+    shape = sharding.mesh_shape(config.mesh, len(devices))
+    rows = shape[0] * shape[1]
+    if problems := checks.find_row_problems(config, rows):
+        raise UserError(*problems)
+    auto = (AxisType.Auto,) * len(shape)
+    return jax.make_mesh(shape, sharding.AXES, devices=devices, axis_types=auto)
+
+
+def plan(
+    config: ConfigDict,
+    target: Target,
+    mesh: Mesh,
+    load: Workload,
+    step_ms: float = 0.0,
+    every_shape: bool = False,
+) -> dict[str, Any]:
+    """Compile a training for a target, and return all that is known of it."""
+    device = mesh.devices.flat[0]
+    _, abstract, update = train.make_update(config, load.task, mesh)
+    params, objective = abstract.params, load.task.objective
+
+    def count(shape: Shape) -> float:
+        return flops.count_step(objective, params, load.abstract(shape, mesh))
+
+    counted = {shape: count(shape) for shape in load.batches}
+    shapes = list(load.batches) if every_shape else [load.largest]
+    steps = [
+        compile_step(config, target, mesh, load, update, abstract, shape)
+        for shape in shapes
+    ]
+    found = {
+        "target": target.name,
+        "devices": f"{mesh.size} × {device.device_kind} ({device.platform})",
+        "mesh": dict(mesh.shape),
+        "memory_of_a_device": target.hardware.memory,
+        "dtype": config.model.dtype,
+        "parameters": forecast.count_parameters(params),
+        "batches": forecast.describe_batches(load.batches, load.padding),
+        "flops": load.mean(counted.__getitem__),
+        "flops_largest": counted[load.largest],
+        "heads": compare_heads(config, load),
+        "steps": steps,
+        "decoding": compile_decoding(config, target, mesh, load, params),
+    }
+    peak, watts = target.peak(config.model.dtype), target.hardware.watts * mesh.size
+    costs = found["flops"], config.train.steps, peak, watts
+    return {**found, "time": forecast.expect_time(*costs, step_ms)}
+
+
+def compile_step(
+    config: ConfigDict,
+    target: Target,
+    mesh: Mesh,
+    load: Workload,
+    update: Any,
+    abstract: Any,
+    shape: Shape,
+) -> dict[str, Any]:
+    """Compile the training step of a shape; return what the program needs."""
+    began = time.monotonic()
+    with jax.set_mesh(mesh):
+        lowered = update.lower(abstract, load.abstract(shape, mesh))
+        traced = time.monotonic()
+        program = lowered.compile(target.options)
+    ended, text = time.monotonic(), program.as_text() or ""
+    found = forecast.describe_program(program, text, mesh.size)
+    found["shape"] = forecast.name_of(shape)
+    found["seconds"] = {"trace": traced - began, "compile": ended - traced}
+    found["least_bytes"] = 0.0
+    if mesh.size > 1:
+        sizes = shape.rows, max(shape.lengths)
+        least = collectives.find_least(config, abstract.params, mesh, *sizes)
+        found["least_bytes"] = sum(least.values())
+    return found
+
+
+def compile_decoding(
+    config: ConfigDict, target: Target, mesh: Mesh, load: Workload, params: Any
+) -> list[dict[str, Any]]:
+    """Compile the search of a full batch, or the forward pass of what only reads."""
+    writer, found = getattr(load.task.inference, "writer", None), []
+    began = time.monotonic()
+    if writer is None:
+        rows = config.eval.batch_rows
+        shape = Shape(rows, load.largest.lengths, load.largest.packed)
+        batch = load.abstract(shape, mesh)
+        with jax.set_mesh(mesh):
+            read = jax.jit(load.task.objective.loss).lower(params, batch)
+            programs = {"read": read.compile(target.options)}
+    else:
+        kind, length = tasks.find(config.task), load.largest.lengths[0]
+        options = kind.options(**config.decode)
+        reads = kind.role == "seq2seq"
+        request = DecodeRequest(range(length) if reads else (), prefix=())
+        begin, advance = writer.engine(mesh).compile(
+            params, request, options, **target.options
+        )
+        programs = {"begin": begin, "write": advance}
+    seconds = time.monotonic() - began
+    for name, program in programs.items():
+        described = forecast.describe_program(
+            program, program.as_text() or "", mesh.size
+        )
+        found.append({"program": name, "rows": config.eval.batch_rows, **described})
+    found[-1]["seconds"] = {"all": seconds}
+    return found
+
+
+def compare_heads(config: ConfigDict, load: Workload) -> dict[str, Any] | None:
+    """Compare one head with the config's number of heads, at the same width (3.2.2)."""
+    if "num_heads" not in config.model or "tokenizer" not in config:
+        return None
+    (shape,) = [Shape(8, load.largest.lengths)]
+    found = {"heads": config.model.num_heads}
+    for name, heads in (("one", 1), ("several", config.model.num_heads)):
+        changed = config.copy_and_resolve_references()
+        with changed.unlocked():
+            changed.model.update(num_heads=heads, d_k=0, d_v=0, kv_heads=0)
+            changed.model.positions = "none"  # a bias has a number for each head
+        vocabulary = config.tokenizer.vocab_size
+        other = workload.without_data(
+            changed, shape.rows, max(shape.lengths), vocabulary
+        )
+        params = jax.eval_shape(other.task.objective.init, jax.random.key(0))
+        batch = other.abstract(other.largest, sharding.local_mesh())
+        found[name] = {
+            "parameters": sum(x.size for x in jax.tree.leaves(params)),
+            "flops": flops.count_step(other.task.objective, params, batch),
+        }
+    return found
+
+
+def fit(config: ConfigDict, target: Target, mesh: Mesh, args: Any) -> int:
+    """Find the largest batch that fits into a device, by doubling and halving."""
+    limit = FULL * target.hardware.memory
+    if not limit:
+        raise UserError(f"--fit: the memory of {target.name} is not known")
+    unit = checks.longest_row(config) * config.data.row_multiple
+
+    def needs(rows_of_units: int) -> float:
+        changed = config.copy_and_resolve_references()
+        with changed.unlocked():
+            changed.data.batch_tokens = rows_of_units * unit
+        load = open_workload(changed, args)
+        _, abstract, update = train.make_update(changed, load.task, mesh)
+        parts = changed, target, mesh, load, update, abstract, load.largest
+        try:
+            found = compile_step(*parts)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            print(f"fit        {rows_of_units * unit:,} tokens: does not compile")
+            return float("inf")
+        total = found["memory"]["total"]
+        print(
+            f"fit        {rows_of_units * unit:,} tokens, {found['shape']}: "
+            f"{total / 1e9:.2f} of {limit / 1e9:.2f} GB",
+            flush=True,
+        )
+        return total
+
+    best = forecast.search_largest(lambda n: needs(n) <= limit)
+    if not best:
+        print(
+            f"fit        not even {unit:,} tokens fit: shorter rows, model.remat, fsdp"
+        )
+        return 1
+    print(f"fit        --config.data.batch_tokens={best * unit}")
+    write(args.output, {"batch_tokens": best * unit, "target": target.name})
+    return 0
+
+
+def plan_all(only: str, output: str) -> int:
+    """Compile every shipped config for each target that it names; print a table.
+
+    `only` begins the names of the targets that are compiled for: "cpu", "h200".
+    """
+    rows, bad = [], 0
+    print(forecast.TABLE)
+    for spec, config in shipped_variants():
+        for name in config.targets:
+            if not name.startswith(only):
+                continue
+            targets.prepare("cpu" if name == "cpu" else name)
+            target = targets.find(name)
+            try:
+                mesh = make_mesh(config, target)
+                load = _load_any(config)
+                found = plan(config, target, mesh, load)
+            except (UserError, jax.errors.JaxRuntimeError) as error:
+                print(f"| `{spec}` | {name} | {str(error).splitlines()[0]} |")
+                bad += 1
+                continue
+            bad += not forecast.fits(found)
+            rows.append({"config": spec, **found})
+            print(forecast.table_row(spec, found), flush=True)
+            write(output, rows)
+    return 1 if bad else 0
+
+
+def _load_any(config: ConfigDict) -> Workload:
+    """Open a config without data, or its own little data (images)."""
+    if "tokenizer" in config:
+        return workload.without_data(config)
+    return workload.from_data(config, lambda line: None)
+
+
+def shipped_variants() -> list[tuple[str, ConfigDict]]:
+    """List the shipped configs, each with the variants that its TARGETS names."""
+    found = []
+    for name in configs.shipped():
+        for variant in configs.variants(name):
+            spec = f"{name}:{variant}" if variant else name
+            found.append((spec, configs.load(spec, data=False)))
+    return found
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)

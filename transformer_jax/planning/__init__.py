@@ -1,0 +1,1 @@
+"""Forecast what a step will cost: hardware by name, FLOPs, memory, communication."""

@@ -1,0 +1,201 @@
+"""Read what devices send each other off a compiled program, and what is the least.
+
+Bytes are those that one device sends, on a ring.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from transformer_jax import sharding
+
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all",
+         "collective-permute")  # fmt: skip
+BYTES = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2,
+         "f16": 2, "s16": 2, "u16": 2, "s8": 1, "u8": 1, "pred": 1}  # fmt: skip
+SHAPE = re.compile(rf"\b({'|'.join(BYTES)})\[([\d,]*)\]")
+
+
+class Collective(NamedTuple):
+    """A collective operation of a compiled program."""
+
+    kind: str
+    group: int  # devices that take part
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]  # of its results: dtype and sizes
+    times: int  # how often it runs: more than once inside a loop
+    name: str  # the operation of the model that it belongs to
+
+    @property
+    def sent(self) -> float:
+        """Return the bytes that a device sends, all times together, on a ring."""
+        size = sum(BYTES[dtype] * math.prod(shape) for dtype, shape in self.shapes)
+        share = (self.group - 1) / self.group
+        factor = {
+            "all-reduce": 2 * share,
+            "reduce-scatter": self.group - 1,  # what is left is a part
+            "collective-permute": 1,
+        }
+        return size * factor.get(self.kind, share) * self.times
+
+
+def read(text: str, devices: int) -> list[Collective]:
+    """Read the collectives of a compiled program, those in loops with their count."""
+    times = _times_of(text)
+    found, seen = [], set()
+    inside = ""
+    for line in text.split("\n"):
+        inside = _computation(line) or inside
+        match = _COLLECTIVE.match(line)
+        if not match:
+            continue
+        result, kind, asynchronous = match.groups()
+        # A TPU's text shows the two halves of an asynchronous one with its channel.
+        channel = re.search(r"channel_id=(\d+)", line)
+        key = kind, channel[1] if channel else line
+        if key in seen:
+            continue
+        seen.add(key)
+        if asynchronous and kind != "all-reduce":  # (operands, results, …)
+            result = _split_tuple(result)[1]
+        group = _group_size(line, devices)
+        shapes = tuple(
+            (dtype, tuple(int(n) for n in sizes.split(",") if n))
+            for dtype, sizes in SHAPE.findall(result)
+        )
+        if kind == "all-reduce" and inside.startswith("all-reduce-scatter"):
+            kind = "reduce-scatter"  # a TPU's: whole, but a part of it is kept
+            shapes = tuple((d, (-(-math.prod(s) // group),)) for d, s in shapes)
+        name = re.search(r'op_name="([^"]*)"', line)
+        found.append(
+            Collective(kind, group, shapes, times(inside), name[1] if name else "")
+        )
+    return [one for one in found if one.group > 1]
+
+
+_COLLECTIVE = re.compile(rf"\s+(?:ROOT )?%?\S+ = (.*?) ({'|'.join(KINDS)})(-start)?\(")
+
+
+def _computation(line: str) -> str:
+    """Return the name of the computation that begins with a line, if one does."""
+    if line.startswith(" ") or not line.rstrip().endswith("{"):
+        return ""
+    found = re.match(r"(?:ENTRY )?%?([\w.\-]+)", line)
+    return found[1] if found else ""
+
+
+def _times_of(text: str) -> Callable[[str | None], int]:
+    """Return a function: how often a computation of a program runs."""
+    loop = r'while\([^\n]*?body=%?([\w.\-]+)[^\n]*?"known_trip_count":\{"n":"(\d+)"\}'
+    counts = {body: int(times) for body, times in re.findall(loop, text)}
+    caller: dict[str, str] = {}
+    inside = ""
+    for line in text.split("\n"):
+        inside = _computation(line) or inside
+        called = r"(?:calls|body|to_apply|condition)=%?([\w.\-]+)"
+        for name in re.findall(called, line):
+            caller.setdefault(name, inside)
+
+    def times(name: str | None) -> int:
+        return 1 if name is None else counts.get(name, 1) * times(caller.get(name))
+
+    return times
+
+
+def _split_tuple(shape: str) -> list[str]:
+    """Split "(a, (b, c))" into its parts "a" and "(b, c)"."""
+    parts, depth = [""], 0
+    for character in shape.strip()[1:-1]:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _group_size(line: str, devices: int) -> int:
+    if found := re.search(r"replica_groups=mesh\[(.*?)\].*?\{('axis[^}]*)\}", line):
+        sizes = dict(re.findall(r"('\w+')=(\d+)", found[1]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'\w+'", found[2]))
+    if found := re.search(r"replica_groups=\[(\d+),(\d+)\]", line):
+        return int(found[2])
+    if found := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
+        return found[1].count(",") + 1
+    return devices
+
+
+def leaves_of(params: Any) -> dict[str, Any]:
+    """Return the parameters by their paths."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {sharding.path_name(path): leaf for path, leaf in leaves}
+
+
+def find_least(
+    config: Any, params: Any, mesh: Any, rows: int, length: int, plain: bool = False
+) -> dict[str, float]:
+    """Return the bytes that a device must send in a step, by what they are.
+
+    - Each parameter is gathered over fsdp once, in the type of the computation: it is
+      kept for the backward pass, but for those of layers that are computed again.
+    - Each gradient is reduced once: scattered over fsdp where the parameter is, and the
+      parts added up over data (and over sequence); a table's in float32, all others in
+      the type of the computation.
+    - Over tensor, what a pair of matrices makes of a batch's tokens is added up once
+      forward, and its gradient once backward; and so are looked-up vectors, and the
+      gradients of what the logits and a cross-attention's keys and values are made of.
+    What the axis `sequence` adds to attention is not in it.
+
+    With `plain`, return what a compiler sends that reduces every product by itself and
+    scatters nothing, as the CPU's: a gradient is reduced whole over fsdp, a table's
+    once for each use, and that of an attention's input once for each of its three maps.
+    """
+    sizes, width = mesh.shape, 2 if config.model.dtype == "bfloat16" else 4
+    fsdp, tensor = sizes["fsdp"], sizes["tensor"]
+    replicas = sizes["data"] * sizes["sequence"]
+    least = dict.fromkeys(
+        ("parameters gathered", "gathered again for the backward pass",
+         "gradients reduced", "activations over tensor"), 0.0
+    )  # fmt: skip
+    tokens = rows * length / (sizes["data"] * fsdp * sizes["sequence"])
+    added = 2 * (tensor - 1) / tensor * tokens * config.model.d_model * width
+    tied = config.model.tie == "all"
+    pairs = {"encoder_layers", "decoder_layers"} <= set(config.model)
+    for path, leaf in leaves_of(params).items():
+        axes = {axis for part in leaf.sharding.spec for axis in _names(part)}
+        size = leaf.size / (tensor if "tensor" in axes else 1)
+        table, split = path.endswith("embedding"), fsdp if "fsdp" in axes else 1
+        exact = 4 if table else width
+        gathered = size * width * (split - 1) / split
+        least["parameters gathered"] += gathered
+        if config.model.remat == "full" and "layer_" in path:
+            least["gathered again for the backward pass"] += gathered
+        copies, uses = replicas * fsdp // split, 2 + (pairs and tied)
+        if plain and table:
+            reduced = uses * _all_reduced(size, replicas * fsdp)
+        elif plain:
+            reduced = _all_reduced(size, split) + _all_reduced(size / split, copies)
+        else:
+            reduced = size * (split - 1) / split + _all_reduced(size / split, copies)
+        least["gradients reduced"] += exact * reduced
+        if table:
+            times = uses
+        elif re.search(r"(out|outer)/kernel$", path):
+            times = 2 + 2 * (plain and "self_attention" in path)
+        else:  # of a source: its layers' keys' and values' gradients are one sum
+            first = path.endswith("decoder/layer_0/cross_attention/key/kernel")
+            every = re.search(r"cross_attention/(key|value)/kernel$", path) is not None
+            times = every if plain else first
+        least["activations over tensor"] += times * added
+    return least
+
+
+def _all_reduced(size: float, devices: int) -> float:
+    """Return what each device sends to add up so many numbers, on a ring."""
+    return 2 * size * (devices - 1) / devices
+
+
+def _names(part: Any) -> tuple[str, ...]:
+    return (part,) if isinstance(part, str) else tuple(part or ())

@@ -1,0 +1,66 @@
+"""Count the floating-point operations of a training step, from its mathematics.
+
+Only matrix products count, each multiplication and addition as one: what a data sheet's
+peak is of. The backward pass takes two products for each one of the forward pass. What
+is computed again to save memory does not count, so that the share of the peak that is
+used (MFU) says how fast a model trains, not how busy the hardware is.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.interpreters import partial_eval
+
+from transformer_jax.models import kernels
+
+BACKWARD = 2  # products for each one of the forward pass: by input and by weight
+
+
+def count_step(objective: Any, params: Any, batch: Mapping[str, Any]) -> float:
+    """Count the operations of a training step over abstract parameters and a batch."""
+    plain = copy.copy(objective)
+    plain.module = kernels.with_weights(objective.module)  # kernels hide their products
+    return (1 + BACKWARD) * count(plain.loss, _shapes(params), _shapes(batch))
+
+
+def count(function: Callable, *arguments: Any) -> float:
+    """Count the operations of the matrix products of a function, traced, not run."""
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return _count_in(used)
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
+def _count_in(jaxpr: Any) -> float:
+    total = 0.0
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        if name == "dot_general":
+            total += _of_product(equation)
+        elif name == "cond":  # as much as the dearest branch
+            total += max(map(_count_in, _inner(params)), default=0.0)
+        else:
+            times = params["length"] if name == "scan" else 1
+            total += times * sum(map(_count_in, _inner(params)))
+    return total
+
+
+def _of_product(equation: Any) -> float:
+    (left, _), _ = equation.params["dimension_numbers"]
+    sizes = equation.invars[0].aval.shape
+    return 2 * equation.outvars[0].aval.size * math.prod(sizes[axis] for axis in left)
+
+
+def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the programs that an equation calls."""
+    for value in params.values():
+        for part in value if isinstance(value, tuple | list) else (value,):
+            part = getattr(part, "jaxpr", part)
+            if hasattr(part, "eqns"):
+                yield part

@@ -1,0 +1,258 @@
+"""A plan as numbers, ready for JSON, and in words that a stranger reads in a minute."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from transformer_jax import sharding
+from transformer_jax.data.batches import Shape
+from transformer_jax.planning import collectives, compiled
+
+FULL = 0.9  # of a device's memory: the rest is for what fragments and for the runtime
+SHOWN = 6  # shapes named in a line
+LIKELY = 0.4  # of the peak, where no step has been timed
+
+
+def count_parameters(params: Any) -> dict[str, int]:
+    """Count the parameters of each part of a model, its layers taken together."""
+    found: dict[str, int] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        names = [
+            part
+            for part in sharding.path_name(path).split("/")[:-1]
+            if not re.fullmatch(r"layers?(_\d+)?", part)
+        ]
+        part = "norms" if "norm" in names[-1] else " ".join(names[:2])
+        found[part] = found.get(part, 0) + leaf.size
+    return found
+
+
+def name_of(shape: Shape) -> str:
+    """Write a shape as rows × length, or rows × source/target."""
+    packed = " packed" if shape.packed else ""
+    return f"{shape.rows} × {'/'.join(map(str, shape.lengths))}{packed}"
+
+
+def describe_batches(
+    batches: Mapping[Shape, int], padding: float | None
+) -> dict[str, Any]:
+    """Return the shapes with their shares of all steps, and the padding."""
+    steps = sum(batches.values())
+    return {
+        "shapes": {name_of(shape): times / steps for shape, times in batches.items()},
+        "steps_per_epoch": steps if padding is not None else None,
+        "padding": padding,
+    }
+
+
+def describe_program(program: Any, text: str, devices: int) -> dict[str, Any]:
+    """Return the memory, kernels, operations and communication of a device."""
+    memory = compiled.read_memory(program)
+    sent: dict[str, float] = {}
+    for one in collectives.read(text, devices):
+        sent[one.kind] = sent.get(one.kind, 0.0) + one.sent
+    return {
+        "memory": memory and {
+            "total": memory.total,
+            "arguments": memory.arguments,
+            "temporary": memory.temporary,
+        },
+        "xla_flops_a_device": compiled.read_flops(program),
+        "kernels": compiled.read_kernels(text),
+        "sent_bytes": sent,
+    }  # fmt: skip
+
+
+def expect_time(
+    operations: float, steps: int, peak: float, watts: float, step_ms: float
+) -> dict[str, Any]:
+    """Return the hours and kWh of a training, and its MFU; 0 peak or watts: unknown.
+
+    Without a timed step, LIKELY of the peak is assumed.
+    """
+    timed = bool(step_ms)
+    if not timed:
+        if not peak:
+            return {"timed": False}
+        step_ms = 1000 * operations / (LIKELY * peak)
+    hours = steps * step_ms / 3.6e6
+    found: dict[str, Any] = {"timed": timed, "step_ms": step_ms, "hours": hours}
+    found["mfu"] = operations / (step_ms / 1000) / peak if peak else None
+    found["kwh"] = watts * hours / 1000 if watts else None
+    return found
+
+
+def fits(found: Mapping[str, Any]) -> bool:
+    """Return whether all programs of a plan fit into a device, where that is known."""
+    limit = FULL * found["memory_of_a_device"]
+    totals = [
+        program["memory"]["total"]
+        for program in (*found["steps"], *found["decoding"])
+        if program["memory"]
+    ]
+    return not limit or max(totals, default=0) <= limit
+
+
+def search_largest(fitting: Callable[[int], bool], most: int = 2**20) -> int:
+    """Return about the largest number (within a sixteenth) that fits; 0: not even 1."""
+    low, high = 0, 1
+    while high <= most and fitting(high):
+        low, high = high, 2 * high
+    while high - low > max(1, low // 16):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fitting(middle) else (low, middle)
+    return low
+
+
+def describe(found: Mapping[str, Any]) -> list[str]:
+    """Put a plan into words."""
+    parts = found["parameters"]
+    total = sum(parts.values())
+    shares = ", ".join(f"{name} {_short(size)}" for name, size in parts.items())
+    axes = " × ".join(f"{axis} {size}" for axis, size in found["mesh"].items())
+    largest = _worst(found["steps"])
+    return [
+        f"target     {found['target']}: {found['devices']}, mesh {axes}; not run",
+        f"parameters {total:,}: {shares}",
+        *_describe_heads(found["heads"]),
+        *_describe_batches(found["batches"]),
+        f"FLOPs      {_tera(found['flops'])} a step; of the largest shape "
+        f"{_tera(found['flops_largest'])}, and by XLA's count "
+        f"{_tera(largest['xla_flops_a_device'])} a device",
+        *(_describe_step(step) for step in found["steps"]),
+        *_describe_memory("training", largest, found),
+        *_describe_bytes(largest),
+        f"kernels    {_kernels(largest)}",
+        *_describe_decoding(found),
+        *_describe_time(found["time"]),
+    ]  # fmt: skip
+
+
+def _worst(programs: Any) -> Mapping[str, Any]:
+    return max(programs, key=lambda p: p["memory"]["total"] if p["memory"] else 0)
+
+
+def _describe_heads(heads: Mapping[str, Any] | None) -> list[str]:
+    """Compare one head with several: the paper's claim of equal cost (3.2.2)."""
+    if heads is None or heads["heads"] == 1:
+        return []
+    one, several = heads["one"], heads["several"]
+    ratios = (f"{what} × {several[what] / one[what]:.3f}" for what in one)
+    return [f"heads      {heads['heads']} beside one as wide: {', '.join(ratios)}"]
+
+
+def _describe_batches(batches: Mapping[str, Any]) -> list[str]:
+    shapes = list(batches["shapes"])
+    more = f" and {len(shapes) - SHOWN} more" if len(shapes) > SHOWN else ""
+    named = f"{', '.join(shapes[:SHOWN])}{more}"
+    if batches["padding"] is None:
+        return [f"batches    {named} (the largest; padding not known without the data)"]
+    return [
+        f"batches    {batches['steps_per_epoch']:,} an epoch, padding "
+        f"{batches['padding']:.1%}, {len(shapes)} shapes: {named}"
+    ]
+
+
+def _describe_step(step: Mapping[str, Any]) -> str:
+    seconds = step["seconds"]
+    return (
+        f"compiled   {step['shape']} in {seconds['trace'] + seconds['compile']:.0f} s "
+        "on this machine"
+    )
+
+
+def _describe_memory(
+    what: str, program: Mapping[str, Any], found: Mapping[str, Any]
+) -> list[str]:
+    memory, limit = program["memory"], found["memory_of_a_device"]
+    if not memory:
+        return [f"memory     {what}: the compiler does not say"]
+    of = ""
+    if limit:
+        state = "fits" if memory["total"] <= FULL * limit else "DOES NOT FIT"
+        of = f" of {limit / 1e9:.1f} GB: {state} (up to {FULL:.0%})"
+    return [
+        f"memory     {what}: {memory['total'] / 1e9:.2f} GB a device "
+        f"({memory['arguments'] / 1e9:.2f} held, {memory['temporary'] / 1e9:.2f} "
+        f"while it runs){of}"
+    ]
+
+
+def _describe_bytes(step: Mapping[str, Any]) -> list[str]:
+    if not step["sent_bytes"]:
+        return []
+    total, least = sum(step["sent_bytes"].values()), step["least_bytes"]
+    kinds = ", ".join(f"{k} {b / 1e6:.1f}" for k, b in step["sent_bytes"].items())
+    ratio = f" ({total / least:.2f} × the least)" if least else ""
+    return [f"sent       {total / 1e6:.1f} MB a device and step{ratio}: {kinds}"]
+
+
+def _kernels(program: Mapping[str, Any]) -> str:
+    found = ", ".join(f"{name} × {n}" for name, n in program["kernels"].items())
+    return found or "none but the compiler's own"
+
+
+def _describe_decoding(found: Mapping[str, Any]) -> list[str]:
+    programs = found["decoding"]
+    largest, last = _worst(programs), programs[-1]
+    what = f"decoding {largest['rows']} rows"
+    lines = _describe_memory(what, largest, found)
+    lines.append(f"compiled   decoding in {last['seconds']['all']:.0f} s")
+    if last["kernels"]:
+        lines.append(f"kernels    decoding: {_kernels(last)}")
+    return lines
+
+
+def _describe_time(time: Mapping[str, Any]) -> list[str]:
+    if "hours" not in time:
+        return ["time       not known: give --step_ms, the milliseconds of a step"]
+    how = "at this speed" if time["timed"] else "assumed"
+    mfu = f", MFU {time['mfu']:.1%} ({how})" if time["mfu"] is not None else ""
+    energy = f", at most {time['kwh']:,.1f} kWh" if time["kwh"] is not None else ""
+    return [
+        f"time       {time['hours']:,.1f} hours of {time['step_ms']:,.0f} ms a step"
+        f"{mfu}{energy}"
+    ]
+
+
+TABLE = (
+    "| config | target | parameters | shape | GB a device, training | decoding | "
+    "kernels | MB sent | × the least | seconds to compile |\n"
+    "|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def table_row(spec: str, found: Mapping[str, Any]) -> str:
+    """Write a plan as a row of TABLE."""
+    step, decoding = _worst(found["steps"]), _worst(found["decoding"])
+    total = sum(step["sent_bytes"].values())
+    ratio = f"{total / step['least_bytes']:.2f}" if step["least_bytes"] else ""
+    seconds = step["seconds"]["trace"] + step["seconds"]["compile"]
+    both = f"{seconds:.0f} + {found['decoding'][-1]['seconds']['all']:.0f}"
+    cells = [
+        f"`{spec}`", found["target"], _short(sum(found["parameters"].values())),
+        step["shape"], _giga(step), _giga(decoding),
+        _kernels(step) if step["kernels"] else "",
+        f"{total / 1e6:.0f}" if total else "", ratio, both,
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _giga(program: Mapping[str, Any]) -> str:
+    memory = program["memory"]
+    return f"{memory['total'] / 1e9:.2f}" if memory else "?"
+
+
+def _short(count: float) -> str:
+    for size, name in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {name}"
+    return f"{count:,.0f}"
+
+
+def _tera(operations: float) -> str:
+    if operations >= 1e11:
+        return f"{operations / 1e12:,.2f} TFLOP"
+    return f"{operations / 1e9:,.3f} GFLOP"

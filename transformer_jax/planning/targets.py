@@ -1,0 +1,219 @@
+"""Hardware by name: what it computes and holds, and devices of it to compile for.
+
+A target is `h200x8` (GPUs), `v5e-8` (TPU chips), `cpu`, `cpu-8` or `here`. Programs are
+compiled for it by JAX's plugin of that hardware; no device need be there.
+"""
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from transformer_jax.errors import UserError, nearest
+
+GIB = 2**30
+ON_A_HOST = 8  # GPUs
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """One device, by its maker's data sheet; 0 and "": not known."""
+
+    platform: str
+    kind: str = ""  # a pattern of JAX's `device_kind`
+    memory: int = 0  # bytes
+    # FLOP/s of dense matrix products, by type of the computation. float32 is what JAX
+    # makes of it by default: TF32 on GPUs, one pass in bfloat16 on TPUs.
+    peak: dict[str, float] = dataclasses.field(default_factory=dict)
+    watts: int = 0  # the most that it is built to take
+    description: str = ""  # of a GPU, to its compiler
+    topologies: dict[int, str] = dataclasses.field(default_factory=dict)  # of a TPU
+
+
+def _peak(bfloat16: float, float32: float) -> dict[str, float]:
+    return {"bfloat16": bfloat16 * 1e12, "float32": float32 * 1e12}
+
+
+def _describe_gpu(name: str, **changes: Any) -> str:
+    """Describe a GPU to XLA, which asks the driver where there is one."""
+    numbers = {
+        "threads_per_block_limit": 1024, "threads_per_warp": 32,
+        "shared_memory_per_block": 49152, "shared_memory_per_core": 233472,
+        "threads_per_core_limit": 2048, "core_count": 132, "fpus_per_core": 128,
+        "block_dim_limit_x": 2147483647, "block_dim_limit_y": 65535,
+        "block_dim_limit_z": 65535, "memory_bandwidth": 4_800_000_000_000,
+        "l2_cache_size": 62914560, "clock_rate_ghz": 1.98,
+        "device_memory_size": 150_000_000_000, "shared_memory_per_block_optin": 232448,
+        "registers_per_core_limit": 65536, "registers_per_block_limit": 65536,
+    } | changes  # fmt: skip
+    major = numbers.pop("major", 9)
+    lines = " ".join(f"{key}: {value}" for key, value in numbers.items())
+    return (
+        f"gpu_device_info {{ {lines} cuda_compute_capability {{ major: {major} "
+        'minor: 0 } } platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } '
+        f'device_description_str: "{name}"'
+    )
+
+
+_FLAT = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8",
+         128: "8x16", 256: "16x16"}  # fmt: skip
+_A100 = {
+    "major": 8, "core_count": 108, "shared_memory_per_core": 167936,
+    "fpus_per_core": 64, "memory_bandwidth": 2_039_000_000_000,
+    "l2_cache_size": 41943040, "clock_rate_ghz": 1.41,
+    "device_memory_size": 85_000_000_000, "shared_memory_per_block_optin": 166912,
+}  # fmt: skip
+
+HARDWARE = {
+    "cpu": Hardware("cpu", "cpu"),
+    "a100": Hardware(
+        "gpu", "A100", 80 * GIB, _peak(312, 156), 400,
+        _describe_gpu("NVIDIA A100-SXM4-80GB", **_A100),
+    ),
+    "h100": Hardware(
+        "gpu", "H100", 80 * GIB, _peak(989, 495), 700,
+        _describe_gpu(
+            "NVIDIA H100 80GB HBM3", memory_bandwidth=3_350_000_000_000,
+            l2_cache_size=52428800, device_memory_size=85_000_000_000,
+        ),
+    ),
+    "h200": Hardware(
+        "gpu", "H200", 141_000_000_000, _peak(989, 495), 700,
+        _describe_gpu("NVIDIA H200"),
+    ),
+    # Of a TPU's 16 GiB, programs get 15.75. Google publishes no watts.
+    "v5e": Hardware(
+        "tpu", "v5 ?lite|v5e", int(15.75 * GIB), _peak(197, 197),
+        topologies={n: f"v5e:{shape}" for n, shape in _FLAT.items()},
+    ),
+    "v6e": Hardware(
+        "tpu", "v6 ?lite|v6e", int(31.25 * GIB), _peak(918, 918),
+        topologies={n: f"v6e:{shape}" for n, shape in _FLAT.items()},
+    ),
+    "v4": Hardware("tpu", "v4", 32 * GIB, _peak(275, 275)),
+    "v5p": Hardware("tpu", "v5p?$", 95 * GIB, _peak(459, 459)),
+}  # fmt: skip
+
+# XLA chooses between its Triton and cuBLAS products by measuring them. Where there is
+# no GPU to measure on, Triton is taken unseen, and some products do not compile.
+OPTIONS = {"gpu": {"xla_gpu_enable_triton_gemm": False}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """So many devices of some hardware."""
+
+    name: str
+    hardware: Hardware
+    count: int
+
+    def peak(self, dtype: str) -> float:
+        """Return the FLOP/s of all devices together; 0: not known."""
+        return self.count * self.hardware.peak.get(dtype, 0.0)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the compiler, for hardware that it cannot ask."""
+        return {} if self.name == "here" else OPTIONS.get(self.hardware.platform, {})
+
+
+def find_problem(name: str) -> str | None:
+    """Say why a name is no target to compile for; None: it is one."""
+    if name == "here":
+        return None
+    found = re.fullmatch(r"([a-z]+\d*[a-z]?)(?:(-|x)(\d+))?", name)
+    kind, joint, count = found.groups() if found else (name, None, None)
+    if kind == "cpu":
+        return None
+    hardware = HARDWARE.get(kind)
+    if hardware and hardware.description and joint == "x" and int(count):
+        return None
+    if hardware and joint == "-" and int(count) in hardware.topologies:
+        return None
+    if hardware and hardware.topologies:
+        known = [f"{kind}-{n}" for n in hardware.topologies]
+    elif hardware and hardware.description:
+        known = [f"{kind}x1", f"{kind}x8"]
+    else:
+        known = ["cpu", "cpu-8", "a100x8", "h100x8", "h200x8", "v5e-8", "v6e-8"]
+    return f"{name!r} is no target: choose {', '.join(known)}.{nearest(name, known)}"
+
+
+def find(name: str) -> Target:
+    """Return a target by its name; "here" is what JAX finds."""
+    if problem := find_problem(name):
+        raise UserError(problem)
+    if name == "here":
+        device = jax.devices()[0]
+        known = recognise(device.device_kind) or Hardware(device.platform)
+        return Target(name, known, jax.device_count())
+    kind, count = re.fullmatch(r"(\w+?)(?:[-x](\d+))?", name).groups()  # pyright: ignore
+    return Target(name, HARDWARE[kind], int(count or 1))
+
+
+def recognise(device_kind: str) -> Hardware | None:
+    """Return what is known of a device that JAX has found."""
+    for hardware in HARDWARE.values():
+        if re.search(hardware.kind, device_kind):
+            return hardware
+    return None
+
+
+def peak_of(mesh: Mesh, dtype: str) -> float:
+    """Return the FLOP/s that the devices of a mesh could do; 0: not known."""
+    known = recognise(mesh.devices.flat[0].device_kind)
+    return mesh.size * known.peak.get(dtype, 0.0) if known else 0.0
+
+
+def prepare(name: str) -> None:
+    """Let JAX compile for a target here; call it before JAX looks for devices."""
+    if name == "here":
+        return
+    # As JAX is to find no device, libtpu must not ask a cloud for one.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    jax.config.update("jax_platforms", "cpu")
+    if name.startswith("cpu"):
+        with contextlib.suppress(RuntimeError):  # it has looked: `devices` counts them
+            jax.config.update("jax_num_cpu_devices", find(name).count)
+
+
+def devices(target: Target) -> Sequence[Any]:
+    """Return devices to compile for, none of which need be there."""
+    hardware, count = target.hardware, target.count
+    if target.name == "here" or hardware.platform == "cpu":
+        found = jax.devices()
+        if len(found) < count:
+            raise UserError(
+                f"{target.name} wants {count} devices of this CPU, and JAX has made "
+                f"{len(found)}: set JAX_NUM_CPU_DEVICES={count}"
+            )
+        return found[:count]
+    if hardware.platform == "tpu":
+        asked = {"platform": "tpu", "topology_name": hardware.topologies[count]}
+        return _topology(target, "tpu", asked)
+    hosts = max(count // ON_A_HOST, 1)
+    asked = {
+        "platform": "cuda",
+        "topology_name": target.name,
+        "target_config": hardware.description,
+        "topology": f"1x{hosts}x{count // hosts}",
+    }
+    return _topology(target, "cuda", asked)[:count]
+
+
+def _topology(target: Target, extra: str, asked: dict[str, str]) -> Sequence[Any]:
+    try:
+        return topologies.get_topology_desc(**asked).devices
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        reason = str(error).split("\n")[0]
+        raise UserError(
+            f"JAX cannot compile for {target.name} here ({reason}): "
+            f"pip install 'transformer_jax[{extra}]' brings its plugin, and no device "
+            "is needed"
+        ) from None

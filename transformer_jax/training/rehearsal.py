@@ -1,0 +1,50 @@
+"""Try out before step 1 what needs most memory, so that a run fails now or not at all.
+
+On a CPU that is the training step with most tokens, while threads compile the others.
+On GPUs and TPUs all steps are compiled first, and the one that needs most is run; then
+the evaluation's largest batch, and a full batch of answers to the longest question.
+"""
+
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from transformer_jax.data import store as stores
+from transformer_jax.data.batches import nothing
+from transformer_jax.decoding import Options
+from transformer_jax.training.evaluator import Evaluator, answer_all
+from transformer_jax.training.feed import assemble
+
+
+def rehearse(run: Any, options: Options) -> None:
+    """Run the largest programs of a training (`train.Parts`) on a state that is lost.
+
+    The compilation of its steps has begun.
+    """
+    shape, key = run.feed.plan.largest, jax.random.key(run.config.seed)
+    everything = has_little_memory(run.mesh)
+    if everything:
+        shape = run.compiled.needs_most()
+    with jax.set_mesh(run.mesh):
+        state, _ = run.compiled.get(shape)(run.init(key), run.feed.empty(shape))
+        jax.block_until_ready(state)
+    if everything and len(run.validation.records):
+        rehearse_evaluation(run.validation, state.params, options)
+
+
+def has_little_memory(mesh: Mesh) -> bool:
+    """Return whether memory, and not the time until step 1, is what is short."""
+    return mesh.devices.flat[0].platform != "cpu"
+
+
+def rehearse_evaluation(evaluator: Evaluator, params: Any, options: Options) -> None:
+    """Score an empty batch of the largest shape, and answer the longest question."""
+    task, mesh, store = evaluator.task, evaluator.mesh, evaluator.store
+    batch = assemble(task, store, nothing(evaluator.plan.largest), mesh)[0]
+    with jax.set_mesh(mesh):
+        jax.block_until_ready(evaluator.loss(params, batch))
+    rows = task.config.eval.batch_rows
+    longest = int(task.data.lengths(store)[:, 0].argmax())
+    record = evaluator.records[int(store.column(stores.RECORD)[longest])]
+    answer_all(task, params, mesh, [record] * rows, options, lambda done, total: None)

@@ -1,0 +1,142 @@
+"""Say what a training would compile and how often it would run it, before it begins.
+
+With the data at hand these are the shapes of the real batch plan. Without them, a task
+is opened with a vocabulary of the config's size, and all batches are the largest.
+"""
+
+import collections
+import dataclasses
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from transformer_jax import sharding, tasks
+from transformer_jax.config import checks
+from transformer_jax.data.batches import Shape, nothing
+from transformer_jax.data.store import Ragged
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import UserError
+from transformer_jax.runs.folder import Folder
+from transformer_jax.tasks import classification, language, masked
+from transformer_jax.tasks.parts import seq2seq
+from transformer_jax.tasks.parts.pairs import PairData
+from transformer_jax.tasks.parts.scoring import BleuScoring
+from transformer_jax.tasks.parts.writing import Seq2SeqInference
+from transformer_jax.tasks.protocols import Task
+from transformer_jax.training.prepare import make_plan, prepare
+
+CHARACTERS_A_PIECE = 4  # of running text, where only characters are counted
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A task, the shapes of its batches, and how many batches have each."""
+
+    task: Task
+    columns: Mapping[str, Any]  # of a store, without examples
+    batches: Mapping[Shape, int]
+    padding: float | None = None  # share of the places of an epoch; None: not known
+
+    def abstract(self, shape: Shape, mesh: Mesh) -> dict[str, Any]:
+        """Return the shapes and places of a batch's arrays, to compile for."""
+        arrays = self.task.data.collate(self.columns, nothing(shape))
+        return sharding.abstract_global(arrays, mesh, shape.rows)
+
+    @property
+    def largest(self) -> Shape:
+        """The shape with the most tokens."""
+        return max(self.batches, key=lambda shape: shape.tokens)
+
+    def mean(self, of: Callable[[Shape], float]) -> float:
+        """Average a number over the batches of an epoch."""
+        total = sum(of(shape) * times for shape, times in self.batches.items())
+        return total / sum(self.batches.values())
+
+
+def from_data(config: ConfigDict, say: Callable[[str], None]) -> Workload:
+    """Plan the batches of the config's data as a training would."""
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = prepare(config, Folder(folder), say)
+        store = prepared.train.store
+        planned = make_plan(config, prepared.task, prepared.train)
+    plan = planned.plan
+    times = collections.Counter(batch.shape for batch in plan.epoch(0))
+    batches = {shape: times[shape] for shape in plan.shapes}
+    columns = store.take(np.zeros(0, np.int64))
+    return Workload(prepared.task, columns, batches, planned.padding)
+
+
+def without_data(
+    config: ConfigDict, rows: int = 0, length: int = 0, vocabulary: int = 0
+) -> Workload:
+    """Open a task with no data; numbers that are 0 are those of the config."""
+    task = _open(config, _Vocabulary(vocabulary or config.tokenizer.vocab_size))
+    found = task.data.columns_for(_NoRecords())
+    columns = {
+        name: np.zeros((0, *column.shape), column.dtype)
+        if column.shape is not None
+        else Ragged(np.zeros(0, column.dtype), np.zeros(0, np.int64))
+        for name, column in found.items()
+    }
+    shape = _largest(config, task, rows, length)
+    return Workload(task, columns, {shape: 1})
+
+
+def _largest(config: ConfigDict, task: Task, rows: int, length: int) -> Shape:
+    """Return the largest shape that the config allows."""
+    data, packed = config.data, config.data.batching == "packed"
+    if not length:
+        length = checks.longest_row(config)
+        counted = config.tokenizer.kind in language.CHARACTERS
+        if "window" in data and not counted and not packed:
+            length = data.window // CHARACTERS_A_PIECE
+        length = -(-length // data.length_multiple) * data.length_multiple
+    if not rows:
+        rows = max(data.batch_tokens // length // data.row_multiple, 1)
+        rows *= data.row_multiple
+    sides = 2 if tasks.find(config.task).role == "seq2seq" else 1
+    return Shape(rows, (length,) * sides, packed)
+
+
+class _NoRecords(list):
+    context = 0
+
+
+class _Vocabulary(Tokenizer):
+    """So many pieces, of which only the mask has a name."""
+
+    vocab_size: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
+    fingerprint: str = ""  # pyright: ignore[reportIncompatibleMethodOverride]
+    lowercase: bool = False  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def __init__(self, size: int):
+        self.vocab_size = size
+
+    def pieces(self, ids: Any) -> list[str]:
+        return [masked.MASK, *map(str, range(1, len(ids)))]
+
+    def encode(self, text: str) -> list[int]:
+        return []
+
+
+def _open(config: ConfigDict, vocabulary: Tokenizer) -> Task:
+    kind = tasks.find(config.task)
+    if kind.role == "seq2seq":
+        options = kind.options
+        data = PairData(config, vocabulary, vocabulary, options)
+        return seq2seq.compose(data, Seq2SeqInference, BleuScoring(False))
+    if kind.role == "language_model":
+        return language.compose(config, vocabulary)
+    if kind.role == "masked_language_model":
+        return masked.compose(config, vocabulary)
+    if kind.role == "text_classifier":
+        labels = ("0", "1") if config.data.answers == "labels" else ()
+        return classification.compose(config, vocabulary, classification.Scale(labels))
+    raise UserError(
+        f"the task {config.task!r} cannot be planned without its data: leave "
+        "--no_data out"
+    )
