@@ -56,7 +56,7 @@ def main() -> int:
 
 def overview() -> str:
     """List the commands with the first sentence of each."""
-    lines = [__doc__.split("\n\n")[1].strip(), ""]
+    lines = [(__doc__ or "").split("\n\n")[-1].strip(), ""]
     for name, module in MODULES.items():
         lines.append(f"  {name:<12} {_summary(HERE / _file(module))}")
     lines.append(f"  {'configs':<12} {list_configs.__doc__}")

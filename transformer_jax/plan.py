@@ -92,9 +92,6 @@ def make_mesh(config: ConfigDict, target: Target) -> Mesh:
     """Make the mesh that a config asks for, of devices that need not be there."""
     devices = targets.devices(target)
     shape = sharding.mesh_shape(config.mesh, len(devices))
-    rows = shape[0] * shape[1]
-    if problems := checks.find_row_problems(config, rows):
-        raise UserError(*problems)
     auto = (AxisType.Auto,) * len(shape)
     return jax.make_mesh(shape, sharding.AXES, devices=devices, axis_types=auto)
 

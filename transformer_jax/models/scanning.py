@@ -52,7 +52,8 @@ def scan_layers(
 
 def stream_of(stack: nn.Module, names: Sequence[str]) -> tuple[Array, list[Path]]:
     """Return the key that a module's dropouts draw from, and its layers' paths."""
-    lazy = stack.scope.rngs["dropout"]
+    scope: Any = stack.scope
+    lazy = scope.rngs["dropout"]
     return lazy.rng, [(*lazy.suffix, name) for name in names]
 
 
@@ -90,6 +91,7 @@ class LayerKeys:
         self.drawn[inside] += 1
         place = *inside, self.drawn[inside]
         hashes = np.array([hash_path((*p, *place)) for p in self.paths], np.uint32)
+        assert self.key is not None  # a dropout that draws trains
         return jax.random.fold_in(self.key, jnp.asarray(hashes)[self.number])
 
 

@@ -150,10 +150,10 @@ class Stack(nn.Module):
         place = self._place(positions, mask, cache, train)
         scans = self.config.scan_layers and cache is None and not self.is_initializing()
         run = self._scan if scans else self._unroll
-        x, *made = run(x, place, mask, source, source_mask, cache, train)
+        x, written, own, cross = run(x, place, mask, source, source_mask, cache, train)
         if self.config.norm == "pre":
             x = self.norm(x)
-        return x, *made
+        return x, written, own, cross
 
     def _unroll(self, x, place, mask, source, source_mask, cache, train):
         """Run the layers one by one."""
@@ -193,7 +193,8 @@ class Stack(nn.Module):
 
         stream = scanning.stream_of(self, names) if train else (None, ())
         x, weights = scanning.scan_layers(run, params, x, stream, wrap)
-        return x, (), *(() if w is None else tuple(w) for w in weights)
+        own, cross = (() if w is None else tuple(w) for w in weights)
+        return x, (), own, cross
 
     def _place(
         self,

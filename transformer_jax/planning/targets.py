@@ -128,7 +128,7 @@ def find_problem(name: str) -> str | None:
     if name == "here":
         return None
     found = re.fullmatch(r"([a-z]+\d*[a-z]?)(?:(-|x)(\d+))?", name)
-    kind, joint, count = found.groups() if found else (name, None, None)
+    kind, joint, count = found.groups("0") if found else (name, "", "0")
     if kind == "cpu":
         return None
     hardware = HARDWARE.get(kind)

@@ -19,6 +19,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer_jax import hosts
@@ -124,7 +125,9 @@ class Checkpoints:
         signed |= self.identity.content if self.identity else {}
         self.wait()
         rankable = score is not None and math.isfinite(score)
-        saved = {name: ocp.args.StandardSave(item) for name, item in items.items()}
+        saved: dict[str, Any] = {
+            name: ocp.args.StandardSave(item) for name, item in items.items()
+        }
         saved[signature.ITEM] = ocp.args.JsonSave(signed)
         self._manager.save(
             step,
@@ -209,7 +212,8 @@ class Checkpoints:
             logger.warning("warning    %s is not signed: nobody can check it", folder)
             return {}, ""
         try:
-            signed = ocp.JsonCheckpointHandler().restore(folder / signature.ITEM)
+            item = epath.Path(folder / signature.ITEM)
+            signed = dict(ocp.JsonCheckpointHandler().restore(item))
             other, difference = signed["step"], ""
             if self.identity:
                 difference = self.identity.find_difference(signed)

@@ -30,7 +30,7 @@ def word_attention(
     The words of both sides are those of the texts in their order. The decoder writes a
     word one step before it reads it; `when` says which of the two looks.
     """
-    inspector = run.task.inspector
+    inspector: Any = run.task.inspector
     if not isinstance(inspector, Aligns):
         raise UserError("this model has no cross-attention: a translator has")
     data: Any = run.task.data

@@ -130,7 +130,9 @@ def from_numbers(content: Any, name: str) -> Computation:
             raise UserError(f"{name}: unknown key {key!r}.{nearest(key, KEYS)}")
     named = ("queries", "keys", "values", "scores")
     tables: dict[str, Any] = {key: _table(content, key, name) for key in named}
-    scores, queries, keys = (tables[k] for k in ("scores", "queries", "keys"))
+    scores: Any = tables["scores"]
+    queries: Any = tables["queries"]
+    keys: Any = tables["keys"]
     if (scores is None) == (queries is None or keys is None):
         raise UserError(f"{name}: give either 'scores', or 'queries' and 'keys'")
     if scores is None and queries.shape[1] != keys.shape[1]:

@@ -188,13 +188,16 @@ def drawn(folder: str | os.PathLike, wanted: bool) -> Iterator[None]:
     Where nothing can be drawn, this is refused before an hour is spent.
     """
     if wanted:
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            raise UserError(
-                "figures need matplotlib: pip install matplotlib, or leave out --plots"
-            ) from None
+        require_matplotlib()
     yield
     folder = pathlib.Path(folder)
     if wanted and jax.process_index() == 0 and read_entries(folder / "metrics.jsonl"):
         style.save(curves(read_groups([folder])), folder / "curves.png", dpi=120)
+
+
+def require_matplotlib() -> None:
+    """Refuse to draw where matplotlib is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UserError("figures need matplotlib: pip install matplotlib") from None
