@@ -190,8 +190,29 @@ def recompute(remat: str, wrap: Callable, function: Callable, **options: Any) ->
     """
     if remat not in ("dots", "full"):
         return function
+    return wrap(
+        function, policy=keep_linear_maps if remat == "dots" else None, **options
+    )
+
+
+def keep_linear_maps(primitive: Any, *_: Any, **params: Any) -> bool:
+    """Keep the outputs of linear maps and of kernels; the policy of `dots`."""
     dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    return wrap(function, policy=dots if remat == "dots" else None, **options)
+    return _is_kernel(primitive) or dots(primitive, *_, **params)
+
+
+def keep_products(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Keep the outputs of all products, and compute again what lies between.
+
+    XLA does that by itself as it fuses operations, but not across the two loops of a
+    scan: there everything would be kept, several times as much.
+    """
+    return primitive.name == "dot_general" or _is_kernel(primitive)
+
+
+def _is_kernel(primitive: Any) -> bool:
+    """Return whether this is cuDNN's attention, or one written in Pallas."""
+    return primitive.name.startswith(("dot_product_attention", "pallas_call"))
 
 
 class FeedForward(nn.Module):

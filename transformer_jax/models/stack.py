@@ -21,6 +21,7 @@ from transformer_jax.models.cache import KeysValues, KVCache
 from transformer_jax.models.layers import (
     Dropout,
     FeedForward,
+    keep_products,
     layer_norm,
     recompute,
     residual,
@@ -189,6 +190,8 @@ class Stack(nn.Module):
 
         def wrap(body):
             options = {"prevent_cse": False}  # a loop does that by itself
+            if self.config.remat in ("none", "attention"):
+                return jax.checkpoint(body, policy=keep_products, **options)
             return recompute(self.config.remat, jax.checkpoint, body, **options)
 
         stream = scanning.stream_of(self, names) if train else (None, ())
