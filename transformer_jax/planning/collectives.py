@@ -170,7 +170,7 @@ def find_least(
         exact = 4 if table else width
         gathered = size * width * (split - 1) / split
         least["parameters gathered"] += gathered
-        if config.model.remat and "layer_" in path:
+        if config.model.remat in (True, "full") and "layer" in path:
             least["gathered again for the backward pass"] += gathered
         copies, uses = replicas * fsdp // split, 2 + (pairs and tied)
         if plain and table:
