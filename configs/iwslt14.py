@@ -24,6 +24,7 @@ def get_config(direction="de_en"):
     names = {"train": "train", "validation": "valid", "test": "test"}
     config.targets = ("h200x1",)
     config.model.dtype = "bfloat16"
+    config.data.length_multiple = 8
     config.data.source = "text"
     for split, name in names.items():
         for side, language in zip(

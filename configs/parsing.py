@@ -33,6 +33,7 @@ def get_config(variant="treebank"):
         return _ptb_sample(config)
     config.targets = ("h200x1",)
     config.model.dtype = "bfloat16"
+    config.data.length_multiple = 8
     config.tokenizer.kind = "word"
     for split, name in (("train", "train"), ("validation", "dev"), ("test", "test")):
         config.data[f"{split}_files"] = f"{name}.trees"

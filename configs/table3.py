@@ -92,6 +92,7 @@ def _full(config):
     config.data.target_language = "de"
     config.targets = ("h200x1",)
     config.model.dtype = "bfloat16"
+    config.data.length_multiple = 8
     config.data.batch_tokens = 25_000
     config.data.max_length = 256
     config.data.shapes = 12

@@ -189,9 +189,9 @@ def keep_in_bfloat16(
         )
         return RoundedState(jnp.int32(0), inner)
 
-    def update(grads, state: Any, params=None):
+    def update(updates, state: Any, params=None):
         inner = _map_moments(lambda x, _: x.astype(jnp.float32), state.inner)
-        updates, inner = optimizer.update(grads, inner, params)
+        updates, inner = optimizer.update(updates, inner, params)
         inner = _map_moments(
             lambda x, leaf: round_by_chance(x, _mix(state.count + 1) + leaf), inner
         )

@@ -94,10 +94,10 @@ def gather(array: Any, parents: Int[Array, "B K"]) -> Any:
 class DecodeInputs(flax.struct.PyTreeNode):
     """What a search reads of each row, beside the model's own input."""
 
-    prompt: Int[Array, "B P"]  # what the answer begins behind, padded at the end
-    prompt_lengths: Int[Array, "B"]
-    limits: Int[Array, "B"]  # tokens an answer may have, its end counted; 0: no row
-    seeds: Int[Array, "B"] | None = None  # of what is drawn by chance
+    prompt: Any  # Int [B, P]: what the answer begins behind, padded at the end
+    prompt_lengths: Any  # Int [B]
+    limits: Any  # Int [B]: tokens an answer may have, its end counted; 0: no row
+    seeds: Any = None  # Int [B], of what is drawn by chance
     constraint: Any = None  # {name: [B, W]}, what the search's constraint reads
 
 

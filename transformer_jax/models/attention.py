@@ -149,7 +149,7 @@ class MultiHeadAttention(nn.Module):
             "dtype": self.dtype,
             "gradient_dtype": self.gradient_dtype,
         }
-        begin = types | {"scale": QKV_SCALE}
+        begin: dict[str, Any] = types | {"scale": QKV_SCALE}
         self.query = dense(self.num_heads * d_k, **begin)
         self.key = dense(kv_heads * d_k, **begin)
         self.value = dense(kv_heads * d_v, **begin)

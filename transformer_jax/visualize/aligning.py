@@ -31,7 +31,7 @@ def word_attention(
     word one step before it reads it; `when` says which of the two looks.
     """
     inspector: Any = run.task.inspector
-    if not isinstance(inspector, Aligns):
+    if not isinstance(run.task.inspector, Aligns):
         raise UserError("this model has no cross-attention: a translator has")
     data: Any = run.task.data
     [row] = data.encode([{"source": source, "target": target}])

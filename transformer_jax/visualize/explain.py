@@ -133,14 +133,16 @@ def from_numbers(content: Any, name: str) -> Computation:
     scores: Any = tables["scores"]
     queries: Any = tables["queries"]
     keys: Any = tables["keys"]
-    if (scores is None) == (queries is None or keys is None):
+    given = {key for key, table in tables.items() if table is not None}
+    multiplied = "scores" not in given
+    if multiplied != ({"queries", "keys"} <= given):
         raise UserError(f"{name}: give either 'scores', or 'queries' and 'keys'")
-    if scores is None and queries.shape[1] != keys.shape[1]:
+    if multiplied and queries.shape[1] != keys.shape[1]:
         raise UserError(
             f"{name}: queries of {queries.shape[1]} numbers and keys of "
             f"{keys.shape[1]} have no product: make them equally long"
         )
-    shape = scores.shape if scores is not None else (len(queries), len(keys))
+    shape = (len(queries), len(keys)) if multiplied else scores.shape
     _check_length(name, "values", tables["values"], shape[1])
     labels = {key: list(map(str, content.get(key, ()))) for key in
               ("query_labels", "key_labels")}  # fmt: skip
@@ -152,7 +154,7 @@ def from_numbers(content: Any, name: str) -> Computation:
         title=str(content.get("title", name)),
         **labels,
     )
-    if scores is None:
+    if multiplied:
         return compute(queries, keys, **rest)
     d_k = content.get("d_k", 1)
     if not isinstance(d_k, int) or d_k < 1:
