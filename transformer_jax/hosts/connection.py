@@ -43,6 +43,7 @@ def connect(timeout: int = 300, say: Callable[[str], None] = print) -> None:
     except Absent as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(RESTART)
+    _keep_stdout()
     jax.distributed.initialize(
         place.address,
         place.count,
@@ -107,6 +108,16 @@ def pass_on_sigterm() -> None:
     """Give the runtime a SIGTERM, so that all processes agree where they stop."""
     if _runtime_sigterm is not None:
         _runtime_sigterm(signal.SIGTERM)
+
+
+def _keep_stdout() -> None:
+    """Keep stdout for Python: Gloo writes there whom it is connected with."""
+    if sys.stdout is not sys.__stdout__:  # a notebook's
+        return
+    sys.stdout.flush()
+    python, encoding = os.dup(1), sys.stdout.encoding
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(python, "w", buffering=1, encoding=encoding)
 
 
 def _take_sigterm() -> None:
