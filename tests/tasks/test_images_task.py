@@ -119,7 +119,7 @@ def test_a_label_that_training_never_saw_is_refused(run):
 
 
 def test_attention_is_of_the_class_and_of_patches_by_row_and_column(run):
-    picture = run.records("test")[0]["image"]
+    picture = run.records("validation")[0]["image"]
     maps = run.attention(picture)
     rows, columns = maps.grid
     names = maps.tokens["encoder"][0]

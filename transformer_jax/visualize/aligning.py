@@ -10,6 +10,7 @@ import numpy as np
 from transformer_jax.data.generated import phrasebook
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.errors import UserError
+from transformer_jax.models import kernels
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.parts.text import segments, shift_right
 from transformer_jax.tasks.protocols import Aligns
@@ -30,12 +31,12 @@ def word_attention(
     The words of both sides are those of the texts in their order. The decoder writes a
     word one step before it reads it; `when` says which of the two looks.
     """
-    inspector: Any = run.task.inspector
     if not isinstance(run.task.inspector, Aligns):
         raise UserError("this model has no cross-attention: a translator has")
     data: Any = run.task.data
+    module = kernels.with_weights(run.task.objective.module)
     [row] = data.encode([{"source": source, "target": target}])
-    cross = _cross_attention(inspector.module, run.params, row["source"], row["target"])
+    cross = _cross_attention(module, run.params, row["source"], row["target"])
     numbers = [
         number_pieces(tokenizer, row[side], text, own)
         for tokenizer, side, text, own in (

@@ -130,19 +130,16 @@ def from_numbers(content: Any, name: str) -> Computation:
             raise UserError(f"{name}: unknown key {key!r}.{nearest(key, KEYS)}")
     named = ("queries", "keys", "values", "scores")
     tables: dict[str, Any] = {key: _table(content, key, name) for key in named}
-    scores: Any = tables["scores"]
-    queries: Any = tables["queries"]
-    keys: Any = tables["keys"]
-    given = {key for key, table in tables.items() if table is not None}
-    multiplied = "scores" not in given
-    if multiplied != ({"queries", "keys"} <= given):
+    scores, queries, keys = (tables[k] for k in ("scores", "queries", "keys"))
+    given = [key for key in ("scores", "queries", "keys") if key in content]
+    if given not in (["scores"], ["queries", "keys"]):
         raise UserError(f"{name}: give either 'scores', or 'queries' and 'keys'")
-    if multiplied and queries.shape[1] != keys.shape[1]:
+    if "queries" in given and queries.shape[1] != keys.shape[1]:
         raise UserError(
             f"{name}: queries of {queries.shape[1]} numbers and keys of "
             f"{keys.shape[1]} have no product: make them equally long"
         )
-    shape = (len(queries), len(keys)) if multiplied else scores.shape
+    shape = scores.shape if "scores" in given else (len(queries), len(keys))
     _check_length(name, "values", tables["values"], shape[1])
     labels = {key: list(map(str, content.get(key, ()))) for key in
               ("query_labels", "key_labels")}  # fmt: skip
@@ -154,7 +151,7 @@ def from_numbers(content: Any, name: str) -> Computation:
         title=str(content.get("title", name)),
         **labels,
     )
-    if multiplied:
+    if "queries" in given:
         return compute(queries, keys, **rest)
     d_k = content.get("d_k", 1)
     if not isinstance(d_k, int) or d_k < 1:
