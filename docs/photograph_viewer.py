@@ -21,8 +21,14 @@ from transformer_jax.visualize.viewer import page
 
 HERE = pathlib.Path(__file__).parent
 SENTENCE = "O gato vermelho dorme no sofá."
-SIZE = 1000, 960
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run")
+SIZE = 1400, 1000
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
 
 
 def main() -> None:
@@ -36,7 +42,7 @@ def main() -> None:
         page.write(path, [("quickstart", run)], [SENTENCE])
         shot = photograph(path, folder)
     picture = Image.open(io.BytesIO(shot)).convert("RGB")
-    picture.quantize(64).save(HERE / "viewer.png", optimize=True)
+    picture.quantize(256).save(HERE / "viewer.png", optimize=True)
 
 
 def photograph(path: pathlib.Path, folder: str) -> bytes:
