@@ -67,7 +67,9 @@ def assert_alike(first, second):
         np.testing.assert_allclose(other / scale, one / scale, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    "kind", ["seq2seq", "language", pytest.param("classifier", marks=pytest.mark.slow)]
+)
 def test_scanned_layers_compute_and_learn_what_unrolled_ones_do(kind):
     """Each layer draws the dropout that it draws unrolled."""
     assert_alike(learnt(kind), learnt(kind, scan_layers=True))
