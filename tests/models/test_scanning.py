@@ -60,13 +60,16 @@ def learnt(kind, **changes):
 
 
 def assert_alike(first, second):
-    """To float32's rounding, relative to the largest number of each array."""
+    """To float32's rounding: that of an array's, and of all arrays', largest number."""
+    largest = max(float(np.abs(one).max()) for one in jax.tree.leaves(first))
     for one, other in zip(*map(jax.tree.leaves, (first, second)), strict=True):
-        scale = np.abs(one).max() + 1e-3
+        scale = np.abs(one).max() + 0.01 * largest  # in theory, some gradients are 0
         np.testing.assert_allclose(other / scale, one / scale, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    "kind", ["seq2seq", "language", pytest.param("classifier", marks=pytest.mark.slow)]
+)
 def test_scanned_layers_compute_and_learn_what_unrolled_ones_do(kind):
     """Each layer draws the dropout that it draws unrolled."""
     assert_alike(learnt(kind), learnt(kind, scan_layers=True))

@@ -54,7 +54,7 @@ def inputs_of(kind, found):
 def measure():
     """The types of the table's rows, as a step has them."""
     module = LanguageModel(CONFIG)
-    params = module.init(jax.random.key(0), TOKENS)["params"]
+    params = jax.eval_shape(module.init, jax.random.key(0), TOKENS)["params"]
 
     def loss(params):
         out = module.apply({"params": params}, TOKENS)
@@ -62,10 +62,10 @@ def measure():
         sums = losses.cross_entropy(out.logits, TOKENS, weights, 0.1, 19)
         return sums.loss, (out, sums)
 
-    grads, (out, sums) = jax.grad(loss, has_aux=True)(params)
+    grads, (out, sums) = jax.eval_shape(jax.grad(loss, has_aux=True), params)
     optimizer = optim.make_optimizer(configs.base())
-    state = optimizer.init(params)
-    updates, _ = optimizer.update(grads, state, params)
+    state = jax.eval_shape(optimizer.init, params)
+    updates, _ = jax.eval_shape(optimizer.update, grads, state, params)
     rows = jnp.ones((2, 3, 7, 2), jnp.bfloat16)
     attention = operations(attend, rows, rows, rows)
     dots = [(types, out) for name, types, out in attention if name == "dot_general"]
@@ -103,7 +103,7 @@ def dense_gradient(gradient_dtype, dtype="bfloat16"):
         return layer.apply(params, x).astype(jnp.float32).sum()
 
     found = operations(jax.grad(total), params)
-    product, gradient = (out for name, _, out in found if name == "dot_general")
+    product, gradient, *_ = (out for name, _, out in found if name == "dot_general")
     return product, gradient
 
 
