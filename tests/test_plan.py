@@ -108,3 +108,17 @@ def test_the_sitting_at_an_accelerator_has_been_tried_at_tiny_sizes(tmp_path):
     for part in ("kernels", "quickstart", "base", "big", "350m", "torch", "decoding"):
         found = json.loads((tmp_path / f"{part}.json").read_text())
         assert "failed" not in found, (part, found)
+
+
+def test_a_plan_for_a_tpu_has_the_shapes_of_a_run_that_begins_on_one():
+    tpu, gpu = targets.find("v5e-8"), targets.find("h200x8")
+    config = configs.load("quickstart")
+    plan.settle_shapes(config, gpu)
+    assert config.data.shapes_for == "auto"
+    plan.settle_shapes(config, tpu)
+    assert config.data.shapes_for == "tpu"
+    length = workload.without_data(config).largest.lengths[0]
+    assert length % 128 == 0
+    fixed = configs.load("quickstart", {"data.shapes_for": "any"})
+    plan.settle_shapes(fixed, tpu)
+    assert fixed.data.shapes_for == "any"

@@ -56,6 +56,7 @@ def main(overrides: dict[str, str]) -> int:
     targets.prepare(name)
     config = configs.load(args.config, overrides, data=not args.no_data)
     target = targets.find(name)
+    settle_shapes(config, target)
     mesh = make_mesh(config, target)
     if args.fit:
         return fit(config, target, mesh, args)
@@ -66,6 +67,12 @@ def main(overrides: dict[str, str]) -> int:
         print(line, flush=True)
     write(args.output, found)
     return 0 if forecast.fits(found) else 1
+
+
+def settle_shapes(config: ConfigDict, target: Target) -> None:
+    """Plan the shapes of a run that begins on this hardware."""
+    if config.data.shapes_for == "auto" and target.hardware.platform == "tpu":
+        config.data.shapes_for = "tpu"
 
 
 def open_workload(config: ConfigDict, args: Any) -> Workload:
@@ -273,6 +280,7 @@ def plan_all(only: str, output: str) -> int:
                 continue
             targets.prepare("cpu" if name == "cpu" else name)
             target = targets.find(name)
+            settle_shapes(config, target)
             try:
                 mesh = make_mesh(config, target)
                 load = _load_any(config)

@@ -12,6 +12,7 @@ from transformer_jax.visualize.viewer import numbers, page, search
 from transformer_jax.visualize.viewer.collect import describe_picture
 
 pytest.importorskip("selenium", reason="selenium is not installed")
+pytestmark = pytest.mark.system
 
 from selenium import webdriver  # noqa: E402  (an optional package)
 from selenium.webdriver.chrome.service import Service  # noqa: E402

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import sharding, tasks
 from transformer_jax.config import checks
-from transformer_jax.data.batches import Shape, nothing
+from transformer_jax.data.batches import Shape, limits, nothing
 from transformer_jax.data.store import Ragged
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
@@ -94,7 +94,8 @@ def _largest(config: ConfigDict, task: Task, rows: int, length: int) -> Shape:
         counted = config.tokenizer.kind in language.CHARACTERS
         if "window" in data and not counted and not packed:
             length = data.window // CHARACTERS_A_PIECE
-        length = -(-length // data.length_multiple) * data.length_multiple
+        multiple = limits(data)[1]
+        length = -(-length // multiple) * multiple
     if not rows:
         rows = max(data.batch_tokens // length // data.row_multiple, 1)
         rows *= data.row_multiple
