@@ -239,7 +239,7 @@ def least_bytes(
     """Return the bytes that a device must send in a step, by what they are.
 
     - Each parameter is gathered over fsdp once, in the type of the computation: it is
-      kept for the backward pass, but for those of layers that are computed again.
+      kept for the backward pass, but for those of layers that are scanned, or computed again.
     - Each gradient is reduced once: scattered over fsdp where the parameter is, and the
       parts added up over data (and over sequence); a table's in float32, all others in
       the type of the computation.
@@ -269,7 +269,8 @@ def least_bytes(
         exact = 4 if table else width
         gathered = size * width * (split - 1) / split
         least["parameters gathered"] += gathered
-        if config.model.remat == "full" and "layer_" in path:
+        again = config.model.remat == "full" or config.model.scan_layers
+        if again and "layer_" in path:
             least["gathered again for the backward pass"] += gathered
         copies, uses = replicas * fsdp // split, 2 + (pairs and tied)
         if plain and table:
