@@ -239,7 +239,8 @@ def least_bytes(
     """Return the bytes that a device must send in a step, by what they are.
 
     - Each parameter is gathered over fsdp once, in the type of the computation: it is
-      kept for the backward pass, but for those of layers that are scanned, or computed again.
+      kept for the backward pass, but for those of layers that are scanned, or computed
+      again.
     - Each gradient is reduced once: scattered over fsdp where the parameter is, and the
       parts added up over data (and over sequence); a table's in float32, all others in
       the type of the computation.
@@ -303,13 +304,7 @@ def _names(part: Any) -> tuple[str, ...]:
 
 def read_collectives(text: str, devices: int) -> list[Collective]:
     """Read the collectives of a compiled program, those in loops with their count."""
-    counts = {
-        body: int(times)
-        for body, times in re.findall(
-            r'while\([^\n]*?body=%?([\w.\-]+)[^\n]*?"known_trip_count":\{"n":"(\d+)"\}',
-            text,
-        )
-    }
+    counts = _count_turns(text)
     caller: dict[str, str] = {}
     lines, inside = [], ""
     for line in text.split("\n"):
@@ -352,6 +347,26 @@ def read_collectives(text: str, devices: int) -> list[Collective]:
                 Collective(kind, group, shapes, times(inside), name[1] if name else "")
             )
     return [one for one in found if one.group > 1]
+
+
+def _count_turns(text: str) -> dict[str, int]:
+    """Return how often the body of each loop runs.
+
+    A TPU's text does not say it: there it is the number that the condition compares
+    its counter with.
+    """
+    known = r'while\([^\n]*?body=%?([\w.\-]+)[^\n]*?"known_trip_count":\{"n":"(\d+)"\}'
+    counts = {body: int(times) for body, times in re.findall(known, text)}
+    loops = r"while\([^\n]*?condition=%?([\w.\-]+), body=%?([\w.\-]+)"
+    for condition, body in re.findall(loops, text):
+        begin = re.search(rf"^%?{re.escape(condition)} ", text, re.MULTILINE)
+        if body in counts or not begin:
+            continue
+        block = text[begin.start() : text.index("\n}", begin.start())]
+        limits = re.findall(r"s32\[\]\S* constant\((\d+)\)", block)
+        if len(limits) == 1:
+            counts[body] = int(limits[0])
+    return counts
 
 
 def _split_tuple(shape: str) -> list[str]:
