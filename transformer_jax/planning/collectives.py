@@ -88,8 +88,7 @@ def _computation(line: str) -> str:
 
 def _times_of(text: str) -> Callable[[str | None], int]:
     """Return a function: how often a computation of a program runs."""
-    loop = r'while\([^\n]*?body=%?([\w.\-]+)[^\n]*?"known_trip_count":\{"n":"(\d+)"\}'
-    counts = {body: int(times) for body, times in re.findall(loop, text)}
+    counts = _count_turns(text)
     caller: dict[str, str] = {}
     inside = ""
     for line in text.split("\n"):
@@ -102,6 +101,26 @@ def _times_of(text: str) -> Callable[[str | None], int]:
         return 1 if name is None else counts.get(name, 1) * times(caller.get(name))
 
     return times
+
+
+def _count_turns(text: str) -> dict[str, int]:
+    """Return how often the body of each loop runs.
+
+    A TPU's text does not say it: there it is the number that the condition compares
+    its counter with.
+    """
+    known = r'while\([^\n]*?body=%?([\w.\-]+)[^\n]*?"known_trip_count":\{"n":"(\d+)"\}'
+    counts = {body: int(times) for body, times in re.findall(known, text)}
+    loops = r"while\([^\n]*?condition=%?([\w.\-]+), body=%?([\w.\-]+)"
+    for condition, body in re.findall(loops, text):
+        begin = re.search(rf"^%?{re.escape(condition)} ", text, re.MULTILINE)
+        if body in counts or not begin:
+            continue
+        block = text[begin.start() : text.index("\n}", begin.start())]
+        limits = re.findall(r"s32\[\]\S* constant\((\d+)\)", block)
+        if len(limits) == 1:
+            counts[body] = int(limits[0])
+    return counts
 
 
 def _split_tuple(shape: str) -> list[str]:
@@ -139,7 +158,8 @@ def find_least(
     """Return the bytes that a device must send in a step, by what they are.
 
     - Each parameter is gathered over fsdp once, in the type of the computation: it is
-      kept for the backward pass, but for those of layers that are computed again.
+      kept for the backward pass, but for those of layers that are scanned, or computed
+      again.
     - Each gradient is reduced once: scattered over fsdp where the parameter is, and the
       parts added up over data (and over sequence); a table's in float32, all others in
       the type of the computation.
@@ -170,7 +190,8 @@ def find_least(
         exact = 4 if table else width
         gathered = size * width * (split - 1) / split
         least["parameters gathered"] += gathered
-        if config.model.remat == "full" and "layer_" in path:
+        again = config.model.remat == "full" or config.model.scan_layers
+        if again and "layer_" in path:
             least["gathered again for the backward pass"] += gathered
         copies, uses = replicas * fsdp // split, 2 + (pairs and tied)
         if plain and table:
