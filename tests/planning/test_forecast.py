@@ -37,7 +37,7 @@ def test_parameters_are_exactly_those_of_the_model(planned):
         x.size for x in jax.tree.leaves(params)
     )
     assert found["parameters"]["embedding"] == VOCAB * 160
-    assert found["parameters"]["decoder cross_attention"] == 4 * 160**2
+    assert found["parameters"]["decoder cross_attention"] == 4 * (160**2 + 160)
     assert found["parameters"]["encoder feed_forward"] == 2 * 160 * 640 + 640 + 160
 
 
