@@ -55,13 +55,21 @@ def test_a_run_on_known_hardware_logs_its_mfu_and_rehearses_everything(
 
     monkeypatch.setattr(rehearsal, "rehearse_evaluation", note)
     changes = tiny(
-        train__steps=3, eval__every=3, checkpoint__average=1, optim__warmup_steps=2
-    )
+        train__steps=3, eval__every=3, checkpoint__average=1, optim__warmup_steps=2,
+        eval__batch_rows=8, eval__answers=1,
+    )  # fmt: skip
     config = configs.load("quickstart", changes)
-    assert train.train(config, tmp_path / "run", profiled="2:2") == 0
+    assert train.train(config, tmp_path / "run") == 0
     assert len(rehearsed) == 1
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     steps = [e for e in map(json.loads, lines) if e["kind"] == "train"]
     assert all(e["mfu"] > 0 for e in steps)
     assert "MFU " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_a_trace_is_written_into_the_run(tiny, tmp_path):
+    config = configs.load("quickstart", tiny())
+    assert train.train(config, tmp_path / "run", profiled="2:3") == 0
     assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))

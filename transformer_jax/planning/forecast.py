@@ -151,7 +151,7 @@ def _describe_batches(batches: Mapping[str, Any]) -> list[str]:
         return [f"batches    {named} (the largest; padding not known without the data)"]
     return [
         f"batches    {batches['steps_per_epoch']:,} an epoch, padding "
-        f"{batches['padding']:.1%}, {len(shapes)} shapes: {named}"
+        f"{batches['padding']:.1%}, shapes {len(shapes)}: {named}"
     ]
 
 
