@@ -190,7 +190,8 @@ def find_least(
         exact = 4 if table else width
         gathered = size * width * (split - 1) / split
         least["parameters gathered"] += gathered
-        again = config.model.remat == "full" or config.model.scan_layers
+        model = config.model  # a recurrent one can do neither
+        again = model.get("remat") == "full" or model.get("scan_layers")
         if again and "layer_" in path:
             least["gathered again for the backward pass"] += gathered
         copies, uses = replicas * fsdp // split, 2 + (pairs and tied)
