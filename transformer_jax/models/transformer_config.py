@@ -96,7 +96,7 @@ class TransformerConfig(Vocabularies):
         "Type that the gradients of a layer's matrices are added up in.",
         choices=("same", *DTYPES),
     )
-    remat: str | bool = key(
+    remat: Any = key(
         "none",
         "Recompute in the backward pass, to save memory: see models/layers.py.",
         choices=REMATS,
