@@ -118,9 +118,7 @@ def describe(found: Mapping[str, Any]) -> list[str]:
         f"parameters {total:,}: {shares}",
         *_describe_heads(found["heads"]),
         *_describe_batches(found["batches"]),
-        f"FLOPs      {_tera(found['flops'])} a step; of the largest shape "
-        f"{_tera(found['flops_largest'])}, and by XLA's count "
-        f"{_tera(largest['xla_flops_a_device'])} a device",
+        *_describe_flops(found, largest),
         *(_describe_step(step) for step in found["steps"]),
         *_describe_memory("training", largest, found),
         *_describe_bytes(largest),
@@ -141,6 +139,15 @@ def _describe_heads(heads: Mapping[str, Any] | None) -> list[str]:
     one, several = heads["one"], heads["several"]
     ratios = (f"{what} × {several[what] / one[what]:.3f}" for what in one)
     return [f"heads      {heads['heads']} beside one as wide: {', '.join(ratios)}"]
+
+
+def _describe_flops(found: Mapping[str, Any], step: Mapping[str, Any]) -> list[str]:
+    """Say what the mathematics takes, and what XLA counts where it does."""
+    counted, line = step["xla_flops_a_device"], f"{_tera(found['flops'])} a step"
+    if found["flops_largest"] != found["flops"]:
+        line += f", {_tera(found['flops_largest'])} of the largest"
+    by_xla = f"; by XLA's count {_tera(counted)} a device" if counted else ""
+    return [f"FLOPs      {line}{by_xla}"]
 
 
 def _describe_batches(batches: Mapping[str, Any]) -> list[str]:

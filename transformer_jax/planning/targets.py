@@ -127,14 +127,12 @@ def find_problem(name: str) -> str | None:
     """Say why a name is no target to compile for; None: it is one."""
     if name == "here":
         return None
-    found = re.fullmatch(r"([a-z]+\d*[a-z]?)(?:(-|x)(\d+))?", name)
-    kind, joint, count = found.groups("0") if found else (name, "", "0")
-    if kind == "cpu":
+    found = re.fullmatch(r"([a-z]+\d*[a-z]?)(?:(-|x)([1-9]\d*))?", name)
+    kind, joint, number = found.groups() if found else (name, "", "")
+    hardware, count = HARDWARE.get(kind), int(number or 0)
+    if kind == "cpu" or (hardware and hardware.description and joint == "x"):
         return None
-    hardware = HARDWARE.get(kind)
-    if hardware and hardware.description and joint == "x" and int(count):
-        return None
-    if hardware and joint == "-" and int(count) in hardware.topologies:
+    if hardware and joint == "-" and count in hardware.topologies:
         return None
     if hardware and hardware.topologies:
         known = [f"{kind}-{n}" for n in hardware.topologies]
@@ -153,7 +151,7 @@ def find(name: str) -> Target:
         device = jax.devices()[0]
         known = recognise(device.device_kind) or Hardware(device.platform)
         return Target(name, known, jax.device_count())
-    kind, count = re.fullmatch(r"(\w+?)(?:[-x](\d+))?", name).groups()  # pyright: ignore
+    kind, _, count = name.replace("-", "x").partition("x")
     return Target(name, HARDWARE[kind], int(count or 1))
 
 
