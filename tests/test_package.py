@@ -130,7 +130,11 @@ PRINTS = {
     "data/tokenizer.py": 1,  # into the trainer's file of rules
     "evaluate.py": 7,  # the scores
     "inspect_data.py": 17,  # the report
+    "plan.py": 8,  # the plan
     "predict.py": 4,  # a conversation on a terminal
+    "visualize/__main__.py": 1,  # what can be drawn
+    "visualize/command.py": 2,  # tables of numbers
+    "visualize/commands.py": 1,  # alignment error rates
 }
 
 

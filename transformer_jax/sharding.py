@@ -173,7 +173,8 @@ def unsplit_fsdp(params: Any, mesh: Mesh) -> Any:
     """Gather parameters over `fsdp`, for a search that reads all of them each step."""
     if mesh.shape["fsdp"] == 1:
         return params
-    return jax.jit(_same, out_shardings=unsplit_shardings(params, mesh))(params)
+    places = unsplit_shardings(params, mesh)
+    return jax.jit(jax.lax.optimization_barrier, out_shardings=places)(params)
 
 
 def unsplit_shardings(params: Any, mesh: Mesh) -> Any:
@@ -186,10 +187,6 @@ def unsplit_shardings(params: Any, mesh: Mesh) -> Any:
         return NamedSharding(mesh, PartitionSpec(*kept))
 
     return jax.tree_util.tree_map_with_path(place, params)
-
-
-def _same(params: Any) -> Any:
-    return params
 
 
 def add_rules(rules: tuple[Rule, ...]) -> None:
@@ -335,15 +332,7 @@ def platform() -> str:
 def row_shards() -> tuple[int, int]:
     """Return (devices that rows are split over, all devices)."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return 1, 1
-    return math.prod(mesh.shape[axis] for axis in ROWS), mesh.size
-
-
-def splits_positions() -> bool:
-    """Return whether the positions of a sentence are on several devices."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return not mesh.empty and mesh.shape["sequence"] > 1
+    return (1, 1) if mesh.empty else (row_devices(mesh), mesh.size)
 
 
 def inner_axes() -> dict[str, int]:
@@ -352,7 +341,7 @@ def inner_axes() -> dict[str, int]:
     return {axis: mesh.shape.get(axis, 1) for axis in ("tensor", "sequence")}
 
 
-def row_devices(mesh: Mesh) -> int:
+def row_devices(mesh: Any) -> int:
     """Return over how many devices the rows of a batch are split."""
     return math.prod(mesh.shape[axis] for axis in ROWS)
 

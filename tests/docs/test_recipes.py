@@ -175,6 +175,8 @@ def test_a_form_made_by_the_recipe_trains(extended, tiny):
 
 def test_a_form_made_by_the_recipe_says_what_is_wrong(extended):
     (extended / "short.csv").write_text("pt,en\ncasa\n")
+    for split in ("train", "validation"):
+        (extended / f"{split}.csv").write_text('pt,en,id\ncasa,"a house",x\n')
     code = f"""
 from transformer_jax import config
 from transformer_jax.data.sources import Source

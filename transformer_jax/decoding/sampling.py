@@ -98,11 +98,16 @@ class SamplingSearch:
         """Return the texts, likeliest first; a drawn one has no length penalty."""
         order = jnp.argsort(-texts.log_probs, axis=1, stable=True)
         tokens = jnp.take_along_axis(texts.tokens, order[..., None], axis=1)
-        log_probs = jnp.take_along_axis(texts.log_probs, order, axis=1)
-        lengths = (tokens != 0).sum(-1)
+        log_probs, scores = (
+            jnp.take_along_axis(a, order, axis=1)
+            for a in (texts.log_probs, self.scores(texts))
+        )
+        return Hypotheses(tokens, (tokens != 0).sum(-1), log_probs, scores)
+
+    def scores(self, texts: Texts) -> Float[Array, "B K"]:
+        """Return what ranks the texts: as a beam's, if they are not drawn."""
         alpha = 0.0 if self.options.sample else self.options.alpha
-        scores = log_probs / length_penalty(lengths, alpha)
-        return Hypotheses(tokens, lengths, log_probs, scores)
+        return texts.log_probs / length_penalty((texts.tokens != 0).sum(-1), alpha)
 
     def _choose(self, texts: Texts) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
         """Choose the next token of each text; return its log-probability and id."""

@@ -15,6 +15,7 @@ from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.engine import Engine, Hypothesis
 from transformer_jax.decoding.rules import top_next_tokens
+from transformer_jax.decoding.sampling import SamplingSearch
 from transformer_jax.sharding import Params
 
 
@@ -49,7 +50,7 @@ def trace(
     """
     steps = []
     for state in engine.states(params, request, options):
-        row = _Row(*(a[0] for a in jax.device_get(_written(state))))
+        row = _Row(*(a[0] for a in jax.device_get(_written(state, options))))
         expected = _rank(
             state.logits, state.tokens, state.step, state.inputs,
             options=options, constraint=engine.constraint, count=candidates,
@@ -70,17 +71,20 @@ class _Row:
     finished_scores: np.ndarray
 
 
-def _written(state: Any) -> tuple[Any, ...]:
+def _written(state: Any, options: Options) -> tuple[Any, ...]:
     """Return the fields of a `_Row` for all rows of either search's state."""
     if hasattr(state, "finished"):
         return (
             state.tokens, state.log_probs,
             state.finished, state.finished_log_probs, state.finished_scores,
         )  # fmt: skip
-    # Texts stay in their places when they end, and their score is their probability.
+    # Texts stay in their places when they end.
     living = np.where(state.done, -np.inf, state.log_probs)
-    ended = np.where(state.done, state.log_probs, -np.inf)
-    return state.tokens, living, state.tokens, ended, ended
+    ended, scores = (
+        np.where(state.done, values, -np.inf)
+        for values in (state.log_probs, SamplingSearch(options).scores(state))
+    )
+    return state.tokens, living, state.tokens, ended, scores
 
 
 @functools.partial(jax.jit, static_argnames=("options", "constraint", "count"))
