@@ -166,6 +166,7 @@ def find_least(
     - Over tensor, what a pair of matrices makes of a batch's tokens is added up once
       forward, and its gradient once backward; and so are looked-up vectors, and the
       gradients of what the logits and a cross-attention's keys and values are made of.
+
     What the axis `sequence` adds to attention is not in it.
 
     With `plain`, return what a compiler sends that reduces every product by itself and
