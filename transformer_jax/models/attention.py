@@ -145,8 +145,11 @@ class MultiHeadAttention(nn.Module):
         kv_heads = self.kv_heads or self.num_heads
         head = self.d_model // self.num_heads
         d_k, d_v = self.d_k or head, self.d_v or head
-        types = {"dtype": self.dtype, "gradient_dtype": self.gradient_dtype}
-        begin = types | {"scale": QKV_SCALE}
+        types: dict[str, Any] = {
+            "dtype": self.dtype,
+            "gradient_dtype": self.gradient_dtype,
+        }
+        begin: dict[str, Any] = types | {"scale": QKV_SCALE}
         self.query = dense(self.num_heads * d_k, **begin)
         self.key = dense(kv_heads * d_k, **begin)
         self.value = dense(kv_heads * d_v, **begin)

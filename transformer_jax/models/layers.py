@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float
 
 from transformer_jax import sharding
@@ -53,7 +54,8 @@ def dense(
     Its weights begin uniform, with `scale` times Glorot's variance (2010). Their
     gradient is multiplied out, and added up over devices, in `gradient_dtype`.
     """
-    product, promote = dot_rows, nn.dtypes.promote_dtype
+    product: Any = dot_rows
+    promote: Any = promote_dtype
     if gradient_dtype not in ("same", jnp.dtype(dtype).name):
         types = jnp.dtype(dtype), jnp.dtype(gradient_dtype)
         product = functools.partial(_dot_in_types, types)
@@ -87,7 +89,7 @@ def dot_rows(
 
 def _promote_all_but_kernel(x, kernel, bias, *, dtype):
     """Cast what a linear map computes with; the product casts the kernel by itself."""
-    x, bias = nn.dtypes.promote_dtype(x, bias, dtype=dtype)
+    x, bias = promote_dtype(x, bias, dtype=dtype)
     return x, kernel, bias
 
 
@@ -232,7 +234,10 @@ class FeedForward(nn.Module):
         self, x: Float[Array, "B T D"], train: bool = False
     ) -> Float[Array, "B T D"]:
         """Transform each position by itself."""
-        types = {"dtype": self.dtype, "gradient_dtype": self.gradient_dtype}
+        types: dict[str, Any] = {
+            "dtype": self.dtype,
+            "gradient_dtype": self.gradient_dtype,
+        }
         inner = dense(self.d_ff, **types).copy(name="inner")
         outer = dense(self.d_model, **types).copy(name="outer")
         if self.activation in GATES:
