@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict, FieldReference
+from ml_collections import ConfigDict
+from ml_collections.config_dict import FieldReference
 
 from transformer_jax import cli, keys, sharding, tasks
 from transformer_jax.data import batches, filters, tokenizer, vectors

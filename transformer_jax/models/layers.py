@@ -234,7 +234,10 @@ class FeedForward(nn.Module):
         self, x: Float[Array, "B T D"], train: bool = False
     ) -> Float[Array, "B T D"]:
         """Transform each position by itself."""
-        types = {"dtype": self.dtype, "gradient_dtype": self.gradient_dtype}
+        types: dict[str, Any] = {
+            "dtype": self.dtype,
+            "gradient_dtype": self.gradient_dtype,
+        }
         inner = dense(self.d_ff, **types).copy(name="inner")
         outer = dense(self.d_model, **types).copy(name="outer")
         if self.activation in GATES:
