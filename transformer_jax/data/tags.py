@@ -137,7 +137,8 @@ def read_sentence(
     Columns count from 1; the tag is in the last one by default (0). Comments and what
     is no word (`NO_WORD`) are left out. Spaces inside of a word become "_".
     """
-    rows = [_cells(line) for line in block.split("\n")]
+    separator = "\t" if "\t" in block else None  # of a comment, spaces separate nothing
+    rows = [line.split(separator) for line in block.split("\n")]
     width = len(rows[-1])
     words, tags = [], []
     for row in rows:
@@ -162,7 +163,3 @@ def _is_shell(node: Tree) -> bool:
     return (
         not others and isinstance(first, Tree) and isinstance(first.children[0], Tree)
     )
-
-
-def _cells(line: str) -> list[str]:
-    return line.split("\t") if "\t" in line else line.split()
