@@ -123,7 +123,7 @@ def test_what_cannot_work_is_said_before_anything_is_read(tmp_path):
 def test_characters_and_words_can_be_pieces(run):
     lexicon = Lexicon(("X", "Y"))
     for kind in ("char", "word"):
-        found = tokenizer.train(["the cat sleeps ."] * 9, kind, 99)
+        found = tokenizer.train(["the cat sleeps ."] * 9, kind, 299)
         task = tagging.compose(run.config, found, lexicon)
         ids = task.inference.parse("the cat").source
         assert ids == [BOS, *found.encode("the cat"), EOS]
