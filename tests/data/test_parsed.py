@@ -84,11 +84,28 @@ def test_a_label_stands_before_its_text(read):
         ("parsing", "trees", "(NP (NN a))\n(S (NP (NN a))\n", "line 2: .*lacks 1"),
         ("conversation", "dialogues", "a __eou__ b\nalone\n", "line 2: .*two turns"),
         ("classification", "labelled", "1 a\n1\n", "line 2: '1' is not a label"),
+        ("tagging", "conll", "\n\na X\n\nb Y\nc\nd X\n", "line 5: 'c' has 1 columns"),
     ],
 )
 def test_a_line_that_is_none_is_named(read, task, form, text, words):
     with pytest.raises(UserError, match=words):
         read(task, form, train=text, validation="another line")
+
+
+def test_a_sentence_with_tags_ends_at_an_empty_line(read):
+    text = "-DOCSTART- O\n\nEU B-ORG\nsaid O\n\n \nno O"
+    records = read("tagging", "conll", train=text, validation="a O")
+    assert list(records) == [
+        {"text": "EU said", "tags": "B-ORG O"},
+        {"text": "no", "tags": "O"},
+    ]
+    assert records.where(0).endswith("line 3") and records.where(1).endswith("line 7")
+
+
+def test_the_tags_of_trees_are_those_that_the_config_names(read):
+    tree = "(S (NP-SBJ (PRP it)) (VP (VBZ is) (NP (-NONE- *))))\n"
+    [record] = read("tagging", "trees", train=tree, validation=tree)
+    assert record == {"text": "it is", "tags": "B-NP O"}
 
 
 def test_a_missing_file_is_said_before_anything_is_read():

@@ -142,7 +142,7 @@ def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
     match role:
         case "language_model":
             inputs = inputs[:2]
-        case "text_classifier":
+        case "text_classifier" | "token_classifier":
             inputs, more = inputs[:2], {"outputs": 2}
         case "masked_language_model":
             inputs = inputs[:2]

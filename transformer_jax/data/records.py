@@ -8,8 +8,9 @@ import abc
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,7 @@ class Reading:
     read: Callable[[str], list[Record]]  # a line's records: a dialogue has several
     key: str = ""  # the options of `read`, as part of the fingerprint
     once: bool = False  # train on no line that came before or is held out
+    blocks: bool = False  # it reads at once all lines up to an empty one
 
 
 class ParsedFile(Records):
@@ -216,11 +218,12 @@ class ParsedFile(Records):
         once, others = held_out is not None, [Lines(other) for other in held_out or ()]
         content += [once, *(other.fingerprint for other in others)]
         self.fingerprint = _fingerprint(content)
-        known = {line for other in others for line in other}
+        parts = _blocks if reading.blocks else enumerate
+        known = {line for other in others for _, line in parts(other)}
         self._records: list[Record] = []
         self._numbers: list[int] = []
         left_out = 0
-        for number, line in enumerate(self.lines):
+        for number, line in parts(self.lines):
             if once and line in known:
                 left_out += 1
                 continue
@@ -329,6 +332,18 @@ class Concatenation(Records):
             raise IndexError(index)
         part = int(np.searchsorted(self._ends, index, side="right"))
         return part, index - (int(self._ends[part - 1]) if part else 0)
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield (number of its first line, text) of what stands between empty lines."""
+    begin, block = 0, []
+    for number, line in enumerate(itertools.chain(lines, [""])):
+        if line.strip():
+            block.append(line)
+        elif block:
+            yield begin, "\n".join(block)
+        if not line.strip():
+            begin, block = number + 1, []
 
 
 def whole_numbers(weights: Sequence[float]) -> np.ndarray:

@@ -36,7 +36,7 @@ class Tree(NamedTuple):
 
     def __str__(self) -> str:
         text = ""
-        for step, node in _walk(self):
+        for step, node in walk(self):
             text += ")" if step == ")" else f" ({node.label}"
             if step == WORD:
                 text += f" {str(node.children[0]).translate(ESCAPES)})"
@@ -96,7 +96,7 @@ def clean(tree: Tree) -> Tree | None:
     the category of a label: NP-SBJ-1 becomes NP, but -LRB- stays.
     """
     stack: list[list[Tree]] = [[]]
-    for step, node in _walk(tree):
+    for step, node in walk(tree):
         label = _category(node.label)
         if step == "(":
             stack.append([])
@@ -110,13 +110,18 @@ def clean(tree: Tree) -> Tree | None:
 
 def words(tree: Tree) -> list[str]:
     """List the words of a tree."""
-    return [str(node.children[0]) for step, node in _walk(tree) if step == WORD]
+    return [str(node.children[0]) for step, node in walk(tree) if step == WORD]
+
+
+def tags(tree: Tree) -> list[str]:
+    """List the tags of a tree's words."""
+    return [node.label for step, node in walk(tree) if step == WORD]
 
 
 def linearise(tree: Tree) -> str:
     """Write a tree as `(S (NP XX )NP (VP XX )VP )S`, with XX for each word."""
     return " ".join(
-        WORD if step == WORD else step + node.label for step, node in _walk(tree)
+        WORD if step == WORD else step + node.label for step, node in walk(tree)
     )
 
 
@@ -196,7 +201,7 @@ def _bad(
     return UserError(f"line {line}: {what}{hint}")
 
 
-def _walk(tree: Tree) -> Iterator[tuple[str, Tree]]:
+def walk(tree: Tree) -> Iterator[tuple[str, Tree]]:
     """Yield ("(", phrase) as it opens, (")", phrase) as it closes, (XX, tag)."""
     waiting = [("(", tree)]
     while waiting:
@@ -346,7 +351,7 @@ def _compare(number: int, gold: list[str], guess: list[str]) -> None:
 
 
 def _tags(tree: Tree | None) -> list[str]:
-    return [node.label for step, node in _walk(tree) if step == WORD] if tree else []
+    return [node.label for step, node in walk(tree) if step == WORD] if tree else []
 
 
 def _brackets(
@@ -356,7 +361,7 @@ def _brackets(
     found: Counter[tuple[str, int, int]] = Counter()
     word = place = 0
     starts: list[int] = []
-    for step, node in _walk(tree) if tree else ():
+    for step, node in walk(tree) if tree else ():
         if step == WORD:
             place += counted[word]
             word += 1

@@ -30,8 +30,13 @@ def dimension(path: str) -> int:
     return _begin(path)[1]
 
 
-def read(path: str, words: Container[str]) -> dict[str, np.ndarray]:
-    """Read the vectors of those `words` that the file has; of two, keep the first."""
+def read(
+    path: str, words: Container[str] | None = None, most: int = 0
+) -> dict[str, np.ndarray]:
+    """Read the vectors of those `words` that the file has; of two, keep the first.
+
+    Without `words`, read all vectors, or the first `most` that the file has.
+    """
     expected, size = _begin(path)
     header = expected is not None
     found: dict[str, np.ndarray] = {}
@@ -40,8 +45,10 @@ def read(path: str, words: Container[str]) -> dict[str, np.ndarray]:
         if header and number == 1:
             continue
         name = _word(path, number, line, size)
-        if name in words and name not in found:
+        if (words is None or name in words) and name not in found:
             found[name] = _vector(path, number, line, size)
+            if len(found) == most:
+                return found
     if header and number - 1 != expected:
         raise UserError(
             f"{path} has {number - 1:,} vectors, but its first line promises "

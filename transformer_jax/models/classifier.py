@@ -1,13 +1,14 @@
-"""An encoder alone, and two models made of it: a classifier, and a masked one.
+"""An encoder alone, and models made of it: a classifier, a tagger, and a masked one.
 
     Classifier   logits = W · pool(encoder(x)) + b
+    Tagger       logits = W · encoder(x) + b, of every token
     MaskedLM     logits = encoder(x) Eᵀ, at the places that are asked for
 
 The special token is the first of every sequence. It attends to all others, so its last
 representation stands for the whole sequence. The mean of all tokens, both ends
 included, can do so, too: it has less to learn, which suits small data. One output makes
 a regression.
-Both models have the encoder's parameters under the same paths, so that one can begin
+All models have the encoder's parameters under the same paths, so that one can begin
 with what the other has learnt.
 """
 
@@ -107,6 +108,28 @@ class Classifier(Encoder):
         segments = all_real(segments, tokens)
         x, weights = self.encode(tokens, segments, train=train)
         logits = self.head(pool(x, segments, self.pooling)).astype(jnp.float32)
+        return Outputs(logits, encoder_attention=weights)
+
+
+class Tagger(Encoder):
+    """Classify each token of a sequence."""
+
+    outputs: int
+
+    def setup(self):
+        """Make the encoder and the head."""
+        super().setup()
+        self.head = dense(self.outputs, self.config.dtype)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
+        train: bool = False,
+    ) -> Outputs:
+        """Compute logits [B, S, outputs], in float32."""
+        x, weights = self.encode(tokens, segments, train=train)
+        logits = self.head(x).astype(jnp.float32)
         return Outputs(logits, encoder_attention=weights)
 
 

@@ -26,7 +26,7 @@ MODELS = (
 
 ROLES = (
     "seq2seq", "language_model", "masked_language_model", "text_classifier",
-    "image_classifier",
+    "token_classifier", "image_classifier",
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from transformer_jax.models.attention import (
     padding_mask,
 )
 from transformer_jax.models.cache import KVCache
-from transformer_jax.models.classifier import Classifier, MaskedLM
+from transformer_jax.models.classifier import Classifier, MaskedLM, Tagger
 from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
 from transformer_jax.models.layers import Dropout, dense
 from transformer_jax.models.outputs import Outputs
@@ -220,6 +220,7 @@ MODEL = Model(
         "language_model": LanguageModel,
         "masked_language_model": MaskedLM,
         "text_classifier": Classifier,
+        "token_classifier": Tagger,
         "image_classifier": ViT,
     },
     find_problems,

@@ -18,10 +18,11 @@ from transformer_jax import sharding, tasks
 from transformer_jax.config import checks
 from transformer_jax.data.batches import Shape, limits, nothing
 from transformer_jax.data.store import Ragged
+from transformer_jax.data.tags import Lexicon
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.runs.folder import Folder
-from transformer_jax.tasks import classification, language, masked
+from transformer_jax.tasks import classification, language, masked, tagging
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import PairData
 from transformer_jax.tasks.parts.scoring import BleuScoring
@@ -137,6 +138,8 @@ def _open(config: ConfigDict, vocabulary: Tokenizer) -> Task:
     if kind.role == "text_classifier":
         labels = ("0", "1") if config.data.answers == "labels" else ()
         return classification.compose(config, vocabulary, classification.Scale(labels))
+    if kind.role == "token_classifier":
+        return tagging.compose(config, vocabulary, Lexicon(("0", "1")))
     raise UserError(
         f"the task {config.task!r} cannot be planned without its data: leave "
         "--no_data out"

@@ -27,6 +27,7 @@ def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
         "language_model": {"vocab_size": size},
         "masked_language_model": {"source_vocab_size": size},
         "text_classifier": {"source_vocab_size": size, "outputs": 2},
+        "token_classifier": {"source_vocab_size": size, "outputs": 2},
         "image_classifier": {},
     }[role]
     if role == "image_classifier":

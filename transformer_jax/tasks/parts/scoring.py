@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax import scores
+from transformer_jax.data.tags import find_spans
 from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
 from transformer_jax.tasks.protocols import Record
@@ -117,6 +118,29 @@ def score_labels(answers: Sequence[str], references: Sequence[str]) -> dict:
         f1s.append(2 * both / either)
     right = sum(a == r for a, r in pairs)
     return {"accuracy": right / max(len(pairs), 1), "f1": float(np.mean(f1s))}
+
+
+def score_tags(
+    answers: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Return the accuracy of words; precision, recall and F1 of spans, all at once.
+
+    A span is right if its kind and both of its ends are.
+    """
+    right = words = both = found = wanted = 0
+    for answer, reference in zip(answers, references, strict=True):
+        words += len(reference)
+        right += sum(a == r for a, r in zip(answer, reference, strict=False))
+        ours, theirs = set(find_spans(answer)), set(find_spans(reference))
+        both += len(ours & theirs)
+        found += len(ours)
+        wanted += len(theirs)
+    return {
+        "accuracy": right / max(words, 1),
+        "precision": both / max(found, 1),
+        "recall": both / max(wanted, 1),
+        "f1": 2 * both / max(found + wanted, 1),
+    }
 
 
 def score_numbers(answers: Sequence[float], references: Sequence[float]) -> dict:

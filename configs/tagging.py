@@ -1,0 +1,66 @@
+"""A tag for each word: the phrases of a sentence, or its words' parts of speech.
+
+    python -m transformer_jax.train --config configs/tagging.py --workdir runs/tagging
+    echo "The girl who sings gave him a book yesterday ." \\
+        | python -m transformer_jax.predict --workdir runs/tagging
+
+Variants: phrases (the default: B, I and O of the outermost phrases of generated
+sentences), pos (their parts of speech) and ptb_sample (parts of speech of
+train.trees.gz and dev.trees.gz in --config.data.folder, bracketed trees, one a line: a
+tenth of the Penn Treebank). For files in CoNLL's form, a word a line with its tag in
+the last column and an empty line between sentences:
+
+    --config.data.source=conll --config.data.train_files=F
+
+Other columns: `data.text_column`, `data.tags_column`. Not yet measured.
+"""
+
+from transformer_jax.config import base
+from transformer_jax.errors import UserError
+
+VARIANTS = ("phrases", "pos", "ptb_sample")
+
+
+def get_config(variant="phrases"):
+    config = base(task="tagging", model="transformer")
+    if variant not in VARIANTS:
+        raise UserError(
+            f"tagging.py has no variant {variant!r}: phrases, pos or ptb_sample"
+        )
+    config.data.tagset = "phrases" if variant == "phrases" else "pos"
+    config.data.train_size = 20_000
+    config.data.batch_tokens = 2048
+    config.data.max_length = 48
+    config.data.shapes = 3
+    config.tokenizer.vocab_size = 2000
+
+    config.model.encoder_layers = 2
+    config.model.d_model = 128
+    config.model.d_ff = 256
+    config.model.num_heads = 4
+    config.model.norm = "pre"
+
+    config.train.steps = 1000
+    config.optim.schedule = "linear"
+    config.optim.constant = 0.0015
+    config.optim.warmup_steps = 100
+    config.eval.every = 200
+    config.eval.answers = 200
+    config.checkpoint.every = 100
+
+    if variant == "ptb_sample":
+        config.data.source = "trees"
+        config.data.train_files = "train.trees.gz"
+        config.data.validation_files = "dev.trees.gz"
+        config.data.max_length = 150
+        config.data.shapes = 5
+        config.tokenizer.kind = "bpe"
+        config.tokenizer.vocab_size = 4000
+        config.model.dropout_words = 0.1  # so few sentences are soon known by heart
+        config.model.dropout_embedding = 0.3
+        config.model.dropout_residual = 0.3
+        config.train.steps = 1500
+        config.eval.every = 200
+        config.eval.splits = ("validation",)
+        config.checkpoint.every = 200
+    return config

@@ -1,0 +1,368 @@
+"""Tagging: a line of words in, as many tags out.
+
+A linear head reads every token. The first piece of a word stands for the word: its tag
+is learned and predicted there, and other pieces and the ends have none. Words are what
+is between spaces, so punctuation must stand apart as it does in the training data.
+Scores stand beside those of a table of words, each with its most frequent tag.
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
+
+from transformer_jax import losses
+from transformer_jax.data import sources, tags
+from transformer_jax.data.batches import Batch, pad_or_pack
+from transformer_jax.data.generated import phrasebook
+from transformer_jax.data.records import Reading
+from transformer_jax.data.sources import GeneratedSource, Source
+from transformer_jax.data.store import Column
+from transformer_jax.data.tags import Lexicon
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding.forward import BatchedForward
+from transformer_jax.errors import Refused
+from transformer_jax.ids import BOS, EOS, UNK
+from transformer_jax.keys import key
+from transformer_jax.models import registry
+from transformer_jax.sharding import Params
+from transformer_jax.tasks.parts.reading import EncoderInspector
+from transformer_jax.tasks.parts.scoring import Scoring, score_tags, texts_of
+from transformer_jax.tasks.parts.text import (
+    TextData,
+    check_positions,
+    dropout_rngs,
+    init_text_model,
+    learn_tokenizer,
+    mean_sums,
+    open_tokenizer,
+    segments,
+)
+from transformer_jax.tasks.protocols import (
+    DataSource,
+    Record,
+    Row,
+    Say,
+    Task,
+    TaskDefinition,
+)
+
+FIELDS = ("text", "tags")
+LEXICON_FILE = "tags.json"  # in the tokenizer's folder
+
+
+@dataclasses.dataclass(frozen=True)
+class TagKeys:
+    """Say which tags the words of a tree get: keys of `config.data`."""
+
+    tagset: str = key(
+        "phrases",
+        "Of trees: outermost phrases (BIO) or parts of speech.",
+        choices=tuple(tags.TAGSETS),
+    )
+
+
+def configure(config: ConfigDict) -> None:
+    """Remove what tagged text has no use for; nothing is decoded step by step."""
+    config.train.label_smoothing = 0.0
+    config.model.tie = "none"
+    config.checkpoint.best = "f1"
+    for split in ("train", "validation", "test"):
+        del config.data[f"{split}_tags"]
+    del config.data.pack_length, config.tokenizer.shared
+    del config.filter, config.decode, config.model.decoder_layers
+
+
+def check(config: ConfigDict) -> list[str]:
+    """List the columns of CoNLL's files that are no numbers from 1."""
+    if config.data.source != "conll":
+        return []
+    named = {f: config.data[f"{f}_column"] for f in FIELDS}
+    return [
+        f"data.{field}_column = {column!r}: a column's number, from 1"
+        for field, column in named.items()
+        if column and not (column.isdecimal() and int(column))
+    ]
+
+
+def source(config: ConfigDict) -> Source:
+    """Read the generated sentences, CoNLL's columns, or trees."""
+    data = config.data
+    read_trees = functools.partial(tags.read_trees, tagset=data.tagset)
+
+    def read_block(block: str) -> list[dict[str, str]]:
+        columns = int(data.text_column or 1), int(data.tags_column or 0)
+        return tags.read_sentence(block, *columns)
+
+    def generate(split: str, size: int) -> list[dict[str, str]]:
+        pairs = phrasebook.generate(split, size)
+        return [record for p in pairs for record in read_trees(p.target_tree)]
+
+    about = ("phrasebook", phrasebook.VERSION, phrasebook.SPLITS, generate)
+    columns = f"{data.text_column} {data.tags_column}"
+    readings = {
+        "conll": Reading(read_block, columns, blocks=True),
+        "trees": Reading(read_trees, data.tagset),
+    }
+    return Source(data, FIELDS, GeneratedSource(*about, (data.tagset,)), readings)
+
+
+def learn(
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+) -> None:
+    """Learn the tags and the tokenizer, unless the folder has them."""
+    if not (folder / LEXICON_FILE).exists():
+        lexicon = Lexicon.count(source.read("train"))
+        text = json.dumps(dataclasses.asdict(lexicon), ensure_ascii=False, indent=1)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LEXICON_FILE).write_text(text + "\n", encoding="utf-8")
+    learn_tokenizer(config, source, folder, say)
+
+
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with the tags and the tokenizer that a run has learned."""
+    found = json.loads((folder / LEXICON_FILE).read_text(encoding="utf-8"))
+    lexicon = Lexicon(tuple(found["tags"]), found["words"], found["rare"])
+    return compose(config, open_tokenizer(folder), lexicon)
+
+
+def compose(config: ConfigDict, tokenizer: Tokenizer, lexicon: Lexicon) -> Task:
+    """Compose the task of its parts."""
+    module = registry.build(
+        config,
+        "token_classifier",
+        source_vocab_size=tokenizer.vocab_size,
+        outputs=len(lexicon.tags),
+    )
+    words = Words(tokenizer)
+    inference = TagInference(config, module, words, lexicon.tags)
+    return Task(
+        config,
+        TaggedData(config, words, lexicon.tags),
+        TagObjective(config, module, len(lexicon.tags)),
+        inference,
+        TagScoring(lexicon),
+        EncoderInspector(inference, module, tokenizer),
+    )
+
+
+class Words:
+    """Encode words one by one, so that it is known where each begins."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self._pieces = functools.lru_cache(1 << 16)(tokenizer.encode)
+
+    def encode(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Return pieces between their ends, and the place of each word's first one."""
+        ids, places = [BOS], []
+        for word in words:
+            places.append(len(ids))
+            ids += self._pieces(word) or [UNK]  # a given model may drop a character
+        return [*ids, EOS], places
+
+
+class TaggedData(TextData):
+    """Pieces, and the tag of each that begins a word: its number from 1, or 0."""
+
+    def __init__(self, config: ConfigDict, words: Words, names: Sequence[str]):
+        super().__init__(config, words.tokenizer)
+        self.words = words
+        self.numbers = {tag: number for number, tag in enumerate(names, 1)}
+        self.fingerprint += f"-{names}"
+        self.filter_fingerprint = str(config.data.max_length)
+
+    def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
+        """Describe a column of pieces, and one of tags."""
+        return {"text": Column("int32"), "tags": Column("int32")}
+
+    def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
+        """Encode sentences; a tag that training does not have is not learned."""
+        rows = []
+        for record in records:
+            words, tagged = tags.split(record)
+            ids, places = self.words.encode(words)
+            numbers = np.zeros(len(ids), np.int32)
+            numbers[places] = [self.numbers.get(name, 0) for name in tagged]
+            rows.append({"text": ids, "tags": numbers})
+        return rows
+
+    def make_filter(self) -> Callable[[Record, Row], str | None]:
+        """Make a filter that leaves out texts longer than `data.max_length`."""
+        limit = self.config.data.max_length
+
+        def why_not(record: Record, row: Row) -> str | None:
+            if len(row["text"]) - TASK.ends > limit:
+                return f"longer than data.max_length {limit} pieces"
+            return None
+
+        return why_not
+
+    def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+        """Pad pieces and tags."""
+        length = batch.shape.lengths[0]
+        names = {"tokens": "text", "tags": "tags"}
+        return {
+            name: pad_or_pack(columns[column], batch, length)["tokens"]
+            for name, column in names.items()
+        }
+
+
+class TagObjective:
+    """Cross-entropy of the tags of words."""
+
+    unit = "words"
+
+    def __init__(self, config: ConfigDict, module: Any, outputs: int):
+        self.module, self.outputs = module, outputs
+        self.smoothing = config.train.label_smoothing
+
+    def init(self, key: Array) -> Params:
+        """Draw fresh parameters."""
+        return init_text_model(self.module, key)
+
+    def loss(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> losses.Sums:
+        """Sum over the words."""
+        tokens, numbers = batch["tokens"], batch["tags"]
+        logits = self.module.apply(
+            {"params": params}, tokens, segments(tokens), **dropout_rngs(key)
+        ).logits
+        weights = (numbers > 0).astype(jnp.float32)
+        targets = jnp.maximum(numbers - 1, 0)
+        return losses.cross_entropy(
+            logits, targets, weights, self.smoothing, self.outputs
+        )
+
+    def means(
+        self, sums: losses.Sums, records: Sequence[Record] | None = None
+    ) -> dict[str, float]:
+        """Return loss and accuracy per word."""
+        return mean_sums(sums, "loss", "accuracy")
+
+
+class TagInference:
+    """A line of words in, a line of tags out."""
+
+    def __init__(
+        self, config: ConfigDict, module: Any, words: Words, names: Sequence[str]
+    ):
+        self.config, self.module, self.words, self.names = config, module, words, names
+        rows, multiple = config.eval.batch_rows, config.data.row_multiple
+        self._forward = BatchedForward(self._guess, rows, multiple)
+
+    def parse(
+        self,
+        line: str,
+        max_length: int = 0,
+        prefix: str = "",
+        number: int = 0,
+        options: Options | None = None,
+    ) -> DecodeRequest:
+        """Encode the words of a line."""
+        if prefix:
+            raise Refused("an answer of this task has no beginning to be given")
+        ids, _ = self.words.encode(line.split())
+        pieces = len(ids) - TASK.ends
+        if max_length and pieces > max_length:
+            raise Refused(
+                f"{pieces} pieces are more than the {max_length} allowed: shorten it, "
+                "or raise --max_input"
+            )
+        check_positions(self.config, len(ids), f"a line of {pieces} pieces")
+        return DecodeRequest(ids, line=line)
+
+    def question(self, record: Mapping[str, str]) -> str:
+        """Return the words of an example."""
+        return record["text"]
+
+    def answers(
+        self,
+        params: Params,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, the tags of its words)."""
+        texts = [request.source for request in requests]
+        for i, (best, chances) in self._forward(params, {"tokens": texts}, mesh):
+            yield i, self._reply(requests[i].line, best, chances)
+
+    def _guess(self, params: Params, batch: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Return the likeliest tag of each piece, and its chance, [B, T]."""
+        tokens = batch["tokens"]
+        logits = self.module.apply({"params": params}, tokens, segments(tokens)).logits
+        return logits.argmax(-1), jax.nn.softmax(logits).max(-1)
+
+    def _reply(
+        self, line: str, best: Int[np.ndarray, "T"], chances: Float[np.ndarray, "T"]
+    ) -> Reply:
+        """Read the tags off at the first pieces of the words."""
+        words = line.split()
+        _, places = self.words.encode(words)
+        tagged = [self.names[int(best[place])] for place in places]
+        shown = [
+            {"word": word, "tag": name, "chance": float(chances[place])}
+            for word, name, place in zip(words, tagged, places, strict=True)
+        ]
+        return Reply(line, " ".join(tagged), details={"words": shown})
+
+
+class TagScoring(Scoring):
+    """Accuracy of words and F1 of spans, beside those of the most frequent tags."""
+
+    def __init__(self, lexicon: Lexicon):
+        self.lexicon = lexicon
+
+    def reference(self, record: Record) -> str:
+        """Return the tags of an example."""
+        return record["tags"]
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Score tags; what is missing of an answer is wrong."""
+        truth = [reference.split() for reference in references]
+        answers = [text.split() for text in texts_of(replies)]
+        looked_up = [self.lexicon.look_up(reply.line.split()) for reply in replies]
+        baseline = score_tags(looked_up, truth)
+        return score_tags(answers, truth) | {
+            f"baseline_{name}": baseline[name] for name in ("accuracy", "f1")
+        }
+
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Put the scores into words."""
+        return (
+            f"accuracy = {scores['accuracy']:.2%}  span F1 = {scores['f1']:.2%}  "
+            f"(each word's most frequent tag: {scores['baseline_accuracy']:.2%}, "
+            f"{scores['baseline_f1']:.2%})"
+        )
+
+
+TASK = TaskDefinition(
+    configure=configure,
+    source=source,
+    check=check,
+    learn=learn,
+    open=open_run,
+    role="token_classifier",
+    metrics=("accuracy", "f1"),
+    keys={
+        "data": (sources.declare(FIELDS, "phrasebook", "conll", "trees"), TagKeys),
+    },
+    choices={
+        "data.batching": ("buckets",),
+        "model.tie": ("none",),
+        "tokenizer.kind": ("unigram", "bpe", "word", "char", "file"),
+    },
+    ends=2,
+)
