@@ -152,12 +152,12 @@ def learn(
         about = About(height, width, channels, tuple(map(str, labels)))
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(about), indent=1)
-        (folder / ABOUT_FILE).write_text(text + "\n")
+        (folder / ABOUT_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     """Open the task with what a run has noted."""
-    found = json.loads((folder / ABOUT_FILE).read_text())
+    found = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
     return compose(config, About(**{**found, "labels": tuple(found["labels"])}))
 
 
