@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import config
+from transformer_jax import config, train
 from transformer_jax.errors import UserError
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
 from transformer_jax.runs.folder import Folder
@@ -188,3 +188,26 @@ def test_a_save_that_failed_is_noticed_without_waiting_for_the_next(
         kept.check()
     kept.check()  # it is said once
     kept.close()
+
+
+@pytest.mark.system
+@pytest.mark.filterwarnings(UNRAISABLE)
+def test_a_training_on_a_full_disk_stops_and_continues(
+    tiny, tmp_path, one_device, full_disk, capsys
+):
+    loaded, save = config.load("quickstart", tiny()), Checkpoints.save
+
+    def fill(self, step, *rest):
+        if step == 6:
+            full_disk()
+        save(self, step, *rest)
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Checkpoints, "save", fill)
+        with pytest.raises(UserError, match=r"step 6 cannot be saved.*step 3 is kept"):
+            train.train(loaded, tmp_path)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["3"]
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert train.train(loaded, tmp_path) == 0
+    assert "resumed    from step 3" in capsys.readouterr().out

@@ -14,6 +14,7 @@ import transformer_jax
 from transformer_jax import config, files
 from transformer_jax.errors import UserError
 from transformer_jax.runs.folder import Folder
+from transformer_jax.tasks import classification
 from transformer_jax.training import log as metrics
 
 DAMAGE = {
@@ -183,6 +184,19 @@ def test_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
         files.lock(file)
         with pytest.raises(BlockingIOError):
             files.lock(file)
+
+
+@pytest.mark.parametrize(
+    "damage", [*DAMAGE.values(), b'{"labels": [3], "mean": 0, "deviation": 1}',
+               b'{"labels": [], "mean": null, "deviation": 1}', None],
+)  # fmt: skip
+def test_damaged_labels_are_one_line_with_the_name_of_their_file(tmp_path, damage):
+    if damage is not None:
+        (tmp_path / classification.LABELS_FILE).write_bytes(damage)
+    with pytest.raises(UserError) as caught:
+        classification.open_run(config.base("classification"), tmp_path)
+    assert f"{tmp_path / 'answers.json'} is damaged: " in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 TEXT = re.compile(r"[rwax]t?\+?")  # a mode of `open` that needs an encoding
