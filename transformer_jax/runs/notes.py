@@ -17,11 +17,9 @@ def fits(name: str, key: str, value: Any) -> bool:
     kind: Any = KINDS[name].get(key, object) if name in KINDS else dict
     if not isinstance(value, kind) or (kind is not bool and value is True):
         return False
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
-    if name == "result.json" and key == "scores":
+    if name == "result.json" and isinstance(value, dict):
         return all(map(_can_be_printed, value.values()))
-    return True
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 # Others may be of any kind; all values of scores.json are objects.
