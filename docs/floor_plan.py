@@ -31,7 +31,7 @@ FLOORS = (
     "data optim losses scores",
     "sharding cli hosts",
     "keys",
-    "errors ids",
+    "errors ids files",
 )
 
 

@@ -468,7 +468,9 @@ def test_training_stops_early_when_nothing_gets_better_and_may_go_on(
     assert "was already done" in capsys.readouterr().out
     patient = {**still, "train.patience": "3"}
     assert train.train(config.load("quickstart", patient), tmp_path) == 0
-    assert "resumed    from step 9" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "continues  the run that had ended at step 9" in out
+    assert "resumed    from step 9" in out
     result = json.loads((tmp_path / "result.json").read_text())
     assert not result["stopped_early"] and result["step"] == 12
 

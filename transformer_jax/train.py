@@ -84,19 +84,23 @@ def train(
     The steps `profiled`, such as "10:20", are traced into the run directory.
     """
     folder, profile = Folder(workdir), Profile(profiled, workdir)
+    folder.check_place()
     mesh = open_mesh(config)
     shared.prove(folder.path)
     config = settle_shapes(config, folder, mesh.devices.flat[0].platform)
-    result = hosts.decide_in_first(lambda: folder.read("result.json"))
+    result = hosts.decide_in_first(lambda: folder.read_result())
     if result is not None and is_done(config, folder, result["step"]):
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes, False))
         report.print_result(result, folder, already=True)
         return 0
+    folder.check_writable()
     with lock.alone(folder.path), contextlib.ExitStack() as stack:
         first = jax.process_index() == 0
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes))
         log = metrics.RunLog(folder.path, config.log.tensorboard, first)
         stack.callback(log.close)
+        if result is not None:
+            log.say(f"continues  the run that had ended at step {result['step']:,}")
         prepared = prepare_together(config, folder, log)
         with Preemption(config.timeout.preemption) as preemption:
             run = build(config, folder, mesh, prepared, log)
@@ -259,6 +263,7 @@ def train_steps(run: Parts, preemption: Preemption, profile: Profile) -> bool:
         with jax.set_mesh(run.mesh), jax.transfer_guard("disallow"):
             state, outcome = update(state, batch.arrays)
         window.leave_out(compiled.pop_wait_seconds())
+        saver.check()
         in_flight.append((step, batch.shape, {**outcome, "kept": batch.kept}))
         if profile.ends_with(step):
             jax.block_until_ready(state)

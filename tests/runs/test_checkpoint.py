@@ -13,6 +13,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.runs import checkpoint, signature
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 from transformer_jax.runs.signature import Findings
+from transformer_jax.training import averaging
 
 
 def state(step, size=7):
@@ -269,7 +270,8 @@ def test_the_average_is_the_mean_of_the_parameters(tmp_path):
     for step in (1, 2, 6):
         saved.save(step, state(step))
     saved.wait()
-    mean = checkpoint.average(saved, [1, 2, 6], like().params)
+    mean, used, _ = averaging.average(saved, [1, 2, 6], like().params)
+    assert used == [1, 2, 6]
     saved.close()
     np.testing.assert_allclose(mean["w"], np.full((3, 5), 3.0))
     np.testing.assert_allclose(mean["b"], np.arange(7.0) * 3)

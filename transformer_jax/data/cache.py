@@ -8,7 +8,6 @@ at any time.
 """
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -18,6 +17,8 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+
+from transformer_jax import files
 
 logger = logging.getLogger(__name__)
 
@@ -68,14 +69,13 @@ def build_once(
 
 def seal(place: pathlib.Path, content: str = "") -> None:
     """Write down the sizes and checksums of an entry's files; flush all to the disk."""
-    files = {}
+    found = {}
     for path in sorted(place.iterdir()):
-        flush(path)
+        files.flush(path)
         size = path.stat().st_size
         checksums = [_checksum(path, i) for i in range(-(-size // BLOCK))]
-        files[path.name] = {"size": size, "crc32": checksums}
-    (place / SEAL).write_text(json.dumps({"content": content, "files": files}))
-    flush(place / SEAL)
+        found[path.name] = {"size": size, "crc32": checksums}
+    files.write(place / SEAL, json.dumps({"content": content, "files": found}))
 
 
 def find_damage(place: pathlib.Path, content: str = "") -> str:
@@ -87,7 +87,7 @@ def find_damage(place: pathlib.Path, content: str = "") -> str:
     if _sound.get(str(place)) == content:
         return ""
     try:
-        sealed = json.loads((place / SEAL).read_text())
+        sealed = json.loads((place / SEAL).read_text(encoding="utf-8"))
         if sealed["content"] != content:
             return "what generates it has changed"
         blocks = []
@@ -117,23 +117,14 @@ def _checksum(path: pathlib.Path, block: int) -> int:
     return found
 
 
-def flush(path: pathlib.Path) -> None:
-    """Wait until a file is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def _locked(path: pathlib.Path) -> Iterator[None]:
-    with path.open("a") as file:
+    with path.open("ab") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.lock(file)
         except BlockingIOError:
             logger.info("waiting    another process builds the same data")
-            fcntl.flock(file, fcntl.LOCK_EX)
+            files.lock(file, wait=True)
         yield
 
 

@@ -33,7 +33,7 @@ class RunningText:
             lines.content,
         )
         self._places = np.load(place / "places.npy")
-        self._length = int((place / "length").read_text())
+        self._length = int((place / "length").read_text(encoding="utf-8"))
         self._file = os.open(place / "text", os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
         self._block = functools.lru_cache(HELD)(self._read)
@@ -66,7 +66,7 @@ def _write(lines: Any, flat: bool, place: pathlib.Path) -> None:
             length += len(block)
             places.append(places[-1] + file.write(_encode(block)))
     np.save(place / "places.npy", np.array(places))
-    (place / "length").write_text(str(length))
+    (place / "length").write_text(str(length), encoding="utf-8")
 
 
 def _encode(text: str) -> bytes:

@@ -53,7 +53,7 @@ class Store:
 
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
-        about = json.loads((folder / "store.json").read_text())
+        about = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         self.size: int = about["size"]
         self.ledger: dict[str, Any] = about["ledger"]
         self._columns: dict[str, np.ndarray] = {}
@@ -156,7 +156,7 @@ def _write(records, columns, encode, make_filter, progress, folder) -> None:
         "ledger": dropped,
     }
     text = json.dumps(about, indent=1, ensure_ascii=False)
-    (folder / "store.json").write_text(text)
+    (folder / "store.json").write_text(text, encoding="utf-8")
 
 
 def _encoded(encode, chunk: list, records, first: int) -> list:

@@ -44,7 +44,7 @@ class Lines(Sequence[str]):
         place = cache.build_once(
             cache.folder() / "text" / key, functools.partial(_index, self.path)
         )
-        found = json.loads((place / "about.json").read_text())
+        found = json.loads((place / "about.json").read_text(encoding="utf-8"))
         self.fingerprint: str = found["sha256"]
         self.notes: tuple[str, ...] = tuple(f"{self.path}: {n}" for n in found["notes"])
         self._starts = np.memmap(place / "starts", "int64", "r").view(np.ndarray)
@@ -193,7 +193,7 @@ def _index(path: str, place: pathlib.Path) -> None:
             "the carriage return is left out"
         )
     about = {"path": path, "sha256": digest.hexdigest(), "notes": notes}
-    (place / "about.json").write_text(json.dumps(about))
+    (place / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def _blocks(path: str) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
+from transformer_jax import files
 from transformer_jax.data import cache
 from transformer_jax.data.segmentation import Segmenter, parse_model
 from transformer_jax.errors import UserError
@@ -185,7 +186,7 @@ class Tokenizer:
         """Write the model, whole or not at all."""
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(self.model)
-        cache.flush(temporary)
+        files.flush(temporary)
         temporary.replace(path)
 
     @staticmethod

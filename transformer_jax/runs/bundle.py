@@ -15,18 +15,22 @@ import json
 import os
 import pathlib
 import shutil
+import stat
 import tempfile
 from typing import Any
 
 import jax
 import numpy as np
 
-from transformer_jax import sharding
+from transformer_jax import files, sharding
 from transformer_jax.errors import UserError
 from transformer_jax.sharding import Params
 
 FORMAT = 1
 MANIFEST, WEIGHTS = "bundle.json", "weights.safetensors"
+LARGEST = 1 << 28  # bytes of a file beside the weights
+SHOWN = 8  # problems that are named at once
+FLOATS = ("F32", "BF16", "F16")
 
 
 def export(run: Any, folder: pathlib.Path) -> None:
@@ -42,14 +46,14 @@ def export(run: Any, folder: pathlib.Path) -> None:
         for name in ("config.json", "versions.json"):
             shutil.copy(run.folder.path / name, temporary)
         shutil.copytree(run.folder.tokenizer, temporary / "tokenizer")
-        files = sorted(p for p in temporary.rglob("*") if p.is_file())
+        parts = sorted(p for p in temporary.rglob("*") if p.is_file())
         about = {
             "format": FORMAT,
             "step": run.step,
             "weights": run.weights,
-            "files": {str(p.relative_to(temporary)): _hash(p) for p in files},
+            "files": {str(p.relative_to(temporary)): _hash(p) for p in parts},
         }
-        (temporary / MANIFEST).write_text(json.dumps(about, indent=1) + "\n")
+        files.write(temporary / MANIFEST, json.dumps(about, indent=1) + "\n")
         temporary.chmod(0o755)
         os.rename(temporary, folder)
     finally:
@@ -57,27 +61,29 @@ def export(run: Any, folder: pathlib.Path) -> None:
 
 
 def is_bundle(folder: pathlib.Path) -> bool:
-    """Return whether a folder is a bundle, and not a run directory."""
-    return (folder / MANIFEST).exists()
+    """Return whether a folder is a bundle, whole or not, and no run directory."""
+    return any(os.path.lexists(folder / name) for name in (MANIFEST, WEIGHTS))
 
 
 def check(folder: pathlib.Path) -> dict[str, Any]:
-    """Return the manifest, after each file was found to be as it was written."""
-    try:
-        about = json.loads((folder / MANIFEST).read_text())
-        files, version = about["files"], about["format"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder / MANIFEST} cannot be read: {error!r}") from None
-    if version != FORMAT:
-        raise UserError(
-            f"{folder} is a bundle of format {version}, and this version reads format "
-            f"{FORMAT}: export the run again"
-        )
-    problems = []
-    for name, digest in files.items():
+    """Return the manifest, after each file was found to be as it was written.
+
+    A bundle may be a stranger's: nothing is opened that is no regular file, that the
+    manifest does not name, or that is larger than such a file can be.
+    """
+    about = _read_manifest(folder)
+    named = about["files"]
+    listed, problems = _list(folder)
+    for name in sorted(listed - named.keys() - {MANIFEST}):
+        problems.append(f"{folder / name} does not belong to the bundle: remove it")
+    for name, digest in named.items():
         path = folder / name
-        if not path.is_file():
+        if not (name in ("config.json", "versions.json", WEIGHTS) or _is_text(name)):
+            problems.append(f"{folder / MANIFEST} names {name!r}: no bundle has that")
+        elif name not in listed:
             problems.append(f"{path} is missing from the bundle: copy it whole")
+        elif name != WEIGHTS and (size := path.stat().st_size) > LARGEST:
+            problems.append(f"{path} has {size:,} bytes: at most {LARGEST:,} are read")
         elif _hash(path) != digest:
             what = "another tokenizer" if name.startswith("tokenizer/") else "damaged"
             problems.append(
@@ -85,27 +91,102 @@ def check(folder: pathlib.Path) -> dict[str, Any]:
                 "the bundle again"
             )
     if problems:
-        raise UserError(*problems)
+        raise UserError(*problems[:SHOWN])
+    if missing := {"config.json", WEIGHTS} - named.keys():
+        raise UserError(f"{folder / MANIFEST} does not name {missing.pop()}")
     return about
+
+
+def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        if path.is_symlink():
+            raise ValueError("it is a link")
+        about = files.read_object(path)
+        named, version = about["files"], about["format"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path} cannot be read: {error!r}") from None
+    if version != FORMAT:
+        raise UserError(
+            f"{folder} is a bundle of format {version!r}, and this version reads "
+            f"format {FORMAT}: export the run again"
+        )
+    kinds = {"files": dict, "step": int, "weights": str}
+    for key, kind in kinds.items():
+        if type(about.get(key)) is not kind:
+            raise UserError(f"{path} cannot be read: {key!r} is of another kind")
+    if not all(isinstance(digest, str) for digest in named.values()):
+        raise UserError(f"{path} cannot be read: a SHA-256 is no text")
+    return about
+
+
+def _list(folder: pathlib.Path) -> tuple[set[str], list[str]]:
+    """Return the names of all regular files, and what is wrong with the others."""
+    found, problems = set(), []
+    for root, folders, names in os.walk(folder):
+        place = pathlib.Path(root)
+        for name in [*folders, *names]:
+            path, mode = place / name, (place / name).lstat().st_mode
+            if stat.S_ISREG(mode):
+                found.add(path.relative_to(folder).as_posix())
+            elif not stat.S_ISDIR(mode):
+                problems.append(f"{path} is a link or a device, and no bundle has one")
+    return found, problems
+
+
+def _is_text(name: str) -> bool:
+    """Return whether this is the plain name of a file in tokenizer/."""
+    parts = pathlib.PurePosixPath(name).parts
+    plain = not {"\\", ":", "\0"} & set(name) and ".." not in parts
+    return plain and len(parts) > 1 and parts[0] == "tokenizer"
 
 
 def read_params(folder: pathlib.Path, like: Any) -> Params:
     """Read the parameters of a checked bundle, and place them as `like` is."""
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    found = load_file(folder / WEIGHTS)
+    path = folder / WEIGHTS
+    try:
+        _compare_header(path, like)
+        found = load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} cannot be read: {str(error)[:120]}") from None
 
-    def place(path, leaf):
-        name = sharding.path_name(path)
-        if name not in found or found[name].shape != leaf.shape:
-            shape = found[name].shape if name in found else "nothing"
-            raise UserError(
-                f"{folder / WEIGHTS} has {shape} for {name}, but its config.json makes "
-                f"it {leaf.shape}"
-            )
+    def place(keys, leaf):
+        name = sharding.path_name(keys)
+        if not np.isfinite(found[name].astype(np.float32)).all():
+            raise UserError(f"{path} has numbers that are not finite in {name}")
         return jax.device_put(found[name].astype(leaf.dtype), leaf.sharding)
 
     return jax.tree_util.tree_map_with_path(place, like)
+
+
+def _compare_header(path: pathlib.Path, like: Any) -> None:
+    """Refuse other tensors than the config makes, before any memory is taken."""
+    from safetensors import safe_open
+
+    leaves = jax.tree_util.tree_leaves_with_path(like)
+    wanted = {sharding.path_name(keys): leaf.shape for keys, leaf in leaves}
+    with safe_open(path, "numpy") as file:
+        names = set(file.keys())
+        for name, shape in wanted.items():
+            there = tuple(file.get_slice(name).get_shape()) if name in names else None
+            if there != shape:
+                raise UserError(
+                    f"{path} has {there or 'nothing'} for {name}, but its config.json "
+                    f"makes it {shape}"
+                )
+            if (kind := file.get_slice(name).get_dtype()) not in FLOATS:
+                raise UserError(
+                    f"{path} has {name} as {kind}, not {' or '.join(FLOATS)}"
+                )
+        if extra := sorted(names - wanted.keys()):
+            raise UserError(
+                f"{path} has {extra[0]}, which its config.json does not make"
+            )
 
 
 def _hash(path: pathlib.Path) -> str:

@@ -6,13 +6,14 @@ would restore flipped bits without a word; here the newest n and the best k are 
 kept, and what is restored must have the fingerprints that were saved with it.
 """
 
+import contextlib
 import gc
 import logging
 import math
+import os
 import pathlib
-import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.struct
@@ -22,9 +23,9 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
-from transformer_jax import hosts
+from transformer_jax import cli, files, hosts
 from transformer_jax.errors import UserError
-from transformer_jax.runs import signature
+from transformer_jax.runs import signature, steps
 from transformer_jax.runs.signature import Identity
 from transformer_jax.sharding import Params, path_name
 
@@ -61,8 +62,8 @@ class Checkpoints:
         writer: bool = False,
         identity: Identity | None = None,
     ):
-        # Its warnings and progress belong to another audience than this run's log.
-        logging.getLogger("absl").setLevel(logging.ERROR)
+        # Its messages belong to another audience; what it raises is said here.
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
         self.folder, self.identity = pathlib.Path(folder).absolute(), identity
         keep: list[policies.PreservationPolicy] = [policies.LatestN(keep_last)]
         if keep_best:
@@ -75,30 +76,40 @@ class Checkpoints:
             )
         self._options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(keep),
-            best_fn=_score,
+            best_fn=_score if writer else None,  # who only reads needs no scores
             best_mode="max",
             create=writer,
             cleanup_tmp_directories=writer,
             read_only=not writer,
         )
         self._opened: ocp.CheckpointManager | None = None
+        self._saving: int | None = None  # a step that may not be whole yet
 
     @property
     def _manager(self) -> ocp.CheckpointManager:
         if self._opened is None:
+            if not self._options.read_only:
+                self.clear()
             self._opened = ocp.CheckpointManager(self.folder, options=self._options)
         return self._opened
 
     def steps(self) -> list[int]:
         """List the whole checkpoints, oldest first; an empty folder is none."""
-        found = self.folder.glob("[0-9]*/_CHECKPOINT_METADATA")
-        return sorted(int(f.parent.name) for f in found if f.parent.name.isdigit())
+        return steps.list_whole(self.folder)
+
+    def clear(self) -> None:
+        """Move away what is no checkpoint, before it is in the way of one."""
+        hosts.decide_in_first(lambda: steps.clear(self.folder))
+        hosts.decide_in_first(lambda: steps.clear_scores(self.folder))
 
     def best_step(self) -> int | None:
         """Return the step of the best score; None if none was scored."""
-        scores = {s: self._manager.metrics(s) for s in self.steps()}
-        ranked = [(m["score"], -s) for s, m in scores.items() if m]
+        ranked = [(m["score"], -s) for s in self.steps() if (m := self._metrics(s))]
         return -max(ranked)[1] if ranked else None
+
+    def _metrics(self, step: int) -> dict[str, float]:
+        """Read how a checkpoint was scored; {} if it was not, or nobody can read it."""
+        return steps.read_score(self.folder / str(step)) or {}
 
     def save(self, step: int, state: TrainState, score: float | None = None) -> None:
         """Begin to save a state; a score that is not finite never ranks."""
@@ -108,11 +119,22 @@ class Checkpoints:
             items["ema"] = state.ema
         self._save(step, items, score)
 
-    def save_params(self, step: int, params: Params) -> None:
-        """Begin to save parameters without the rest of a state."""
-        self._save(step, {"params": params}, None)
+    def save_params(self, step: int, params: Params, of: Sequence[int] = ()) -> None:
+        """Begin to save parameters without the rest of a state: the mean of steps."""
+        self._save(step, {"params": params}, None, {"averaged": list(of)})
 
-    def _save(self, step: int, items: dict[str, Any], score: float | None) -> None:
+    def averaged_steps(self, step: int) -> list[int]:
+        """Return the steps whose mean was saved; [] if that was not written down."""
+        signed, _ = hosts.decide_in_first(lambda: self._look(step))
+        return signed.get("averaged", [])
+
+    def _save(
+        self,
+        step: int,
+        items: dict[str, Any],
+        score: float | None,
+        about: dict[str, Any] | None = None,
+    ) -> None:
         found = {name: signature.examine(item) for name, item in items.items()}
         if bad := [f"{name}/{bad}" for name, f in found.items() for bad in f.bad]:
             raise UserError(
@@ -121,7 +143,7 @@ class Checkpoints:
                 "optim.clip_norm, and start again"
             )
         arrays = {name: findings.fingerprints for name, findings in found.items()}
-        signed = {"step": step, "arrays": arrays}
+        signed = {"step": step, "arrays": arrays, **(about or {})}
         signed |= self.identity.content if self.identity else {}
         self.wait()
         rankable = score is not None and math.isfinite(score)
@@ -129,18 +151,52 @@ class Checkpoints:
             name: ocp.args.StandardSave(item) for name, item in items.items()
         }
         saved[signature.ITEM] = ocp.args.JsonSave(signed)
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(**saved),
-            metrics={"score": score} if rankable else None,
-            force=True,
-        )
+        with self._said_plainly(step):
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(**saved),
+                metrics={"score": score} if rankable else None,
+                force=True,
+            )
+        self._saving = step
         logger.debug("saving     %s", self.folder / str(step))
 
     def wait(self) -> None:
         """Wait until what was saved is whole."""
-        if self._opened is not None:
-            self._opened.wait_until_finished()
+        if self._opened is not None and self._saving is not None:
+            step, self._saving = self._saving, None
+            with self._said_plainly(step):
+                self._opened.wait_until_finished()
+
+    def check(self) -> None:
+        """Stop the run if what was being saved could not be, without waiting for it."""
+        if self._saving is None or jax.process_count() > 1:
+            return
+        if not self._manager.is_saving_in_progress():
+            self.wait()
+
+    @contextlib.contextmanager
+    def _said_plainly(self, step: int) -> Iterator[None]:
+        """Say in one line that a disk is full; leave nothing half made behind."""
+        try:
+            yield
+        except Exception as error:  # Orbax raises what its storage does, pages long
+            words = str(error)
+            if isinstance(error, UserError) or not (why := _find_reason(words)):
+                raise
+            logger.debug("step %d cannot be saved", step, exc_info=True)
+        else:
+            return
+        self._saving = None
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it is said below
+        if jax.process_index() == 0:
+            steps.remove_half_made(self.folder, step)
+        _drop_coroutines()
+        kept = f"step {self.steps()[-1]} is kept" if self.steps() else "none was before"
+        raise UserError(
+            f"step {step} cannot be saved in {self.folder}: {why}. Of the checkpoints "
+            f"{kept}; make room, and start the same command again to continue"
+        )
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Restore the state at a step, placed as `like` (abstract, with shardings).
@@ -241,13 +297,12 @@ class Checkpoints:
     def set_aside(self, step: int) -> pathlib.Path:
         """Move a damaged checkpoint out of the way of the one that replaces it."""
         self.close()  # a manager remembers the steps that it found
-        aside = self.folder.parent / "damaged" / f"{self.folder.name}-{step}"
-        if jax.process_index() == 0:
-            aside.parent.mkdir(exist_ok=True)
-            shutil.rmtree(aside, ignore_errors=True)
-            (self.folder / str(step)).rename(aside)
-        hosts.broadcast_from_first(None)  # no other process may see it there any more
-        return aside
+        bad, place = self.folder / str(step), self.folder.parent / steps.DAMAGED
+
+        def move() -> str:
+            return str(files.move_aside(bad, place, f"{self.folder.name}-{step}"))
+
+        return pathlib.Path(hosts.decide_in_first(move))  # and no other sees it there
 
     def close(self) -> None:
         """Finish what is being saved, and let go of the folder."""
@@ -285,16 +340,6 @@ def restore_newest(
     return None
 
 
-def average(checkpoints: Checkpoints, steps: Sequence[int], like: Any) -> Params:
-    """Return the mean of the parameters at several steps (the paper takes 5)."""
-    add = jax.jit(lambda a, b: jax.tree.map(lambda x, y: x + y, a, b), donate_argnums=0)
-    total = checkpoints.restore_params(steps[0], like)
-    for step in steps[1:]:
-        total = add(total, checkpoints.restore_params(step, like))
-    divide = jax.jit(lambda a: jax.tree.map(lambda x: x / len(steps), a))
-    return divide(total)
-
-
 def _drop_coroutines() -> None:
     """Drop what is left of a failed restore, before it complains at an odd time."""
     complain, sys.unraisablehook = sys.unraisablehook, lambda _: None
@@ -302,6 +347,12 @@ def _drop_coroutines() -> None:
         gc.collect()
     finally:
         sys.unraisablehook = complain
+
+
+def _find_reason(words: str) -> str:
+    """Find in the message of an error what only the owner of the disk can mend."""
+    reasons = [os.strerror(number) for number in cli.OF_THE_MACHINE]
+    return next((reason for reason in reasons if reason in words), "").lower()
 
 
 def _score(metrics: dict[str, float]) -> float:

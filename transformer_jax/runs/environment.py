@@ -83,7 +83,7 @@ def _cpu_name() -> str:
 
 def _cpu_lines() -> list[str]:
     try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().split("\n")
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
     except OSError:
         return []
     return [x for x in lines if x.startswith(("model name", "flags"))]

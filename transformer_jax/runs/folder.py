@@ -1,6 +1,7 @@
 """Name, read and write the files of a run directory."""
 
 import json
+import logging
 import os
 import pathlib
 from typing import Any
@@ -8,9 +9,12 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
+from transformer_jax import files, keys
 from transformer_jax.errors import UserError
-from transformer_jax.runs import signature
+from transformer_jax.runs import notes, signature, steps
 from transformer_jax.runs.environment import versions
+
+logger = logging.getLogger(__name__)
 
 
 class Folder:
@@ -27,27 +31,92 @@ class Folder:
         self.checkpoints = self.path / "checkpoints"
         self.averaged = self.path / "averaged"
         self.preempted = self.path / "preempted"
+        self.damaged = self.path / steps.DAMAGED  # what was moved out of the way
         self._accepts_changes = False
 
-    def read(self, name: str) -> Any | None:
-        """Read a JSON file; None if there is none."""
+    def check_place(self) -> None:
+        """Refuse a path that cannot become a run directory, before time is spent."""
         try:
-            return json.loads((self.path / name).read_text())
+            is_folder, there = self.path.is_dir(), os.path.lexists(self.path)
+            os.stat(self.path)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UserError(f"--workdir={self.path}: {why}: name another one") from None
+        if there and not is_folder:
+            to = f"a link to {os.readlink(self.path)}" if self.path.is_symlink() else ""
+            raise UserError(
+                f"{self.path} is {to or 'a file'}, not a folder: use another --workdir"
+            )
+
+    def check_writable(self) -> None:
+        """Refuse a run directory into which nothing can be written."""
+        place = self.path.absolute()
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            raise UserError(
+                f"{self.path} cannot be written: {place} is read-only, or another "
+                "user's. Use another --workdir"
+            )
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Read a JSON file that a run cannot do without; None if there is none."""
+        try:
+            return files.read_object(self.path / name)
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise UserError(f"{self.path / name} is damaged: {error}") from None
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{self.path / name} is damaged: {_reason(error)}. Put back a copy of "
+                "it, or use another --workdir"
+            ) from None
+
+    def read_note(self, name: str) -> dict[str, Any]:
+        """Read a JSON file that only informs; one that is damaged is as good as none.
+
+        Values are of the kinds that `write` gives them, or left out.
+        """
+        try:
+            found = files.read_object(self.path / name)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            self._warn(name, _reason(error))
+            return {}
+        good = {k: v for k, v in found.items() if notes.fits(name, k, v)}
+        if lost := [k for k in found if k not in good]:
+            self._warn(name, f"it has another kind of {', '.join(lost[:3])}")
+        return good
+
+    def read_result(self) -> dict[str, Any] | None:
+        """Read how the run ended; None if it did not, or nobody can read it."""
+        result = self.read_note("result.json")
+        whole = {"step", "stopped_early", "weights", "scores"} <= result.keys()
+        return result if whole else None
 
     def write(self, name: str, content: Any) -> None:
-        """Write a JSON file."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        temporary = self.path / f".{name}.tmp"
-        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-        temporary.replace(self.path / name)
+        """Write a JSON file; one that nobody can read is kept in `damaged/`."""
+        try:
+            files.read_object(self.path / name)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError):
+            self.move_aside(self.path / name)
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        files.write(self.path / name, text + "\n")
+
+    def move_aside(self, path: pathlib.Path) -> pathlib.Path:
+        """Move a file or folder of the run out of the way, into `damaged/`."""
+        return files.move_aside(path, self.damaged, path.name)
+
+    def _warn(self, name: str, why: str) -> None:
+        logger.warning("warning    %s is not used: %s", self.path / name, why)
 
     def add_scores(self, name: str, scores: dict) -> None:
         """Put the scores of a split into scores.json, beside those of the others."""
-        self.write("scores.json", {**(self.read("scores.json") or {}), name: scores})
+        self.write("scores.json", {**self.read_note("scores.json"), name: scores})
 
     def adopt(
         self, config: ConfigDict, accept_changes: bool, write: bool = True
@@ -56,7 +125,7 @@ class Folder:
 
         A run keeps the config that it has until `note_start`.
         """
-        old, self._accepts_changes = self.read("config.json"), accept_changes
+        old, self._accepts_changes = self.stored_config(), accept_changes
         if old is None and write:
             self.note_start(config)
         if old is not None and not accept_changes:
@@ -70,7 +139,7 @@ class Folder:
 
     def note_start(self, config: ConfigDict) -> None:
         """Write down the config that the run goes on with, and what it runs with."""
-        now, before = versions(), self.read("versions.json") or {}
+        now, before = versions(), self.read_note("versions.json")
         earlier, model = before.pop("earlier", []), self._earlier_model(config)
         before.pop("earlier_model", None)
         if before and before != now:
@@ -90,8 +159,8 @@ class Folder:
 
     def _earlier_model(self, config: ConfigDict) -> dict[str, list]:
         """Return values that keys of the model had before the run was changed."""
-        found = (self.read("versions.json") or {}).get("earlier_model", {})
-        old, new = (self.read("config.json") or {}), _plain(config)
+        found = self.read_note("versions.json").get("earlier_model", {})
+        old, new = (self.stored_config() or {}), _plain(config)
         for key, value in old.get("model", {}).items():
             if value != new["model"].get(key) and value not in found.get(key, []):
                 found[key] = [*found.get(key, []), value]
@@ -102,7 +171,7 @@ class Folder:
 
         Held-out data may change with `accept_changes`; the writer decides.
         """
-        old = self.read("ledger.json") or {}
+        old = self.read_note("ledger.json")
         for name in [name for name in ledger if name in old]:
             what, key, way_out = "training", "store", "use another --workdir"
             if name != "train":
@@ -119,9 +188,29 @@ class Folder:
         if write:
             self.write("ledger.json", ledger)
 
+    def stored_config(self) -> dict[str, Any] | None:
+        """Read config.json as it is; None if there is none."""
+        stored = self.read("config.json")
+        if stored is None:
+            return None
+        kinds: dict[str, type] = {"task": str, "model": dict, "data": dict}
+        for key, kind in kinds.items():
+            if not isinstance(stored.get(key), kind):
+                raise self._damaged_config(f"its {key!r} is {stored.get(key)!r}")
+        if not isinstance(stored["model"].get("name"), str):
+            raise self._damaged_config(f"its 'model' is {stored['model']!r}")
+        return stored
+
+    def _damaged_config(self, why: str) -> UserError:
+        return UserError(
+            f"{self.path / 'config.json'} is damaged: {why[:120]}. Put back a copy of "
+            "it, or use another --workdir"
+        )
+
     def config(self) -> ConfigDict:
         """Read the run's config, with the defaults of keys that are newer than it."""
-        stored = self.read("config.json")
+        self.check_place()
+        stored = self.stored_config()
         if stored is None:
             what = "holds no run" if self.path.is_dir() else "does not exist"
             raise UserError(
@@ -139,10 +228,23 @@ class Folder:
                 f"{', '.join(unknown)} (it ran with {self.read('versions.json')})"
             )
         for key, value in flat.items():
-            flat[key] = tuple(value) if isinstance(known[key], tuple) else value
-        flat = configs.renew(config.task, config.model.name, flat)
-        config.update_from_flattened_dict(flat)
+            tupled = isinstance(known[key], tuple) and isinstance(value, list)
+            flat[key] = tuple(value) if tupled else value
+        try:
+            flat = configs.renew(config.task, config.model.name, flat)
+            config.update_from_flattened_dict(flat)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise self._damaged_config(str(error).split("\n")[0]) from None
+        declared = configs.declared(config.task, config.model.name)
+        for key, value in configs.items(config):
+            if problem := keys.find_problem(key, value, declared[key]):
+                raise self._damaged_config(problem)
         return config
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Say in few words why a file cannot be read."""
+    return getattr(error, "strerror", None) or str(error).split("\n")[0][:120]
 
 
 def _plain(config: ConfigDict) -> dict[str, Any]:

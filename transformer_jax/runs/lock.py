@@ -1,7 +1,6 @@
 """Lock a run directory against a second training; the lock dies with its process."""
 
 import contextlib
-import fcntl
 import os
 import pathlib
 import socket
@@ -9,7 +8,7 @@ from collections.abc import Iterator
 
 import jax
 
-from transformer_jax import hosts
+from transformer_jax import files, hosts
 from transformer_jax.errors import UserError
 
 FILE = ".lock"  # stays: if it were removed, two processes could lock two files
@@ -24,7 +23,7 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
             try:
                 _hold(folder / FILE, stack)
             except BlockingIOError:
-                holder = (folder / FILE).read_text().strip() or "another process"
+                holder = _read_holder(folder / FILE)
                 trained = f"{folder} is being trained by {holder}"
             except OSError:  # a file system that knows no locks
                 pass
@@ -38,8 +37,16 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
 
 def _hold(path: pathlib.Path, stack: contextlib.ExitStack) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = stack.enter_context(path.open("a"))
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    file = stack.enter_context(path.open("a", encoding="utf-8"))
+    files.lock(file)
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
+
+
+def _read_holder(path: pathlib.Path) -> str:
+    try:
+        found = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        found = ""
+    return found.strip() or "another process"

@@ -9,6 +9,7 @@ The directory holds all that is needed to use it. Errors say what is missing.
 """
 
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any, overload
@@ -23,12 +24,14 @@ from transformer_jax.config import checks
 from transformer_jax.data.records import Records
 from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.errors import UserError, nearest
-from transformer_jax.runs import bundle, environment
+from transformer_jax.runs import bundle, environment, steps
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
 from transformer_jax.tasks import protocols
 from transformer_jax.tasks.protocols import Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -192,12 +195,14 @@ def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
     like = abstract_params(task, mesh)
     # All processes open the folder, as Orbax wants it, but process 0 chooses.
     best = Checkpoints(folder.checkpoints).best_step() if weights == "best" else None
-    step, words = hosts.decide_in_first(lambda: _choose(folder, weights, best))
+    chosen, words = hosts.decide_in_first(lambda: _choose(folder, weights, best))
     place = folder.averaged if words == "averaged" else folder.checkpoints
+    for path in steps.list_strangers(place):
+        logger.warning("warning    %s is no whole checkpoint: not used", path)
     saved = Checkpoints(place, identity=folder.identity(task.config))
     item = "ema" if words == "ema" else "params"
     try:
-        return saved.restore_params(step, like, item), step, words
+        return saved.restore_params(chosen, like, item), chosen, words
     except Damaged as error:
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 

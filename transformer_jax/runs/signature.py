@@ -139,7 +139,7 @@ def as_asked(found: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
 def changed_files(folder: pathlib.Path) -> list[str]:
     """List the files of an old checkpoint that have changed since it was saved."""
     try:
-        expected = json.loads((folder / OLD).read_text())
+        expected = json.loads((folder / OLD).read_text(encoding="utf-8"))
     except ValueError:
         return [OLD]
     files = {name: folder / name for name in expected}

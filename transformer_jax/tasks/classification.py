@@ -7,7 +7,6 @@ standard deviations of the training numbers.
 """
 
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.models.classifier import PoolingKeys
 from transformer_jax.sharding import Params
+from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import (
     LabelScoring,
@@ -128,16 +128,15 @@ def learn(
     """Learn the labels and the tokenizer, unless the folder has them."""
     if not (folder / LABELS_FILE).exists():
         scale = _measure(config.data.answers, source.read("train"))
-        text = json.dumps(dataclasses.asdict(scale), ensure_ascii=False, indent=1)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / LABELS_FILE).write_text(text + "\n", encoding="utf-8")
+        learnt.write(folder / LABELS_FILE, scale)
     learn_tokenizer(config, source, folder, say)
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     """Open the task with the labels and the tokenizer that a run has learned."""
-    found = json.loads((folder / LABELS_FILE).read_text(encoding="utf-8"))
-    scale = Scale(tuple(found["labels"]), found["mean"], found["deviation"])
+    number = int | float
+    kinds = {"labels": list, "mean": number, "deviation": number}
+    scale = Scale(**learnt.read(folder / LABELS_FILE, **kinds))
     return compose(config, open_tokenizer(folder), scale)
 
 

@@ -8,7 +8,6 @@ on, grey or coloured as the training images were.
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from transformer_jax.models import kernels, registry
 from transformer_jax.models.vision import POSITIONS, PatchKeys, VisionConfig
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.classification import likeliest
+from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.scoring import LabelScoring
 from transformer_jax.tasks.parts.text import attention_of, dropout_rngs, mean_sums
 from transformer_jax.tasks.protocols import (
@@ -150,15 +150,13 @@ def learn(
         labels = sorted({int(record["label"]) for record in records})
         height, width, channels = records[0]["image"].shape
         about = About(height, width, channels, tuple(map(str, labels)))
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(dataclasses.asdict(about), indent=1)
-        (folder / ABOUT_FILE).write_text(text + "\n")
+        learnt.write(folder / ABOUT_FILE, about)
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     """Open the task with what a run has noted."""
-    found = json.loads((folder / ABOUT_FILE).read_text())
-    return compose(config, About(**{**found, "labels": tuple(found["labels"])}))
+    kinds = {"height": int, "width": int, "channels": int, "labels": list}
+    return compose(config, About(**learnt.read(folder / ABOUT_FILE, **kinds)))
 
 
 def compose(config: ConfigDict, about: About) -> Task:

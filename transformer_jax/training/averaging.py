@@ -1,11 +1,14 @@
 """Average the last checkpoints of a training (6.1)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from transformer_jax import hosts
-from transformer_jax.runs.checkpoint import Checkpoints, average
+from transformer_jax.errors import UserError
+from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
 
@@ -17,7 +20,7 @@ def average_last(
     like: Params,
     say: Callable[[str], None],
 ) -> tuple[int, list[int]]:
-    """Write the average of the last checkpoints, unless it exists.
+    """Write the average of the last good checkpoints, unless it exists.
 
     Return the last step and the steps that are averaged.
     """
@@ -27,10 +30,47 @@ def average_last(
         say(f"averaging  {', '.join(map(str, used))}: earlier steps are too early")
     identity = folder.identity(config)
     averaged = Checkpoints(folder.averaged, writer=True, identity=identity)
-    if hosts.broadcast_from_first(averaged.steps())[-1:] != used[-1:]:
-        averaged.save_params(used[-1], average(checkpoints, used, like))
-        averaged.close()
+    if hosts.broadcast_from_first(averaged.steps())[-1:] == used[-1:]:
+        try:
+            averaged.restore_params(used[-1], like)
+            return steps[-1], averaged.averaged_steps(used[-1]) or used
+        except Damaged as error:
+            say(f"warning    {error}: it is made again")
+            averaged.set_aside(used[-1])
+    params, used, damaged = average(checkpoints, used, like)
+    for line in damaged:
+        say(f"warning    not averaged: {line}")
+    averaged.save_params(used[-1], params, used)
+    averaged.close()
     return steps[-1], used
+
+
+def average(
+    checkpoints: Checkpoints, steps: Sequence[int], like: Any
+) -> tuple[Params, list[int], list[str]]:
+    """Return the mean of the parameters at several steps (the paper takes 5).
+
+    It is that of the checkpoints that are good: their steps follow, and what is wrong
+    with the others.
+    """
+    add = jax.jit(lambda a, b: jax.tree.map(lambda x, y: x + y, a, b), donate_argnums=0)
+    total, used, damaged = None, [], []
+    for step in steps:
+        try:
+            params = checkpoints.restore_params(step, like)
+        except Damaged as error:
+            damaged.append(str(error))
+            continue
+        total = params if total is None else add(total, params)
+        used.append(step)
+    if not used:
+        raise UserError(
+            "none of the checkpoints to be averaged can be read: start the same "
+            "command again, to continue from an earlier one",
+            *damaged,
+        )
+    divide = jax.jit(lambda a: jax.tree.map(lambda x: x / len(used), a))
+    return divide(total), used, damaged
 
 
 def choose_steps(config: ConfigDict, steps: list[int]) -> list[int]:

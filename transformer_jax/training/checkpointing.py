@@ -45,6 +45,8 @@ class Saver:
 
     def restore(self, like: TrainState) -> tuple[int, TrainState, list[str]] | None:
         """Restore the newest good checkpoint; see `checkpoint.restore_newest`."""
+        self.regular.clear()
+        self.emergency.clear()
         return checkpoints.restore_newest([self.regular, self.emergency], like)
 
     def save(self, step: int, state: TrainState, score: float | None) -> None:
@@ -63,6 +65,11 @@ class Saver:
             self.emergency.save(step, state)
         self.emergency.wait()
         self.wait()
+
+    def check(self) -> None:
+        """Stop the run if what was being saved could not be: a disk is full."""
+        self.regular.check()
+        self.emergency.check()
 
     def wait(self) -> None:
         """Wait until the regular checkpoints are whole."""

@@ -5,6 +5,7 @@ import functools
 import json
 import logging
 import math
+import os
 import pathlib
 import statistics
 import sys
@@ -17,11 +18,12 @@ import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from transformer_jax import hosts
+from transformer_jax import files, hosts
 from transformer_jax.cli import Bar, PlainHandler, duration
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.planning import flops, targets
+from transformer_jax.runs.steps import DAMAGED
 from transformer_jax.tasks.protocols import Task
 
 # The log lines are what the command prints, so they are shown in a notebook as well.
@@ -195,14 +197,18 @@ class RunLog:
         """
         if not self.active:
             return
+        entries, lost = _parse(self.path)
+        if lost:
+            place = files.move_aside(
+                self.path, self.path.parent / DAMAGED, self.path.name
+            )
+            console.info(f"warning    {lost}: the file is kept as {place}")
         kept = [
             json.dumps(e) + "\n"
-            for e in read_entries(self.path)
+            for e in entries
             if e["step"] <= step and e["kind"] in ("train", "validation")
         ]
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(kept))
-        temporary.replace(self.path)
+        files.write(self.path, "".join(kept))
 
     def say(self, line: str) -> None:
         """Print a line."""
@@ -221,7 +227,7 @@ class RunLog:
         if not self.active:
             return
         entry = {"step": step, "kind": kind, "time": round(time.time(), 3), **values}
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
         if self._board is not None:
             for name, value in values.items():
@@ -240,15 +246,42 @@ class RunLog:
 
 
 def read_entries(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Read a metrics.jsonl, without a last line that was cut short by a kill."""
-    entries = []
-    if path.exists():
-        for line in path.read_text().split("\n"):
-            try:
-                entries.append(json.loads(line))
-            except ValueError:
-                continue
-    return entries
+    """Read a metrics.jsonl, without lines that nobody can read."""
+    return _parse(path)[0]
+
+
+def _parse(path: pathlib.Path) -> tuple[list[dict[str, Any]], str]:
+    """Return the entries of a metrics.jsonl, and what is wrong with the others, if any.
+
+    Only a last line that was cut short by a kill is nothing to speak of.
+    """
+    if not os.path.lexists(path):
+        return [], ""
+    if not path.is_file():
+        return [], f"{path} is not a regular file"
+    entries, bad = [], []
+    *lines, last = path.read_bytes().split(b"\n")
+    for number, line in enumerate([*lines, last], 1):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        if _is_entry(entry):
+            entries.append(entry)
+        elif line.strip() and number <= len(lines):
+            bad.append(number)
+    if not bad:
+        return entries, ""
+    return entries, f"{path}: {len(bad)} lines cannot be read, the first is {bad[0]}"
+
+
+def _is_entry(entry: Any) -> bool:
+    """Return whether a line has what every entry has; numbers are numbers."""
+    if not isinstance(entry, dict) or type(entry.get("step")) is not int:
+        return False
+    names = {"loss", "seconds", "bleu", "chrf", *WRITTEN} & entry.keys()
+    numbers = all(isinstance(entry[name], int | float) for name in names)
+    return numbers and isinstance(entry.get("kind"), str)
 
 
 def rank(config: ConfigDict, values: dict[str, Any]) -> float:
@@ -266,7 +299,9 @@ def stopped_early(config: ConfigDict, path: pathlib.Path, step: int) -> bool:
     ranks = [
         rank(config, e)
         for e in entries
-        if e["kind"] == "validation" and e["step"] <= step
+        if e["kind"] == "validation"
+        and e["step"] <= step
+        and isinstance(e.get(config.checkpoint.best), int | float)
     ]
     enough = len(ranks) > patience
     stop = enough and max(ranks[-patience:]) <= max(ranks[:-patience])

@@ -1,22 +1,35 @@
-"""Turn SIGTERM into a wish to stop, which the training loop reads after each step.
+"""Turn a signal into a wish to stop, which the training loop reads after each step.
 
-In a run of several processes the runtime makes all of them agree on the step after
-which they save. A thread reads the signal too, because the loop may hang: SIGTERM
-always ends a process.
+SIGTERM is a cluster's, SIGINT is Ctrl-C and SIGHUP a terminal that was closed. In a run
+of several processes the runtime makes all of them agree on the step after which they
+save. A thread reads the signals too, because the loop may hang: SIGTERM always ends a
+process, and so does a second Ctrl-C.
 """
 
+import logging
 import os
+import select
 import signal
 import threading
+import time
 
 import jax
 from jax.experimental import multihost_utils
 
 from transformer_jax import hosts
 
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = 130  # the exit code of who was ended by Ctrl-C
+SIGNALS = [
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP")
+    if hasattr(signal, name)  # Windows has no SIGHUP
+]
+
 
 class Preemption:
-    """Notice SIGTERM, and in a run of several processes everyone's SIGTERM."""
+    """Notice a signal to stop, and in a run of several processes everyone's."""
 
     def __init__(self, patience: float = 0.0):
         """End the process if it has not saved after `patience` seconds; 0: wait."""
@@ -25,10 +38,14 @@ class Preemption:
     def __enter__(self) -> "Preemption":
         self._asked = False
         self._alone = jax.process_count() == 1
-        self._over = threading.Event()
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
-        self._old = signal.signal(signal.SIGTERM, self._notice)
+        # What is ignored stays so: `nohup`, a job in the background of a script.
+        self._old = {
+            number: signal.signal(number, self._notice)
+            for number in SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
         # Python's handlers run in the main thread, but not while that waits for a step.
         self._old_pipe = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -37,8 +54,8 @@ class Preemption:
 
     def __exit__(self, *_) -> None:
         signal.set_wakeup_fd(self._old_pipe)
-        signal.signal(signal.SIGTERM, self._old)
-        self._over.set()
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
         os.close(self._pipe[1])
         self._thread.join()
         os.close(self._pipe[0])
@@ -47,18 +64,43 @@ class Preemption:
         self._asked = True
 
     def _listen(self) -> None:
-        """Wait for SIGTERM, tell the runtime of it, and see that the process ends."""
-        while signal.SIGTERM not in (numbers := os.read(self._pipe[0], 64)):
-            if not numbers:  # closed
+        """Wait for a signal, tell the runtime of it, and see that the process ends."""
+        first, until = None, None
+        while True:
+            left = None if until is None else max(until - time.monotonic(), 0)
+            if not select.select([self._pipe[0]], [], [], left)[0]:
+                return self._end(first)
+            if not (numbers := os.read(self._pipe[0], 64)):  # closed
                 return
+            for number in filter(self._old.__contains__, numbers):
+                if first is not None and number == signal.SIGINT:
+                    hosts.end_at_once(
+                        INTERRUPTED,
+                        "interrupted: nothing more is saved. The run continues from "
+                        "its last checkpoint when the same command is started again",
+                    )
+                if first is None:
+                    first = number
+                    until = (
+                        time.monotonic() + self._patience if self._patience else None
+                    )
+                    self._begin(number)
+
+    def _begin(self, number: int) -> None:
         hosts.pass_on_sigterm()
-        if not self._over.wait(self._patience or None):
-            hosts.end_at_once(
-                hosts.RESTART,
-                f"error: SIGTERM came {self._patience:.0f} s ago, and the state is not "
-                "saved yet (timeout.preemption). The run continues from its last "
-                "checkpoint when the same command is started again",
+        if number == signal.SIGINT:
+            logger.warning(
+                "stopping   after this step is saved; Ctrl-C again ends at once"
             )
+
+    def _end(self, number: int | None) -> None:
+        name = signal.Signals(number or signal.SIGTERM).name
+        hosts.end_at_once(
+            hosts.RESTART,
+            f"error: {name} came {self._patience:.0f} s ago, and the state is not "
+            "saved yet (timeout.preemption). The run continues from its last "
+            "checkpoint when the same command is started again",
+        )
 
     def requested(self, step: int) -> bool:
         """Return whether to save and stop after this step; all processes agree."""

@@ -62,7 +62,7 @@ def settle_shapes(config: ConfigDict, folder: Folder, platform: str) -> ConfigDi
     def decide() -> str:
         if config.data.shapes_for != "auto":
             return config.data.shapes_for
-        run = folder.read("config.json")
+        run = folder.stored_config()
         began_for = run["data"].get("shapes_for", "auto") if run else platform
         return "tpu" if began_for == "tpu" else "auto"
 
@@ -151,7 +151,7 @@ def _create_task(
     config: ConfigDict, source: DataSource, folder: Folder, say: Say
 ) -> Task:
     """Create the task, with the tokenizers of train.initial if the run is new."""
-    kind, begun = tasks.find(config.task), folder.read("ledger.json") is not None
+    kind, begun = tasks.find(config.task), (folder.path / "ledger.json").exists()
     if begun or not config.train.initial:
         return kind.create(config, source, folder.tokenizer, say)
     origin = Origin(config)

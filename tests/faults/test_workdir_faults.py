@@ -1,0 +1,73 @@
+"""Run directories that cannot be: said at the start, in one line, before any work."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from transformer_jax import config, train
+from transformer_jax.errors import UserError
+from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import Folder
+
+
+def make_file(place):
+    place.write_text("mine")
+    return place
+
+
+def make_link(place):
+    place.symlink_to(place.parent / "nowhere")
+    return place
+
+
+def below_a_file(place):
+    return make_file(place) / "run"
+
+
+WRONG = {
+    "a file": (make_file, "is a file, not a folder"),
+    "a dangling link": (make_link, "is a link to .*nowhere, not a folder"),
+    "too long": (lambda place: place.with_name("n" * 300), "[Nn]ame too long"),
+    "below a file": (below_a_file, "Not a directory"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_place_that_cannot_be_a_run_is_refused_at_the_start(
+    tmp_path, kind, monkeypatch
+):
+    monkeypatch.setattr(train, "open_mesh", lambda _: pytest.fail("work was begun"))
+    make, message = WRONG[kind]
+    place = make(tmp_path / "run")
+    before = sorted(tmp_path.iterdir())
+    for use in (lambda: train.train(config.load("quickstart"), place), load(place)):
+        with pytest.raises(UserError, match=message) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def load(place):
+    return lambda: runs.load(place)
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    folder = Folder(tmp_path / "deep" / "run")
+    folder.check_writable()
+    assert not folder.path.parent.exists()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UserError, match=f"{tmp_path} is read-only, or another user's"):
+        folder.check_writable()
+
+
+@pytest.mark.system
+def test_the_command_says_so_and_exits_with_2(tmp_path):
+    place = make_link(tmp_path / "run")
+    command = [sys.executable, "-m", "transformer_jax.train", "--config=quickstart"]
+    done = subprocess.run(
+        [*command, f"--workdir={place}"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

@@ -1,0 +1,90 @@
+"""Write files whole or not at all, read what others wrote, and lock files."""
+
+import json
+import os
+import pathlib
+import shutil
+import stat
+import sys
+from typing import IO, Any
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+LARGEST = 1 << 26  # bytes of a JSON file that is read
+LOCKED = 1 << 30  # on Windows: a byte behind all text, so that the text can be read
+
+
+def write(path: pathlib.Path, text: str) -> None:
+    """Write a file so that after any kill or power cut it is the old one or the new.
+
+    The text is in UTF-8 under any locale.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush(path.parent)
+
+
+def read_object(path: pathlib.Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object, or raise OSError or ValueError."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):  # to open a FIFO would wait for a writer
+        raise ValueError("it is not a regular file")
+    if about.st_size > LARGEST:
+        raise ValueError(f"it has {about.st_size:,} bytes")
+    try:
+        found = json.loads(path.read_bytes().decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("it does not hold a JSON object")
+    return found
+
+
+def move_aside(path: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Move a file or folder into another folder, beside what has its name there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place, number = folder / name, 2
+    while os.path.lexists(place):
+        place, number = folder / f"{name}.{number}", number + 1
+    shutil.move(path, place)  # which may be on another disk
+    return place
+
+
+def flush(path: pathlib.Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if sys.platform == "win32" and path.is_dir():  # which has no such wish
+        return
+    descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(file: IO[Any], wait: bool = False) -> None:
+    """Lock an open file until it is closed, or its process ends.
+
+    Raise `BlockingIOError` if another process has it, unless this one is to wait.
+    """
+    if sys.platform != "win32":
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return
+    file.seek(LOCKED)
+    while True:
+        try:
+            return msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            if not wait:
+                raise BlockingIOError(error.errno, error.strerror) from None

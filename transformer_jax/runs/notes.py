@@ -1,0 +1,62 @@
+"""Judge the values of files that only inform: others may have edited or cut them.
+
+What is of another kind than the package writes is left out, so that who reads such a
+file need not expect it.
+"""
+
+import math
+from typing import Any
+
+
+def fits(name: str, key: str, value: Any) -> bool:
+    """Return whether a value of a run's file is of the kind that is written there."""
+    if name == "ledger.json":
+        return _is_entry(value)
+    if name == "versions.json" and key == "earlier_model":
+        return isinstance(value, dict) and _all(list, value.values())
+    kind: Any = KINDS[name].get(key, object) if name in KINDS else dict
+    if not isinstance(value, kind) or (kind is not bool and value is True):
+        return False
+    if name == "result.json" and isinstance(value, dict):
+        return all(map(_can_be_printed, value.values()))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+# Others may be of any kind; all values of scores.json are objects.
+KINDS: dict[str, dict[str, Any]] = {
+    "versions.json": {"earlier": list},
+    "result.json": {
+        "step": int,
+        "stopped_early": bool,
+        "seconds": int | float,
+        "weights": str,
+        "scores": dict,
+    },
+}
+
+
+def _is_entry(value: Any) -> bool:
+    """Return whether a value of a ledger can be compared with the data."""
+    if not isinstance(value, dict) or not isinstance(value.get("examples"), int):
+        return False
+    found = [value[k] for k in ("store", "fingerprint", "content") if k in value]
+    return _all(str, found)
+
+
+def _can_be_printed(scores: Any) -> bool:
+    """Return whether scores of a split have what the last lines of a training show."""
+    if not isinstance(scores, dict):
+        return False
+    shown = [scores[k] for k in ("loss", "perplexity", "accuracy") if k in scores]
+    groups = scores.get("groups", scores.get("by_tag", {}))
+    return (
+        isinstance(scores.get("summary"), str)
+        and isinstance(scores.get("examples"), int)
+        and _all(int | float, shown)
+        and isinstance(groups, dict)
+        and all(_can_be_printed(group) for group in groups.values())
+    )
+
+
+def _all(kind: Any, values: Any) -> bool:
+    return all(isinstance(value, kind) for value in values)
