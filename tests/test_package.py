@@ -134,6 +134,7 @@ PRINTS = {
     "predict.py": 4,  # a conversation on a terminal
     "visualize/__main__.py": 1,  # what can be drawn
     "visualize/command.py": 2,  # tables of numbers
+    "visualize/neighbours.py": 6,  # tables of words
     "visualize/commands.py": 1,  # alignment error rates
 }
 

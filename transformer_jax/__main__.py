@@ -19,7 +19,7 @@ MODULES = {  # short name → module that has `define_flags` and `main`
     "evaluate": "evaluate",
     "inspect": "inspect_data",
     "plan": "plan",
-    "neighbours": "neighbours",
+    "neighbours": "visualize.neighbours",
     "bundle": "convert.bundle",
     "ctranslate2": "convert.ctranslate2",
     "visualize": "visualize.__main__",

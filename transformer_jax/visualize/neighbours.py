@@ -1,8 +1,8 @@
 """Find words with like vectors, and answer analogies: of a run, or of a file.
 
-    python -m transformer_jax.neighbours --workdir RUN --word gato
-    python -m transformer_jax.neighbours --vectors F --analogy "man king woman"
-    python -m transformer_jax.neighbours --vectors F --questions questions-words.txt
+    python -m transformer_jax neighbours --workdir RUN --word gato
+    python -m transformer_jax neighbours --vectors F --analogy "man king woman"
+    python -m transformer_jax neighbours --vectors F --questions questions-words.txt
 
 Of a run they are the rows of its table of embeddings: pieces that begin a word stand as
 they are, others as "…ing". A file is GloVe's, word2vec's or fastText's, plain or .gz.
