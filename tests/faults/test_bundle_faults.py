@@ -155,7 +155,7 @@ def fewer(tensors):
 
 
 TENSORS = {
-    more: "has more, and its config.json does not",
+    more: "has more, which its config.json does not make",
     integers: "as I32, not F32",
     infinite: "has numbers that are not finite",
     other_shape: "but its config.json makes it",
