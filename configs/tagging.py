@@ -1,7 +1,7 @@
 """A tag for each word: the phrases of a sentence, or its words' parts of speech.
 
     python -m transformer_jax.train --config configs/tagging.py --workdir runs/tagging
-    echo "The girl who sings gave him a book yesterday ." \\
+    echo "The boy who sees this girl gave Ana a book ." \\
         | python -m transformer_jax.predict --workdir runs/tagging
 
 Variants: phrases (the default: B, I and O of the outermost phrases of generated
@@ -12,7 +12,10 @@ the last column and an empty line between sentences:
 
     --config.data.source=conll --config.data.train_files=F
 
-Other columns: `data.text_column`, `data.tags_column`. Not yet measured.
+Other columns: `data.text_column`, `data.tags_column`.
+Measured: phrases F1 of spans 98.77 (each word's most frequent tag: 61.18), pos 99.81 %
+of the words right (95.76), ptb_sample 89.14 % of dev (88.73, hardly less); see
+results/tagging_*.json.
 """
 
 from transformer_jax.config import base

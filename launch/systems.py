@@ -25,6 +25,7 @@ SYSTEMS = (
     "masked",
     "opinions",
     "opinions:score",
+    "tagging",
     "parsing",
     "images",
     "recurrent",
