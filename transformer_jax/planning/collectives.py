@@ -155,7 +155,7 @@ def find_least(
     sizes, width = mesh.shape, 2 if config.model.dtype == "bfloat16" else 4
     fsdp, tensor = sizes["fsdp"], sizes["tensor"]
     replicas = sizes["data"] * sizes["sequence"]
-    least = dict.fromkeys(
+    least: dict[str, float] = dict.fromkeys(
         ("parameters gathered", "gathered again for the backward pass",
          "gradients reduced", "activations over tensor"), 0.0
     )  # fmt: skip
