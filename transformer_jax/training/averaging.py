@@ -27,7 +27,7 @@ def average_last(
     steps = hosts.broadcast_from_first(checkpoints.steps())
     used = choose_steps(config, steps)
     if len(used) < min(config.checkpoint.average, len(steps)):
-        say(f"averaging  {', '.join(map(str, used))}: earlier steps are too early")
+        say(f"averaging  only {', '.join(map(str, used))}: the others are too early")
     identity = folder.identity(config)
     averaged = Checkpoints(folder.averaged, writer=True, identity=identity)
     if hosts.broadcast_from_first(averaged.steps())[-1:] == used[-1:]:
