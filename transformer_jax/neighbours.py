@@ -55,8 +55,9 @@ def main(overrides: dict[str, str]) -> None:
     if args.word:
         print_table(f"like {args.word}", known.neighbours(args.word, args.count))
     if args.analogy:
-        title = "{} is to {} as {} to".format(*words)
-        print_table(title, known.analogy(*words, args.count))
+        a, b, c = words
+        found = known.analogy(a, b, c, args.count)
+        print_table(f"{a} is to {b} as {c} to", found)
     if args.questions:
         print_answered(known.answer(similarity.read_questions(args.questions)))
 
