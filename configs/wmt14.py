@@ -50,6 +50,7 @@ def get_config(variant="en_de_base"):
         config.data.batching = "packed"
         config.data.pack_length = 384  # the longest pair, its ends, and no row beyond
         config.data.length_multiple = 128
+        config.model.scan_layers = True
     config.tokenizer.kind = "bpe"
     # As many rows as explain the paper's counts of parameters (Table 3).
     config.tokenizer.vocab_size = 37_000 if target == "de" else 32_000

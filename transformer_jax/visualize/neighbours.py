@@ -56,8 +56,8 @@ def main(overrides: dict[str, str]) -> None:
         print_table(f"like {args.word}", known.neighbours(args.word, args.count))
     if args.analogy:
         a, b, c = words
-        title = f"{a} is to {b} as {c} to"
-        print_table(title, known.analogy(a, b, c, args.count))
+        found = known.analogy(a, b, c, args.count)
+        print_table(f"{a} is to {b} as {c} to", found)
     if args.questions:
         print_answered(known.answer(similarity.read_questions(args.questions)))
 
