@@ -189,7 +189,7 @@ def keep_in_bfloat16(
         )
         return RoundedState(jnp.int32(0), inner)
 
-    def update(grads, state, params=None):
+    def update(grads: Any, state: Any, params: Any = None, **_: Any) -> Any:
         inner = _map_moments(lambda x, _: x.astype(jnp.float32), state.inner)
         updates, inner = optimizer.update(grads, inner, params)
         inner = _map_moments(

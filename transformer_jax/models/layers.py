@@ -183,7 +183,7 @@ def mix(x: Array) -> Array:
     return x ^ (x >> 16)
 
 
-def recompute(remat: str, wrap: Callable, function: Callable, **options: Any) -> Any:
+def recompute(remat: Any, wrap: Callable, function: Callable, **options: Any) -> Any:
     """Wrap a layer by jax.checkpoint, or by flax's form of it, if `remat` asks for it.
 
     The policy `attention` is the attention's own.

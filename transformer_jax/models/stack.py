@@ -9,6 +9,7 @@ The trap: a pre-norm stack ends with a norm of its own, a post-norm stack must n
 """
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -189,7 +190,7 @@ class Stack(nn.Module):
             return x, (None, None) if train else weights
 
         def wrap(body):
-            options = {"prevent_cse": False}  # a loop does that by itself
+            options: Any = {"prevent_cse": False}  # a loop does that by itself
             if self.config.remat in ("none", "attention"):
                 return jax.checkpoint(body, policy=keep_products, **options)
             return recompute(self.config.remat, jax.checkpoint, body, **options)
