@@ -15,8 +15,9 @@
 #
 # In this notebook you
 #
-# 1. **train** the Transformer of [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762)
-#    to translate Portuguese into English (a small one: minutes on a laptop's CPU);
+# 1. **train** the Transformer of [*Attention Is All You
+#    Need*](https://arxiv.org/abs/1706.03762) to translate Portuguese into English (a
+#    small one: minutes on a laptop's CPU);
 # 2. **translate** sentences that it has never seen;
 # 3. **see** how it works: where a word stands, which word may look at which, and where
 #    each attention head of your model looks.
@@ -28,77 +29,17 @@
 # %% [markdown]
 # ## 0. Install
 #
-# If the package is missing, this installs it from the checkout that the notebook lies
-# in, or from `REPOSITORY`. The runtime's own JAX, which fits its GPU or TPU, is left as
-# it is: only what is missing is installed, under the constraint that JAX keeps its
-# version.
+# If the package is missing, this installs it: from a wheel beside the notebook, from
+# the checkout that the notebook lies in, or from a repository. The runtime's own JAX,
+# which fits its GPU or TPU, is left as it is.
+
+# %% tags=["install"]
+# In the notebook, first_cell.py stands here.
 
 # %%
-import importlib.metadata
-import importlib.util
 import os
-import pathlib
-import subprocess
-import sys
-import tempfile
 
-# ruff: noqa: E402 (each import stands where it is first used)
-REPOSITORY = ""  # the address to clone, if this notebook was opened on its own
-
-NEEDED = {
-    "jax": "jax>=0.10",
-    "flax": "flax>=0.12",
-    "optax": "optax>=0.2.6",
-    "orbax.checkpoint": "orbax-checkpoint>=0.11.30",
-    "sentencepiece": "sentencepiece>=0.2.1",
-    "sacrebleu": "sacrebleu>=2.5",
-    "absl": "absl-py>=2.1",
-    "ml_collections": "ml-collections>=1.0",
-    "jaxtyping": "jaxtyping>=0.3",
-    "matplotlib": "matplotlib>=3.8",
-}
-
-
-def is_missing(module):
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # of a package that the module is inside
-        return True
-    return spec is None or spec.origin is None  # a mere folder of that name
-
-
-def pip_install(*arguments):
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", *arguments], check=True
-    )
-
-
-if is_missing("transformer_jax"):
-    here, package = pathlib.Path.cwd(), pathlib.Path("transformer_jax", "__init__.py")
-    places = (here, *here.parents, here / "transformer_jax")
-    checkouts = [place for place in places if (place / package).is_file()]
-    if not checkouts and REPOSITORY:
-        subprocess.run(["git", "clone", "-q", REPOSITORY, "checkout"], check=True)
-        checkouts = [here / "checkout"]
-    if not checkouts:
-        raise RuntimeError("transformer_jax is not here: set REPOSITORY and run again")
-    pip_install("--no-deps", str(checkouts[0]))
-
-missing = [package for module, package in NEEDED.items() if is_missing(module)]
-if missing:
-    own = [p for p in ("jax", "jaxlib", "numpy") if not is_missing(p)]
-    kept = [f"{p}=={importlib.metadata.version(p)}" for p in own]
-    with tempfile.TemporaryDirectory() as folder:
-        constraints = pathlib.Path(folder) / "constraints.txt"
-        constraints.write_text("\n".join(kept))
-        pip_install("-c", str(constraints), *missing)
-importlib.invalidate_caches()
-
-# %%
 import jax
-
-if tuple(map(int, jax.__version__.split(".")[:2])) < (0, 10):
-    raise RuntimeError(f"JAX {jax.__version__} is too old: pip install -U 'jax>=0.10'")
 
 import transformer_jax
 
@@ -313,7 +254,7 @@ last_layer = len(weights["cross"]) - 1
 figures.attention(weights["cross"], target_pieces, source_pieces, layer=last_layer)
 
 # %% [markdown]
-# ## Go on
+# ## What to change next
 #
 # - Another sentence: change `sentences` and `records` above.
 # - Another model: `configs.load("quickstart", {"model.num_heads": "8"})` with another

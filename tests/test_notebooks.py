@@ -1,7 +1,11 @@
 """The notebooks are their sources, and run from top to bottom."""
 
+import ast
+import importlib.metadata
 import importlib.util
+import io
 import pathlib
+import subprocess
 import sys
 
 import nbclient
@@ -9,6 +13,7 @@ import nbformat
 import pytest
 
 FOLDER = pathlib.Path(__file__).parent.parent / "notebooks"
+README = (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
 def load_generator():
@@ -20,6 +25,7 @@ def load_generator():
 
 generate = load_generator()
 SOURCES = generate.find_sources()
+FIRST_CELL = generate.write_first_cell()
 names = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
 
@@ -47,6 +53,97 @@ def test_the_stored_notebook_has_no_outputs(source):
     code = [cell for cell in stored.cells if cell.cell_type == "code"]
     assert code
     assert all(not cell.outputs and cell.execution_count is None for cell in code)
+
+
+@names
+def test_the_first_code_of_a_notebook_installs_the_package(source):
+    notebook = generate.convert(source)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    assert code[0] == FIRST_CELL
+    assert code.count(FIRST_CELL) == 1
+
+
+@names
+def test_the_list_of_notebooks_names_it_and_it_ends_with_what_to_change(source):
+    assert f"| [{source.stem}]({source.stem}.ipynb) |" in README
+    last = generate.convert(source).cells[-1]
+    assert last.cell_type == "markdown" and "## What to change next" in last.source
+
+
+def test_the_address_of_the_package_is_kept_in_one_place():
+    cell = generate.write_first_cell("git+https://example.org/package")
+    assert 'REPOSITORY = "git+https://example.org/package"' in cell
+    assert f'REPOSITORY = "{generate.REPOSITORY}"' in FIRST_CELL
+
+
+@pytest.fixture
+def first_cell(monkeypatch, tmp_path):
+    """Run the cell in an empty folder, and return what it has pip install."""
+
+    def run(missing=(), repository=""):
+        found, installed = importlib.util.find_spec, []
+
+        def find_spec(name):
+            return None if name in missing else found(name)
+
+        monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+
+        def install(command, check):
+            *_, constraints, package = command
+            installed.append((pathlib.Path(constraints).read_text().split(), package))
+
+        monkeypatch.setattr(subprocess, "run", install)
+        monkeypatch.chdir(tmp_path)
+        exec(generate.write_first_cell(repository), {})
+        return installed
+
+    return run
+
+
+def test_where_the_package_is_the_first_cell_does_nothing(first_cell, tmp_path):
+    (tmp_path / "transformer_jax-0.1.0-py3-none-any.whl").touch()
+    assert first_cell() == []
+
+
+def test_the_first_cell_installs_a_wheel_and_lets_jax_be(first_cell, tmp_path):
+    wheel = tmp_path / "transformer_jax-0.1.0-py3-none-any.whl"
+    wheel.touch()
+    [(kept, package)] = first_cell({"transformer_jax"})
+    assert package == f"{wheel}[plots]"
+    own = {f"{p}=={importlib.metadata.version(p)}" for p in ("jax", "jaxlib", "numpy")}
+    assert set(kept) == own
+
+
+def test_a_runtime_without_jax_gets_one(first_cell, tmp_path):
+    (tmp_path / "transformer_jax-0.1.0-py3-none-any.whl").touch()
+    [(kept, _)] = first_cell({"transformer_jax", "jax", "jaxlib"})
+    assert kept == [f"numpy=={importlib.metadata.version('numpy')}"]
+
+
+def test_the_first_cell_installs_the_checkout_around_it(first_cell, tmp_path):
+    (tmp_path / "transformer_jax").mkdir()
+    (tmp_path / "transformer_jax" / "__init__.py").touch()
+    assert first_cell({"transformer_jax"})[0][1] == f"{tmp_path}[plots]"
+
+
+def test_the_first_cell_installs_from_the_repository(first_cell):
+    [(_, package)] = first_cell({"transformer_jax"}, "git+https://example.org/package")
+    assert package == "transformer_jax[plots] @ git+https://example.org/package"
+
+
+def test_opened_alone_the_first_cell_says_what_to_do(first_cell):
+    with pytest.raises(RuntimeError, match="put its wheel .* beside this notebook"):
+        first_cell({"transformer_jax"})
+
+
+def test_the_first_cell_adds_matplotlib_alone(first_cell):
+    assert [p for _, p in first_cell({"matplotlib"})] == ["matplotlib>=3.8"]
+
+
+def test_an_old_jax_is_named_and_left_alone(first_cell, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.9.2")
+    with pytest.raises(RuntimeError, match="JAX 0.9.2 is too old"):
+        first_cell({"transformer_jax"})
 
 
 @pytest.fixture
@@ -84,3 +181,31 @@ def test_the_quickstart_runs_and_shows_its_pictures(small, tmp_path):
     assert len(drawing) == 8
     assert pictures == drawing
     assert (tmp_path / "runs" / "notebook_small" / "result.json").is_file()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "source",
+    [path for path in SOURCES if path.stem != "quickstart"],
+    ids=lambda path: path.stem,
+)
+def test_a_notebook_runs_and_shows_its_pictures(source, small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook, names, shown = generate.convert(source), {"__name__": "__main__"}, []
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in code:
+        result = run_cell(cell, names)
+        if hasattr(result, "savefig"):
+            result.savefig(io.BytesIO())
+            shown.append(cell)
+    # A picture that is not a cell's last expression would be drawn for nothing.
+    assert shown == [cell for cell in code if "figures." in cell or "Figure(" in cell]
+
+
+def run_cell(text, names):
+    """Run a cell's statements; return the value of its last, if it is an expression."""
+    tree = ast.parse(text.replace("%matplotlib inline", ""))
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), names)
+    if last is not None:
+        return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
