@@ -8,8 +8,8 @@
 Variants 350m and 1_3b, with the sizes of GPT-3's models of these names and rotary
 positions. There is no dropout, because no text is read twice. PATH holds train.txt.gz
 and validation.txt.gz. A window of 8,000 characters is about 2,000 pieces.
-Models of these sizes were compiled for v5e-8 and v5e-256 (benchmarks/README.md), and none
-has been trained: not yet measured.
+Models of these sizes were compiled for v5e-8 and v5e-256 (benchmarks/README.md); they
+are not yet measured.
 """
 
 from transformer_jax.config import base

@@ -21,6 +21,7 @@ from transformer_jax import (
 from transformer_jax.convert import bundle, ctranslate2
 from transformer_jax.data import tfds
 from transformer_jax.visualize import command as drawing
+from transformer_jax.visualize import neighbours
 from transformer_jax.visualize.viewer import command as viewer
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -48,7 +49,7 @@ def known_flags():
     """The flags of each entry point."""
     found = {}
     modules = (train, evaluate, predict, inspect_data, plan, bundle, ctranslate2, tfds)
-    for module in (*modules, drawing, viewer):
+    for module in (*modules, drawing, viewer, neighbours):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:
             for kind in ("string", "integer", "float", "bool", "multi_string"):
