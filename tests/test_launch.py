@@ -165,6 +165,7 @@ def test_a_mesh_of_eight_devices_trains_what_one_device_trains(launch, alone, tm
     assert_same_run(tmp_path / "run", alone)
 
 
+@pytest.mark.system
 def test_two_processes_train_what_one_device_trains(launch, alone, tmp_path):
     output = finish(launch([FOLDER / "two_processes.sh"], tmp_path / "run"))
     assert "4 × cpu (cpu), mesh data 4" in output

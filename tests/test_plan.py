@@ -36,6 +36,7 @@ def command(monkeypatch):
     return run
 
 
+@pytest.mark.system
 def test_the_command_plans_with_the_real_data(tiny, tmp_path, command, capsys):
     output = tmp_path / "plan.json"
     words = ["--config=quickstart", "--target=cpu", "--every_shape"]

@@ -136,6 +136,7 @@ def test_preempted_and_continued_ends_in_the_same_bits(
     assert end_of(folder) == whole
 
 
+@pytest.mark.system
 def test_checkpoints_by_time_change_nothing_and_are_resumed_from(
     whole, tiny, tmp_path, monkeypatch, one_device
 ):
@@ -208,6 +209,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert end_of(folder) == whole
 
 
+@pytest.mark.system
 def test_a_run_whose_checkpoints_are_all_damaged_says_so(
     tiny, tmp_path, monkeypatch, one_device
 ):
@@ -272,6 +274,7 @@ def test_the_time_of_a_run_is_that_of_all_its_parts(tiny_run):
     assert result["seconds"] == pytest.approx(sum(parts), abs=0.1)
 
 
+@pytest.mark.system
 def test_a_run_killed_while_it_scored_does_not_score_twice(
     tiny, tiny_run, tmp_path, one_device
 ):
@@ -378,6 +381,7 @@ def test_a_workdir_of_another_config_is_refused_with_the_differences(
         train.train(config.load("quickstart", tiny(model__d_ff=32, **SCORED)), tiny_run)
 
 
+@pytest.mark.system
 def test_what_may_change_changes_on_resume(tiny, tmp_path, one_device):
     first = tiny(train__steps=6, log__every=3)
     assert train.train(config.load("quickstart", first), tmp_path) == 0
@@ -403,6 +407,7 @@ def test_what_the_checkpoints_cannot_follow_changes_nothing(
     assert runs.load(folder).step == 12
 
 
+@pytest.mark.system
 def test_a_running_mean_may_begin_when_a_run_is_continued(tiny, tmp_path, one_device):
     first = tiny(train__steps=6, optim__ema=0.0)
     assert train.train(config.load("quickstart", first), tmp_path) == 0
@@ -455,6 +460,7 @@ def test_the_last_update_may_not_leave_numbers_that_are_not_finite(
     assert Checkpoints(tmp_path / "checkpoints").steps() == []
 
 
+@pytest.mark.system
 def test_training_stops_early_when_nothing_gets_better_and_may_go_on(
     tiny, tmp_path, one_device, capsys
 ):
@@ -486,6 +492,7 @@ MESHES = [
 QUICK = [("seq2seq", (1, 2, 2, 2), scan) for scan in (False, True)]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("kind", "mesh", "scan"),
     [

@@ -70,6 +70,7 @@ def kinds(*usual):
     return [k if k in usual else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", kinds("beam"))
 def test_batches_that_shrink_change_no_answer(model, kind):
     asked = ask()

@@ -67,6 +67,7 @@ def assert_alike(first, second):
         np.testing.assert_allclose(other / scale, one / scale, atol=1e-5)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "kind", ["seq2seq", "language", pytest.param("classifier", marks=pytest.mark.slow)]
 )
@@ -129,6 +130,7 @@ def operations(layers, **changes):
     return text.count("dot_general["), text.count("random_fold_in")
 
 
+@pytest.mark.system
 def test_a_scanned_program_multiplies_no_more_often_if_it_has_more_layers():
     assert operations(5, scan_layers=True) == operations(2, scan_layers=True)
     assert operations(5)[0] > operations(2)[0] > operations(2, scan_layers=True)[0]

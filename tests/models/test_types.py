@@ -107,6 +107,7 @@ def dense_gradient(gradient_dtype, dtype="bfloat16"):
     return product, gradient
 
 
+@pytest.mark.system
 def test_the_table_of_types_is_what_is_computed():
     section = PAGE.read_text().split("\n## Types\n")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| ([^|]+) \| (float32|bfloat16)\b", section, re.M))

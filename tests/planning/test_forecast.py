@@ -46,6 +46,7 @@ def test_operations_are_within_2_percent_of_what_xla_counts(planned):
     assert found["flops"] == pytest.approx(step["xla_flops_a_device"], rel=0.02)
 
 
+@pytest.mark.slow  # the memory of a process is also what else it has done
 @pytest.mark.skipif(not pathlib.Path("/proc/self/clear_refs").exists(), reason="Linux")
 def test_memory_is_within_15_percent_of_what_a_step_takes(planned):
     config, mesh, load, found = planned

@@ -181,6 +181,7 @@ def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
     assert "(windows of 32 characters, 20 of them only read)" in said
 
 
+@pytest.mark.system
 def test_a_run_goes_on_with_another_context(tiny, tmp_path, one_device):
     known = dict(config.items(config.load("language")))
     small = {k: v for k, v in tiny().items() if k in known}

@@ -23,6 +23,7 @@ def plain(quick_run_of):
     return transformer_jax.load(quick_run_of("recurrent:gru", **SMALL))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["attending", "plain"])
 def test_a_run_answers_scores_and_embeds(name, request):
     run = request.getfixturevalue(name)

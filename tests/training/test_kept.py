@@ -31,7 +31,8 @@ def test_a_run_keeps_the_shapes_of_the_hardware_that_it_began_on(
 ):
     folder = Folder(tmp_path)
     if run is not None:
-        folder.write("config.json", {"data": run})
+        began = {"task": "translation", "model": {"name": "transformer"}, "data": run}
+        folder.write("config.json", began)
     found = config.load("quickstart", {"data.shapes_for": given})
     assert preparing.settle_shapes(found, folder, platform).data.shapes_for == settled
     assert found.data.shapes_for == given

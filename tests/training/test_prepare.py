@@ -112,6 +112,7 @@ def test_packed_and_padded_examples_have_the_same_losses(tiny, tmp_path):
     np.testing.assert_allclose(jax.tree.leaves(sums[0]), jax.tree.leaves(sums[1]), 2e-6)
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
     "batching",
@@ -139,6 +140,7 @@ def test_a_run_with_sampling_continues_to_the_same_bits(sampled, tmp_path, capsy
     assert losses[0] == losses[1] and len(losses[0]) == 12
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("one_device")
 def test_a_run_does_not_continue_on_other_data(tiny, tmp_path):
     for name, count in (("train", 29), ("dev", 7)):
@@ -327,6 +329,7 @@ def test_many_directions_share_a_model(tmp_path, tiny):
     assert asked[1] == task.data.source_tokenizer.encode("<2pt>")[1]
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("one_device")
 def test_a_prepared_tfds_data_set_is_trained_on_like_the_files_it_came_from(
     tmp_path, tiny

@@ -38,6 +38,7 @@ def test_the_steps_asked_for_are_traced_also_when_a_run_begins_within(
     assert calls == ["start", "stop"]
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("one_device")
 def test_a_run_on_known_hardware_logs_its_mfu_and_rehearses_everything(
     tiny, tmp_path, monkeypatch, capsys

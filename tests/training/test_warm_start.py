@@ -111,6 +111,7 @@ def test_a_mesh_of_several_devices_gets_the_same_at_its_places(
     assert all(jax.tree.leaves(same))
 
 
+@pytest.mark.system
 def test_a_fine_tuned_run_continues_without_the_other(tiny, pretrained, tmp_path):
     origin, folder = tmp_path / "origin", tmp_path / "run"
     shutil.copytree(pretrained, origin)
@@ -126,6 +127,7 @@ def test_a_fine_tuned_run_continues_without_the_other(tiny, pretrained, tmp_path
         train.train(longer, tmp_path / "another")
 
 
+@pytest.mark.system
 def test_a_translation_goes_on_as_another_translation(tiny, tiny_run, tmp_path):
     loaded = load("quickstart", tiny, **{"train.initial": str(tiny_run)})
     task = prepared(loaded, tmp_path / "run").task

@@ -278,6 +278,7 @@ def test_the_scripts_make_no_markup_of_text():
         assert "</script" not in path.read_text()
 
 
+@pytest.mark.system
 def test_the_command_writes_the_page(translator, tmp_path, monkeypatch):
     path, values = tmp_path / "page.html", flags.FlagValues()
     monkeypatch.setattr(flags, "FLAGS", values)

@@ -237,7 +237,12 @@ class Folder:
             raise self._damaged_config(str(error).split("\n")[0]) from None
         declared = configs.declared(config.task, config.model.name)
         for key, value in configs.items(config):
-            if problem := keys.find_problem(key, value, declared[key]):
+            field = declared[key]
+            problem = keys.find_problem(key, value, field)
+            if problem and not key.startswith("model."):
+                # The bounds of other keys are for new runs: this one ran with them.
+                problem = keys.find_wrong_type(key, value, field.default)
+            if problem:
                 raise self._damaged_config(problem)
         return config
 
