@@ -174,7 +174,8 @@ def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
         with (place / f"{batching}-{number}").open("wb") as file:
             pickle.dump(feed.plan.steps_per_epoch, file)
             for step in range(args.begin, args.batches):
-                arrays, _, kept = feed.place(step)
+                placed = feed.place(step)
+                arrays, kept = placed.arrays, placed.kept
                 shards = {
                     name: [
                         (s.index[0], np.asarray(s.data)) for s in a.addressable_shards
