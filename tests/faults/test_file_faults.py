@@ -14,7 +14,7 @@ import transformer_jax
 from transformer_jax import config, files
 from transformer_jax.errors import UserError
 from transformer_jax.runs.folder import Folder
-from transformer_jax.tasks import classification
+from transformer_jax.tasks import classification, tagging
 from transformer_jax.training import log as metrics
 
 DAMAGE = {
@@ -196,6 +196,19 @@ def test_damaged_labels_are_one_line_with_the_name_of_their_file(tmp_path, damag
     with pytest.raises(UserError) as caught:
         classification.open_run(config.base("classification"), tmp_path)
     assert f"{tmp_path / 'answers.json'} is damaged: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage", [*DAMAGE.values(), b'{"tags": [3], "words": {}, "rare": "O"}',
+               b'{"tags": ["O"], "words": [], "rare": "O"}', None],
+)  # fmt: skip
+def test_damaged_tags_are_one_line_with_the_name_of_their_file(tmp_path, damage):
+    if damage is not None:
+        (tmp_path / tagging.LEXICON_FILE).write_bytes(damage)
+    with pytest.raises(UserError) as caught:
+        tagging.open_run(config.base("tagging"), tmp_path)
+    assert f"{tmp_path / 'tags.json'} is damaged: " in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

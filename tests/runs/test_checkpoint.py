@@ -1,6 +1,8 @@
 """Checkpoints: the newest and the best are kept, damage is never restored."""
 
 import shutil
+import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -110,6 +112,24 @@ def test_damage_is_noticed(saved, tmp_path, damage):
     data.unlink() if damage == "delete" else data.write_bytes(content[:100])
     with pytest.raises(Damaged, match="cannot be restored|changed since it was saved"):
         saved.restore(3, like(state(3, 10_000)))
+
+
+def test_reads_that_end_after_a_failed_one_are_not_heard(saved, tmp_path, monkeypatch):
+    """They run in threads of their own, and wake a loop that is closed by then."""
+    heard = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+    largest_file(tmp_path / "3" / "rest").unlink()
+    for _ in range(2):  # the hook is put in place once
+        with pytest.raises(Damaged):
+            saved.restore(3, like(state(3, 10_000)))
+    late, other = (
+        types.SimpleNamespace(exc_value=RuntimeError(words))
+        for words in ("Event loop is closed", "of another kind")
+    )
+    sys.unraisablehook(late)
+    sys.unraisablehook(other)
+    assert heard == [other]
+    assert sys.unraisablehook.complain == heard.append
 
 
 def test_a_checkpoint_is_signed_before_anybody_sees_it(tmp_path, monkeypatch):

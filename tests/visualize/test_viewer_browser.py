@@ -418,7 +418,7 @@ def test_another_text_is_chosen(view):
     second = item({"encoder": draw(2, 2)}, [["▁a", "▁b"]], input="a b")
     shown = view(document([SENTENCE], [second]))
     Select(shown.one("#texts select")).select_by_visible_text("a b")
-    shown.until(lambda: [c.text for c in shown.all(".token")] == ["a", "b"])
+    assert shown.until(lambda: [c.text for c in shown.all(".token")] == ["a", "b"])
 
 
 def test_a_run_without_attention_says_why(view):

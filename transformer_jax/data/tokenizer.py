@@ -97,7 +97,7 @@ class Tokenizer:
 
     @property
     def lowercase(self) -> bool:
-        """Whether the model lower-cases text, so that it decodes no capitals."""
+        """Return whether the model lower-cases text, and decodes no capitals."""
         return self._processor.normalize("A").endswith("a")
 
     def as_read(self, text: str) -> str:
@@ -168,7 +168,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _puts_space(self) -> bool:
-        """Whether the model puts a space before a text."""
+        """Return whether the model puts a space before a text."""
         return self._processor.normalize("a").startswith(SPACE)
 
     @functools.cached_property
@@ -208,7 +208,7 @@ class Bytes(Tokenizer):
 
     @property
     def lowercase(self) -> bool:
-        """Whether capitals are lost: bytes keep them."""
+        """Return whether capitals are lost: bytes keep them."""
         return False
 
     @property

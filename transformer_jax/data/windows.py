@@ -68,17 +68,17 @@ class Windows(Records):
 
     @property
     def source_fingerprint(self) -> str:
-        """The fingerprint of the lines."""
+        """Return the fingerprint of the lines."""
         return self.lines.fingerprint
 
     @functools.cached_property
     def text(self) -> RunningText:
-        """The running text of all lines."""
+        """Return the running text of all lines."""
         return RunningText(self.lines, self.flat)
 
     @functools.cached_property
     def _spans(self) -> np.ndarray:
-        """Where windows begin and end [windows, 2], mapped from the cache."""
+        """Return where windows begin and end, [windows, 2], mapped from the cache."""
         key = hashlib.sha256(f"{FORMAT}:{self.fingerprint}".encode()).hexdigest()[:24]
         place = cache.build_once(
             cache.folder() / "windows" / key, self._write_spans, self.content

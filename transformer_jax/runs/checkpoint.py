@@ -13,7 +13,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.struct
@@ -346,7 +346,19 @@ def _drop_coroutines() -> None:
     try:
         gc.collect()
     finally:
-        sys.unraisablehook = complain
+        heard = isinstance(complain, _LateReads)
+        sys.unraisablehook = complain if heard else _LateReads(complain)
+
+
+class _LateReads:
+    """Say nothing of reads that end after the one that failed has closed their loop."""
+
+    def __init__(self, complain: Callable[[Any], Any]):
+        self.complain = complain
+
+    def __call__(self, problem: Any) -> None:
+        if str(problem.exc_value) != "Event loop is closed":
+            self.complain(problem)
 
 
 def _find_reason(words: str) -> str:

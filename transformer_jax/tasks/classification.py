@@ -49,6 +49,7 @@ from transformer_jax.tasks.parts.text import (
     dropout_rngs,
     init_text_model,
     learn_tokenizer,
+    make_length_filter,
     mean_sums,
     open_tokenizer,
     segments,
@@ -198,14 +199,7 @@ class LabelledData(TextData):
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
         """Make a filter that leaves out texts longer than `data.max_length`."""
-        limit = self.config.data.max_length
-
-        def why_not(record: Record, row: Row) -> str | None:
-            if len(row["text"]) - 2 > limit:
-                return f"longer than data.max_length {limit} pieces"
-            return None
-
-        return why_not
+        return make_length_filter(self.config, TASK.ends)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Pad texts; a row without an example has the answer 0."""

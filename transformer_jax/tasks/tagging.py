@@ -8,7 +8,6 @@ Scores stand beside those of a table of words, each with its most frequent tag.
 
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -36,14 +35,17 @@ from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
+from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import Scoring, score_tags, texts_of
 from transformer_jax.tasks.parts.text import (
     TextData,
+    check_count,
     check_positions,
     dropout_rngs,
     init_text_model,
     learn_tokenizer,
+    make_length_filter,
     mean_sums,
     open_tokenizer,
     segments,
@@ -122,17 +124,14 @@ def learn(
 ) -> None:
     """Learn the tags and the tokenizer, unless the folder has them."""
     if not (folder / LEXICON_FILE).exists():
-        lexicon = Lexicon.count(source.read("train"))
-        text = json.dumps(dataclasses.asdict(lexicon), ensure_ascii=False, indent=1)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / LEXICON_FILE).write_text(text + "\n", encoding="utf-8")
+        learnt.write(folder / LEXICON_FILE, Lexicon.count(source.read("train")))
     learn_tokenizer(config, source, folder, say)
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     """Open the task with the tags and the tokenizer that a run has learned."""
-    found = json.loads((folder / LEXICON_FILE).read_text(encoding="utf-8"))
-    lexicon = Lexicon(tuple(found["tags"]), found["words"], found["rare"])
+    kinds = {"tags": list, "words": dict, "rare": str}
+    lexicon = Lexicon(**learnt.read(folder / LEXICON_FILE, **kinds))
     return compose(config, open_tokenizer(folder), lexicon)
 
 
@@ -199,14 +198,7 @@ class TaggedData(TextData):
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
         """Make a filter that leaves out texts longer than `data.max_length`."""
-        limit = self.config.data.max_length
-
-        def why_not(record: Record, row: Row) -> str | None:
-            if len(row["text"]) - TASK.ends > limit:
-                return f"longer than data.max_length {limit} pieces"
-            return None
-
-        return why_not
+        return make_length_filter(self.config, TASK.ends)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Pad pieces and tags."""
@@ -275,11 +267,7 @@ class TagInference:
             raise Refused("an answer of this task has no beginning to be given")
         ids, _ = self.words.encode(line.split())
         pieces = len(ids) - TASK.ends
-        if max_length and pieces > max_length:
-            raise Refused(
-                f"{pieces} pieces are more than the {max_length} allowed: shorten it, "
-                "or raise --max_input"
-            )
+        check_count(pieces, max_length, "shorten it, or raise --max_input")
         check_positions(self.config, len(ids), f"a line of {pieces} pieces")
         return DecodeRequest(ids, line=line)
 

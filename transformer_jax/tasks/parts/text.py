@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.sharding import Params
-from transformer_jax.tasks.protocols import DataSource, Say
+from transformer_jax.tasks.protocols import DataSource, Record, Row, Say
 
 TEXT_FILE = "text.model"  # in the tokenizer's folder
 
@@ -60,11 +60,16 @@ def check_length(
     0 allows any number.
     """
     pieces = tokenizer.encode(text)
-    if max_length and len(pieces) > max_length:
-        raise Refused(
-            f"{len(pieces)} pieces are more than the {max_length} allowed: {way_out}"
-        )
+    check_count(len(pieces), max_length, way_out)
     return pieces
+
+
+def check_count(pieces: int, max_length: int, way_out: str) -> None:
+    """Refuse more than `max_length` pieces; 0 allows any number."""
+    if max_length and pieces > max_length:
+        raise Refused(
+            f"{pieces} pieces are more than the {max_length} allowed: {way_out}"
+        )
 
 
 class TextData:
@@ -87,6 +92,20 @@ class TextData:
         lengths = store.lengths("text")[:, None]
         check_positions(self.config, int(lengths.max(initial=0)), "an example")
         return lengths
+
+
+def make_length_filter(
+    config: ConfigDict, ends: int
+) -> Callable[[Record, Row], str | None]:
+    """Make a filter that leaves out texts longer than `data.max_length`."""
+    limit = config.data.max_length
+
+    def why_not(record: Record, row: Row) -> str | None:
+        if len(row["text"]) - ends > limit:
+            return f"longer than data.max_length {limit} pieces"
+        return None
+
+    return why_not
 
 
 def init_text_model(module: Any, key: Array) -> Params:

@@ -55,7 +55,7 @@ class Nominal(NamedTuple):
 
     @property
     def human(self) -> bool:
-        """Whether it names people."""
+        """Return whether it names people."""
         return self.noun is None or self.noun.kind in ("person", "kin")
 
 
