@@ -152,9 +152,12 @@ def full_disk():
 
 # Threads of a save that has failed complain at odd times.
 UNRAISABLE = "ignore::pytest.PytestUnraisableExceptionWarning"
+# On a full disk the compile cache cannot write either, which stops nothing.
+UNCACHED = "ignore:Error writing persistent compilation cache"
 
 
 @pytest.mark.filterwarnings(UNRAISABLE)
+@pytest.mark.filterwarnings(UNCACHED)
 def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_kept(tmp_path, full_disk):
     kept = Checkpoints(tmp_path, keep_last=2, writer=True)
     kept.save(3, state(3, 100_000))
@@ -173,6 +176,7 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_kept(tmp_path, full_
 
 
 @pytest.mark.filterwarnings(UNRAISABLE)
+@pytest.mark.filterwarnings(UNCACHED)
 def test_a_save_that_failed_is_noticed_without_waiting_for_the_next(
     tmp_path, full_disk
 ):
@@ -192,6 +196,7 @@ def test_a_save_that_failed_is_noticed_without_waiting_for_the_next(
 
 @pytest.mark.system
 @pytest.mark.filterwarnings(UNRAISABLE)
+@pytest.mark.filterwarnings(UNCACHED)
 def test_a_training_on_a_full_disk_stops_and_continues(
     tiny, tmp_path, one_device, full_disk, capsys
 ):
