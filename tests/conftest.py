@@ -1,6 +1,8 @@
 """Eight fake devices for the sharding tests, and a cache that dies with the session."""
 
 import os
+import pathlib
+import shutil
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -19,6 +21,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share what they compi
     os.environ["TRANSFORMER_JAX_CACHE"] = _CACHE.name
 
 import pytest  # noqa: E402  (after the environment is set)
+
+SHARED = pathlib.Path(os.environ["TRANSFORMER_JAX_CACHE"])
+SCORED = {"data.shapes": "2", "eval.splits": "test"}
 
 
 @pytest.fixture(scope="session")
@@ -87,9 +92,20 @@ def tiny_run_of(tiny, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tiny_run_of):
-    """A run directory of translation, scored. Tests must not change it."""
-    return tiny_run_of("quickstart", **{"data.shapes": "2", "eval.splits": "test"})
+def tiny_run(tiny_run_of, tmp_path_factory):
+    """A run directory of translation, scored. Tests must not change it.
+
+    One worker trains it; each has a copy.
+    """
+    from transformer_jax import files
+
+    shared = SHARED / "tiny_run"
+    with open(f"{shared}.lock", "a") as file:
+        files.lock(file, wait=True)
+        if not shared.exists():
+            made = tiny_run_of("quickstart", **SCORED)
+            shutil.copytree(made, shared)
+    return shutil.copytree(shared, tmp_path_factory.mktemp("tiny") / "run")
 
 
 def _see_one_device(monkeypatch):

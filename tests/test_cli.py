@@ -28,6 +28,7 @@ def test_messages_go_to_stderr_and_debug_ones_only_if_asked(
     assert capsys.readouterr() == ("", f"{shown}100 %d\nodd\n")
 
 
+@pytest.mark.system
 def test_python_that_uses_the_package_sees_its_warnings_only():
     code = """
 import logging
@@ -52,6 +53,7 @@ cli.run(main)
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("words", "shown"),
     [

@@ -45,6 +45,7 @@ def corpus(tmp_path):
     return write
 
 
+@pytest.mark.system
 def test_clean_text_passes_and_is_shown_as_the_model_sees_it(corpus, tmp_path):
     picture = tmp_path / "lengths.png"
     done = inspect(*corpus(PAIRS[:500]), f"--picture={picture}", "--examples=2")
@@ -61,6 +62,7 @@ def test_clean_text_passes_and_is_shown_as_the_model_sees_it(corpus, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.system
 def test_serious_faults_are_marked_and_the_exit_code_is_1(corpus):
     shifted = [
         pair._replace(target=other.target)
@@ -72,6 +74,7 @@ def test_serious_faults_are_marked_and_the_exit_code_is_1(corpus):
     assert re.search(r"result     \d+ findings? (is|are) serious", done.stdout)
 
 
+@pytest.mark.system
 def test_what_training_would_leave_out_is_counted_and_serious_if_much(corpus):
     done = inspect(*corpus(PAIRS[:500] * 2), "--config.filter.duplicates=true")
     assert done.returncode == 1
@@ -79,6 +82,7 @@ def test_what_training_would_leave_out_is_counted_and_serious_if_much(corpus):
     assert "of 1,000 training pairs (50" in line and line.endswith("!!")
 
 
+@pytest.mark.system
 def test_bad_options_are_refused_at_once(corpus):
     done = inspect("--config=quickstart", "--picture=lengths.gif")
     assert done.returncode == 2 and "name a .png or .svg file" in done.stderr

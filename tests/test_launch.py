@@ -140,6 +140,7 @@ def assert_same_run(workdir, reference):
         assert given == pytest.approx(wanted, rel=1e-4, abs=1e-4), key
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_parse_and_only_call_train(script):
     subprocess.run(["bash", "-n", str(script)], check=True)
@@ -190,6 +191,7 @@ def test_sigterm_preempts_both_processes(launch, tmp_path):
     assert (tmp_path / "preempted" / step / "_CHECKPOINT_METADATA").is_file()
 
 
+@pytest.mark.system
 def test_a_mistake_ends_both_processes_with_its_code(launch, tmp_path):
     began = time.monotonic()
     wrong = "--config.model.num_heads=3"
@@ -198,6 +200,7 @@ def test_a_mistake_ends_both_processes_with_its_code(launch, tmp_path):
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.system
 def test_a_process_that_dies_takes_the_other_with_it(launch, environment, tmp_path):
     """A stand-in for python, of which process 1 fails and process 0 would go on."""
     stub = tmp_path / "python"
@@ -281,6 +284,7 @@ def test_supervision_sees_progress_in_the_metrics_too(stub, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.system
 def test_supervision_passes_sigterm_on_and_ends(stub, tmp_path):
     training = "trap 'exit 75' TERM; touch $HERE/up; while :; do sleep 0.1; done"
     process = subprocess.Popen(
@@ -292,6 +296,7 @@ def test_supervision_passes_sigterm_on_and_ends(stub, tmp_path):
     assert process.wait(60) == 75
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("code", "again"), [(75, True), (1, False), (0, False)])
 def test_a_preempted_slurm_job_is_queued_again(stub, tmp_path, code, again):
     variables = stub(
@@ -307,6 +312,7 @@ def test_a_preempted_slurm_job_is_queued_again(stub, tmp_path, code, again):
     assert (tmp_path / "queued").exists() == again
 
 
+@pytest.mark.system
 def test_the_command_for_a_tpu_is_shown_by_a_dry_run(environment):
     done = subprocess.run(
         [FOLDER / "tpu.sh", "--config", "wmt14", "--workdir=/mnt/a b"],
@@ -324,6 +330,7 @@ def test_the_command_for_a_tpu_is_shown_by_a_dry_run(environment):
     ]
 
 
+@pytest.mark.system
 def test_gpus_are_asked_for_in_both_languages(stub, tmp_path):
     variables = stub(python='echo "$JAX_PLATFORMS $@" >$HERE/arguments')
     subprocess.run([FOLDER / "gpu.sh", "--workdir=w"], env=variables, check=True)

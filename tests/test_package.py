@@ -33,6 +33,7 @@ def wheel(tmp_path_factory):
     return found
 
 
+@pytest.mark.system
 def test_the_wheel_holds_the_package_its_configs_and_its_types(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "transformer_jax"
@@ -75,6 +76,7 @@ def python(code):
     ).stdout
 
 
+@pytest.mark.system
 def test_importing_the_package_imports_nothing_heavy():
     heavy = python(
         "import transformer_jax, sys;"
@@ -83,6 +85,7 @@ def test_importing_the_package_imports_nothing_heavy():
     assert heavy.strip() == "set()"
 
 
+@pytest.mark.system
 def test_training_imports_neither_tensorflow_nor_torch():
     found = python(
         "import transformer_jax.train, transformer_jax.predict, sys;"
@@ -91,6 +94,7 @@ def test_training_imports_neither_tensorflow_nor_torch():
     assert found.strip() == "set()"
 
 
+@pytest.mark.system
 def test_a_typo_on_the_command_line_exits_with_2_before_any_device_is_touched(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "transformer_jax.train", "--config", "quickstart",

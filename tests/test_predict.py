@@ -169,6 +169,7 @@ def test_a_slow_pipe_is_answered_line_by_line():
         assert list(chunks) == [["rest"]]
 
 
+@pytest.mark.system
 def test_the_command_answers_stdin_and_exits_with_1_if_a_line_was_refused(tiny_run):
     text = "O gato dorme.\n\n" + "palavra " * 500 + "\nA casa.\n"
     done = call(tiny_run, text.encode(), "--format=jsonl")
@@ -183,6 +184,7 @@ def test_the_command_answers_stdin_and_exits_with_1_if_a_line_was_refused(tiny_r
     ), done.stderr
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
@@ -200,6 +202,7 @@ def test_a_users_mistake_exits_with_2_and_no_traceback(tiny_run, flags, says):
     assert says in done.stderr and b"Traceback" not in done.stderr
 
 
+@pytest.mark.system
 def test_the_file_that_is_read_is_not_written_over(tiny_run, tmp_path):
     lines, link = tmp_path / "lines", tmp_path / "link"
     lines.write_text("O gato dorme.\n")
@@ -229,6 +232,7 @@ def test_what_is_refused_is_not_aligned_scored_or_embedded(run, caplog):
     assert list(tool.embed([long]))[0] == ""
 
 
+@pytest.mark.system
 def test_evaluate_prints_the_score_and_its_signature_first(
     tiny_run, sentences, tmp_path
 ):
@@ -252,6 +256,7 @@ def test_evaluate_prints_the_score_and_its_signature_first(
     assert "test" in scores  # what was there stays
 
 
+@pytest.mark.system
 def test_evaluate_prints_every_reading_of_the_scores(tiny_run, scored):
     done = scored(tiny_run)
     names = ["BLEU, lower-cased", "international tokens", "the paper's", "Moses tokens"]
@@ -264,6 +269,7 @@ def test_evaluate_prints_every_reading_of_the_scores(tiny_run, scored):
         assert "nrefs:1" in entry[f"{key}_signature"]
 
 
+@pytest.mark.system
 def test_training_and_evaluate_write_one_schema(tiny_run, scored):
     result = json.loads((tiny_run / "result.json").read_text())["scores"]["test"]
     scored(tiny_run)
@@ -300,6 +306,7 @@ def test_two_runs_are_compared_by_paired_bootstrap(tiny_run, scored, tmp_path):
     assert f"{other}" in done.stdout
 
 
+@pytest.mark.system
 def test_a_run_is_not_compared_with_itself(tiny_run, scored):
     done = scored(tiny_run, f"--compare={tiny_run}/", code=2)
     assert "is the run itself" in done.stderr
@@ -324,6 +331,7 @@ def scored():
     return call
 
 
+@pytest.mark.system
 def test_answers_are_not_searched_before_their_file_can_be_written(tiny_run, scored):
     done = scored(tiny_run, "--answers=/no/such/folder/answers", code=2)
     assert "/no/such/folder/answers: No such file" in done.stderr
@@ -550,6 +558,7 @@ def test_draws_belong_to_a_line_and_a_seed(run, sentences):
     assert run.predict(sentences[:5], **options, seed=2) != first
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("options", "given", "expected"),
     [
@@ -569,6 +578,7 @@ def test_the_command_has_every_way_to_look(tiny_run, options, given, expected):
     assert re.fullmatch(expected, done.stdout.decode()), done.stdout
 
 
+@pytest.mark.system
 def test_the_command_refuses_what_does_not_fit_together(tiny_run):
     done = call(tiny_run, b"x\n", "--n_best=2")
     assert done.returncode == 2 and b"--format=jsonl" in done.stderr

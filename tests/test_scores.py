@@ -421,6 +421,7 @@ def test_comparisons_that_mean_nothing_are_refused():
         scores.compare(systems, answers, samples=0)
 
 
+@pytest.mark.system
 def test_importing_it_is_cheap():
     program = (
         "import sys, transformer_jax.scores\n"

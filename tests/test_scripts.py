@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 SCRIPTS = sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("launch/*.py")])
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_a_script_says_what_its_options_are(path):
     done = subprocess.run(

@@ -63,6 +63,7 @@ def test_keys_have_values_meanings_and_defaults(monkeypatch, capsys):
     assert code == 2 and "Did you mean 'optim'?" in err
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("command", ["train", "predict"])
 def test_help_has_every_option_and_the_way_to_set_a_key(command):
     done = subprocess.run(

@@ -136,6 +136,7 @@ def execute(code, redirect=""):
     )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("redirect", ["| head -3", ">&-", "> /dev/full"])
 def test_a_training_whose_output_goes_away_goes_on(redirect, tmp_path):
     marker = tmp_path / "done"
@@ -154,6 +155,7 @@ cli.run(main)
 """
 
 
+@pytest.mark.system
 def test_a_result_that_cannot_be_written_is_a_mistake_in_one_line():
     done = execute(FULL, "> /dev/full")
     assert done.returncode == 2

@@ -106,6 +106,7 @@ def test_the_table_of_systems_takes_the_time_that_is_known(systems, tmp_path, ca
     assert "3.5 min" in lines[2]
 
 
+@pytest.mark.system
 def test_table_3_prints_what_is_there_beside_the_papers_figures(tmp_path):
     (tmp_path / "b_16").mkdir()
     found = {"parameters": 1_230_000, "scores": {"validation": {

@@ -118,6 +118,7 @@ def test_step_k_means_k_updates_in_metrics_and_checkpoints(tiny_run):
     assert rates[4] == pytest.approx(peak) == max(rates)
 
 
+@pytest.mark.system
 def test_preempted_and_continued_ends_in_the_same_bits(
     whole, tiny, tmp_path, monkeypatch, one_device
 ):

@@ -492,6 +492,7 @@ def test_training_is_read_once():
     assert Counted.looks <= 500 + 10  # the sample, and examples
 
 
+@pytest.mark.system
 def test_findings_are_the_same_in_each_run():
     script = """
 from transformer_jax.data import findings, phrasebook

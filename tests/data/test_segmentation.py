@@ -94,6 +94,7 @@ def test_draws_have_the_lengths_that_sentencepiece_draws(trained):
     assert total["ours"] == pytest.approx(total["theirs"], rel=0.02)
 
 
+@pytest.mark.system
 def test_another_process_draws_the_same(trained, tmp_path):
     trained.save(tmp_path / "a.model")
     code = f"""

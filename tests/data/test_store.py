@@ -147,6 +147,7 @@ def test_what_a_killed_build_left_is_cleared_away(tmp_path):
     assert not (tmp_path / f".{key}.abc").exists()
 
 
+@pytest.mark.system
 def test_two_processes_build_a_store_once(tmp_path):
     code = f"""
 import sys, time

@@ -398,6 +398,7 @@ def test_nothing_is_overwritten(barges, tmp_path):
         corpus(tmp_path / "copy")
 
 
+@pytest.mark.system
 def test_the_command_prepares_and_prints_the_config(tmp_path):
     text = write(tmp_path, {"a.de": GERMAN[:3], "a.en": ENGLISH[:3], "b.en": ["one"]})
     command = [sys.executable, "-m", "transformer_jax.data.tfds", "--name=barges"]
@@ -442,6 +443,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.system
 def test_names_of_tfds_resolve_without_tensorflow():
     names = ["wmt14_translate/de-en", "glue/sst2", "ted_hrlr_translate/pt_to_en"]
     done = subprocess.run(

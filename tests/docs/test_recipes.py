@@ -173,6 +173,7 @@ def test_a_form_made_by_the_recipe_trains(extended, tiny):
     assert (extended / "run" / "checkpoints" / "2").is_dir()
 
 
+@pytest.mark.system
 def test_a_form_made_by_the_recipe_says_what_is_wrong(extended):
     (extended / "short.csv").write_text("pt,en\ncasa\n")
     for split in ("train", "validation"):

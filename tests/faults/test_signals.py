@@ -49,6 +49,7 @@ def test_what_is_ignored_stays_ignored(one_device):
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.system
 def test_a_second_interrupt_ends_a_training_that_hangs():
     then = """
     for _ in range(2):

@@ -13,7 +13,7 @@ from transformer_jax.config import checks
 from transformer_jax.decoding import Options, searching
 from transformer_jax.decoding.engine import DecodeRequest, Engine
 from transformer_jax.errors import UserError
-from transformer_jax.models import recurrent
+from transformer_jax.models import recurrent, registry
 from transformer_jax.models.recurrent import Recurrent, RecurrentConfig
 from transformer_jax.tasks.parts.text import segments, shift_right
 
@@ -219,6 +219,7 @@ def test_each_dropout_rate_alone_changes_training_and_never_evaluation(kind):
 
 
 def test_several_devices_give_the_loss_and_gradients_of_one():
+    registry.find("recurrent")  # who finds a model so has its rules of sharding, too
     module = Recurrent(config(d_model=16, vocab_rows=24, source_vocab_rows=32))
     inputs = [jnp.tile(array, (4, 1)) for array in pair()]
     params = draw(jax.eval_shape(module.init, jax.random.key(0), *inputs)["params"])

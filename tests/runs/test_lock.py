@@ -22,6 +22,7 @@ with lock.alone(pathlib.Path(sys.argv[1])):
 """
 
 
+@pytest.mark.system
 def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path):
     folder = tmp_path / "run"
     command = [sys.executable, "-c", HOLD, str(folder)]

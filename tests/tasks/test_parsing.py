@@ -19,7 +19,10 @@ SMALL = {
     "eval.splits": "test", "decode.extra_length": "30",
     "data.test_size": "3",
 }  # fmt: skip
-WORDS = {"data.leaves": "words", "tokenizer.kind": "bpe", "tokenizer.shared": "true"}
+WORDS = {
+    "data.leaves": "words", "tokenizer.kind": "bpe", "tokenizer.shared": "true",
+    "eval.splits": "",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,7 @@ def run(quick_run_of):
 
 @pytest.fixture(scope="module")
 def run_of_words(quick_run_of):
-    return transformer_jax.load(quick_run_of("parsing", **SMALL, **WORDS))
+    return transformer_jax.load(quick_run_of("parsing", **SMALL | WORDS))
 
 
 @pytest.mark.parametrize("leaves", ["XX", "words"])

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 HANGS = """
 import os, signal, time
 from transformer_jax.training.preemption import Preemption
@@ -18,12 +20,14 @@ def run(then):
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.system
 def test_a_training_that_hangs_is_ended_after_its_patience():
     done = run("time.sleep(1000)")
     assert done.returncode == 75
     assert "SIGTERM came 0 s ago" in done.stderr.strip().split("\n")[-1]
 
 
+@pytest.mark.system
 def test_a_training_that_saves_in_time_goes_its_own_way():
     done = run("pass")
     assert (done.returncode, done.stdout) == (0, "left in good order True\n")

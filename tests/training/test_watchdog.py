@@ -68,6 +68,7 @@ def test_a_step_that_hangs_is_named(watchdog, ended):
         assert "step 1 did not end" in ended.get(timeout=30)
 
 
+@pytest.mark.system
 def test_by_default_the_process_shows_its_stacks_and_exits_with_124():
     program = (
         "import time\n"

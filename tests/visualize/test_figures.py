@@ -150,6 +150,7 @@ def test_neighbouring_labels_do_not_overlap(weights):
         assert not any(a.overlaps(b) for a, b in pairs)
 
 
+@pytest.mark.system
 def test_the_package_is_imported_without_matplotlib():
     code = (
         "import sys; sys.modules['matplotlib'] = None;"

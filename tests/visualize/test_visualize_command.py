@@ -163,6 +163,7 @@ def call(*words, cwd):
     )
 
 
+@pytest.mark.system
 def test_the_command_writes_what_it_is_named(tiny_run, tmp_path):
     done = call("curves", tiny_run, tiny_run, "--output=c.svg", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -170,6 +171,7 @@ def test_the_command_writes_what_it_is_named(tiny_run, tmp_path):
     assert done.stderr == "wrote c.svg\n"
 
 
+@pytest.mark.system
 def test_a_mistake_exits_with_2_and_no_traceback(tmp_path):
     done = call("atention", cwd=tmp_path)
     assert done.returncode == 2
