@@ -225,8 +225,8 @@ print(f"on {jax.devices()[0].device_kind}")
 #
 # - Give the recurrent network of section 2 attention over its states: that is what
 #   Bahdanau et al. did in 2014, three years before the paper.
-# - Add `nn.OptimizedLSTMCell` to the cells of `Reader`, or more steps. Which length does
-#   each reach?
+# - Add `nn.OptimizedLSTMCell` to the cells of `Reader`, or more steps. Which length
+#   does each reach?
 # - Leave out `sinusoid` in section 2. Why does attention then guess?
 # - Train both for yourself: `python -m transformer_jax.train --config
 #   configs/recurrent.py:lstm_attention`.
