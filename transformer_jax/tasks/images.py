@@ -131,7 +131,7 @@ def configure(config: ConfigDict) -> None:
     data, model = config.data, config.model
     model.positions = "learned"
     model.norm = "pre"
-    model.activation = "gelu"
+    model.activation = "gelu_tanh"
     config.train.label_smoothing = 0.0
     config.checkpoint.best = "accuracy"
     config.eval.samples = 0  # a picture cannot be shown in a log

@@ -109,10 +109,13 @@ def group_by_tag(records: Sequence[Record]) -> dict[str, list[int]]:
 
 
 def score_labels(answers: Sequence[str], references: Sequence[str]) -> dict:
-    """Return accuracy, and F1 averaged over the labels of the references."""
+    """Return accuracy, and F1 averaged over all labels on either side.
+
+    A label that is answered where no reference has it counts, with an F1 of 0.
+    """
     pairs = list(zip(answers, references, strict=True))
     f1s = []
-    for label in sorted({*references}):
+    for label in sorted({*answers, *references}):
         both = sum(a == r == label for a, r in pairs)
         either = sum((a == label) + (r == label) for a, r in pairs)
         f1s.append(2 * both / either)
