@@ -54,7 +54,9 @@ class TransformerConfig(Vocabularies):
         was=OLDER_ACTIVATIONS,
     )
     positions: str = key(
-        "sinusoid", "Encoding of positions: see models/positions.py.", choices=POSITIONS
+        "sinusoid",
+        "Encoding of positions: see models/positions.py.",
+        choices=lambda: dict.fromkeys((*POSITIONS, *BIASES)),
     )
     max_positions: int = key(512, "Rows of a learned table.", least=1)
     rotary_base: float = key(

@@ -218,6 +218,8 @@ class Folder:
                 "python -m transformer_jax.train --config quickstart "
                 f"--workdir {self.path}"
             )
+        for name in stored.get("imports", ()):
+            keys.import_extension(str(name), f"{self.path / 'config.json'}: imports")
         config = configs.base(stored["task"], stored["model"]["name"])
         known = dict(configs.items(config))
         flat = _flat(stored)
