@@ -100,6 +100,7 @@ def _answer(args: Any) -> int:
     prefixes = Lines(args.prefixes) if args.prefixes else ()
     environment.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
+    logging.getLogger("transformer_jax.decoding").setLevel(logging.DEBUG)
     shell = Shell(
         run,
         runs.decode_options(

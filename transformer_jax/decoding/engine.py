@@ -31,6 +31,7 @@ from transformer_jax.decoding.sampling import SamplingSearch
 from transformer_jax.decoding.searching import (
     DecodeInputs,
     Hypotheses,
+    announce,
     bind,
     resize,
     row_sizes,
@@ -68,6 +69,7 @@ class Engine:
         `constraint` forbids tokens in the search of requests that carry arrays for it.
         """
         self.module, self.mesh, self.constraint = module, mesh, constraint
+        self._begun: set = set()  # what was compiled
         devices = sharding.row_devices(mesh)
         self.row_sizes = row_sizes(batch_rows, row_multiple, devices)
         jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
@@ -163,6 +165,7 @@ class Engine:
     def _search(self, params, requests, options, rows, shape, members):
         batch = _collate([requests[i] for i in members], rows, shape, options)
         batch = sharding.to_global(batch, self.mesh)
+        announce(self._begun, (rows, shape, options), shape.source)
         carry = self._begin(params, batch, shape=shape, options=options)
         room = shape.room
         places = np.array([*members, *[-1] * (rows - len(members))])

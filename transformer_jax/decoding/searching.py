@@ -11,7 +11,8 @@ token, `unfinished` [B], `result`. `run` drives a search to its end; `engine.py`
 in parts.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -25,6 +26,8 @@ from transformer_jax.models.attention import MASKED
 from transformer_jax.sharding import Params
 
 NEG_INF = float("-inf")
+
+logger = logging.getLogger(__name__)
 
 
 class Model(NamedTuple):
@@ -108,6 +111,16 @@ class Hypotheses(flax.struct.PyTreeNode):
     lengths: Any  # Int [B, K], end of sentence counted
     log_probs: Any  # Float [B, K]
     scores: Any  # Float [B, K]: log_probs over the length penalty
+
+
+def announce(begun: set, program: Hashable, length: int) -> None:
+    """Say that a program is compiled, the first time that it is used.
+
+    A command that answers shows this: nobody else waits for it.
+    """
+    if program not in begun:
+        begun.add(program)
+        logger.debug("compiling… (the first line of up to %d pieces)", length)
 
 
 def row_sizes(most: int, multiple: int, devices: int = 1) -> list[int]:
