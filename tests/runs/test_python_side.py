@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from transformer_jax import load
+from transformer_jax.errors import UserError
 
 LINES = ["O gato dorme.", "A menina lê o livro.", "Ele corre.", "Nós vemos a casa."]
 
@@ -49,6 +50,13 @@ def test_a_run_is_opened_by_several_threads_at_once(tiny_run):
         assert a is not b and a.config == b.config
         for one, other in zip(*map(jax.tree.leaves, (a.params, b.params)), strict=True):
             assert (one == other).all()
+
+
+def test_a_search_that_no_memory_holds_is_refused_with_the_figure(run):
+    said = r"beams 1000, .* up to 999,999 pieces, need [\d,]+ GB, and there are [\d,]+:"
+    with pytest.raises(UserError, match=said):
+        run.predict("O gato dorme.", beams=1000, max_length=999_999)
+    assert run.predict("O gato dorme.", beams=2, max_length=9) is not None
 
 
 def test_what_is_compiled_is_said_once(tiny_run, caplog):

@@ -12,6 +12,8 @@ in parts.
 """
 
 import logging
+import math
+import os
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.ids import BOS, PAD
@@ -121,6 +124,20 @@ def announce(begun: set, program: Hashable, length: int) -> None:
     if program not in begun:
         begun.add(program)
         logger.debug("compiling… (the first line of up to %d pieces)", length)
+
+
+def device_memory(mesh: Mesh) -> tuple[int | float, int]:
+    """Return the bytes of a device's memory, and how many of them a mesh has.
+
+    Devices of a CPU share the host's. What is not known has no end.
+    """
+    first = mesh.local_devices[0]
+    if first.platform != "cpu":
+        return (first.memory_stats() or {}).get("bytes_limit", math.inf), mesh.size
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 1
+    except (AttributeError, OSError, ValueError):  # not on this system
+        return math.inf, 1
 
 
 def row_sizes(most: int, multiple: int, devices: int = 1) -> list[int]:
