@@ -211,6 +211,21 @@ def test_damaged_bytes_are_read_or_refused_in_one_line(
     assert read + refused == QUICK and refused
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("tokenizer", "▁".encode(), b"\xbe\xbe\xbe"),
+        ("config", b'"imports": []', b'"imports": -1'),
+    ],
+)
+def test_what_the_slow_form_found_is_refused(name, before, after, tiny_run, tmp_path):
+    parse, file, whole = seeds(tiny_run)[name]
+    path = tmp_path / file
+    path.write_bytes(whole[-1].replace(before, after))
+    with pytest.raises(UserError, match="cannot be read|is damaged"):
+        parse(path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
 def test_many_damaged_bytes_are_read_or_refused(name, tiny_run, tmp_path, fast_cache):
