@@ -55,7 +55,7 @@ def make_config(sizes: dict, keys: dict):
         config.model.update(
             decoder_layers=sizes["layers"], d_model=sizes["d_model"],
             d_ff=4 * sizes["d_model"], num_heads=sizes["heads"], norm="pre",
-            positions="rotary", activation="gelu", dtype="bfloat16", **keys,
+            positions="rotary", activation="gelu_tanh", dtype="bfloat16", **keys,
         )  # fmt: skip
         config.data.row_multiple = sizes["rows"]
         if sizes.get("packed"):

@@ -52,7 +52,8 @@ def get_config(variant="en_de_base"):
         config.data.length_multiple = 128
         config.model.scan_layers = True
     config.tokenizer.kind = "bpe"
-    # As many rows as explain the paper's counts of parameters (Table 3).
+    # As the paper says (5.1). Its counts of parameters (Table 3) need other
+    # vocabularies: see docs/deviations.md.
     config.tokenizer.vocab_size = 37_000 if target == "de" else 32_000
     config.train.steps = 100_000
     config.eval.every = 5000

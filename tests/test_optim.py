@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from transformer_jax import config as configs
-from transformer_jax import losses, optim, sharding, train
+from transformer_jax import keys, losses, optim, sharding, train
 from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import TrainState
@@ -63,6 +63,18 @@ def test_decay_steps_end_a_schedule_elsewhere():
     rate = rates(schedule="linear", warmup_steps=100, constant=1.0, decay_steps=300)
     assert rate(200) == pytest.approx(0.5, abs=5e-3)
     assert rate(301) == rate(900) == 0.0
+
+
+def test_decay_steps_say_which_schedules_they_move():
+    fields = {f.name: f.metadata["meaning"] for f in keys.fields(optim.OptimKeys)}
+    named = fields["decay_steps"].split(":")[0].split(", ")
+    for schedule in optim.SCHEDULES:
+        common = {"schedule": schedule, "warmup_steps": 100, "constant": 1.0}
+        moved = rates(**common, decay_steps=300)
+        assert (moved(301) == moved(900) == 0.0) is (schedule in named)
+        assert (rates(**common)(290) != moved(290)) is (schedule in named)
+        found = optim.find_problems(settings(**common, decay_steps=100))
+        assert bool(found) is (schedule in named)
 
 
 def like(config, **changed):

@@ -16,7 +16,10 @@ import sacremoses
 from sacrebleu.significance import PairedTest
 
 from transformer_jax import scores
+from transformer_jax.data.tags import Lexicon
 from transformer_jax.errors import UserError
+from transformer_jax.tasks import parsing, tagging
+from transformer_jax.tasks.parts import scoring as shared
 
 # Answers and references with their Moses tokens and, where it has any, the compounds
 # split, all worked by hand from the rules of tokenizer.perl and the authors' script.
@@ -331,6 +334,43 @@ def test_a_clearly_better_system_is_told(references):
     bleu, chrf = scores.compare(swapped, references, samples=199)
     assert scores.verdict(bleu) == f"a is worse by {gain:.2f} BLEU (p = 0.005)"
     assert scores.verdict(chrf).endswith("chrF (p = 0.005)")
+
+
+def some_wrong(truth, share, wrong, seed):
+    draw = random.Random(seed)
+    return [wrong if draw.random() < share else right for right in truth]
+
+
+TREE = "(S (NP (DT The) (NN cat)) (VP (VBD slept)))"
+FLAT = "(S (DT The) (NN cat) (VP (VBD slept)))"
+
+
+@pytest.mark.parametrize(
+    ("scoring", "truth", "wrong", "metrics"),
+    [
+        (shared.LabelScoring(), ["a", "b"] * 50, "b", {"accuracy (%)", "f1 (%)"}),
+        (shared.NumberScoring(), ["1", "2.5", "9", "4"] * 25, "3", {"r (%)"}),
+        (
+            tagging.TagScoring(Lexicon(("O",))),
+            ["B-NP I-NP", "O B-NP"] * 50,
+            "O O",
+            {"accuracy (%)", "f1 (%)"},
+        ),
+        (parsing.TreeScoring(), [TREE] * 60, FLAT, {"F1", "exact (%)"}),
+    ],
+)
+def test_a_task_is_compared_by_its_own_metrics(scoring, truth, wrong, metrics):
+    bad = some_wrong(truth, 0.5, wrong, 1)
+    good, like = (some_wrong(truth, 0.1, wrong, seed) for seed in (2, 3))
+    found = scoring.compare(scoring, {"bad": bad, "good": good}, truth)
+    assert {one.metric for one in found} == metrics
+    for one in found:
+        assert one.p < 0.05 and one.score > one.baseline_score
+        assert one.baseline_interval > 0 and "good is better" in scores.verdict(one)
+    for one in scoring.compare(scoring, {"good": good, "like": like}, truth):
+        assert one.p > 0.05
+    for one in scoring.compare(scoring, {"good": good, "same": [*good]}, truth):
+        assert one.p == 1.0
 
 
 def test_systems_without_capitals_are_compared_without_them(references):

@@ -7,11 +7,15 @@ beyond all bounds, and a size that cannot be meant is not allocated or counted t
 """
 
 import dataclasses
+import importlib
+import importlib.util
 import operator
+import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
-from transformer_jax.errors import nearest
+from transformer_jax.errors import UserError, nearest
 
 FLAG_KINDS = {bool: "bool", int: "integer", float: "float", str: "string"}
 
@@ -157,6 +161,26 @@ def find_beyond_bounds(name: str, value: Any, field: dataclasses.Field) -> str |
     must = " and ".join(f"{BOUNDS[b][0]} {limit}" for b, limit in limits.items())
     what = "a share," if limits == {"least": 0, "below": 1} else "must be"
     return f"{name} = {value}: {what} {must}"
+
+
+def import_extension(name: str, what: str) -> ModuleType:
+    """Import a module of somebody else's that a config names, such as mypackage.more.
+
+    A run names it too, so only a module that knows this package is imported.
+    """
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.origin:
+            raise ImportError(f"there is no module {name}")
+        if b"transformer_jax" not in pathlib.Path(spec.origin).read_bytes():
+            raise ImportError(f"{spec.origin} does not mention transformer_jax")
+        return importlib.import_module(name)
+    except Exception as error:  # whatever somebody's module raises
+        reason = str(error).split("\n")[0]
+        raise UserError(
+            f"{what} {name!r} cannot be imported ({type(error).__name__}: {reason}): "
+            "install its package, or start where Python finds it"
+        ) from None
 
 
 def define_flags(flags: Any, *classes: type) -> None:

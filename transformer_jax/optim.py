@@ -34,15 +34,20 @@ class OptimKeys:
     constant: float = key(1.0, "noam: a factor; others: the highest rate.", least=0)
     warmup_steps: int = key(4000, "Updates of the rise.", least=1, most=10**9)
     decay_steps: int = key(
-        0, "linear, cosine: updates until the end; 0: train.steps.", least=0, most=10**9
+        0,
+        "linear, cosine, wsd: updates until the rate is 0; 0: train.steps.",
+        least=0,
+        most=10**9,
     )
     decay_share: float = key(
-        0.1, "wsd: share of all updates in which it falls at last.", above=0, most=1
+        0.1, "wsd: share of the updates until then in which it falls.", above=0, most=1
     )
     beta1: float = key(0.9, "Decay of the mean gradient.", least=0, below=1)
     beta2: float = key(0.98, "Decay of the mean squared gradient.", least=0, below=1)
     epsilon: float = key(1e-9, "Added to its root.", least=1e-30, most=1)
-    weight_decay: float = key(0.0, "Of matrices, times the rate; not adam.", least=0)
+    weight_decay: float = key(
+        0.0, "Of matrices and tables, times the rate; not adam.", least=0
+    )
     clip_norm: float = key(0.0, "Largest norm of a gradient; 0: any.", least=0)
     state_dtype: str = key(
         "float32", "Type that moments are kept in.", choices=("float32", "bfloat16")
@@ -129,18 +134,20 @@ def _adam(optim: ConfigDict) -> optax.GradientTransformation:
 
 
 def _adafactor(optim: ConfigDict) -> optax.GradientTransformation:
-    """Keep row and column means of the squared gradient only, and scale each step by
-    the size of its parameter (Shazeer, Stern 2018)."""
+    """Keep row and column means of the squared gradient only, of matrices of 128 rows
+    and columns or more, and scale each step by the size of its parameter (Shazeer,
+    Stern 2018)."""
     return optax.chain(
-        optax.scale_by_factored_rms(),
+        optax.scale_by_factored_rms(min_dim_size_to_factor=FACTORED),
         optax.clip_by_block_rms(1.0),
         optax.scale_by_param_block_rms(),
     )
 
 
 def _muon(optim: ConfigDict) -> optax.GradientTransformation:
-    """Orthogonalise the mean gradient of hidden matrices; use Adam for the rest. Both
-    are scaled for one learning rate (Jordan 2024, Liu et al. 2025)."""
+    """Orthogonalise the mean gradient of hidden matrices; use Adam for the rest, both
+    with Nesterov's momentum and scaled for one learning rate (Jordan 2024, Liu et al.
+    2025)."""
 
     def sides(params: Any) -> Any:
         sides = optax.contrib.MuonDimensionNumbers()
@@ -149,6 +156,7 @@ def _muon(optim: ConfigDict) -> optax.GradientTransformation:
     return optax.contrib.muon(
         -1.0,  # undoes the sign that `scale_by_learning_rate` gives
         beta=optim.beta1,
+        nesterov=True,
         adam_b1=optim.beta1,
         adam_b2=optim.beta2,
         eps=optim.epsilon,
@@ -157,6 +165,7 @@ def _muon(optim: ConfigDict) -> optax.GradientTransformation:
     )
 
 
+FACTORED = 128  # of smaller matrices, Adafactor keeps every squared gradient
 OPTIMIZERS: dict[str, Callable] = {
     "adam": _adam,
     "adamw": _adam,  # with `weight_decay`, which is the same for all of these
@@ -245,7 +254,7 @@ def find_problems(config: ConfigDict) -> list[str]:
             f"{steps}: the learning rate would never reach its peak"
         )
     end = settings.decay_steps or steps
-    if settings.schedule in ("linear", "cosine") and end <= settings.warmup_steps:
+    if settings.schedule in ENDING and end <= settings.warmup_steps:
         name = "optim.decay_steps" if settings.decay_steps else "train.steps"
         problems.append(
             f"{name} {end} is not beyond optim.warmup_steps {settings.warmup_steps}: "
@@ -265,7 +274,10 @@ def find_problems(config: ConfigDict) -> list[str]:
 
 
 def _matrices(params: Any) -> Any:
-    """Mark the parameters that decay: all but biases, scales and class tokens."""
+    """Mark the parameters that decay: all but biases, scales and class tokens.
+
+    Tables of embeddings are among them.
+    """
     return jax.tree.map(lambda p: p.ndim > 1, params)
 
 

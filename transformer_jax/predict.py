@@ -100,6 +100,8 @@ def _answer(args: Any) -> int:
     prefixes = Lines(args.prefixes) if args.prefixes else ()
     environment.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
+    if cli.is_terminal():  # somebody waits, and is told for what
+        logging.getLogger("transformer_jax.decoding").setLevel(logging.DEBUG)
     shell = Shell(
         run,
         runs.decode_options(

@@ -9,10 +9,12 @@ trap: given files of unequal length, sacreBLEU silently cuts the longer; here it
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from transformer_jax.errors import UserError
 
@@ -213,6 +215,49 @@ def compare(
                     float(p), str(signature),
                 )
             )  # fmt: skip
+    return comparisons
+
+
+def resample(
+    judge: Callable[[Sequence[Any], Sequence[Any]], Mapping[str, float]],
+    systems: Mapping[str, Sequence[Any]],
+    references: Sequence[Any],
+    samples: int = 300,
+    seed: int = 12345,
+) -> list[Comparison]:
+    """Compare two systems by every metric of `judge`, by paired bootstrap.
+
+    p is how often the difference of a sample is as far from the mean of all as the one
+    measured is from 0.
+    """
+    (baseline, first), (system, second) = systems.items()
+    for name, answers in systems.items():
+        _check(f"answers of {name}", answers, references)
+    generator = np.random.default_rng(seed)
+    rows = [np.arange(len(references))]
+    rows += list(generator.integers(len(references), size=(samples, len(references))))
+
+    def judge_all(answers):
+        found = [
+            judge([answers[i] for i in row], [references[i] for i in row])
+            for row in rows
+        ]
+        return {name: np.array([one[name] for one in found]) for name in found[0]}
+
+    ours, theirs = judge_all(first), judge_all(second)
+    signature = f"paired bootstrap of {samples} samples, seed {seed}"
+    comparisons = []
+    for metric, a in ours.items():
+        b = theirs[metric]
+        gap = b - a
+        beyond = np.abs(gap[1:] - gap[1:].mean()) >= abs(gap[0])
+        p = 1.0 if gap[0] == 0 else (beyond.sum() + 1) / (samples + 1)
+        sides = [
+            (float(x[0]), float(x[1:].mean()), float(1.96 * x[1:].std()))
+            for x in (a, b)
+        ]
+        found = (*sides[0], *sides[1], float(p), signature)
+        comparisons.append(Comparison(metric, baseline, system, *found))
     return comparisons
 
 

@@ -4,6 +4,7 @@ import itertools
 import math
 import pathlib
 import re
+import sys
 
 import jax
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from transformer_jax import cli, config, keys, tasks
 from transformer_jax.config import checks, loading
 from transformer_jax.errors import UserError
-from transformer_jax.models import registry
+from transformer_jax.models import layers, registry
 from transformer_jax.models.transformer_config import TransformerConfig
 
 
@@ -109,6 +110,7 @@ FREE = {
     r"filter\.\w+_script": "the first words of Unicode's names of letters",
     r"tokenizer\.(file|user_symbols)": "a path, and whatever shall be one piece",
     r"model\.word_vectors|train\.initial": "paths",
+    r"imports": "modules, which may be anybody's",
     r"targets": "hardware and a number of devices: planning/targets.py",
     r"eval\.splits": "splits that the data have",
 }
@@ -178,6 +180,55 @@ def test_a_value_outside_is_refused_by_its_key_and_no_device_is_touched(
         found = checks.find_problems(changed)
         for name, value in wrong.items():
             assert any(p.startswith(f"{name} = {value!r}") for p in found), name
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of somebody else's, importable in this test alone."""
+    place = tmp_path / "theirs"
+    place.mkdir()
+    (place / "task.py").write_text("from transformer_jax.tasks.translation import TASK")
+    (place / "model.py").write_text(
+        "from transformer_jax.models.transformer import MODEL"
+    )
+    (place / "more.py").write_text(
+        "from transformer_jax.models.layers import ACTIVATIONS\n"
+        "ACTIVATIONS['cube'] = lambda x: x**3\n"
+    )
+    (place / "stranger.py").write_text("raise SystemExit('imported')")
+    (place / "broken.py").write_text("import transformer_jax\n1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(tasks, "_others", {})
+    monkeypatch.setattr(registry, "_others", [])
+    yield "theirs"
+    layers.ACTIVATIONS.pop("cube", None)
+    registry.find.cache_clear()
+    for name in [name for name in sys.modules if name.split(".")[0] == "theirs"]:
+        del sys.modules[name]
+
+
+def test_a_task_and_a_model_of_another_package_are_found_by_their_names(package):
+    made = config.base("theirs.task", "theirs.model")
+    assert made.task in tasks.names() and made.model.name in registry.names()
+    assert not checks.find_problems(made)
+    with pytest.raises(UserError, match="'theirs.tsk' cannot be imported.*theirs.tsk"):
+        config.base("theirs.tsk")
+    with pytest.raises(UserError, match="theirs.more has no TASK"):
+        config.base("theirs.more")
+    with pytest.raises(UserError, match="theirs.more has no MODEL"):
+        config.base("translation", "theirs.more")
+
+
+def test_a_config_imports_what_adds_to_the_tables(package, tmp_path):
+    given = {"model.activation": "cube"}
+    (problem,) = problems_of("quickstart", **given)
+    assert "choose relu" in problem
+    given["imports"] = "theirs.more"
+    loaded = config.load("quickstart", given)
+    assert loaded.model.activation == "cube"
+    for name, why in (("stranger", "does not mention"), ("broken", "ZeroDivision")):
+        (problem,) = problems_of("quickstart", imports=f"theirs.{name}")
+        assert why in problem and "Python finds it" in problem
 
 
 def test_a_model_that_a_task_does_not_have_is_refused_with_those_it_has():

@@ -10,6 +10,7 @@ import pytest
 
 from transformer_jax.data.images import (
     Images,
+    NoImage,
     as_floats,
     hold_out,
     read_digits,
@@ -222,3 +223,31 @@ def test_without_pillow_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UserError, match="a.png cannot be read .*pip install pillow"):
         read_image("a.png", 2, 3, 1)
+
+
+def test_whatever_a_reader_raises_is_a_file_that_is_no_image(tmp_path, monkeypatch):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    path = tmp_path / "a.png"
+    image.fromarray(PIXELS[0]).save(path)
+    for error in (struct.error("short"), KeyError(7), NotImplementedError(), EOFError):
+
+        def convert(self, mode, error=error):
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(image.Image, "convert", convert)
+            with pytest.raises(NoImage, match="a.png cannot be read as an image: ."):
+                read_image(path, HEIGHT, WIDTH, 1)
+
+
+def test_an_idx_file_is_read_no_further_than_its_header_says(tmp_path):
+    bomb = gzip.compress(idx(NAMES) + bytes(1 << 24))
+    (tmp_path / "images").write_bytes(gzip.compress(idx(PIXELS)))
+    (tmp_path / "labels").write_bytes(bomb)
+    paths = str(tmp_path / "images"), str(tmp_path / "labels")
+    with pytest.raises(UserError, match="labels has 8 bytes of labels, .* says 7"):
+        read_idx(*paths)
+    false = idx(PIXELS)[:4] + np.array([1 << 31, 1 << 31, 9], ">u4").tobytes()
+    (tmp_path / "images").write_bytes(false)
+    with pytest.raises(UserError, match="more than the 17,179,869,184 that are read"):
+        read_idx(*paths)

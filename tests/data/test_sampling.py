@@ -67,6 +67,23 @@ def test_a_sample_depends_on_seed_epoch_and_example_only(bpe, encoded):
     assert one != other and one != seeded and other != seeded
 
 
+def test_copies_of_an_example_have_segmentations_of_their_own(bpe, encoded):
+    lengths = np.stack([encoded.lengths(s) for s in ("source", "target")], axis=1)
+    repeats = np.full(len(lengths), 3)
+    plan = Buckets(lengths * 5, 4096, 2, 8, 1, seed=0, repeats=repeats)
+    drawing, seen = sampler(bpe), {}
+    for batch in plan.epoch(0):
+        columns = encoded.take(batch.real)
+        drawn, _ = drawing.resample(columns, batch, 0, plan.room(batch))
+        rows = [tuple(row) for row in drawn["source"].rows()]
+        for example, copy, row in zip(batch.real, batch.real_copies, rows, strict=True):
+            seen.setdefault(int(example), {})[int(copy)] = row
+    assert all(sorted(found) == [0, 1, 2] for found in seen.values())
+    assert sum(len({*found.values()}) == 3 for found in seen.values()) > len(seen) / 2
+    first, _ = draw(drawing, encoded, [5])  # as where there are no copies
+    assert seen[5][0] == tuple(first["source"][0])
+
+
 def test_a_sample_that_outgrows_its_room_keeps_what_was_stored_and_is_counted(
     bpe, encoded
 ):

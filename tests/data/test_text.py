@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from transformer_jax.data import text
+from transformer_jax.data import text, tokenizer
+from transformer_jax.data.records import JsonTable
 from transformer_jax.data.text import Lines
 from transformer_jax.errors import UserError
 
@@ -183,3 +184,33 @@ def test_a_file_that_is_replaced_is_read_as_it_was(write, tmp_path):
     write("other", b"one\ntwo\nthree\n")
     (tmp_path / "other").rename(path)
     assert lines[1] == "dois"
+
+
+def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(text, "BLOCK", 1 << 18)
+    bomb = tmp_path / "bomb.gz"
+    bomb.write_bytes(gzip.compress(b"a\n" * (1 << 20)))
+    with pytest.raises(UserError, match="unpacks to more than 1,048,576 bytes, 200 ti"):
+        text.Lines(bomb)
+    honest = tmp_path / "honest.gz"
+    honest.write_bytes(gzip.compress(b"a\n" * (1 << 18)))
+    assert len(text.Lines(honest)) == 1 << 18
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"en": "a"}', "line 2 has no key 'de'"),
+        ("{", "line 2 is not valid JSON"),
+        ("[" * 100_000, "line 2 is JSON nested too deeply"),
+        ('{"de": 3}', r"line 2: the source \('de', .*\) is 3 of type int"),
+    ],
+)
+def test_a_faulty_line_is_named_while_a_tokenizer_is_learned(tmp_path, line, problem):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"de": "Die Katze schläft."}\n' + line + "\n", encoding="utf-8")
+    table = JsonTable(str(file), {"source": "de"})
+    with pytest.raises(UserError, match=problem) as caught:
+        tokenizer.train((record["source"] for record in table), "bpe", 300)
+    assert "tokenizer" not in str(caught.value) and "\n" not in str(caught.value)

@@ -54,3 +54,14 @@ def test_what_cannot_be_unpacked_is_said(tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="cut.gz cannot be read"):
         vectors.read(str(path), {"a"})
+
+
+def test_a_false_header_is_refused_at_once(tmp_path):
+    with pytest.raises(UserError, match="line 1: 99,999,999 numbers a vector, more"):
+        vectors.dimension(write(tmp_path, "2 99999999\na 1\n"))
+    long = write(tmp_path, "a " + "1 " * (1 << 20) + "\n", "b.txt.gz")
+    with pytest.raises(UserError, match="line 1 has more than 2,097,152 bytes"):
+        vectors.read(long)
+    digits = "9" * 5000  # more than Python turns into a number
+    with pytest.raises(UserError):
+        vectors.read(write(tmp_path, f"{digits} 3\na 1 2\n"))

@@ -76,6 +76,7 @@ def apply(block, place):
     ).groups()
     if not anchor:
         assert not (place / path).exists()
+        (place / path).parent.mkdir(exist_ok=True)
         (place / path).write_text(rest, encoding="utf-8")
         return
     text = (place / path).read_text(encoding="utf-8")
@@ -96,7 +97,7 @@ def commands():
 @pytest.mark.system
 def test_every_recipe_trains_and_predicts(extended, tiny):
     asked = list(commands())
-    assert len(asked) == 4
+    assert len(asked) == 5
     small = tiny(
         train__steps=3, eval__every=6, checkpoint__average=1, model__layers=1,
         optim__warmup_steps=2, data__train_size=20,
@@ -114,6 +115,21 @@ def test_every_recipe_trains_and_predicts(extended, tiny):
     ]
     for line in ("reversed 1", "answered 2", "stepped 4"):
         assert f"\n{line}\n" in done.stdout
+    # Another process, which has imported nothing of the package that the run names.
+    code = "import transformer_jax as t; print(t.load('runs/shouting').predict('oi'))"
+    place = {"cwd": extended, "capture_output": True, "text": True}
+    found = {"PYTHONPATH": str(extended), "JAX_NUM_CPU_DEVICES": "1"}
+    again = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **found}, **place
+    )
+    assert again.returncode == 0, again.stderr
+    elsewhere = {**place, "cwd": extended / "transformer_jax"}
+    found["PYTHONPATH"] = str(ROOT)
+    code = code.replace("runs/", "../runs/")
+    lost = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **found}, **elsewhere
+    )
+    assert "imports 'mypackage.shouting' cannot be imported" in lost.stderr
 
 
 def test_a_recipe_touches_as_many_files_as_it_says(extended):
@@ -134,6 +150,8 @@ def test_a_recipe_touches_as_many_files_as_it_says(extended):
         "transformer_jax/models/positions.py": 1,
         "transformer_jax/models/registry.py": 1,
         "transformer_jax/tasks/reverse.py": "new",
+        "mypackage/shouting.py": "new",
+        "configs/shouting.py": "new",
         "configs/reverse.py": "new",
         "transformer_jax/data/sources.py": 2,
         "transformer_jax/data/csv_files.py": "new",

@@ -1,16 +1,20 @@
 """Feed-forward, norm, residual order, and dropout: a mask that is noise and no more."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from transformer_jax.models.layers import (
+    ACTIVATIONS,
     Dropout,
     FeedForward,
     keep_mask,
     keep_mask_plainly,
     layer_norm,
+    output_layer,
     residual,
 )
 
@@ -37,8 +41,44 @@ def test_feed_forward_is_the_papers_formula():
     expected = np.maximum(0, np.asarray(x) @ w1 + b1) @ w2 + b2
     got = module.apply({"params": params}, x)
     np.testing.assert_allclose(got, expected, atol=1e-4)
-    gelu = feed_forward("gelu")[0].apply({"params": params}, x)
+    gelu = feed_forward("gelu_tanh")[0].apply({"params": params}, x)
     assert np.abs(gelu - got).max() > 1e-2
+
+
+def test_each_gelu_is_its_formula_and_the_older_name_means_tanh():
+    x = np.linspace(-4, 4, 101)
+    erf = np.array([math.erf(v / math.sqrt(2)) for v in x])
+    tanh = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    for name, shape in (("gelu_erf", erf), ("gelu_tanh", tanh)):
+        got = ACTIVATIONS[name](jnp.asarray(x))
+        np.testing.assert_allclose(got, x * (1 + shape) / 2, atol=1e-6)
+    module, params = feed_forward("gelu_tanh")
+    older, y = feed_forward("gelu")[0], normal(B, T, D)
+    expected = module.apply({"params": params}, y)
+    assert (older.apply({"params": params}, y) == expected).all()
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_an_output_layer_rounds_nothing_behind_its_product(use_bias):
+    plain = output_layer(F, jnp.float32, use_bias)
+    short, x = output_layer(F, jnp.bfloat16, use_bias), normal(B, T, D)
+    params = jax.tree.map(lambda p: normal(*p.shape), plain.init(jax.random.key(0), x))
+    rounded = jax.tree.map(lambda p: p.astype(jnp.bfloat16).astype(jnp.float32), params)
+    if use_bias:
+        rounded["params"]["bias"] = params["params"]["bias"]
+    x = x.astype(jnp.bfloat16)
+    expected = plain.apply(rounded, x.astype(jnp.float32))
+    got = short.apply(params, x)
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+    def total(layer):
+        return jax.grad(lambda p, y: (layer.apply(p, y) ** 2).sum(), argnums=(0, 1))
+
+    slopes = total(short)(params, x), total(plain)(rounded, x.astype(jnp.float32))
+    for one, other in zip(*map(jax.tree.leaves, slopes), strict=True):
+        scale = np.abs(other).max()
+        np.testing.assert_allclose(np.asarray(one, np.float32), other, atol=scale / 64)
 
 
 def test_feed_forward_mixes_no_positions():

@@ -1,11 +1,13 @@
 """A run in Python: one line or many, several threads, what it shows of itself."""
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
 
 from transformer_jax import load
+from transformer_jax.errors import UserError
 
 LINES = ["O gato dorme.", "A menina lê o livro.", "Ele corre.", "Nós vemos a casa."]
 
@@ -38,6 +40,34 @@ def test_several_threads_get_the_answers_that_one_gets(run):
             for line in LINES
         ]
     assert [job.result() for job in jobs] == expected * 3
+
+
+def test_a_run_is_opened_by_several_threads_at_once(tiny_run):
+    with ThreadPoolExecutor(3) as threads:
+        jobs = [threads.submit(load, tiny_run) for _ in range(3)]
+    opened = [job.result() for job in jobs]
+    for a, b in zip(opened, opened[1:], strict=False):
+        assert a is not b and a.config == b.config
+        for one, other in zip(*map(jax.tree.leaves, (a.params, b.params)), strict=True):
+            assert (one == other).all()
+
+
+def test_a_search_that_no_memory_holds_is_refused_with_the_figure(run):
+    said = r"beams 1000, .* up to 999,999 pieces, need [\d,]+ GB, and there are [\d,]+:"
+    with pytest.raises(UserError, match=said):
+        run.predict("O gato dorme.", beams=1000, max_length=999_999)
+    assert run.predict("O gato dorme.", beams=2, max_length=9) is not None
+
+
+def test_what_is_compiled_is_said_once(tiny_run, caplog):
+    fresh = load(tiny_run)
+    with caplog.at_level(logging.DEBUG, "transformer_jax.decoding"):
+        fresh.predict("O gato dorme.")
+        fresh.predict("Ele corre.")
+        said = [r.getMessage() for r in caplog.records if "compiling" in r.getMessage()]
+        assert len(said) == 1 and "pieces" in said[0]
+        fresh.predict(" ".join(LINES))
+    assert sum("compiling" in r.getMessage() for r in caplog.records) == 2
 
 
 def test_nothing_is_compiled_for_lines_that_were_answered_before(tiny_run):

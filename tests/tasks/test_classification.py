@@ -175,6 +175,9 @@ def test_f1_and_r_by_hand():
     found = scoring.score_labels(answers, truth)
     # a: 1 of 2 found, 1 of 2 right; b: 2 of 3 and 2 of 3.
     assert found == {"accuracy": 0.6, "f1": pytest.approx((1 / 2 + 2 / 3) / 2)}
+    # An answer that no reference is: 3 labels count, c with 0.
+    stray = scoring.score_labels(["a", "b", "c"], ["a", "b", "b"])
+    assert stray["f1"] == pytest.approx((1 + 2 / 3 + 0) / 3)
     numbers = scoring.score_numbers([1.0, 2.0, 4.0], [2.0, 2.0, 5.0])
     assert numbers["rmse"] == pytest.approx((2 / 3) ** 0.5)
     assert numbers["r"] == pytest.approx(np.corrcoef([1, 2, 4], [2, 2, 5])[0, 1])

@@ -1,6 +1,7 @@
 """The feed hands out the plan's batches, each with the number of its step."""
 
 import copy
+import dataclasses
 
 import jax
 import numpy as np
@@ -43,6 +44,20 @@ def test_a_batch_has_segmentations_that_were_drawn_for_it(feed):
     stored, _ = assemble(feed.task, feed.store, feed.plan.batch(0), feed.mesh)
     assert drawn["source"].shape == stored["source"].shape
     assert (drawn["source"] != stored["source"]).any()
+
+
+def test_a_batch_that_is_filled_up_keeps_the_numbers_of_its_copies(feed):
+    batch = feed.plan.batch(0)
+    copies = np.arange(batch.examples.size).reshape(batch.examples.shape)
+    numbered = dataclasses.replace(batch, copies=copies)
+    seen = []
+
+    def note(columns, part):
+        seen.append(part.real_copies)
+        return columns, 0
+
+    assemble(feed.task, feed.store, numbered, feed.mesh, note, parts=3)
+    np.testing.assert_array_equal(seen[0], copies[batch.examples >= 0])
 
 
 def test_an_empty_batch_is_what_its_shape_is_compiled_for(feed):

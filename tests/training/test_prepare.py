@@ -11,7 +11,6 @@ import pytest
 from transformer_jax import config, sharding, tasks, train
 from transformer_jax.data import store as stores
 from transformer_jax.data import tfds
-from transformer_jax.data.batches import Batch
 from transformer_jax.errors import UserError
 from transformer_jax.runs import folder as folders
 from transformer_jax.training import feed
@@ -49,7 +48,7 @@ def rows_of_process(prepared, plan, sampler, step, process, processes):
     """What one of several processes reads of a global batch."""
     planned = plan.batch(step)
     own = np.array_split(np.arange(planned.shape.rows), processes)[process]
-    part = Batch(planned.shape, planned.examples[own])
+    part = planned.take(own)
     epoch = step // plan.steps_per_epoch
     columns = prepared.train.store.take(part.real)
     columns, _ = sampler.resample(columns, part, epoch, plan.room(part))

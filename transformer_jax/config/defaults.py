@@ -33,6 +33,9 @@ class RunKeys:
     seed: int = key(
         0, "Of initial weights, dropout and the order of examples.", least=0, most=SEEDS
     )
+    imports: tuple = key(
+        (), "Modules imported first, which add to tables such as ACTIVATIONS."
+    )
     targets: tuple = key(
         ("cpu",), "Hardware that it is for, such as h200x8: what `plan` compiles for."
     )
@@ -110,6 +113,8 @@ class LogKeys:
 def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
     """Make the complete config of a task and a model, locked."""
     kind = tasks.find(task)
+    if "." in model:
+        registry.find(model)
     models = registry.names_for(kind.role)
     if model not in models:
         raise UserError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import optim
+from transformer_jax import keys, optim
 from transformer_jax.config import checks
 from transformer_jax.config.defaults import base, items, renew
 from transformer_jax.config.smoke import shrink
@@ -36,6 +36,8 @@ def load(
         problem = _override(config, key, text)
         if problem:
             problems.append(problem)
+    for name in config.imports:
+        keys.import_extension(str(name), "imports:")
     values = renew(config.task, config.model.name, dict(items(config)))
     config.update_from_flattened_dict(values)
 
@@ -87,6 +89,7 @@ MAY_CHANGE_ON_RESUME = (
     "model.scan_layers",  # parameters and dropout are the same
     "model.remat",
     "targets",
+    "imports",
     "data.folder",  # the data are compared by what they hold, not by where they are
     "mesh",
     "log",

@@ -29,10 +29,13 @@ from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
 
 POSITIONS = 2048  # of a sinusoid: CTranslate2 takes a table
+ACTIVATIONS = {  # their names
+    "relu": "RELU", "gelu_tanh": "GELUTanh", "gelu_erf": "GELU", "silu": "SWISH",
+}  # fmt: skip
 NEG_INF = -1e9  # the bias of pieces that must not be chosen
 EXPORTED = {  # the variants of a model that CTranslate2 has too
     "positions": ("sinusoid", "sinusoid_concat", "learned"),
-    "activation": ("relu", "gelu"),
+    "activation": tuple(ACTIVATIONS),
     "norm_kind": ("layer",),
     "qk_norm": (False,),
 }
@@ -47,7 +50,7 @@ def export(run: Run, folder: pathlib.Path) -> None:
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
         pre_norm=config.norm == "pre",
-        activation=getattr(specs.Activation, config.activation.upper()),
+        activation=getattr(specs.Activation, ACTIVATIONS[config.activation]),
     )
     spec.config.layer_norm_epsilon = config.norm_epsilon
     spec.config.add_source_eos = True

@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -79,11 +79,25 @@ class Batch:
 
     shape: Shape
     examples: np.ndarray  # [rows, slots] of the store; -1 is an empty place
+    # Which copy of its example each is, as some come several times in an epoch.
+    copies: np.ndarray | None = None
 
     @property
     def real(self) -> np.ndarray:
         """The examples [n], row by row, without the empty places."""
         return self.examples[self.examples >= 0]
+
+    @property
+    def real_copies(self) -> np.ndarray:
+        """The number of the copy, from 0, of each of the `real` examples."""
+        if self.copies is None:
+            return np.zeros(len(self.real), int)
+        return self.copies[self.examples >= 0]
+
+    def take(self, rows: Any) -> "Batch":
+        """Return the batch of some of these rows."""
+        copies = None if self.copies is None else self.copies[rows]
+        return Batch(self.shape, self.examples[rows], copies)
 
 
 def nothing(shape: Shape) -> Batch:
@@ -126,7 +140,10 @@ class Plan(abc.ABC):
             random = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
             batches = self._arrange(self._draw(random), random)
             order = random.permutation(len(batches))
-            self._epoch = (epoch, [batches[i] for i in order])
+            batches = [batches[i] for i in order]
+            if self._repeats is not None:
+                batches = number_copies(batches)
+            self._epoch = (epoch, batches)
         return self._epoch[1]
 
     def padding_share(self, lengths: np.ndarray | None = None) -> float:
@@ -162,6 +179,23 @@ class Plan(abc.ABC):
             examples = np.repeat(examples, self._repeats)
         examples = random.permutation(examples)
         return examples[np.argsort(self._cells[examples], kind="stable")]
+
+
+def number_copies(batches: Sequence[Batch]) -> list[Batch]:
+    """Count the copies of each example over the batches of an epoch, from 0."""
+    examples = np.concatenate([batch.real for batch in batches])
+    order = np.argsort(examples, kind="stable")
+    first = np.searchsorted(examples[order], examples[order])
+    numbers = np.empty(len(examples), np.int64)
+    numbers[order] = np.arange(len(examples)) - first
+    found, begin = [], 0
+    for batch in batches:
+        copies = np.zeros(batch.examples.shape, np.int64)
+        end = begin + len(batch.real)
+        copies[batch.examples >= 0] = numbers[begin:end]
+        found.append(dataclasses.replace(batch, copies=copies))
+        begin = end
+    return found
 
 
 class Buckets(Plan):

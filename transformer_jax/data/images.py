@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import math
 import os
-import pathlib
 import zlib
 from typing import Any
 
@@ -19,6 +18,7 @@ from transformer_jax.data.records import Record, Records
 from transformer_jax.errors import UserError
 
 DIGITS_SEED = 0
+LARGEST = 1 << 34  # bytes of an idx file, unpacked
 HOLD_OUT = 5000  # MNIST's last images of train: there is no validation split
 IMAGES, LABELS = 0x0803, 0x0801  # idx: unsigned bytes with three axes, with one
 MODES = {1: "L", 3: "RGB"}
@@ -131,10 +131,11 @@ def read_image(
     try:
         with Image.open(path) as image:
             pixels = _to_bytes(image).convert(MODES[channels])
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise NoImage(f"{path} cannot be read as an image: {error}") from None
-    scaled = pixels.resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(scaled).reshape(height, width, channels)
+        scaled = pixels.resize((width, height), Image.Resampling.BILINEAR)
+        return np.asarray(scaled).reshape(height, width, channels)
+    except Exception as error:  # Pillow's some forty readers raise almost any kind
+        reason = str(error).split("\n")[0] or type(error).__name__
+        raise NoImage(f"{path} cannot be read as an image: {reason}") from None
 
 
 def _to_bytes(image):
@@ -148,9 +149,9 @@ def _to_bytes(image):
 
 def _read_idx(path: str, magic: int, meaning: str) -> np.ndarray:
     """Read an idx file: a magic number, a size for each axis, the bytes."""
-    content = _unpacked(path)
     axes = magic & 0xFF
     start = 4 * (1 + axes)
+    content = _unpacked(path, axes, start)
     found = int.from_bytes(content[:4], "big")
     if len(content) < 4 or found != magic:
         hint = {IMAGES: " (images)", LABELS: " (labels)"}.get(found, "")
@@ -175,11 +176,25 @@ def _read_idx(path: str, magic: int, meaning: str) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
 
 
-def _unpacked(path: str) -> bytes:
+def _unpacked(path: str, axes: int, start: int) -> bytes:
+    """Read a file, plain or packed: no byte but one beyond what its header says.
+
+    A packed file may hold a thousand times its size.
+    """
     try:
-        content = pathlib.Path(path).read_bytes()
+        with open(path, "rb") as plain:
+            packed = plain.read(2) == b"\x1f\x8b"
         # By what it holds, not its name: browsers unpack files and keep their names.
-        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        with (gzip.open if packed else open)(path, "rb") as file:
+            header = file.read(start)
+            sizes = np.frombuffer(header[4:], ">u4", len(header[4:]) // 4)
+            most = math.prod(map(int, sizes)) if len(sizes) == axes else 0
+            if most > LARGEST:
+                raise UserError(
+                    f"{path} says that it holds {most:,} bytes, more than the "
+                    f"{LARGEST:,} that are read into memory: divide it"
+                )
+            return header + file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path} cannot be read: {reason}") from None

@@ -170,6 +170,8 @@ class JsonTable(Table):
                 f: as_text(self._find(index, content, c), f, c, self.where(index))
                 for f, c in self.columns.items()
             }
+        except UserError:  # which is a ValueError, too
+            raise
         except ValueError as error:
             raise UserError(f"{self.where(index)} is not valid JSON: {error}") from None
         except RecursionError:

@@ -1,9 +1,9 @@
 """Subword sampling: each epoch segments the text of an example anew.
 
 BPE-dropout and unigram sampling make a model robust to segmentation. A sample is a
-function of (seed, epoch, example, side), so a resumed run, or one on more processes,
-draws the same. A sample longer than the room that the batch plan gave its example is
-replaced by the stored segmentation, and counted.
+function of (seed, epoch, example, which copy of it in the epoch, side), so a resumed
+run, or one on more processes, draws the same. A sample longer than the room that the
+batch plan gave its example is replaced by the stored segmentation, and counted.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class Sampler:
         probed = np.linspace(0, len(store) - 1, min(PROBED, len(store))).astype(int)
         columns = store.take(probed)
         growth = [
-            sum(map(len, self._draw(side, columns, probed, epoch=0)))
+            sum(map(len, self._draw(side, columns, probed, 0, np.zeros_like(probed))))
             / columns[side].lengths.sum()
             for side in self.tokenizers
         ]
@@ -62,7 +62,7 @@ class Sampler:
             return columns, 0
         changed, kept = dict(columns), 0
         for side, name in enumerate(self.tokenizers):
-            drawn = self._draw(name, columns, batch.real, epoch)
+            drawn = self._draw(name, columns, batch.real, epoch, batch.real_copies)
             rows = columns[name].rows()
             for i, ids in enumerate(drawn):
                 if len(ids) <= min(room[i, side], self.limit):
@@ -73,11 +73,13 @@ class Sampler:
             changed[name] = Ragged(np.concatenate(rows), lengths)
         return changed, kept
 
-    def _draw(self, side, columns, examples, epoch) -> list[list[int]]:
+    def _draw(self, side, columns, examples, epoch, copies) -> list[list[int]]:
         tokenizer, found = self.tokenizers[side], []
-        for example, record in zip(examples, columns[RECORD], strict=True):
-            name = f"{self.seed}/{epoch}/{example}/{side}".encode()
-            seed = int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) >> 1
+        rows = zip(examples, copies, columns[RECORD], strict=True)
+        for example, copy, record in rows:
+            name = f"{self.seed}/{epoch}/{example}/{side}" + f"/{copy}" * bool(copy)
+            digest = hashlib.blake2b(name.encode(), digest_size=4).digest()
+            seed = int.from_bytes(digest) >> 1
             text = self.texts.prepare(self.records[int(record)])[side]
             found.append(self.texts.frame(tokenizer.sample(text, self.strength, seed)))
         return found

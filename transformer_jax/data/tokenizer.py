@@ -196,8 +196,9 @@ class Tokenizer:
             if not (model := path.read_bytes()):
                 raise OSError("it is empty")
             return Bytes() if model == BYTES else Tokenizer(model)
-        except (OSError, RuntimeError) as error:
-            raise UserError(f"the tokenizer {path} cannot be read: {error}") from None
+        except Exception as error:  # a damaged model raises almost any kind
+            reason = str(error).split("\n")[0]
+            raise UserError(f"the tokenizer {path} cannot be read: {reason}") from None
 
 
 class Bytes(Tokenizer):

@@ -8,6 +8,7 @@ lines the fields are counted.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Container, Iterator
 
 import numpy as np
@@ -15,6 +16,9 @@ import numpy as np
 from transformer_jax.data.text import open_binary
 from transformer_jax.errors import UserError
 from transformer_jax.keys import key
+
+LARGEST = 1 << 16  # numbers of a vector
+LONGEST = 1 << 21  # bytes of a line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +65,15 @@ def _begin(path: str) -> tuple[int | None, int]:
     """Read the first line: return (number of vectors or None, numbers of a vector)."""
     _, first = next(_lines(path), (0, b""))
     fields = first.split(b" ")
-    if len(fields) == 2 and all(map(bytes.isdigit, fields)) and int(fields[1]):
-        return int(fields[0]), int(fields[1])
+    if len(fields) == 2 and all(f.isdigit() and len(f) < 16 for f in fields):
+        count, size = map(int, fields)
+        if size > LARGEST:
+            raise UserError(
+                f"{path}, line 1: {size:,} numbers a vector, more than {LARGEST:,}: is "
+                "this a file of word vectors?"
+            )
+        if size:
+            return count, size
     if len(fields) < 2:
         raise UserError(f"{path}, line 1: expected a word and its numbers, with spaces")
     return None, len(fields) - 1
@@ -97,5 +108,12 @@ def _is_number(fields: list[bytes]) -> bool:
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
     """Yield (number from 1, line) without its newline and trailing spaces."""
     with open_binary(path) as file:
-        for number, line in enumerate(file, 1):
+        for number in itertools.count(1):
+            if not (line := file.readline(LONGEST + 1)):
+                return
+            if len(line) > LONGEST:
+                raise UserError(
+                    f"{path}, line {number} has more than {LONGEST:,} bytes: is this a "
+                    "file of a word and its numbers a line?"
+                )
             yield number, line.rstrip(b" \r\n")

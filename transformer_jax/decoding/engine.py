@@ -31,12 +31,14 @@ from transformer_jax.decoding.sampling import SamplingSearch
 from transformer_jax.decoding.searching import (
     DecodeInputs,
     Hypotheses,
+    announce,
     bind,
+    device_memory,
     resize,
     row_sizes,
     rows_for,
 )
-from transformer_jax.errors import Refused
+from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS
 from transformer_jax.sharding import Params
 
@@ -68,6 +70,7 @@ class Engine:
         `constraint` forbids tokens in the search of requests that carry arrays for it.
         """
         self.module, self.mesh, self.constraint = module, mesh, constraint
+        self._begun: set = set()  # what was compiled
         devices = sharding.row_devices(mesh)
         self.row_sizes = row_sizes(batch_rows, row_multiple, devices)
         jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
@@ -163,6 +166,10 @@ class Engine:
     def _search(self, params, requests, options, rows, shape, members):
         batch = _collate([requests[i] for i in members], rows, shape, options)
         batch = sharding.to_global(batch, self.mesh)
+        program = rows, shape, options
+        if program not in self._begun:
+            self._check_memory(params, batch, *program)
+        announce(self._begun, program, shape.source)
         carry = self._begin(params, batch, shape=shape, options=options)
         room = shape.room
         places = np.array([*members, *[-1] * (rows - len(members))])
@@ -192,6 +199,20 @@ class Engine:
             if room < shape.length:
                 room = shape.length
                 carry = self._grow(carry, slots=shape.prompt + room)
+
+    def _check_memory(self, params, batch, rows, shape, options) -> None:
+        """Refuse a search whose state, grown to the longest answer, no memory holds."""
+        carry = self._begin.eval_shape(params, batch, shape=shape, options=options)
+        size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(carry))
+        size *= (shape.prompt + shape.length) / (shape.prompt + shape.room)
+        most, devices = device_memory(self.mesh)
+        if size > most * devices:
+            raise UserError(
+                f"{rows} lines searched together with beams {options.beams}, for "
+                f"answers of up to {shape.length:,} pieces, need {size / 1e9:,.0f} GB, "
+                f"and there are {most * devices / 1e9:,.0f}: lower beams or max_length "
+                "(extra_length), or eval.batch_rows"
+            )
 
     def compile(
         self, params: Any, request: DecodeRequest, options: Options, **flags: Any

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from transformer_jax import sharding
 from transformer_jax.decoding.engine import pad_length
-from transformer_jax.decoding.searching import NEG_INF, row_sizes, rows_for
+from transformer_jax.decoding.searching import NEG_INF, announce, row_sizes, rows_for
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.sharding import Params
 
@@ -31,6 +31,7 @@ class BatchedForward:
         self, function: Callable[[Any, Any], Any], batch_rows: int, row_multiple: int
     ):
         self._rows = batch_rows, row_multiple
+        self._begun: set = set()  # what was compiled
         self._compiled = functools.cache(
             lambda mesh: jax.jit(function, out_shardings=sharding.replicated(mesh))
         )
@@ -44,6 +45,8 @@ class BatchedForward:
         """
         sizes = row_sizes(*self._rows, sharding.row_devices(mesh))
         for batch, members in _batches(sides, sizes):
+            shapes = tuple(array.shape for array in batch.values())
+            announce(self._begun, (mesh, shapes), max(shape[1] for shape in shapes))
             with jax.set_mesh(mesh):
                 batch = sharding.to_global(batch, mesh)
                 found = jax.device_get(self._compiled(mesh)(params, batch))

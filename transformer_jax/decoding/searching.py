@@ -11,13 +11,17 @@ token, `unfinished` [B], `result`. `run` drives a search to its end; `engine.py`
 in parts.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+import math
+import os
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.ids import BOS, PAD
@@ -25,6 +29,8 @@ from transformer_jax.models.attention import MASKED
 from transformer_jax.sharding import Params
 
 NEG_INF = float("-inf")
+
+logger = logging.getLogger(__name__)
 
 
 class Model(NamedTuple):
@@ -108,6 +114,30 @@ class Hypotheses(flax.struct.PyTreeNode):
     lengths: Any  # Int [B, K], end of sentence counted
     log_probs: Any  # Float [B, K]
     scores: Any  # Float [B, K]: log_probs over the length penalty
+
+
+def announce(begun: set, program: Hashable, length: int) -> None:
+    """Say that a program is compiled, the first time that it is used.
+
+    A command that answers shows this: nobody else waits for it.
+    """
+    if program not in begun:
+        begun.add(program)
+        logger.debug("compiling… (the first line of up to %d pieces)", length)
+
+
+def device_memory(mesh: Mesh) -> tuple[int | float, int]:
+    """Return the bytes of a device's memory, and how many of them a mesh has.
+
+    Devices of a CPU share the host's. What is not known has no end.
+    """
+    first = mesh.local_devices[0]
+    if first.platform != "cpu":
+        return (first.memory_stats() or {}).get("bytes_limit", math.inf), mesh.size
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 1
+    except (AttributeError, OSError, ValueError):  # not on this system
+        return math.inf, 1
 
 
 def row_sizes(most: int, multiple: int, devices: int = 1) -> list[int]:

@@ -23,7 +23,7 @@ from transformer_jax import sharding
 from transformer_jax.keys import key
 from transformer_jax.models.attention import Mask, all_real
 from transformer_jax.models.embeddings import TokenEmbedding
-from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.layers import Dropout, output_layer
 from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding
 from transformer_jax.models.stack import Stack
@@ -96,7 +96,7 @@ class Classifier(Encoder):
     def setup(self):
         """Make the encoder and the head."""
         super().setup()
-        self.head = dense(self.outputs, self.config.dtype)
+        self.head = output_layer(self.outputs, self.config.dtype)
 
     def __call__(
         self,
@@ -107,7 +107,7 @@ class Classifier(Encoder):
         """Classify sequences: logits [B, outputs], in float32."""
         segments = all_real(segments, tokens)
         x, weights = self.encode(tokens, segments, train=train)
-        logits = self.head(pool(x, segments, self.pooling)).astype(jnp.float32)
+        logits = self.head(pool(x, segments, self.pooling))
         return Outputs(logits, encoder_attention=weights)
 
 
@@ -119,7 +119,7 @@ class Tagger(Encoder):
     def setup(self):
         """Make the encoder and the head."""
         super().setup()
-        self.head = dense(self.outputs, self.config.dtype)
+        self.head = output_layer(self.outputs, self.config.dtype)
 
     def __call__(
         self,
@@ -129,7 +129,7 @@ class Tagger(Encoder):
     ) -> Outputs:
         """Compute logits [B, S, outputs], in float32."""
         x, weights = self.encode(tokens, segments, train=train)
-        logits = self.head(x).astype(jnp.float32)
+        logits = self.head(x)
         return Outputs(logits, encoder_attention=weights)
 
 

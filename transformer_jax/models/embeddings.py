@@ -21,7 +21,7 @@ from transformer_jax import sharding
 from transformer_jax.ids import EOS, UNK
 from transformer_jax.keys import derived
 from transformer_jax.models.attention import MASKED
-from transformer_jax.models.layers import dense, dot_rows, keep_mask
+from transformer_jax.models.layers import dot_rows, keep_mask, output_layer
 
 TIES = ("all", "decoder", "none")
 
@@ -112,7 +112,7 @@ class EmbeddingTables(nn.Module):
             self.source_embedding = TokenEmbedding(*source, *rest)
             self.target_embedding = TokenEmbedding(*target, *rest)
         if c.tie == "none":
-            self.projection = dense(c.vocab_rows, c.dtype, use_bias=False)
+            self.projection = output_layer(c.vocab_rows, c.dtype, use_bias=False)
 
     def embed_source(
         self, tokens: Int[Array, "R T"], train: bool = False
@@ -140,7 +140,7 @@ def project(
     projection: nn.Dense, x: Float[Array, "R T D"], vocab_size: int
 ) -> Float[Array, "R T V"]:
     """Compute the logits by an output layer that is no table of embeddings."""
-    logits = sharding.constrain_logits(projection(x).astype(jnp.float32))
+    logits = sharding.constrain_logits(projection(x))
     return mask_padding_rows(logits, vocab_size)
 
 

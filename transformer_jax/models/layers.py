@@ -23,16 +23,18 @@ from transformer_jax import sharding
 
 ACTIVATIONS = {
     "relu": nn.relu,
-    "gelu": nn.gelu,
+    "gelu_tanh": nn.gelu,  # by tanh, as BERT's and GPT-2's first code
+    "gelu_erf": functools.partial(nn.gelu, approximate=False),  # Hendrycks 2016: x Φ(x)
     "silu": nn.silu,
     "relu2": lambda x: jnp.square(nn.relu(x)),  # So et al. 2021
 }
 GATES = {  # of gated linear units, by what the gate goes through (Shazeer 2020)
     "glu": nn.sigmoid,
     "reglu": nn.relu,
-    "geglu": nn.gelu,
+    "geglu": nn.gelu,  # by tanh
     "swiglu": nn.silu,
 }
+OLDER_ACTIVATIONS = {"gelu": "gelu_tanh"}  # in configs that name only one of them
 NORMS = ("post", "pre")
 NORM_KINDS = ("layer", "rms")
 DTYPES = ("float32", "bfloat16")
@@ -67,6 +69,23 @@ def dense(
         kernel_init=nn.initializers.variance_scaling(scale, "fan_avg", "uniform"),
         dot_general=product,
         promote_dtype=promote,
+    )
+
+
+def output_layer(features: int, dtype: Any, use_bias: bool = True) -> nn.Dense:
+    """Make a linear map that is computed in `dtype`, but ends in float32.
+
+    Rounded to bfloat16, logits that differ by less than a 256th would be equal.
+    """
+    if jnp.dtype(dtype) == jnp.float32:
+        return dense(features, dtype, use_bias)
+    return nn.Dense(
+        features,
+        use_bias=use_bias,
+        dtype=dtype,
+        kernel_init=nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
+        dot_general=lambda x, kernel, *_, **__: _dot_to_float32(x, kernel),
+        promote_dtype=_promote_all_but_bias,
     )
 
 
@@ -117,6 +136,30 @@ def _dot_backward(types, kept, slope):
 
 
 _dot_with_gradient_in.defvjp(_dot_forward, _dot_backward)
+
+
+def _promote_all_but_bias(x, kernel, bias, *, dtype):
+    """Cast what a linear map multiplies; the bias is added to float32, and stays so."""
+    x, kernel = promote_dtype(x, kernel, dtype=dtype)
+    return x, kernel, bias
+
+
+@jax.custom_vjp
+def _dot_to_float32(x, kernel):
+    """Multiply as `dot_rows` does, to float32; gradients are computed in x's type."""
+    return dot_rows(x, kernel, preferred_element_type=jnp.float32)
+
+
+def _dot_to_float32_backward(kept, slope):
+    x, kernel = kept
+    slope, every = slope.astype(x.dtype), tuple(range(x.ndim - 1))
+    own = jax.lax.dot_general(x, slope, ((every, every), ((), ())))
+    return dot_rows(slope, kernel.T), own
+
+
+_dot_to_float32.defvjp(
+    lambda *kept: (_dot_to_float32(*kept), kept), _dot_to_float32_backward
+)
 
 
 def layer_norm(epsilon: float, dtype: Any, name: str | None = None) -> nn.LayerNorm:
@@ -244,7 +287,8 @@ class FeedForward(nn.Module):
             gate = dense(self.d_ff, **types).copy(name="gate")
             hidden = GATES[self.activation](gate(x)) * inner(x)
         else:
-            hidden = ACTIVATIONS[self.activation](inner(x))
+            name = OLDER_ACTIVATIONS.get(self.activation, self.activation)
+            hidden = ACTIVATIONS[name](inner(x))
         return outer(Dropout(self.dropout)(hidden, train))
 
 

@@ -2,12 +2,13 @@
 
     PE(p, 2i) = sin(p / 10000^(2i/D))    PE(p, 2i+1) = cos(p / 10000^(2i/D))   (3.5)
 
-`sinusoid` interleaves sines and cosines as the paper's formula does; the authors' own
-code put all sines first (`sinusoid_concat`). The two are permutations of each other:
-equal in power, but weights trained with one are useless with the other. `rotary` turns
-queries and keys, `relative` (T5) and `alibi` change the scores. All three give
-distances to self-attention and nothing to cross-attention, which needs positions in the
-embeddings: `sinusoid+rotary` has both.
+`sinusoid` interleaves sines and cosines as the paper's formula does; `sinusoid_concat`
+puts all sines first, as Marian does. The two are permutations of each other: equal in
+power, but weights trained with one are useless with the other. (The authors' own code,
+tensor2tensor, has all sines first, too, with 10000^(i/(D/2-1)) for the i-th of them:
+none of these.) `rotary` turns queries and keys, `relative` (T5) and `alibi` change the
+scores. All three give distances to self-attention and nothing to cross-attention, which
+needs positions in the embeddings: `sinusoid+rotary` has both.
 """
 
 import math
@@ -27,7 +28,11 @@ SCALINGS = ("none", "linear", "ntk")
 def sinusoid(
     positions: Int[Array, "B T"], d_model: int, interleave: bool = True
 ) -> Float[Array, "B T D"]:
-    """Encode positions as the paper does, however far."""
+    """Encode positions as the paper does, without a limit.
+
+    Angles are float32: up to position 10,000 a value is wrong by 0.001 at most, at a
+    million by 0.06.
+    """
     waves = jnp.stack(_waves(positions, d_model)[::-1], axis=-1)
     if not interleave:
         waves = waves.swapaxes(-1, -2)

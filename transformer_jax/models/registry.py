@@ -1,6 +1,7 @@
 """Every model by its name: its sizes, its modules, and what cannot work in its config.
 
-A model is a file of this folder with a record `MODEL`, and a line in `MODELS` below.
+A model is a file of this folder with a record `MODEL`, and a line in `MODELS` below; or
+a module of another package that has one, named with it: "mypackage.averaging".
 Its modules are listed by role, which is what a task asks for: a task of the role
 "seq2seq" can be trained with every model that has a module for it.
 """
@@ -16,13 +17,14 @@ from ml_collections import ConfigDict
 
 from transformer_jax import sharding
 from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import key
+from transformer_jax.keys import import_extension, key
 
 # The name in `config.model.name` is that of the file.
 MODELS = (
     "transformer",
     "recurrent",
 )
+_others: list[str] = []  # of other packages, since they were named
 
 ROLES = (
     "seq2seq", "language_model", "masked_language_model", "text_classifier",
@@ -34,7 +36,7 @@ ROLES = (
 class NameKeys:
     """Choose the model: the first key of `config.model`."""
 
-    name: str = key("transformer", "A file of models/.", choices=lambda: MODELS)
+    name: str = key("transformer", "A file of models/.", choices=lambda: names())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,23 +65,29 @@ class Model:
 @functools.cache
 def find(name: str) -> Model:
     """Load a model's record by the name that `config.model.name` has."""
-    if name not in MODELS:
+    if "." in name:
+        model = getattr(import_extension(name, "the model"), "MODEL", None)
+        if not isinstance(model, Model):
+            raise UserError(f"{name} has no MODEL = Model(...): see models/registry.py")
+        _others.append(name)
+    elif name in MODELS:
+        model = importlib.import_module(f"transformer_jax.models.{name}").MODEL
+    else:
         raise UserError(f"unknown model {name!r}.{nearest(name, MODELS)}")
-    model = importlib.import_module(f"transformer_jax.models.{name}").MODEL
     sharding.add_rules(model.rules)
     return model
 
 
 def names() -> tuple[str, ...]:
-    """List all models."""
-    return MODELS
+    """List all models; of other packages, those that were imported."""
+    return (*MODELS, *_others)
 
 
 def names_for(role: str) -> tuple[str, ...]:
     """List the models that have a module for a role."""
     if role not in ROLES:
         raise ValueError(f"unknown role {role!r}.{nearest(role, ROLES)}")
-    return tuple(name for name in MODELS if role in find(name).modules)
+    return tuple(name for name in names() if role in find(name).modules)
 
 
 def build(

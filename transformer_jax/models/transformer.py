@@ -20,7 +20,7 @@ from transformer_jax.models.attention import (
 from transformer_jax.models.cache import KVCache
 from transformer_jax.models.classifier import Classifier, MaskedLM, Tagger
 from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
-from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.layers import Dropout, output_layer
 from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding
 from transformer_jax.models.registry import Model
@@ -137,7 +137,7 @@ class LanguageModel(nn.Module):
             c.vocab_size, c.vocab_rows, c.d_model, c.dtype, c.dropout_words
         )
         if c.tie == "none":
-            self.projection = dense(c.vocab_rows, c.dtype, use_bias=False)
+            self.projection = output_layer(c.vocab_rows, c.dtype, use_bias=False)
         self.positions = _positions(c)
         self.decoder = Stack(c, c.decoder_layers, causal=True)
         self.drop = Dropout(c.dropout_embedding)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.keys import key, renew
+from transformer_jax.keys import fields, key, renew
 from transformer_jax.models import kernels
 from transformer_jax.models.embeddings import TIES, Vocabularies
 from transformer_jax.models.layers import (
@@ -14,6 +14,7 @@ from transformer_jax.models.layers import (
     GATES,
     NORM_KINDS,
     NORMS,
+    OLDER_ACTIVATIONS,
     REMATS,
 )
 from transformer_jax.models.positions import BIASES, POSITIONS, SCALINGS
@@ -50,9 +51,12 @@ class TransformerConfig(Vocabularies):
         "relu",
         "Inside a feed-forward layer; those with a gate have a third matrix.",
         choices=lambda: (*ACTIVATIONS, *GATES),
+        was=OLDER_ACTIVATIONS,
     )
     positions: str = key(
-        "sinusoid", "Encoding of positions: see models/positions.py.", choices=POSITIONS
+        "sinusoid",
+        "Encoding of positions: see models/positions.py.",
+        choices=lambda: dict.fromkeys((*POSITIONS, *BIASES)),
     )
     max_positions: int = key(512, "Rows of a learned table.", least=1)
     rotary_base: float = key(
@@ -115,8 +119,9 @@ class TransformerConfig(Vocabularies):
         super().__post_init__()
         head = self.d_model // self.num_heads
         self.imply(d_k=head, d_v=head)
-        [remat] = (f for f in dataclasses.fields(self) if f.name == "remat")
-        object.__setattr__(self, "remat", renew(remat, self.remat))
+        for field in fields(type(self)):
+            value = renew(field, getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
 
 
 def find_problems(config: ConfigDict, longest: Longest) -> list[str]:

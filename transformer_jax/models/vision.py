@@ -3,7 +3,8 @@
     x = [class; patch₁ E; …; patchₙ E] + positions    logits = Encoder(x)₀ W + b
 
 After Dosovitskiy et al. (2021), section 3.1; their encoder is `norm = "pre"` with
-`activation = "gelu"`. Patches are read row by row, and so are the pixels of a patch.
+`activation = "gelu_tanh"`. Patches are read row by row, and so are the pixels of a
+patch.
 The trap: pixels are floats of about unit size; bytes 0..255 must be scaled first.
 """
 

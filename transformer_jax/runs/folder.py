@@ -218,6 +218,11 @@ class Folder:
                 "python -m transformer_jax.train --config quickstart "
                 f"--workdir {self.path}"
             )
+        imports = stored.get("imports", [])
+        if not isinstance(imports, list):
+            raise self._damaged_config(f"its 'imports' is {imports!r}")
+        for name in imports:
+            keys.import_extension(str(name), f"{self.path / 'config.json'}: imports")
         config = configs.base(stored["task"], stored["model"]["name"])
         known = dict(configs.items(config))
         flat = _flat(stored)

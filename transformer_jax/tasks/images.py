@@ -131,7 +131,7 @@ def configure(config: ConfigDict) -> None:
     data, model = config.data, config.model
     model.positions = "learned"
     model.norm = "pre"
-    model.activation = "gelu"
+    model.activation = "gelu_tanh"
     config.train.label_smoothing = 0.0
     config.checkpoint.best = "accuracy"
     config.eval.samples = 0  # a picture cannot be shown in a log
@@ -285,9 +285,12 @@ class ImageInference:
         """Read the image of a path; an array is an image already."""
         if prefix:
             raise Refused("an answer of this task has no beginning to be given")
+        about, shape = self.about, self.objective.module.vision.image
         if not isinstance(line, str):
+            if np.shape(line) != shape:
+                raise Refused(f"an array of shape {np.shape(line)}, not {shape}")
             return DecodeRequest(line, line=line)
-        about, path = self.about, line.strip()
+        path = line.strip()
         if not os.path.isfile(path):
             raise Refused(f"there is no image file {path!r}")
         try:

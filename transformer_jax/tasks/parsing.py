@@ -35,7 +35,7 @@ from transformer_jax.tasks.parts.pairs import (
     learn_tokenizers,
     open_tokenizers,
 )
-from transformer_jax.tasks.parts.scoring import Scoring, group_by_tag, texts_of
+from transformer_jax.tasks.parts.scoring import ResampledScoring, group_by_tag, texts_of
 from transformer_jax.tasks.parts.writing import Seq2SeqInference
 from transformer_jax.tasks.protocols import (
     DataSource,
@@ -218,7 +218,7 @@ class TreeInference(Seq2SeqInference):
             yield number, restore(reply, self.form.linearise)
 
 
-class TreeScoring(Scoring):
+class TreeScoring(ResampledScoring):
     """Labelled brackets by EVALB's rules."""
 
     def reference(self, record: Record) -> str:
@@ -241,6 +241,15 @@ class TreeScoring(Scoring):
         whole = sum(not reply.details.get("repairs") for reply in replies)
         share = 100 * whole / max(len(replies), 1)
         return {name: getattr(found, name) for name in names} | {"well_formed": share}
+
+    def read(self, texts: Sequence[str]) -> list[trees.Tree]:
+        """Read trees, one a line."""
+        return trees.read("\n".join(texts))
+
+    def judge(self, answers: Sequence[Any], references: Sequence[Any]) -> dict:
+        """Return F1 and the share of exact trees, in percent."""
+        found = trees.evaluate(references, answers)
+        return {"F1": found.f1, "exact (%)": found.exact}
 
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Put the scores into words."""

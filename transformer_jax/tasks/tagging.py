@@ -37,7 +37,12 @@ from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.reading import EncoderInspector
-from transformer_jax.tasks.parts.scoring import Scoring, score_tags, texts_of
+from transformer_jax.tasks.parts.scoring import (
+    ResampledScoring,
+    in_percent,
+    score_tags,
+    texts_of,
+)
 from transformer_jax.tasks.parts.text import (
     TextData,
     check_count,
@@ -307,7 +312,7 @@ class TagInference:
         return Reply(line, " ".join(tagged), details={"words": shown})
 
 
-class TagScoring(Scoring):
+class TagScoring(ResampledScoring):
     """Accuracy of words and F1 of spans, beside those of the most frequent tags."""
 
     def __init__(self, lexicon: Lexicon):
@@ -326,6 +331,14 @@ class TagScoring(Scoring):
         return score_tags(answers, truth) | {
             f"baseline_{name}": baseline[name] for name in ("accuracy", "f1")
         }
+
+    def read(self, texts: Sequence[str]) -> list[list[str]]:
+        """Divide lines into tags."""
+        return [text.split() for text in texts]
+
+    def judge(self, answers: Sequence[Any], references: Sequence[Any]) -> dict:
+        """Return the accuracy and F1, in percent."""
+        return in_percent(score_tags(answers, references), "accuracy", "f1")
 
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Put the scores into words."""

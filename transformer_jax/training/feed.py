@@ -83,7 +83,7 @@ def assemble(
     """
     batch = fill_up(batch, sharding.row_devices(mesh) * parts)
     own = sharding.process_rows(mesh, batch.shape.rows)
-    part = Batch(batch.shape, batch.examples[own])
+    part = batch.take(own)
     columns, count = resample(store.take(part.real), part)
     arrays = task.data.collate(columns, part)
     return sharding.to_global(arrays, mesh, batch.shape.rows), count
@@ -101,4 +101,7 @@ def fill_up(batch: Batch, multiple: int) -> Batch:
         return batch
     empty = np.full((more, slots), -1, batch.examples.dtype)
     shape = dataclasses.replace(batch.shape, rows=rows + more)
-    return Batch(shape, np.concatenate([batch.examples, empty]))
+    copies = batch.copies
+    if copies is not None:
+        copies = np.concatenate([copies, np.zeros_like(empty)])
+    return Batch(shape, np.concatenate([batch.examples, empty]), copies)

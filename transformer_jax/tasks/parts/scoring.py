@@ -64,8 +64,35 @@ class BleuScoring(Scoring):
         return scores.compare(systems, references, lowercase=lowercase)
 
 
-class LabelScoring(Scoring):
+class ResampledScoring(Scoring):
+    """Scoring whose metrics are drawn again from samples of the examples."""
+
+    def read(self, texts: Sequence[str]) -> Sequence[Any]:
+        """Read answers or references once for all samples."""
+        return texts
+
+    def judge(
+        self, answers: Sequence[Any], references: Sequence[Any]
+    ) -> dict[str, float]:
+        """Return the metrics to be compared; of each more is better."""
+        raise NotImplementedError
+
+    def compare(
+        self, other: Any, systems: Mapping[str, list[str]], references: list[str]
+    ) -> list[scores.Comparison]:
+        """Compare by each metric."""
+        read = {name: self.read(answers) for name, answers in systems.items()}
+        return scores.resample(self.judge, read, self.read(references))
+
+
+class LabelScoring(ResampledScoring):
     """Accuracy and F1 of labels."""
+
+    def judge(
+        self, answers: Sequence[Any], references: Sequence[Any]
+    ) -> dict[str, float]:
+        """Return both in percent."""
+        return in_percent(score_labels(answers, references), "accuracy", "f1")
 
     def reference(self, record: Record) -> str:
         """Return the label of an example."""
@@ -83,6 +110,16 @@ class LabelScoring(Scoring):
 class NumberScoring(LabelScoring):
     """Correlation and error of numbers."""
 
+    def read(self, texts: Sequence[str]) -> Sequence[Any]:
+        """Read numbers."""
+        return [parse_number(text) for text in texts]
+
+    def judge(
+        self, answers: Sequence[Any], references: Sequence[Any]
+    ) -> dict[str, float]:
+        """Return the correlation, in percent of 1."""
+        return in_percent(score_numbers(answers, references), "r")
+
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
         """Score numbers."""
         answers = [parse_number(text) for text in texts_of(replies)]
@@ -91,6 +128,11 @@ class NumberScoring(LabelScoring):
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Put the scores into words."""
         return f"r = {scores['r']:.4f}  RMSE = {scores['rmse']:.4f}"
+
+
+def in_percent(found: Mapping[str, float], *names: str) -> dict[str, float]:
+    """Return these of the shares, in percent."""
+    return {f"{name} (%)": 100 * found[name] for name in names}
 
 
 def texts_of(replies: Sequence[Reply]) -> list[str]:
@@ -109,10 +151,13 @@ def group_by_tag(records: Sequence[Record]) -> dict[str, list[int]]:
 
 
 def score_labels(answers: Sequence[str], references: Sequence[str]) -> dict:
-    """Return accuracy, and F1 averaged over the labels of the references."""
+    """Return accuracy, and F1 averaged over all labels on either side.
+
+    A label that is answered where no reference has it counts, with an F1 of 0.
+    """
     pairs = list(zip(answers, references, strict=True))
     f1s = []
-    for label in sorted({*references}):
+    for label in sorted({*answers, *references}):
         both = sum(a == r == label for a, r in pairs)
         either = sum((a == label) + (r == label) for a, r in pairs)
         f1s.append(2 * both / either)
