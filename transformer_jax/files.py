@@ -36,13 +36,10 @@ def write(path: pathlib.Path, text: str) -> None:
     flush(path.parent)
 
 
-def read_object(path: pathlib.Path) -> dict[str, Any]:
+def read_object(path: Any) -> dict[str, Any]:
     """Read a JSON file that holds an object, or raise OSError or ValueError."""
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):  # to open a FIFO would wait for a writer
-        raise ValueError("it is not a regular file")
-    if about.st_size > LARGEST:
-        raise ValueError(f"it has {about.st_size:,} bytes")
+    if isinstance(path, pathlib.Path):
+        _check_plain(path)
     try:
         found = json.loads(path.read_bytes().decode("utf-8"))
     except RecursionError:
@@ -52,13 +49,24 @@ def read_object(path: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-def move_aside(path: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path:
+def _check_plain(path: pathlib.Path) -> None:
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):  # to open a FIFO would wait for a writer
+        raise ValueError("it is not a regular file")
+    if about.st_size > LARGEST:
+        raise ValueError(f"it has {about.st_size:,} bytes")
+
+
+def move_aside(path: Any, folder: Any, name: str) -> Any:
     """Move a file or folder into another folder, beside what has its name there."""
     folder.mkdir(parents=True, exist_ok=True)
     place, number = folder / name, 2
-    while os.path.lexists(place):
+    while os.path.lexists(place) or place.exists():  # a link to nothing, too
         place, number = folder / f"{name}.{number}", number + 1
-    shutil.move(path, place)  # which may be on another disk
+    if isinstance(path, pathlib.Path):
+        shutil.move(path, place)  # which may be on another disk
+    else:
+        path.rename(place)
     return place
 
 

@@ -51,6 +51,7 @@ from transformer_jax.training.watchdog import Watchdog
 from transformer_jax.visualize import training as curves
 
 IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
+PUSH_PAUSE = 5.0  # seconds; an object store refuses to overwrite a file too often
 
 
 def define_flags() -> None:
@@ -83,10 +84,11 @@ def train(
 
     The steps `profiled`, such as "10:20", are traced into the run directory.
     """
-    folder, profile = Folder(workdir), Profile(profiled, workdir)
+    folder = Folder(workdir)
+    profile = Profile(profiled, folder.path)
     folder.check_place()
     mesh = open_mesh(config)
-    shared.prove(folder.path)
+    shared.prove(folder.place)
     config = settle_shapes(config, folder, mesh.devices.flat[0].platform)
     result = hosts.decide_in_first(lambda: folder.read_result())
     if result is not None and is_done(config, folder, result["step"]):
@@ -94,10 +96,12 @@ def train(
         report.print_result(result, folder, already=True)
         return 0
     folder.check_writable()
-    with lock.alone(folder.path), contextlib.ExitStack() as stack:
+    with lock.alone(folder.place), contextlib.ExitStack() as stack:
+        stack.callback(folder.push, everything=True)
         first = jax.process_index() == 0
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes))
-        log = metrics.RunLog(folder.path, config.log.tensorboard, first)
+        push = functools.partial(folder.push, pause=PUSH_PAUSE)
+        log = metrics.RunLog(folder.path, config.log.tensorboard, first, push)
         stack.callback(log.close)
         if result is not None:
             log.say(f"continues  the run that had ended at step {result['step']:,}")

@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 import time
+from typing import Any
 
 from transformer_jax import files
 from transformer_jax.errors import UserError
@@ -17,23 +18,29 @@ from transformer_jax.errors import UserError
 logger = logging.getLogger(__name__)
 
 WHOLE = "_CHECKPOINT_METADATA"  # is written last into a checkpoint
+COMMITTED = "commit_success.txt"  # the same in an object store, which renames nothing
 HALF_MADE = ".orbax-checkpoint-tmp"
 SCORE = "metrics"  # of a checkpoint: a folder, and the file in it
 DAMAGED = "damaged"  # a folder of the run
 
 
-def list_whole(folder: pathlib.Path) -> list[int]:
+def list_whole(folder: Any) -> list[int]:
     """List the steps of the whole checkpoints, oldest first."""
+    if not isinstance(folder, pathlib.Path):
+        found = list(folder.iterdir()) if folder.is_dir() else []
+        numbered = [path for path in found if _is_step(path.name)]
+        return sorted(int(p.name) for p in numbered if (p / COMMITTED).exists())
     found = [f.parent.name for f in folder.glob(f"[0-9]*/{WHOLE}") if f.is_file()]
     return sorted(int(name) for name in found if _is_step(name))
 
 
-def list_strangers(folder: pathlib.Path) -> list[pathlib.Path]:
+def list_strangers(folder: Any) -> list[pathlib.Path]:
     """List what is no checkpoint, whole or being saved.
 
-    What is hidden, such as a file system's own files, is in nobody's way.
+    What is hidden, such as a file system's own files, is in nobody's way. An object
+    store has no empty folders, and Orbax tells its unfinished checkpoints from others.
     """
-    if not folder.is_dir():
+    if not isinstance(folder, pathlib.Path) or not folder.is_dir():
         return []
     whole = {str(step) for step in list_whole(folder)}
     return sorted(
@@ -45,7 +52,7 @@ def list_strangers(folder: pathlib.Path) -> list[pathlib.Path]:
     )
 
 
-def clear(folder: pathlib.Path) -> None:
+def clear(folder: Any) -> None:
     """Move what is no checkpoint into the run's `damaged/`, with a warning."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise UserError(
@@ -64,7 +71,7 @@ def clear(folder: pathlib.Path) -> None:
             )
 
 
-def read_score(checkpoint: pathlib.Path) -> dict[str, float] | None:
+def read_score(checkpoint: Any) -> dict[str, float] | None:
     """Read how a checkpoint was scored: {} if it was not, None if it is damaged."""
     try:
         found = files.read_object(checkpoint / SCORE / SCORE)
@@ -76,7 +83,7 @@ def read_score(checkpoint: pathlib.Path) -> dict[str, float] | None:
     return found if isinstance(score, int | float) and math.isfinite(score) else None
 
 
-def clear_scores(folder: pathlib.Path) -> None:
+def clear_scores(folder: Any) -> None:
     """Move scores that nobody can read away from their checkpoints: they rank none."""
     for step in list_whole(folder):
         checkpoint = folder / str(step)
@@ -86,8 +93,10 @@ def clear_scores(folder: pathlib.Path) -> None:
             logger.warning("warning    the score of %s cannot be read", checkpoint)
 
 
-def remove_half_made(folder: pathlib.Path, step: int) -> None:
+def remove_half_made(folder: Any, step: int) -> None:
     """Remove what a save that failed has left, while others may still write there."""
+    if not isinstance(folder, pathlib.Path):
+        return  # Orbax does, when the run is continued
     for _ in range(40):
         if not (found := list(folder.glob(f"{step}{HALF_MADE}*"))):
             return

@@ -181,8 +181,14 @@ def find_slowest(busy: float, waited: float) -> tuple[int, float] | None:
 class RunLog:
     """Write log lines for people and metrics.jsonl for programs, in one process."""
 
-    def __init__(self, folder: pathlib.Path, tensorboard: bool, active: bool):
-        self.active = active
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        tensorboard: bool,
+        active: bool,
+        written: Callable[[], None] = lambda: None,  # is called after each entry
+    ):
+        self.active, self._written = active, written
         self.path = folder / "metrics.jsonl"
         self._bar = Bar(active and sys.stderr.isatty())
         self._board = (
@@ -229,6 +235,7 @@ class RunLog:
         entry = {"step": step, "kind": kind, "time": round(time.time(), 3), **values}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
+        self._written()
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
