@@ -279,7 +279,7 @@ def plan_all(only_targets: str, only_configs: str, output: str) -> int:
         for name in config.targets:
             if not name.startswith(only_targets):
                 continue
-            targets.prepare("cpu" if name == "cpu" else name)
+            targets.prepare(name)
             target = targets.find(name)
             settle_shapes(config, target)
             try:

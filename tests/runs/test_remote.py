@@ -1,0 +1,235 @@
+"""Runs in an object store: small files by a mirror, checkpoints by Orbax.
+
+The tests of whole commands need `pip install gcsfs gcp-storage-emulator`.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import pytest
+from etils.epath import backend
+from fsspec.implementations.memory import MemoryFileSystem
+
+from transformer_jax import cli, config, train
+from transformer_jax.errors import UserError
+from transformer_jax.runs import lock, remote
+from transformer_jax.runs.folder import Folder
+from transformer_jax.training.log import read_entries
+
+RUN = "gs://bucket/run"
+
+
+class Store(MemoryFileSystem):
+    """A bucket in the memory of this process, in place of gcsfs."""
+
+    protocol = "gcs", "gs"
+    store, pseudo_dirs, cachable = {}, [""], False
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return MemoryFileSystem._strip_protocol(str(path).removeprefix("gs://"))
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """The files of a bucket by their names."""
+    monkeypatch.setattr(Store, "store", {})
+    monkeypatch.setattr(Store, "pseudo_dirs", [""])
+    monkeypatch.setattr(backend.fsspec_backend, "fs", lambda path: Store())
+    monkeypatch.setattr(remote, "BEAT", 0.05)
+    return lambda: {name.removeprefix("/bucket/run/") for name in Store.store}
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/run", "http://host/run"])
+def test_another_address_is_not_taken_for_a_folder(address):
+    with pytest.raises(UserError, match=f"{address}: a run directory on remote"):
+        Folder(address)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    def missing(path):
+        raise ImportError("Please install gcsfs")
+
+    monkeypatch.setattr(backend.fsspec_backend, "fs", missing)
+    with pytest.raises(UserError, match=r"pip install 'transformer_jax\[gcs\]'"):
+        Folder(RUN)
+
+
+def test_a_bucket_that_cannot_be_read_is_named(monkeypatch):
+    def refuse(path):
+        raise OSError("Forbidden: no permission\nand a page more")
+
+    monkeypatch.setattr(backend.fsspec_backend, "fs", refuse)
+    with pytest.raises(UserError, match=f"{RUN} cannot be read: Forbidden: no perm"):
+        Folder(RUN)
+
+
+def test_what_is_written_is_found_elsewhere(store):
+    folder = Folder(RUN)
+    folder.tokenizer.mkdir()
+    (folder.tokenizer / "text.model").write_bytes(b"\x00pieces")
+    folder.write("result.json", {"step": 3})
+    assert store() == {"result.json", "tokenizer/text.model"}
+    other = Folder(RUN)
+    assert other.path != folder.path
+    assert other.read("result.json") == {"step": 3}
+    assert (other.tokenizer / "text.model").read_bytes() == b"\x00pieces"
+    folder.write("result.json", {"step": 4})
+    other.pull()
+    assert other.read("result.json") == {"step": 4}
+
+
+def test_only_what_has_changed_is_pushed_and_traces_at_the_end(store, monkeypatch):
+    folder, written = Folder(RUN), []
+    (folder.path / "tensorboard").mkdir()
+    (folder.path / "tensorboard" / "events").write_text("curves")
+    folder.write("config.json", {"a": 1})
+    pipe = Store.pipe_file
+
+    def note(self, path, value, **rest):
+        written.append(path)
+        return pipe(self, path, value, **rest)
+
+    monkeypatch.setattr(Store, "pipe_file", note)
+    before = dict(Store.store)
+    folder.push()
+    assert Store.store == before and store() == {"config.json"}
+    (folder.path / "metrics.jsonl").write_text("{}\n")
+    folder.push(pause=60)
+    assert store() == {"config.json"}
+    folder.push()
+    assert store() == {"config.json", "metrics.jsonl"}
+    folder.push(everything=True)
+    assert store() == {"config.json", "metrics.jsonl", "tensorboard/events"}
+    assert not (Folder(RUN).path / "tensorboard").exists()
+
+
+def test_only_process_0_pushes(store, monkeypatch):
+    folder = Folder(RUN)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    (folder.path / "metrics.jsonl").write_text("{}\n")
+    folder.push(everything=True)
+    assert store() == set()
+
+
+def test_the_mirror_is_removed_with_its_folder(store):
+    folder = Folder(RUN)
+    path = folder.path
+    assert path.is_dir()
+    del folder
+    assert not path.exists()
+
+
+def test_a_living_holder_refuses_others_and_leaves_nothing(store):
+    place = Folder(RUN).place
+    holder = f"process {os.getpid()} on {socket.gethostname()}"
+    held = pytest.raises(UserError, match=f"{RUN} is being trained by {holder}")
+    with lock.alone(place), held, lock.alone(place):
+        pass
+    assert store() == set()
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(store):
+    place = Folder(RUN).place
+    about = {"holder": "process 7 on node3", "nonce": "x", "beat": 12}
+    (place / lock.FILE).write_text(json.dumps(about))
+    with lock.alone(place):
+        assert str(os.getpid()) in remote.read_holder(place / lock.FILE)
+
+
+def test_a_training_whose_lock_was_taken_over_ends(store, monkeypatch):
+    ended = threading.Event()
+    codes = []
+    monkeypatch.setattr(os, "_exit", lambda code: (codes.append(code), ended.set()))
+    place = Folder(RUN).place
+    with lock.alone(place):
+        (place / lock.FILE).write_text('{"holder": "process 8", "nonce": "y"}')
+        assert ended.wait(5)
+    assert set(codes) == {cli.PREEMPTED}
+
+
+SERVE = """
+import sys, time
+from gcp_storage_emulator.server import create_server
+create_server("localhost", int(sys.argv[1]), True, "bucket").start()
+print("serves", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    """The environment of a machine whose Google Cloud Storage is a local server."""
+    for package in ("gcsfs", "gcp_storage_emulator"):
+        pytest.importorskip(package)
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", SERVE, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout.readline() == "serves\n"
+        yield os.environ | {
+            "STORAGE_EMULATOR_HOST": f"http://localhost:{port}",
+            "TENSORSTORE_GCS_HTTP_URL": f"http://localhost:{port}",
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+            "GOOGLE_CLOUD_PROJECT": "none",
+            "FSSPEC_GCS_TOKEN": "anon",
+            "JAX_NUM_CPU_DEVICES": "1",
+        }
+        server.kill()
+
+
+def command(name, *words, **overrides):
+    changed = [f"--config.{key}={value}" for key, value in overrides.items()]
+    return [sys.executable, "-m", f"transformer_jax.{name}", *words, *changed]
+
+
+def wait_for(found, seconds=90):
+    until = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.system
+def test_a_killed_run_goes_on_to_what_an_undisturbed_one_ends_with(
+    cloud, tiny, tmp_path
+):
+    where, asked = "gs://bucket/killed", {**tiny(eval__splits="validation")}
+    begin = command("train", "--config", "quickstart", "--workdir", where, **asked)
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        first = subprocess.Popen(begin, env=cloud, stdout=output, stderr=output)
+        wait_for(lambda: "step      7" in log.read_text() or first.poll() is not None)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    again = subprocess.run(begin, env=cloud, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert "resumed    from step" in again.stdout
+    assert f"done: {where}, step 12" in again.stdout
+    asked["checkpoint.keep_last"] = 3
+    assert train.train(config.load("quickstart", asked), tmp_path / "local") == 0
+
+    score = command("evaluate", "--workdir", where, "--split", "validation")
+    scored = subprocess.run(score, env=cloud, capture_output=True, text=True)
+    assert scored.returncode == 0, scored.stderr
+    read = (
+        "import sys; from transformer_jax.runs.folder import Folder; import shutil; "
+        "shutil.copytree(Folder(sys.argv[1]).path, sys.argv[2])"
+    )
+    copy = tmp_path / "copy"
+    subprocess.run([sys.executable, "-c", read, where, copy], env=cloud, check=True)
+    assert losses(copy) == losses(tmp_path / "local")
+    assert "validation" in json.loads((copy / "scores.json").read_text())
+
+
+def losses(run: pathlib.Path):
+    entries = read_entries(run / "metrics.jsonl")
+    return [(e["step"], e["kind"], e["loss"]) for e in entries]
