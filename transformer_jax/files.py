@@ -57,16 +57,13 @@ def _check_plain(path: pathlib.Path) -> None:
         raise ValueError(f"it has {about.st_size:,} bytes")
 
 
-def move_aside(path: Any, folder: Any, name: str) -> Any:
+def move_aside(path: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path:
     """Move a file or folder into another folder, beside what has its name there."""
     folder.mkdir(parents=True, exist_ok=True)
     place, number = folder / name, 2
-    while os.path.lexists(place) or place.exists():  # a link to nothing, too
+    while os.path.lexists(place):
         place, number = folder / f"{name}.{number}", number + 1
-    if isinstance(path, pathlib.Path):
-        shutil.move(path, place)  # which may be on another disk
-    else:
-        path.rename(place)
+    shutil.move(path, place)  # which may be on another disk
     return place
 
 

@@ -23,10 +23,10 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
-from transformer_jax import cli, files, hosts
+from transformer_jax import cli, hosts
 from transformer_jax.errors import UserError
 from transformer_jax.runs import signature, steps
-from transformer_jax.runs.remote import is_remote
+from transformer_jax.runs.remote import is_remote, move_aside
 from transformer_jax.runs.signature import Identity
 from transformer_jax.sharding import Params, path_name
 
@@ -303,7 +303,7 @@ class Checkpoints:
         bad, place = self.folder / str(step), self.folder.parent / steps.DAMAGED
 
         def move() -> str:
-            return str(files.move_aside(bad, place, f"{self.folder.name}-{step}"))
+            return str(move_aside(bad, place, f"{self.folder.name}-{step}"))
 
         return type(self.folder)(
             hosts.decide_in_first(move)

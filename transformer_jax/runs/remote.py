@@ -24,7 +24,7 @@ import fsspec
 import jax
 from etils import epath
 
-from transformer_jax import cli
+from transformer_jax import cli, files
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,18 @@ fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
 def is_remote(path: Any) -> bool:
     """Return whether a path is the address of an object store."""
     return "://" in str(path)
+
+
+def move_aside(path: Any, folder: Any, name: str) -> Any:
+    """Move a file or folder as `files.move_aside` does, also within an object store."""
+    if not is_remote(path):
+        return files.move_aside(path, folder, name)
+    place, number = folder / name, 2
+    while place.exists():
+        place, number = folder / f"{name}.{number}", number + 1
+    store, _ = fsspec.core.url_to_fs(str(path))
+    store.mv(str(path), str(place), recursive=True)
+    return place
 
 
 class Remote:

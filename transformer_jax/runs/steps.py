@@ -14,6 +14,7 @@ from typing import Any
 
 from transformer_jax import files
 from transformer_jax.errors import UserError
+from transformer_jax.runs.remote import is_remote, move_aside
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ DAMAGED = "damaged"  # a folder of the run
 
 def list_whole(folder: Any) -> list[int]:
     """List the steps of the whole checkpoints, oldest first."""
-    if not isinstance(folder, pathlib.Path):
+    if is_remote(folder):
         found = list(folder.iterdir()) if folder.is_dir() else []
         numbered = [path for path in found if _is_step(path.name)]
         return sorted(int(p.name) for p in numbered if (p / COMMITTED).exists())
@@ -40,7 +41,7 @@ def list_strangers(folder: Any) -> list[pathlib.Path]:
     What is hidden, such as a file system's own files, is in nobody's way. An object
     store has no empty folders, and Orbax tells its unfinished checkpoints from others.
     """
-    if not isinstance(folder, pathlib.Path) or not folder.is_dir():
+    if is_remote(folder) or not folder.is_dir():
         return []
     whole = {str(step) for step in list_whole(folder)}
     return sorted(
@@ -62,7 +63,7 @@ def clear(folder: Any) -> None:
     for path in list_strangers(folder):
         name = f"{folder.name}-{path.name}"
         try:
-            place = files.move_aside(path, folder.parent / DAMAGED, name)
+            place = move_aside(path, folder.parent / DAMAGED, name)
         except OSError as error:
             logger.warning("warning    %s is no whole checkpoint: %s", path, error)
         else:
@@ -89,13 +90,13 @@ def clear_scores(folder: Any) -> None:
         checkpoint = folder / str(step)
         if read_score(checkpoint) is None:
             name = f"{folder.name}-{step}-{SCORE}"
-            files.move_aside(checkpoint / SCORE, folder.parent / DAMAGED, name)
+            move_aside(checkpoint / SCORE, folder.parent / DAMAGED, name)
             logger.warning("warning    the score of %s cannot be read", checkpoint)
 
 
 def remove_half_made(folder: Any, step: int) -> None:
     """Remove what a save that failed has left, while others may still write there."""
-    if not isinstance(folder, pathlib.Path):
+    if is_remote(folder):
         return  # Orbax does, when the run is continued
     for _ in range(40):
         if not (found := list(folder.glob(f"{step}{HALF_MADE}*"))):
