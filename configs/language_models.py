@@ -67,6 +67,9 @@ def get_config(variant="350m"):
         config.targets = ("h200x64", "v5e-256")
         config.model.d_model = 2048
         config.model.d_ff = 8192
+        # Over all of 256 devices, a TPU adds up matrices of 8 rows a device unscattered.
+        config.mesh.data = -1
+        config.mesh.fsdp = 16
         config.data.batch_tokens = 2**21
         config.data.row_multiple = 256
         config.eval.batch_rows = 256

@@ -202,19 +202,20 @@ def wait_for(found, seconds=90):
 def test_a_killed_run_goes_on_to_what_an_undisturbed_one_ends_with(
     cloud, tiny, tmp_path
 ):
-    where, asked = "gs://bucket/killed", {**tiny(eval__splits="validation")}
+    where = "gs://bucket/killed"
+    few = {"train__steps": 18, "checkpoint__every": 6, "checkpoint__average": 1}
+    asked = tiny(eval__splits="validation", **few)
     begin = command("train", "--config", "quickstart", "--workdir", where, **asked)
     log = tmp_path / "log"
     with log.open("w") as output:
         first = subprocess.Popen(begin, env=cloud, stdout=output, stderr=output)
-        wait_for(lambda: "step      7" in log.read_text() or first.poll() is not None)
+        wait_for(lambda: "step     13" in log.read_text() or first.poll() is not None)
         first.send_signal(signal.SIGKILL)
         first.wait()
     again = subprocess.run(begin, env=cloud, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "resumed    from step" in again.stdout
-    assert f"done: {where}, step 12" in again.stdout
-    asked["checkpoint.keep_last"] = 3
+    assert f"done: {where}, step 18" in again.stdout
     assert train.train(config.load("quickstart", asked), tmp_path / "local") == 0
 
     score = command("evaluate", "--workdir", where, "--split", "validation")
