@@ -67,7 +67,7 @@ def get_config(variant="350m"):
         config.targets = ("h200x64", "v5e-256")
         config.model.d_model = 2048
         config.model.d_ff = 8192
-        # Over all of 256 devices, a TPU adds up matrices of 8 rows a device unscattered.
+        # Split over 256 devices, a matrix has 8 rows on each: a TPU scatters no such.
         config.mesh.data = -1
         config.mesh.fsdp = 16
         config.data.batch_tokens = 2**21

@@ -51,7 +51,6 @@ from transformer_jax.training.watchdog import Watchdog
 from transformer_jax.visualize import training as curves
 
 IN_FLIGHT = 2  # steps dispatched and not yet read; free-running dispatch can deadlock
-PUSH_PAUSE = 5.0  # seconds; an object store refuses to overwrite a file too often
 
 
 def define_flags() -> None:
@@ -100,8 +99,7 @@ def train(
         stack.callback(folder.push, everything=True)
         first = jax.process_index() == 0
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes))
-        push = functools.partial(folder.push, pause=PUSH_PAUSE)
-        log = metrics.RunLog(folder.path, config.log.tensorboard, first, push)
+        log = metrics.RunLog(folder, config.log.tensorboard, first)
         stack.callback(log.close)
         if result is not None:
             log.say(f"continues  the run that had ended at step {result['step']:,}")
@@ -381,8 +379,7 @@ def finish(run: Parts) -> dict[str, Any]:
     result |= {"weights": words, "averaged_steps": used, "scores": {}}
     result["seconds"] = metrics.training_seconds(log.path)
     result["parameters"] = sum(x.size for x in jax.tree.leaves(params))
-    options = runs.decode_options(config)
-    held_out = run.prepared.held_out
+    options, held_out = runs.decode_options(config), run.prepared.held_out
     for split in [s for s in config.eval.splits if s in held_out]:
         log.say(f"scoring    {split} with the {words} parameters of step {step}")
         evaluator = Evaluator(run.task, held_out[split], run.mesh)

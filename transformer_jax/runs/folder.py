@@ -112,10 +112,15 @@ class Folder:
         if self._remote:
             self._remote.pull()
 
-    def push(self, everything: bool = False, pause: float = 0.0) -> None:
+    def push(self, everything: bool = False) -> None:
         """Copy the files that have changed to the object store, if the run is there."""
         if self._remote:
-            self._remote.push(everything, pause)
+            self._remote.push(everything)
+
+    def push_soon(self) -> None:
+        """Do so, unless this was done a few seconds ago."""
+        if self._remote and self._remote.is_due():
+            self._remote.push()
 
     def move_aside(self, path: pathlib.Path) -> pathlib.Path:
         """Move a file or folder of the run out of the way, into `damaged/`."""

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 SCHEME = "gs://"  # Orbax writes to no other store
 LARGE = {"checkpoints", "averaged", "preempted", "damaged"}  # are read where they are
 LATE = {"tensorboard", "profile"}  # are pushed at the end, and never pulled
+PAUSE = 5.0  # seconds from one push to the next, if nothing urges
 BEAT = 10.0  # seconds between two signs of life of a lock's holder
 
 # Else gcsfs would remember what a folder held before Orbax or another host wrote there.
@@ -90,13 +91,16 @@ class Remote:
             why = str(error).strip().split("\n")[0][:200] or type(error).__name__
             raise UserError(f"{self.place} cannot be read: {why}") from None
 
-    def push(self, everything: bool = False, pause: float = 0.0) -> None:
+    def is_due(self) -> bool:
+        """Return whether the last push was some time ago: a store is slow."""
+        return time.monotonic() - self._pushed > PAUSE
+
+    def push(self, everything: bool = False) -> None:
         """Copy the files that have changed to the store, in the order of their times.
 
-        Only process 0 does, and not within a `pause` (in seconds) after the last time.
-        Traces and TensorBoard's files go with `everything`.
+        Only process 0 does. Traces and TensorBoard's files go with `everything`.
         """
-        if jax.process_index() or time.monotonic() - self._pushed < pause:
+        if jax.process_index():
             return
         self._pushed = time.monotonic()
         changed = []
