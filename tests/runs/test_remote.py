@@ -232,7 +232,7 @@ def wait_for(found, seconds=90):
 
 @pytest.mark.system
 def test_a_killed_run_goes_on_to_what_an_undisturbed_one_ends_with(
-    cloud, tiny, tmp_path
+    cloud, tiny, one_device, tmp_path
 ):
     where = "gs://bucket/killed"
     few = {"train__steps": 18, "checkpoint__every": 6, "checkpoint__average": 1}
