@@ -255,7 +255,7 @@ def test_a_killed_run_goes_on_to_what_an_undisturbed_one_ends_with(
     assert scored.returncode == 0, scored.stderr
     read = (
         "import sys; from transformer_jax.runs.folder import Folder; import shutil; "
-        "shutil.copytree(Folder(sys.argv[1]).path, sys.argv[2])"
+        "folder = Folder(sys.argv[1]); shutil.copytree(folder.path, sys.argv[2])"
     )
     copy = tmp_path / "copy"
     subprocess.run([sys.executable, "-c", read, where, copy], env=cloud, check=True)

@@ -57,7 +57,7 @@ def move_aside(path: Any, folder: Any, name: str) -> Any:
 
 
 class Remote:
-    """A run in an object store, and its mirror on this machine."""
+    """A run in an object store, and its mirror on this machine, which ends with it."""
 
     def __init__(self, address: str):
         if not address.startswith(SCHEME):
