@@ -149,7 +149,7 @@ def hold(path: epath.Path) -> Iterator[None]:
 
     def beat(number: int) -> None:
         about = {"holder": holder, "nonce": nonce, "beat": number}
-        path.write_text(json.dumps(about))
+        path.write_text(json.dumps(about), encoding="utf-8")
 
     def go_on() -> None:
         number = 1
@@ -198,7 +198,7 @@ def read_holder(path: epath.Path) -> str:
 def _read(path: epath.Path) -> dict[str, Any] | None:
     """Read a lock; None: there is none, {}: it cannot be read now."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except Exception:  # of the network, or half of a text
