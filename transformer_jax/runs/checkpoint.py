@@ -305,9 +305,8 @@ class Checkpoints:
         def move() -> str:
             return str(move_aside(bad, place, f"{self.folder.name}-{step}"))
 
-        return type(self.folder)(
-            hosts.decide_in_first(move)
-        )  # and no other sees it there
+        moved = hosts.decide_in_first(move)  # and no other sees it there
+        return type(self.folder)(moved)
 
     def close(self) -> None:
         """Finish what is being saved, and let go of the folder."""
