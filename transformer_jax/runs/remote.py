@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import fsspec
+import fsspec.config
 import jax
 from etils import epath
 
