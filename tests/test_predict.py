@@ -27,6 +27,7 @@ from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import translation
 from transformer_jax.training import evaluator, prepare
 from transformer_jax.training.evaluator import Evaluator
