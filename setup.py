@@ -80,6 +80,7 @@ setup(
     extras_require={
         "cuda": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],
+        "gcs": ["gcsfs>=2025.2"],  # run directories on Google Cloud Storage
         "tensorboard": ["tensorboardX>=2.6"],
         "plots": ["matplotlib>=3.8"],
         "notebooks": NOTEBOOKS,

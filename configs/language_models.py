@@ -31,7 +31,7 @@ def get_config(variant="350m"):
     config.data.window = 8000
     config.data.batch_tokens = 2**19
     config.data.shapes = 1
-    config.data.row_multiple = 64  # 8 devices × accumulation 8
+    config.data.row_multiple = 64
     config.data.length_multiple = 128
     config.tokenizer.kind = "bpe"
     config.tokenizer.vocab_size = 32_000
@@ -51,7 +51,10 @@ def get_config(variant="350m"):
     config.model.remat = "full"
     config.model.scan_layers = True
 
-    config.train.accumulation = 8
+    # Parts of a batch would be reduced one by one, with eight times the bytes.
+    config.mesh.data = 1
+    config.mesh.fsdp = -1
+
     config.train.steps = 14_000  # 20 pieces a parameter
     config.optim.schedule = "cosine"
     config.optim.constant = 3e-4
@@ -64,12 +67,12 @@ def get_config(variant="350m"):
         config.targets = ("h200x64", "v5e-256")
         config.model.d_model = 2048
         config.model.d_ff = 8192
-        config.mesh.data = 1
-        config.mesh.fsdp = -1
+        # Split over 256 devices, a matrix has 8 rows on each: a TPU scatters no such.
+        config.mesh.data = -1
+        config.mesh.fsdp = 16
         config.data.batch_tokens = 2**21
         config.data.row_multiple = 256
         config.eval.batch_rows = 256
-        config.train.accumulation = 1
         config.train.steps = 13_000
         config.optim.constant = 2e-4
     return config

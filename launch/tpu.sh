@@ -5,9 +5,10 @@
 #     --workdir /mnt/runs/big
 #
 # The package must be installed on every host, and --workdir be a folder that all share
-# (Filestore, or a mounted bucket). The hosts find each other by the TPU's metadata. With
-# DRY_RUN=1 the command is printed and not run. On a host itself, for a TPU VM of one
-# host, `python -m transformer_jax.train …` is all there is to it.
+# (Filestore, a mounted bucket), or an address such as gs://bucket/run. The hosts find
+# each other by the TPU's metadata. With DRY_RUN=1 the command is printed and not run. On
+# a host itself, for a TPU VM of one host, `python -m transformer_jax.train …` is all
+# there is to it.
 set -euo pipefail
 
 : "${TPU_NAME:?set TPU_NAME to the name of the TPU}"

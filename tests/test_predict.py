@@ -27,6 +27,7 @@ from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import translation
 from transformer_jax.training import evaluator, prepare
 from transformer_jax.training.evaluator import Evaluator
@@ -344,14 +345,14 @@ def test_only_runs_of_one_task_judged_by_bleu_are_compared(run, tmp_path):
         folder.mkdir(exist_ok=True)
         return types.SimpleNamespace(
             config=types.SimpleNamespace(task=task),
-            folder=types.SimpleNamespace(path=folder),
+            folder=Folder(folder),
             task=types.SimpleNamespace(scoring=types.SimpleNamespace(METRICS=metrics)),
         )
 
     with pytest.raises(UserError, match="is of the task masked, .* of translation"):
         evaluate._refuse_incomparable(run, like("masked"))
     first, second = like("masked", ("filled",)), like("masked", ("filled",))
-    second.folder.path = tmp_path
+    second.folder = Folder(tmp_path)
     with pytest.raises(UserError, match="masked is judged by filled"):
         evaluate._refuse_incomparable(first, second)
 

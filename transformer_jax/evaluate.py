@@ -115,7 +115,8 @@ def keep_scores(folder: Folder, name: str, scores: dict[str, Any]) -> None:
     try:
         folder.add_scores(name, scores)
     except OSError as error:
-        logger.warning("the scores are not kept: %s: %s", folder.path, error.strerror)
+        why = error.strerror or error
+        logger.warning("the scores are not kept: %s: %s", folder.place, why)
 
 
 def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:
@@ -138,8 +139,8 @@ def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:
 
 def _refuse_incomparable(run: runs.Run, other: runs.Run) -> None:
     """Refuse another run that cannot be compared with this one."""
-    ours, theirs = run.folder.path, other.folder.path
-    if os.path.samefile(theirs, ours):
+    ours, theirs = run.folder.place, other.folder.place
+    if ours == theirs or os.path.samefile(run.folder.path, other.folder.path):
         raise UserError(f"--compare={theirs} is the run itself: name another one")
     if other.config.task != run.config.task:
         raise UserError(

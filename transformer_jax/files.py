@@ -36,13 +36,10 @@ def write(path: pathlib.Path, text: str) -> None:
     flush(path.parent)
 
 
-def read_object(path: pathlib.Path) -> dict[str, Any]:
+def read_object(path: Any) -> dict[str, Any]:
     """Read a JSON file that holds an object, or raise OSError or ValueError."""
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):  # to open a FIFO would wait for a writer
-        raise ValueError("it is not a regular file")
-    if about.st_size > LARGEST:
-        raise ValueError(f"it has {about.st_size:,} bytes")
+    if isinstance(path, pathlib.Path):
+        _check_plain(path)
     try:
         found = json.loads(path.read_bytes().decode("utf-8"))
     except RecursionError:
@@ -50,6 +47,14 @@ def read_object(path: pathlib.Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("it does not hold a JSON object")
     return found
+
+
+def _check_plain(path: pathlib.Path) -> None:
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):  # to open a FIFO would wait for a writer
+        raise ValueError("it is not a regular file")
+    if about.st_size > LARGEST:
+        raise ValueError(f"it has {about.st_size:,} bytes")
 
 
 def move_aside(path: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path:

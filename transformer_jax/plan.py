@@ -34,7 +34,7 @@ from transformer_jax.training.workload import Workload
 def define_flags() -> None:
     """Define the flags of the command."""
     flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
-    flags.DEFINE_bool("all", False, "Every shipped config, for the targets it names.")
+    flags.DEFINE_bool("all", False, "Every shipped config, for its targets.")
     flags.DEFINE_string("target", "", "Such as h200x8, v5e-8, cpu; default: here.")
     flags.DEFINE_bool("no_data", False, "Take the config's largest shape.")
     flags.DEFINE_integer("rows", 0, "Of the batch, with --no_data; 0: the config's.")
@@ -50,7 +50,7 @@ def main(overrides: dict[str, str]) -> int:
     """Plan one config, or all of them; return the exit code."""
     args = flags.FLAGS
     if args.all:
-        return plan_all(args.target, args.output)
+        return plan_all(args.target, args.config, args.output)
     cli.require("config", args.config, "a config file, such as configs/wmt14.py")
     name = args.target or "here"
     targets.prepare(name)
@@ -267,18 +267,19 @@ def fit(config: ConfigDict, target: Target, mesh: Mesh, args: Any) -> int:
     return 0
 
 
-def plan_all(only: str, output: str) -> int:
+def plan_all(only_targets: str, only_configs: str, output: str) -> int:
     """Compile every shipped config for each target that it names; print a table.
 
-    `only` begins the names of the targets that are compiled for: "cpu", "h200".
+    Only the names that begin so are taken: of targets "cpu" or "h200", of configs
+    "wmt14" or "wmt14:en_de_base".
     """
     rows, bad = [], 0
-    print(forecast.TABLE)
-    for spec, config in shipped_variants():
+    print(forecast.TABLE, flush=True)
+    for spec, config in shipped_variants(only_configs):
         for name in config.targets:
-            if not name.startswith(only):
+            if not name.startswith(only_targets):
                 continue
-            targets.prepare("cpu" if name == "cpu" else name)
+            targets.prepare(name)
             target = targets.find(name)
             settle_shapes(config, target)
             try:
@@ -303,13 +304,14 @@ def _load_any(config: ConfigDict) -> Workload:
     return workload.from_data(config, lambda line: None)
 
 
-def shipped_variants() -> list[tuple[str, ConfigDict]]:
-    """List the shipped configs, each with the variants that its TARGETS names."""
+def shipped_variants(only: str = "") -> list[tuple[str, ConfigDict]]:
+    """List the shipped configs, each with all of its variants, that begin so."""
     found = []
     for name in configs.shipped():
         for variant in configs.variants(name):
             spec = f"{name}:{variant}" if variant else name
-            found.append((spec, configs.load(spec, data=False)))
+            if spec.startswith(only):
+                found.append((spec, configs.load(spec, data=False)))
     return found
 
 

@@ -286,7 +286,7 @@ class Shell:
         turns: list[str] = []
         count = 0
         print(
-            f"{run.folder.path}: {run.config.task}, {run.weights} parameters of step "
+            f"{run.folder.place}: {run.config.task}, {run.weights} parameters of step "
             f"{run.step}. One line at a time; end with Ctrl-D.",
             file=sys.stderr,
         )

@@ -83,10 +83,11 @@ def train(
 
     The steps `profiled`, such as "10:20", are traced into the run directory.
     """
-    folder, profile = Folder(workdir), Profile(profiled, workdir)
+    folder = Folder(workdir)
+    profile = Profile(profiled, folder.path)
     folder.check_place()
     mesh = open_mesh(config)
-    shared.prove(folder.path)
+    shared.prove(folder.place)
     config = settle_shapes(config, folder, mesh.devices.flat[0].platform)
     result = hosts.decide_in_first(lambda: folder.read_result())
     if result is not None and is_done(config, folder, result["step"]):
@@ -94,10 +95,11 @@ def train(
         report.print_result(result, folder, already=True)
         return 0
     folder.check_writable()
-    with lock.alone(folder.path), contextlib.ExitStack() as stack:
+    with lock.alone(folder.place), contextlib.ExitStack() as stack:
+        stack.callback(folder.push, everything=True)
         first = jax.process_index() == 0
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes))
-        log = metrics.RunLog(folder.path, config.log.tensorboard, first)
+        log = metrics.RunLog(folder, config.log.tensorboard, first)
         stack.callback(log.close)
         if result is not None:
             log.say(f"continues  the run that had ended at step {result['step']:,}")
@@ -377,8 +379,7 @@ def finish(run: Parts) -> dict[str, Any]:
     result |= {"weights": words, "averaged_steps": used, "scores": {}}
     result["seconds"] = metrics.training_seconds(log.path)
     result["parameters"] = sum(x.size for x in jax.tree.leaves(params))
-    options = runs.decode_options(config)
-    held_out = run.prepared.held_out
+    options, held_out = runs.decode_options(config), run.prepared.held_out
     for split in [s for s in config.eval.splits if s in held_out]:
         log.say(f"scoring    {split} with the {words} parameters of step {step}")
         evaluator = Evaluator(run.task, held_out[split], run.mesh)

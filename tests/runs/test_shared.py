@@ -6,7 +6,6 @@ import pytest
 from transformer_jax import hosts
 from transformer_jax.errors import UserError
 from transformer_jax.runs import shared
-from transformer_jax.runs.folder import Folder
 
 
 @pytest.fixture
@@ -41,8 +40,3 @@ def test_a_process_that_sees_another_folder_is_named(process, tmp_path, monkeypa
 def test_one_process_proves_nothing(tmp_path):
     shared.prove(tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_an_address_is_not_taken_for_a_folder():
-    with pytest.raises(UserError, match="gs://bucket/run: a run directory on remote"):
-        Folder("gs://bucket/run")

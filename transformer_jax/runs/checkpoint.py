@@ -23,9 +23,10 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
-from transformer_jax import cli, files, hosts
+from transformer_jax import cli, hosts
 from transformer_jax.errors import UserError
 from transformer_jax.runs import signature, steps
+from transformer_jax.runs.remote import is_remote, move_aside
 from transformer_jax.runs.signature import Identity
 from transformer_jax.sharding import Params, path_name
 
@@ -56,7 +57,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        folder: pathlib.Path,
+        folder: Any,
         keep_last: int = 1,
         keep_best: int = 0,
         writer: bool = False,
@@ -64,7 +65,9 @@ class Checkpoints:
     ):
         # Its messages belong to another audience; what it raises is said here.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
-        self.folder, self.identity = pathlib.Path(folder).absolute(), identity
+        self.folder, self.identity = folder, identity
+        if not is_remote(folder):
+            self.folder = pathlib.Path(folder).absolute()
         keep: list[policies.PreservationPolicy] = [policies.LatestN(keep_last)]
         if keep_best:
             keep.append(
@@ -294,15 +297,16 @@ class Checkpoints:
                     return f"{item}/{name} is {there} there, but {here} by the config"
         return ""
 
-    def set_aside(self, step: int) -> pathlib.Path:
+    def set_aside(self, step: int) -> Any:
         """Move a damaged checkpoint out of the way of the one that replaces it."""
         self.close()  # a manager remembers the steps that it found
         bad, place = self.folder / str(step), self.folder.parent / steps.DAMAGED
 
         def move() -> str:
-            return str(files.move_aside(bad, place, f"{self.folder.name}-{step}"))
+            return str(move_aside(bad, place, f"{self.folder.name}-{step}"))
 
-        return pathlib.Path(hosts.decide_in_first(move))  # and no other sees it there
+        moved = hosts.decide_in_first(move)  # and no other sees it there
+        return type(self.folder)(moved)
 
     def close(self) -> None:
         """Finish what is being saved, and let go of the folder."""

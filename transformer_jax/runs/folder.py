@@ -13,6 +13,7 @@ from transformer_jax import files, keys
 from transformer_jax.errors import UserError
 from transformer_jax.runs import notes, signature, steps
 from transformer_jax.runs.environment import versions
+from transformer_jax.runs.remote import Remote, is_remote
 
 logger = logging.getLogger(__name__)
 
@@ -21,16 +22,14 @@ class Folder:
     """A run directory by its names; a file is written whole or not at all."""
 
     def __init__(self, path: str | os.PathLike):
-        if "://" in str(path):
-            raise UserError(
-                f"{path}: a run directory on remote storage is not supported yet. "
-                "Mount the bucket as a folder (gcsfuse, s3fs, …), or use a shared disk"
-            )
-        self.path = pathlib.Path(path)
+        self._remote = Remote(str(path)) if is_remote(path) else None
+        # Small files are at `path`; the run, with its checkpoints, is at `place`.
+        self.path = self._remote.mirror if self._remote else pathlib.Path(path)
+        self.place: Any = self._remote.place if self._remote else self.path
         self.tokenizer = self.path / "tokenizer"
-        self.checkpoints = self.path / "checkpoints"
-        self.averaged = self.path / "averaged"
-        self.preempted = self.path / "preempted"
+        self.checkpoints = self.place / "checkpoints"
+        self.averaged = self.place / "averaged"
+        self.preempted = self.place / "preempted"
         self.damaged = self.path / steps.DAMAGED  # what was moved out of the way
         self._accepts_changes = False
 
@@ -69,7 +68,7 @@ class Folder:
             return None
         except (OSError, ValueError) as error:
             raise UserError(
-                f"{self.path / name} is damaged: {_reason(error)}. Put back a copy of "
+                f"{self.place / name} is damaged: {_reason(error)}. Put back a copy of "
                 "it, or use another --workdir"
             ) from None
 
@@ -106,13 +105,29 @@ class Folder:
             self.move_aside(self.path / name)
         text = json.dumps(content, indent=1, ensure_ascii=False)
         files.write(self.path / name, text + "\n")
+        self.push()
+
+    def pull(self) -> None:
+        """Fetch what process 0 has pushed, if the run is in an object store."""
+        if self._remote:
+            self._remote.pull()
+
+    def push(self, everything: bool = False) -> None:
+        """Copy the files that have changed to the object store, if the run is there."""
+        if self._remote:
+            self._remote.push(everything)
+
+    def push_soon(self) -> None:
+        """Do so, unless this was done a few seconds ago."""
+        if self._remote and self._remote.is_due():
+            self._remote.push()
 
     def move_aside(self, path: pathlib.Path) -> pathlib.Path:
         """Move a file or folder of the run out of the way, into `damaged/`."""
         return files.move_aside(path, self.damaged, path.name)
 
     def _warn(self, name: str, why: str) -> None:
-        logger.warning("warning    %s is not used: %s", self.path / name, why)
+        logger.warning("warning    %s is not used: %s", self.place / name, why)
 
     def add_scores(self, name: str, scores: dict) -> None:
         """Put the scores of a split into scores.json, beside those of the others."""
@@ -132,7 +147,7 @@ class Folder:
             lines = configs.differences(_flat(old), _flat(_plain(config)))
             if lines:
                 raise UserError(
-                    f"{self.path} is a run of another config: use another --workdir, "
+                    f"{self.place} is a run of another config: use another --workdir, "
                     "or continue it as it is now with --accept_changes:",
                     *lines,
                 )
@@ -181,7 +196,7 @@ class Folder:
             before, now = old[name], ledger[name]
             if any(before.get(k, now[k]) != now[k] for k in (key, "content")):
                 raise UserError(
-                    f"the {what} data of {self.path} have changed since it began "
+                    f"the {what} data of {self.place} have changed since it began "
                     f"({before['examples']:,} examples then, {now['examples']:,} now): "
                     f"give it the same data, or {way_out}"
                 )
@@ -203,7 +218,7 @@ class Folder:
 
     def _damaged_config(self, why: str) -> UserError:
         return UserError(
-            f"{self.path / 'config.json'} is damaged: {why[:120]}. Put back a copy of "
+            f"{self.place / 'config.json'} is damaged: {why[:120]}. Put back a copy of "
             "it, or use another --workdir"
         )
 
@@ -214,9 +229,9 @@ class Folder:
         if stored is None:
             what = "holds no run" if self.path.is_dir() else "does not exist"
             raise UserError(
-                f"{self.path} {what} (no config.json): train one with "
+                f"{self.place} {what} (no config.json): train one with "
                 "python -m transformer_jax.train --config quickstart "
-                f"--workdir {self.path}"
+                f"--workdir {self.place}"
             )
         imports = stored.get("imports", [])
         if not isinstance(imports, list):
@@ -229,7 +244,7 @@ class Folder:
         unknown = [k for k in flat if k not in known]
         if unknown:
             raise UserError(
-                f"{self.path}/config.json has keys this version does not know: "
+                f"{self.place}/config.json has keys this version does not know: "
                 f"{', '.join(unknown)} (it ran with {self.read('versions.json')})"
             )
         for key, value in flat.items():

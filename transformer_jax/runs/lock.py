@@ -5,28 +5,34 @@ import os
 import pathlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
 from transformer_jax import files, hosts
 from transformer_jax.errors import UserError
+from transformer_jax.runs import remote
 
 FILE = ".lock"  # stays: if it were removed, two processes could lock two files
 
 
 @contextlib.contextmanager
-def alone(folder: pathlib.Path) -> Iterator[None]:
+def alone(folder: Any) -> Iterator[None]:
     """Hold a run's lock in process 0; refuse all processes of a second training."""
     with contextlib.ExitStack() as stack:
         trained = ""
         if jax.process_index() == 0:
             try:
-                _hold(folder / FILE, stack)
+                if remote.is_remote(folder):
+                    stack.enter_context(remote.hold(folder / FILE))
+                else:
+                    _hold(folder / FILE, stack)
             except BlockingIOError:
                 holder = _read_holder(folder / FILE)
                 trained = f"{folder} is being trained by {holder}"
             except OSError:  # a file system that knows no locks
-                pass
+                if remote.is_remote(folder):
+                    raise
         if hosts.broadcast_from_first(bool(trained)):
             raise UserError(
                 f"{trained or f'{folder} is being trained by others'}: wait for it, "
@@ -44,7 +50,9 @@ def _hold(path: pathlib.Path, stack: contextlib.ExitStack) -> None:
     file.flush()
 
 
-def _read_holder(path: pathlib.Path) -> str:
+def _read_holder(path: Any) -> str:
+    if remote.is_remote(path):
+        return remote.read_holder(path) or "another process"
     try:
         found = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

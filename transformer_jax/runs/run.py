@@ -53,7 +53,7 @@ class Run:
     def __repr__(self):
         count = sum(x.size for x in jax.tree.leaves(self.params))
         return (
-            f"Run({str(self.folder.path)!r}: {self.config.task}, "
+            f"Run({str(self.folder.place)!r}: {self.config.task}, "
             f"{self.config.model.name} of {count:,} parameters, {self.weights}, "
             f"step {self.step:,})"
         )
@@ -162,12 +162,12 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
     about = bundle.check(folder.path) if bundle.is_bundle(folder.path) else None
     if about and weights:
         raise UserError(
-            f"{folder.path} is a bundle of {about['weights']} parameters: it has no "
+            f"{folder.place} is a bundle of {about['weights']} parameters: it has no "
             "others to choose from"
         )
     config = folder.config()
     if not folder.tokenizer.is_dir():
-        raise UserError(f"{folder.path} has no tokenizer: its training never began")
+        raise UserError(f"{folder.place} has no tokenizer: its training never began")
     task = tasks.find(config.task).open(config, folder.tokenizer)
     mesh = mesh or answering_mesh()
     if about:
@@ -215,7 +215,7 @@ def _choose(folder: Folder, weights: str, best: int | None) -> tuple[int, str]:
     steps = Checkpoints(folder.checkpoints).steps()
     if not steps:
         raise UserError(
-            f"{folder.path} has no checkpoint yet: its training has not saved one"
+            f"{folder.place} has no checkpoint yet: its training has not saved one"
         )
     if weights == "best":
         return steps[-1] if best is None else best, "best"

@@ -10,30 +10,38 @@ import os
 import pathlib
 import shutil
 import time
+from typing import Any
 
 from transformer_jax import files
 from transformer_jax.errors import UserError
+from transformer_jax.runs.remote import is_remote, move_aside
 
 logger = logging.getLogger(__name__)
 
 WHOLE = "_CHECKPOINT_METADATA"  # is written last into a checkpoint
+COMMITTED = "commit_success.txt"  # the same in an object store, which renames nothing
 HALF_MADE = ".orbax-checkpoint-tmp"
 SCORE = "metrics"  # of a checkpoint: a folder, and the file in it
 DAMAGED = "damaged"  # a folder of the run
 
 
-def list_whole(folder: pathlib.Path) -> list[int]:
+def list_whole(folder: Any) -> list[int]:
     """List the steps of the whole checkpoints, oldest first."""
+    if is_remote(folder):
+        found = list(folder.iterdir()) if folder.is_dir() else []
+        numbered = [path for path in found if _is_step(path.name)]
+        return sorted(int(p.name) for p in numbered if (p / COMMITTED).exists())
     found = [f.parent.name for f in folder.glob(f"[0-9]*/{WHOLE}") if f.is_file()]
     return sorted(int(name) for name in found if _is_step(name))
 
 
-def list_strangers(folder: pathlib.Path) -> list[pathlib.Path]:
+def list_strangers(folder: Any) -> list[pathlib.Path]:
     """List what is no checkpoint, whole or being saved.
 
-    What is hidden, such as a file system's own files, is in nobody's way.
+    What is hidden, such as a file system's own files, is in nobody's way. An object
+    store has no empty folders, and Orbax tells its unfinished checkpoints from others.
     """
-    if not folder.is_dir():
+    if is_remote(folder) or not folder.is_dir():
         return []
     whole = {str(step) for step in list_whole(folder)}
     return sorted(
@@ -45,7 +53,7 @@ def list_strangers(folder: pathlib.Path) -> list[pathlib.Path]:
     )
 
 
-def clear(folder: pathlib.Path) -> None:
+def clear(folder: Any) -> None:
     """Move what is no checkpoint into the run's `damaged/`, with a warning."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise UserError(
@@ -55,7 +63,7 @@ def clear(folder: pathlib.Path) -> None:
     for path in list_strangers(folder):
         name = f"{folder.name}-{path.name}"
         try:
-            place = files.move_aside(path, folder.parent / DAMAGED, name)
+            place = move_aside(path, folder.parent / DAMAGED, name)
         except OSError as error:
             logger.warning("warning    %s is no whole checkpoint: %s", path, error)
         else:
@@ -64,7 +72,7 @@ def clear(folder: pathlib.Path) -> None:
             )
 
 
-def read_score(checkpoint: pathlib.Path) -> dict[str, float] | None:
+def read_score(checkpoint: Any) -> dict[str, float] | None:
     """Read how a checkpoint was scored: {} if it was not, None if it is damaged."""
     try:
         found = files.read_object(checkpoint / SCORE / SCORE)
@@ -76,18 +84,20 @@ def read_score(checkpoint: pathlib.Path) -> dict[str, float] | None:
     return found if isinstance(score, int | float) and math.isfinite(score) else None
 
 
-def clear_scores(folder: pathlib.Path) -> None:
+def clear_scores(folder: Any) -> None:
     """Move scores that nobody can read away from their checkpoints: they rank none."""
     for step in list_whole(folder):
         checkpoint = folder / str(step)
         if read_score(checkpoint) is None:
             name = f"{folder.name}-{step}-{SCORE}"
-            files.move_aside(checkpoint / SCORE, folder.parent / DAMAGED, name)
+            move_aside(checkpoint / SCORE, folder.parent / DAMAGED, name)
             logger.warning("warning    the score of %s cannot be read", checkpoint)
 
 
-def remove_half_made(folder: pathlib.Path, step: int) -> None:
+def remove_half_made(folder: Any, step: int) -> None:
     """Remove what a save that failed has left, while others may still write there."""
+    if is_remote(folder):
+        return  # Orbax does, when the run is continued
     for _ in range(40):
         if not (found := list(folder.glob(f"{step}{HALF_MADE}*"))):
             return

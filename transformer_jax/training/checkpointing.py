@@ -20,6 +20,7 @@ class Saver:
 
     def __init__(self, config: ConfigDict, folder: Folder):
         kept, identity = config.checkpoint, folder.identity(config)
+        self._folder = folder
         self.every, self.last = kept.every, config.train.steps
         self._seconds, self._saved = 60 * kept.minutes, time.monotonic()
         self._look_every = config.log.every
@@ -51,16 +52,19 @@ class Saver:
 
     def save(self, step: int, state: TrainState, score: float | None) -> None:
         """Begin to save a regular checkpoint; a score ranks it."""
+        self._folder.push()  # the entries that a continued run is to find
         self.regular.save(step, state, score)
         self._saved = time.monotonic()
 
     def save_between(self, step: int, state: TrainState) -> None:
         """Begin to save a checkpoint that only this run's continuation looks at."""
+        self._folder.push()
         self.emergency.save(step, state)
         self._saved = time.monotonic()
 
     def save_preempted(self, step: int, state: TrainState) -> None:
         """Save before the process is stopped, unless a regular checkpoint is there."""
+        self._folder.push()
         if not self.due(step):
             self.emergency.save(step, state)
         self.emergency.wait()

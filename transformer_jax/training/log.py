@@ -23,6 +23,7 @@ from transformer_jax.cli import Bar, PlainHandler, duration
 from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.planning import flops, targets
+from transformer_jax.runs.folder import Folder
 from transformer_jax.runs.steps import DAMAGED
 from transformer_jax.tasks.protocols import Task
 
@@ -181,12 +182,12 @@ def find_slowest(busy: float, waited: float) -> tuple[int, float] | None:
 class RunLog:
     """Write log lines for people and metrics.jsonl for programs, in one process."""
 
-    def __init__(self, folder: pathlib.Path, tensorboard: bool, active: bool):
-        self.active = active
-        self.path = folder / "metrics.jsonl"
+    def __init__(self, folder: Folder, tensorboard: bool, active: bool):
+        self.active, self._folder = active, folder
+        self.path = folder.path / "metrics.jsonl"
         self._bar = Bar(active and sys.stderr.isatty())
         self._board = (
-            _open_board(folder / "tensorboard") if tensorboard and active else None
+            _open_board(folder.path / "tensorboard") if tensorboard and active else None
         )
 
     def cut_back(self, step: int) -> None:
@@ -229,6 +230,7 @@ class RunLog:
         entry = {"step": step, "kind": kind, "time": round(time.time(), 3), **values}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
+        self._folder.push_soon()
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):

@@ -77,6 +77,8 @@ def prepare_together(
     """Prepare in process 0; the others wait for it and find its work in the cache."""
     if not writer.active and not hosts.broadcast_from_first(False):
         raise UserError("process 0 could not prepare the data: its message says why")
+    if not writer.active:
+        folder.pull()
     done = False
     try:
         prepared = prepare(config, folder, writer.say, writer.progress)

@@ -25,7 +25,7 @@ def header(run: Any) -> list[str]:
         f"{s.rows}×{'/'.join(map(str, s.lengths))}" for s in feed.plan.shapes
     )
     return [
-        f"run        {run.folder.path}",
+        f"run        {run.folder.place}",
         f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}",
         f"model      {size:,} parameters, {config.model.dtype} computation",
         *attention_line(config, feed.plan.shapes, mesh),
@@ -84,7 +84,7 @@ def print_result(result: dict[str, Any], folder: Folder, already: bool = False) 
     early = ", stopped early" if result["stopped_early"] else ""
     # The result of an older version has no time.
     took = f", trained {cli.duration(result['seconds'])}" * ("seconds" in result)
-    lines = [f"{state}: {folder.path}, step {result['step']}{early}{took}"]
+    lines = [f"{state}: {folder.place}, step {result['step']}{early}{took}"]
     for split, scores in result["scores"].items():
         summary = scores["summary"]
         lines.append(
@@ -92,6 +92,6 @@ def print_result(result: dict[str, Any], folder: Folder, already: bool = False) 
             f"({scores['examples']} examples, {result['weights']} parameters)"
         )
         lines += group_lines(scores)
-    command = f"python -m transformer_jax.predict --workdir {folder.path}"
+    command = f"python -m transformer_jax.predict --workdir {folder.place}"
     for line in [*lines, f'try it: echo "…" | {command}']:
         metrics.console.info(line)

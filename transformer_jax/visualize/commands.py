@@ -311,7 +311,7 @@ def draw_reach(args: Any) -> "Figure":
         run = runs.load(path)
         records = run.records(args.split)
         few = [records[i] for i in range(min(args.sentences, len(records)))]
-        curves[run.folder.path.name] = gradients.reach(run, few)
+        curves[run.folder.place.name] = gradients.reach(run, few)
     return figures.reach(curves)
 
 

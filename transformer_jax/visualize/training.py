@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -162,27 +161,30 @@ def _common(runs: Sequence[Entries], kind: str, name: str):
 
 def read_groups(paths: Sequence[Any]) -> dict[str, list[Entries]]:
     """Read the metrics of runs; those that differ in their seed alone are a group."""
-    by_config: dict[str, list[pathlib.Path]] = {}
-    for path in map(pathlib.Path, paths):
-        config = Folder(path).config()
+    by_config: dict[str, list[Folder]] = {}
+    for folder in map(Folder, paths):
+        config = folder.config()
         with config.unlocked():
             del config.seed
-        by_config.setdefault(config.to_json(), []).append(path)
+        by_config.setdefault(config.to_json(), []).append(folder)
     groups: dict[str, list[Entries]] = {}
     for members in by_config.values():
-        runs: list[Entries] = [read_entries(path / "metrics.jsonl") for path in members]
-        for path, entries in zip(members, runs, strict=True):
+        runs: list[Entries] = [read_entries(f.path / "metrics.jsonl") for f in members]
+        for folder, entries in zip(members, runs, strict=True):
             if not entries:
-                raise UserError(f"{path} has logged nothing yet (no metrics.jsonl)")
-        name = members[0].resolve().name
+                raise UserError(
+                    f"{folder.place} has logged nothing yet (no metrics.jsonl)"
+                )
+        first = members[0].place
+        name = first.resolve().name
         if len(members) > 1:
             name += f" ({len(members)} seeds)"
-        groups[name if name not in groups else str(members[0])] = runs
+        groups[name if name not in groups else str(first)] = runs
     return groups
 
 
 @contextlib.contextmanager
-def drawn(folder: str | os.PathLike, wanted: bool) -> Iterator[None]:
+def drawn(workdir: str | os.PathLike, wanted: bool) -> Iterator[None]:
     """Write curves.png into a run directory when its training ends, or is preempted.
 
     Where nothing can be drawn, this is refused before an hour is spent.
@@ -190,9 +192,12 @@ def drawn(folder: str | os.PathLike, wanted: bool) -> Iterator[None]:
     if wanted:
         require_matplotlib()
     yield
-    folder = pathlib.Path(folder)
-    if wanted and jax.process_index() == 0 and read_entries(folder / "metrics.jsonl"):
-        style.save(curves(read_groups([folder])), folder / "curves.png", dpi=120)
+    if not wanted or jax.process_index():
+        return
+    folder = Folder(workdir)
+    if read_entries(folder.path / "metrics.jsonl"):
+        style.save(curves(read_groups([workdir])), folder.path / "curves.png", dpi=120)
+        folder.push()
 
 
 def require_matplotlib() -> None:
