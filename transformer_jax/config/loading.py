@@ -84,6 +84,8 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 MAY_CHANGE_ON_RESUME = (
     "train.steps",  # unless the schedule ends there: see `differences`
     "train.patience",
+    "train.on_divergence",
+    "train.divergences",
     "model.scan_layers",  # parameters and dropout are the same
     "model.remat",
     "targets",

@@ -4,6 +4,7 @@ To Orbax an empty folder `12`, or one named `007`, is a checkpoint: it refuses t
 another one there, and deletes older ones for its sake.
 """
 
+import json
 import logging
 import math
 import os
@@ -74,6 +75,11 @@ def read_score(checkpoint: pathlib.Path) -> dict[str, float] | None:
         return None
     score = found.get("score")
     return found if isinstance(score, int | float) and math.isfinite(score) else None
+
+
+def write_score(checkpoint: pathlib.Path, score: float) -> None:
+    """Write how a checkpoint was scored, beside what was saved of it."""
+    files.write(checkpoint / SCORE / SCORE, json.dumps({"score": score}))
 
 
 def clear_scores(folder: pathlib.Path) -> None:
