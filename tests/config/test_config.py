@@ -111,6 +111,7 @@ FREE = {
     r"model\.word_vectors|train\.initial": "paths",
     r"targets": "hardware and a number of devices: planning/targets.py",
     r"eval\.splits": "splits that the data have",
+    r"optim\.lowered": "pairs of numbers, which optim.find_problems checks",
 }
 
 

@@ -201,6 +201,7 @@ def test_a_training_on_a_full_disk_stops_and_continues(
 
     def fill(self, step, *rest):
         if step == 6:
+            self.wait()
             full_disk()
         save(self, step, *rest)
 

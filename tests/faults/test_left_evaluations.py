@@ -47,6 +47,7 @@ def logged(folder):
     """The curves of a run, without what depends on the clock."""
     entries = metrics.read_entries(pathlib.Path(folder) / "metrics.jsonl")
     clock = ("time", "seconds", "seconds_left", "tokens_per_second")
+    clock += ("answering_seconds",)
     return [{k: v for k, v in e.items() if k not in clock} for e in entries]
 
 

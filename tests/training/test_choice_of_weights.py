@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from unittest import mock
 
 import jax
 import numpy as np
@@ -12,9 +13,10 @@ from transformer_jax import config, load, train
 from transformer_jax.convert import bundle as bundles
 from transformer_jax.runs import bundle
 from transformer_jax.training import scoring
-from transformer_jax.training.evaluator import Evaluator
 
-AUTO = dict(eval__weights="auto", eval__splits="test", data__shapes=2)
+AUTO = dict(
+    eval__weights="auto", eval__splits="test", data__shapes=2, checkpoint__best="loss"
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,33 +84,30 @@ def test_a_training_that_is_not_done_answers_with_its_last(chosen, tmp_path, cap
 
 @pytest.mark.parametrize(
     ("losses", "best"),
-    [((1.0, 2.0, 3.0), "averaged"), ((2.0, 1.0, 3.0), "last"),
-     ((3.0, 2.0, 1.0), "ema"), ((1.0, 1.0, 1.0), "averaged"),
+    [((1.0, 2.0, 3.0), "average"), ((2.0, 1.0, 3.0), "last"),
+     ((3.0, 2.0, 1.0), "ema"), ((1.0, 1.0, 1.0), "average"),
      ((float("nan"), 2.0, 3.0), "last")],
 )  # fmt: skip
-def test_the_least_loss_is_chosen_and_of_equals_the_average(
-    chosen, tmp_path, one_device, monkeypatch, capsys, losses, best
-):
-    folder, left = tmp_path / "run", iter(losses)
-    shutil.copytree(chosen[0], folder)
-    (folder / "result.json").unlink()
+def test_the_least_loss_is_chosen_and_of_equals_the_average(monkeypatch, losses, best):
+    names, said = ("average", "last", "ema"), []
+    known = dict(zip(names, losses, strict=True))
+
+    def evaluate(params, *_):
+        scores = {"loss": known[params], "seconds": 0.1}
+        task = mock.Mock(**{"scoring.summary": lambda scores: "a summary"})
+        return mock.Mock(scores=scores, task=task, entry=lambda *_: scores)
+
+    run = mock.MagicMock()
+    run.config = config.load("language", {"optim.ema": "0.9", "eval.weights": "auto"})
+    run.validation.records, run.validation.evaluate = [1], evaluate
+    run.log.say = said.append
     monkeypatch.setattr(
-        Evaluator, "teacher_forced", lambda *_: {"loss": next(left, 9.0)}
+        scoring.runs, "read_params", lambda folder, task, mesh, name: (name, 12, name)
     )
-    monkeypatch.setattr(
-        Evaluator, "free_running", lambda self, *_, **__: ({"bleu": 1.0}, [])
-    )
-    monkeypatch.setattr(scoring, "in_words", lambda found: str(found.scores["loss"]))
-    monkeypatch.setattr(
-        "transformer_jax.training.evaluator.Evaluation.entry",
-        lambda self, step, words, options: {
-            "summary": "", "examples": 1, "weights": words
-        },
-    )  # fmt: skip
-    assert train.train(chosen[1], folder) == 0
-    assert read_result(folder)["weights"] == best
-    out = capsys.readouterr().out
-    assert "weights    averaged: " in out and "the best by validation loss" in out
+    chosen, entries = scoring.choose_weights(run, True, lambda: False)
+    assert chosen == best and list(entries) == list(names)
+    assert said[1].startswith(f"weights    last: loss {known['last']:.4f}")
+    assert said[-1] == f"weights    {best}: the best by validation loss"
 
 
 def test_an_average_of_one_checkpoint_is_the_last(tiny, tmp_path, one_device):
