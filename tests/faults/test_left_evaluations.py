@@ -74,6 +74,7 @@ def test_a_kill_during_an_evaluation_loses_nothing_but_the_evaluation(
     assert kept[0].best_step() == kept[1].best_step()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_does_not_wait_for_the_end_of_an_evaluation(
     name, tiny, tiny_run, tmp_path, one_device, answering, capsys
@@ -104,6 +105,7 @@ def test_a_signal_between_two_batches_ends_an_evaluation(
     assert len(passes) == 1
 
 
+@pytest.mark.system
 def test_a_signal_while_test_sets_are_scored_is_heard_too(
     tiny, tiny_run, tmp_path, one_device, answering, capsys
 ):
@@ -123,6 +125,7 @@ def test_a_signal_while_test_sets_are_scored_is_heard_too(
     assert logged(folder) == logged(tiny_run)
 
 
+@pytest.mark.system
 def test_a_score_that_was_lost_is_made_again(
     tiny, tiny_run, tmp_path, one_device, capsys
 ):

@@ -110,6 +110,7 @@ def test_the_least_loss_is_chosen_and_of_equals_the_average(monkeypatch, losses,
     assert said[-1] == f"weights    {best}: the best by validation loss"
 
 
+@pytest.mark.system
 def test_an_average_of_one_checkpoint_is_the_last(tiny, tmp_path, one_device):
     one = {**AUTO, "checkpoint__average": 1, "optim__ema": 0.0, "train__steps": 3}
     one |= {"optim__warmup_steps": 1, "eval__every": 3}

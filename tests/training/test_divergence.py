@@ -101,6 +101,7 @@ def test_a_batch_is_skipped_and_counted(
     assert same(end_of(tmp_path / "stopped"), (params, entries))
 
 
+@pytest.mark.system
 def test_too_many_batches_in_sequence_end_the_run(tiny, tmp_path, one_device, diverge):
     diverge(steps=(2, 4, 5, 6))
     keys = tiny(train__on_divergence="skip", train__divergences=2)
