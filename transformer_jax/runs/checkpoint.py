@@ -86,6 +86,7 @@ class Checkpoints:
                 self.clear()
                 self._scores = dict(hosts.decide_in_first(self._read_scores))
             self._opened = ocp.CheckpointManager(self.folder, options=self._options)
+            _hear_no_late_ends()
         return self._opened
 
     def steps(self) -> list[int]:
@@ -340,12 +341,17 @@ def _drop_coroutines() -> None:
     try:
         gc.collect()
     finally:
-        heard = isinstance(complain, _LateReads)
-        sys.unraisablehook = complain if heard else _LateReads(complain)
+        sys.unraisablehook = complain
+        _hear_no_late_ends()
 
 
-class _LateReads:
-    """Say nothing of reads that end after the one that failed has closed their loop."""
+def _hear_no_late_ends() -> None:
+    if not isinstance(sys.unraisablehook, _LateEnds):
+        sys.unraisablehook = _LateEnds(sys.unraisablehook)
+
+
+class _LateEnds:
+    """Say nothing of reads and writes that end when another has closed their loop."""
 
     def __init__(self, complain: Callable[[Any], Any]):
         self.complain = complain
