@@ -86,7 +86,7 @@ class Checkpoints:
                 self.clear()
                 self._scores = dict(hosts.decide_in_first(self._read_scores))
             self._opened = ocp.CheckpointManager(self.folder, options=self._options)
-            _hear_no_late_ends()
+            _hear_no_late_ends(sys.unraisablehook)
         return self._opened
 
     def steps(self) -> list[int]:
@@ -341,13 +341,12 @@ def _drop_coroutines() -> None:
     try:
         gc.collect()
     finally:
-        sys.unraisablehook = complain
-        _hear_no_late_ends()
+        _hear_no_late_ends(complain)
 
 
-def _hear_no_late_ends() -> None:
-    if not isinstance(sys.unraisablehook, _LateEnds):
-        sys.unraisablehook = _LateEnds(sys.unraisablehook)
+def _hear_no_late_ends(complain: Callable[[Any], Any]) -> None:
+    heard = isinstance(complain, _LateEnds)
+    sys.unraisablehook = complain if heard else _LateEnds(complain)
 
 
 class _LateEnds:
