@@ -135,7 +135,7 @@ def run_forked(work, output: pathlib.Path, stdin: str = "") -> int:
             os.dup2(os.open(source, os.O_RDONLY), 0)
             code = work() or 0
         except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
         except BaseException:
             import traceback
 
