@@ -69,8 +69,9 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     may_change = set(MAY_CHANGE_ON_RESUME)
     if new["optim.schedule"] in optim.ENDING and not new["optim.decay_steps"]:
         may_change.remove("train.steps")
-    # A key that is younger than the run: it had what is the default.
-    old = dict(items(base(new["task"], new["model.name"]))) | old
+    # A key that is younger than the run: it had what is the default, as JSON has it.
+    default = dict(items(base(new["task"], new["model.name"])))
+    old = {k: list(v) if type(v) is tuple else v for k, v in default.items()} | old
     old = renew(new["task"], new["model.name"], old)
     for key in sorted({*old, *new}):
         free = any(key == k or key.startswith(k + ".") for k in may_change)
