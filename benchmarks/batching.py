@@ -29,6 +29,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
 from transformer_jax.training import log as metrics
+from transformer_jax.training import scoring
 from transformer_jax.training.prepare import prepare
 
 GOES_ON = types.SimpleNamespace(requested=lambda step: False)  # nobody preempts
@@ -206,7 +207,7 @@ class Clock(metrics.RunLog):
         self.seconds = self.ended - window.began  # less waiting for what is compiled
 
 
-@mock.patch.object(train, "validate", lambda *step: None)
+@mock.patch.object(scoring, "validate", lambda *step: None)
 def measure(spec: str, overrides: dict, folder: pathlib.Path, steps: int) -> dict:
     """Take a turn of a way: the same steps from a cold start, and when compiled."""
     config = configs.load(spec, overrides)

@@ -37,6 +37,7 @@ def get_config():
     config.optim.constant = 0.0015
     config.optim.warmup_steps = 300
     config.eval.every = 1000
+    config.eval.weights = "average"  # as in docs/results.md
     config.eval.answers = 200
     config.eval.splits = ("validation",)
     config.checkpoint.every = 250

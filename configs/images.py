@@ -30,6 +30,7 @@ def get_config(variant="digits"):
     config.optim.warmup_steps = 100
     config.optim.constant = 0.15
     config.eval.every = 300
+    config.eval.weights = "average"  # as in docs/results.md
     config.checkpoint.every = 100
 
     if variant == "mnist":

@@ -47,6 +47,7 @@ def get_config(direction="de_en"):
     config.optim.constant = 0.72  # a peak of 5e-4
     config.decode.beams = 5
     config.eval.every = 2000
+    config.eval.weights = "average"  # (6.1)
     config.eval.answers = 500
     config.checkpoint.average = 10
     config.checkpoint.keep_last = 10

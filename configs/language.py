@@ -44,6 +44,7 @@ def get_config(variant="phrasebook"):
     config.optim.warmup_steps = 100
     config.optim.constant = 0.35
     config.eval.every = 200
+    config.eval.weights = "average"  # as in docs/results.md
     config.checkpoint.every = 100
     config.decode.max_length = 80
     config.decode.temperature = 0.8

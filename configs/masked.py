@@ -40,6 +40,7 @@ def get_config(variant="phrasebook"):
     config.optim.warmup_steps = 200
     config.optim.constant = 0.5
     config.eval.every = 500
+    config.eval.weights = "average"  # as in docs/results.md
     config.eval.answers = 100
     config.checkpoint.every = 100
 

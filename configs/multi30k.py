@@ -71,6 +71,7 @@ def get_config(variant="en_de"):
     config.optim.warmup_steps = 2000
     config.optim.constant = 2.53  # a peak of 0.005
     config.eval.every = 1000
+    config.eval.weights = "average"  # as in docs/results.md
     config.decode.beams = 5
     return config
 
@@ -91,6 +92,7 @@ def _larger(config):
     config.optim.constant = 0.002
     config.optim.warmup_steps = 400
     config.eval.every = 500
+    config.eval.weights = "average"  # as in docs/results.md
     config.checkpoint.every = 100
     config.checkpoint.average = 5
     return config

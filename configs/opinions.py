@@ -56,6 +56,7 @@ def get_config(variant="label"):
     config.optim.constant = 0.0015
     config.optim.warmup_steps = 200
     config.eval.every = 500
+    config.eval.weights = "average"  # as in docs/results.md
     config.checkpoint.every = 100
 
     if variant == "pretrained":  # sizes as in configs/masked.py:opinions

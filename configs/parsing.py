@@ -49,6 +49,7 @@ def get_config(variant="treebank"):
     config.decode.beams = 21
     config.decode.alpha = 0.3
     config.decode.extra_length = 300
+    config.eval.weights = "average"
     return config
 
 
@@ -78,6 +79,7 @@ def _ptb_sample(config):
     config.decode.beams = 10
     config.decode.extra_length = 200
     config.eval.every = 1000
+    config.eval.weights = "average"  # as in docs/results.md
     config.eval.answers = 50
     config.eval.splits = ("validation",)
     config.checkpoint.every = 200
@@ -110,6 +112,7 @@ def _treebank(config):
     config.decode.beams = 1
     config.decode.extra_length = 80
     config.eval.every = 500
+    config.eval.weights = "average"  # as in docs/results.md
     config.eval.answers = 200
     config.checkpoint.every = 100
     return config

@@ -33,6 +33,7 @@ def get_config():
     config.optim.warmup_steps = 300
 
     config.eval.every = 700
+    config.eval.weights = "average"  # as in docs/results.md
     config.eval.answers = 200
     config.eval.splits = ("test", "test_combinations")
     config.checkpoint.every = 100

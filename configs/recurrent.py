@@ -41,6 +41,7 @@ def get_config(variant="lstm_attention"):
     config.optim.constant = 0.5
     config.optim.clip_norm = 1.0  # a recurrence can make gradients explode
     config.eval.every = 700
+    config.eval.weights = "average"  # as in docs/results.md
     config.eval.answers = 200
     config.eval.splits = ("test", "test_combinations")
     config.checkpoint.every = 100

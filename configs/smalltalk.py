@@ -38,6 +38,7 @@ def get_config():
     config.train.steps = 2000
     config.optim.warmup_steps = 300
     config.eval.every = 1000
+    config.eval.weights = "average"  # as in docs/results.md
     config.eval.answers = 200
     config.checkpoint.every = 100
     return config

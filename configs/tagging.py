@@ -48,6 +48,7 @@ def get_config(variant="phrases"):
     config.optim.constant = 0.0015
     config.optim.warmup_steps = 100
     config.eval.every = 200
+    config.eval.weights = "average"  # as in docs/results.md
     config.eval.answers = 200
     config.checkpoint.every = 100
 

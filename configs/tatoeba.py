@@ -47,6 +47,7 @@ def get_config(direction="de_en"):
     config.optim.constant = 0.002
     config.optim.warmup_steps = 500
     config.eval.every = 1000
+    config.eval.weights = "average"  # as in docs/results.md
     config.eval.answers = 200
     config.eval.splits = ("validation",)
     config.checkpoint.every = 250

@@ -27,5 +27,6 @@ def get_config():
     config.model.d_ff = 512
     config.train.steps = 16_000
     config.eval.every = 2000
+    config.eval.weights = "average"  # (6.1)
     config.eval.answers = 200
     return config

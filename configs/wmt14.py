@@ -57,6 +57,7 @@ def get_config(variant="en_de_base"):
     config.tokenizer.vocab_size = 37_000 if target == "de" else 32_000
     config.train.steps = 100_000
     config.eval.every = 5000
+    config.eval.weights = "average"  # (6.1)
     config.checkpoint.every = 1000
 
     if size == "big":

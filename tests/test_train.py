@@ -23,7 +23,7 @@ from transformer_jax.runs import checkpoint
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints
-from transformer_jax.training import averaging
+from transformer_jax.training import averaging, scoring
 from transformer_jax.training import evaluator as evaluators
 from transformer_jax.training import log as metrics
 from transformer_jax.training.checkpointing import Saver
@@ -309,7 +309,7 @@ def test_answers_in_training_are_of_the_whole_validation_split(
 
     monkeypatch.setattr(evaluators, "answer_all", echo)
     monkeypatch.setattr(run.log, "say", said.append)
-    train.validate(run, run.config.eval.every, state)
+    scoring.validate(run, run.config.eval.every, state)
     records = run.validation.records
     assert echoes == [records[i]["source"] for i in (2, 6, 10)]  # of 13
     shown = {word: [line[13:] for line in said if line.startswith(f"  {word}")]
@@ -336,7 +336,7 @@ def test_the_examples_of_each_tag_are_scored_apart_too(tiny, tmp_path, monkeypat
     assert found["<2en>"]["bleu"] == pytest.approx(100) and found["<2de>"]["bleu"] == 0
     assert 0 < scores["bleu"] < 100
     assert [found[tag]["examples"] for tag in ("<2de>", "<2en>")] == [3, 4]
-    train.validate(run, run.config.eval.every, state)
+    scoring.validate(run, run.config.eval.every, state)
     assert "  <2en>: BLEU = 100.00 " in "\n".join(said)
     run.validation.records = Concatenation(parts, tags=["<2en>", "<2en>"])
     assert "groups" not in run.validation.free_running(None, None)[0]
@@ -455,7 +455,7 @@ def test_the_last_update_may_not_leave_numbers_that_are_not_finite(
         return update
 
     monkeypatch.setattr(CompiledSteps, "get", get)
-    monkeypatch.setattr(train, "validate", lambda *_: None)
+    monkeypatch.setattr(scoring, "validate", lambda *_: None)
     with pytest.raises(UserError, match=r"step 2: params/.* is not finite any more"):
         train.train(config.load("opinions", small), tmp_path)
     assert Checkpoints(tmp_path / "checkpoints").steps() == []

@@ -24,7 +24,8 @@ OF_THE_MACHINE = (  # what no code can mend
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG,
 )  # fmt: skip
 HELP = ("-h", "-help", "--help", "--helpshort", "--helpfull")
-WEIGHTS = ("average", "best", "last", "ema")  # of a run: which of them answer
+# Of a run: which of its parameters answer. auto: what training found to be better.
+WEIGHTS = ("auto", "average", "best", "last", "ema")
 
 
 def run(main: Callable[[dict[str, str]], int | None]) -> None:

@@ -52,6 +52,9 @@ class OptimKeys:
     state_dtype: str = key(
         "float32", "Type that moments are kept in.", choices=("float32", "bfloat16")
     )
+    lowered: tuple = key(
+        (), "(step, factor): from this update on, the rate is so many times as high."
+    )
     ema: float = key(
         0.0, "Decay of a running mean of the parameters; 0: none.", least=0, below=1
     )
@@ -62,7 +65,7 @@ def make_schedule(config: ConfigDict) -> Callable:
     optim = config.optim
     end = optim.decay_steps or config.train.steps
     shape = SCHEDULES[optim.schedule]
-    scale = optim.constant
+    scale, lowered = optim.constant, tuple(optim.lowered)
     if optim.schedule == "noam":
         scale /= math.sqrt(config.model.d_model * optim.warmup_steps)
 
@@ -71,7 +74,10 @@ def make_schedule(config: ConfigDict) -> Callable:
         rising = 1.0
         if optim.schedule != "constant":
             rising = jnp.minimum(step / optim.warmup_steps, 1.0)
-        return jnp.float32(scale) * rising * shape(step, end, optim)
+        found = jnp.float32(scale) * rising * shape(step, end, optim)
+        for begin, factor in lowered:
+            found *= jnp.where(step > begin, jnp.float32(factor), 1.0)
+        return found
 
     return rate
 
@@ -266,11 +272,26 @@ def find_problems(config: ConfigDict) -> list[str]:
             f"optim.weight_decay = {settings.weight_decay} is not part of adam: set "
             "optim.name = 'adamw', or the decay to 0.0"
         )
+    if not all(map(_is_lowered, settings.lowered)):
+        problems.append(
+            f"optim.lowered = {settings.lowered!r}: pairs of a step, at least 0, and a "
+            "factor, more than 0 and at most 1, such as ((3000, 0.5),)"
+        )
     if config.eval.weights == "ema" and not settings.ema:
         problems.append(
             "eval.weights = 'ema' needs a running mean: set optim.ema, such as 0.999"
         )
     return problems
+
+
+def _is_lowered(pair: Any) -> bool:
+    return (
+        isinstance(pair, tuple | list)
+        and [type(x) in (int, float) for x in pair] == [True, True]
+        and type(pair[0]) is int
+        and pair[0] >= 0
+        and 0 < pair[1] <= 1
+    )
 
 
 def _matrices(params: Any) -> Any:

@@ -27,18 +27,17 @@ from transformer_jax import cli, hosts, losses, optim, sharding
 from transformer_jax import config as configs
 from transformer_jax.runs import environment, lock, shared
 from transformer_jax.runs import run as runs
-from transformer_jax.runs.checkpoint import TrainState
+from transformer_jax.runs.checkpoint import NotFinite, TrainState
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
+from transformer_jax.training import divergence, report, scoring
 from transformer_jax.training import log as metrics
-from transformer_jax.training import report
 from transformer_jax.training import warm_start as initial
-from transformer_jax.training.averaging import average_last
 from transformer_jax.training.checkpointing import Saver
 from transformer_jax.training.compiled_steps import CompiledSteps
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.feed import Feed
-from transformer_jax.training.preemption import Preemption
+from transformer_jax.training.preemption import Preempted, Preemption
 from transformer_jax.training.prepare import (
     Prepared,
     make_plan,
@@ -89,6 +88,7 @@ def train(
     mesh = open_mesh(config)
     shared.prove(folder.place)
     config = settle_shapes(config, folder, mesh.devices.flat[0].platform)
+    config = divergence.settle(config, folder)
     result = hosts.decide_in_first(lambda: folder.read_result())
     if result is not None and is_done(config, folder, result["step"]):
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes, False))
@@ -105,12 +105,22 @@ def train(
             log.say(f"continues  the run that had ended at step {result['step']:,}")
         prepared = prepare_together(config, folder, log)
         with Preemption(config.timeout.preemption) as preemption:
-            run = build(config, folder, mesh, prepared, log)
-            stack.callback(run.close)
             stack.callback(profile.close)
-            if not train_steps(run, preemption, profile):
-                return cli.PREEMPTED
-        result = finish(run)
+            result = None
+            while result is None:
+                with contextlib.closing(
+                    build(config, folder, mesh, prepared, log)
+                ) as run:
+                    try:
+                        train_steps(run, preemption, profile)
+                        result = scoring.finish(run, preemption.requested_meanwhile)
+                    except Preempted as stopped:
+                        with run.watchdog.phase("saving", config.timeout.save):
+                            run.saver.wait()
+                        log.say(f"preempted  {stopped}; the same command continues")
+                        return cli.PREEMPTED
+                    except NotFinite as error:
+                        config = divergence.go_back(run, error)
     report.print_result(result, folder)
     return 0
 
@@ -138,7 +148,7 @@ def is_done(config: ConfigDict, folder: Folder, step: int) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
+class Training:
     """All that a training consists of, save its state."""
 
     config: ConfigDict
@@ -171,7 +181,7 @@ def build(
     mesh: Mesh,
     prepared: Prepared,
     log: metrics.RunLog,
-) -> Parts:
+) -> Training:
     """Build what the config describes; nothing is computed or compiled yet."""
     task = prepared.task
     planned = make_plan(config, task, prepared.train)
@@ -179,7 +189,7 @@ def build(
     init, abstract, update = make_update(config, task, mesh)
     # The largest first, then in the order in which they are needed.
     shapes = [feed.plan.largest, *(b.shape for b in feed.plan.epoch(0))]
-    return Parts(
+    return Training(
         config=config,
         folder=folder,
         mesh=mesh,
@@ -220,6 +230,7 @@ def make_update(
         optimizer=optimizer,
         micro_batches=config.train.accumulation,
         ema_decay=config.optim.ema,
+        skip=config.train.on_divergence == "skip",
     )
     update = jax.jit(
         step, donate_argnums=0, out_shardings=(places, sharding.replicated(mesh))
@@ -227,8 +238,8 @@ def make_update(
     return jax.jit(init, out_shardings=places), abstract, update
 
 
-def train_steps(run: Parts, preemption: Preemption, profile: Profile) -> bool:
-    """Train to the last step, or to an early stop; return False if preempted."""
+def train_steps(run: Training, preemption: Preemption, profile: Profile) -> None:
+    """Train to the last step, or to an early stop; raise `Preempted` when asked to."""
     config, log, saver, compiled = run.config, run.log, run.saver, run.compiled
 
     # The header: what a careful person wants to know before an hour is spent.
@@ -251,12 +262,15 @@ def train_steps(run: Parts, preemption: Preemption, profile: Profile) -> bool:
     if log.active:
         run.folder.note_start(config)
     log.cut_back(begin)
+    if scoring.was_left(run, begin):
+        scoring.validate(run, begin, state, preemption.requested_meanwhile)
     if metrics.stopped_early(config, log.path, begin):
-        return True
+        return
 
     # The steps.
     last = config.train.steps
-    window = metrics.LogWindow(run.task, run.schedule, last, metrics.utilization(run))
+    work, bad = metrics.utilization(run), divergence.Divergence(run)
+    window = metrics.LogWindow(run.task, run.schedule, last, work, bad)
     in_flight: collections.deque = collections.deque()
     for step, batch in watchdog.steps(run.feed.batches(begin, last), limits.step):
         with watchdog.phase(f"compiling for step {step}", limits.compile):
@@ -280,9 +294,10 @@ def train_steps(run: Parts, preemption: Preemption, profile: Profile) -> bool:
                 log.write(window)
         log.progress(step, last, window.text)
         if due:
-            score = validate(run, step, state)
             with watchdog.phase(f"saving step {step}", limits.save):
-                saver.save(step, state, score)
+                saver.save(step, state)
+            if scoring.is_due(run, step) and not stop:
+                scoring.validate(run, step, state, preemption.requested_meanwhile)
             window.restart_clock()
             if metrics.stopped_early(config, log.path, step):
                 break
@@ -290,14 +305,12 @@ def train_steps(run: Parts, preemption: Preemption, profile: Profile) -> bool:
             with watchdog.phase(f"saving step {step}", limits.save):
                 saver.save_between(step, state)
             window.restart_clock()
-        if stop and step < last:
+        if stop:
             with watchdog.phase(f"saving step {step}", limits.save):
                 saver.save_preempted(step, state)
-            log.say(f"preempted  saved step {step}; the same command continues")
-            return False
+            raise Preempted(f"saved step {step}")
     with watchdog.phase("saving the last step", limits.save):
         saver.wait()
-    return True
 
 
 def train_step(
@@ -308,8 +321,12 @@ def train_step(
     optimizer,
     micro_batches: int,
     ema_decay: float = 0.0,
+    skip: bool = False,
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Apply one update from one planned batch, taken in `micro_batches` parts."""
+    """Apply one update from one planned batch, taken in `micro_batches` parts.
+
+    With `skip`, an update that is not finite leaves the parameters as they are.
+    """
     key = jax.random.fold_in(state.key, state.step)
     gradient = losses.gradient(loss, micro_batches)
     grads, sums = gradient(state.params, batch, key)
@@ -321,11 +338,17 @@ def train_step(
     if ema is not None:  # of what is there so far, as long as that is little
         decay = jnp.minimum(ema_decay, (1 + state.step) / (10 + state.step))
         ema = optax.incremental_update(params, ema, 1 - decay)
-    state = TrainState(state.step + 1, params, opt_state, state.key, ema)
-    return state, {"sums": sums, "grad_norm": optax.tree.norm(grads)}
+    new = TrainState(state.step + 1, params, opt_state, state.key, ema)
+    # The norm is made of these; when it is not finite they say where.
+    squares = [optax.tree.norm(g, squared=True) for g in jax.tree.leaves(grads)]
+    outcome = {"sums": sums, "grad_norm": optax.tree.norm(grads)}
+    outcome["squares"] = jnp.stack(squares)
+    if skip:
+        return divergence.keep_if_finite(state, new, updates, outcome)
+    return new, outcome
 
 
-def restore_or_init(run: Parts) -> tuple[int, TrainState]:
+def restore_or_init(run: Training) -> tuple[int, TrainState]:
     """Return the last step done and its state, or 0 and a new state."""
     if (found := run.saver.restore(run.abstract)) is not None:
         step, state, damaged = found
@@ -338,61 +361,6 @@ def restore_or_init(run: Parts) -> tuple[int, TrainState]:
     params = initial.fill(run.task, state.params, run.mesh, run.log.say)
     ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
     return 0, state.replace(params=params, ema=ema)
-
-
-def validate(run: Parts, step: int, state: TrainState) -> float | None:
-    """Score the validation split, if this step asks for it; return what ranks it."""
-    config, log = run.config, run.log
-    if step % config.eval.every and step != config.train.steps:
-        return None
-    params = state.ema if config.eval.weights == "ema" else state.params
-    with run.watchdog.phase("the evaluation", config.timeout.evaluate):
-        evaluation = run.validation.evaluate(
-            params, runs.decode_options(config), config.eval.answers, show_life(run)
-        )
-    log.record(step, "validation", evaluation.scores)
-    for line in report.validation(step, evaluation, config.eval.samples):
-        log.say(line)
-    return metrics.rank(config, evaluation.scores)
-
-
-def show_life(run: Parts) -> Callable[[int, int], None]:
-    """Return what an evaluation calls after each answer, or batch."""
-
-    def progress(done: int, total: int) -> None:
-        run.watchdog.beat()
-        run.log.progress(done, total)
-
-    return progress
-
-
-def finish(run: Parts) -> dict[str, Any]:
-    """Average the last checkpoints, score the test splits, and write the result."""
-    config, folder, log = run.config, run.folder, run.log
-    with run.watchdog.phase("averaging checkpoints", config.timeout.save):
-        last, used = average_last(
-            config, folder, run.saver.regular, run.abstract.params, log.say
-        )
-    weights = config.eval.weights
-    params, step, words = runs.read_params(folder, run.task, run.mesh, weights)
-    result = {"step": last, "stopped_early": last < config.train.steps}
-    result |= {"weights": words, "averaged_steps": used, "scores": {}}
-    result["seconds"] = metrics.training_seconds(log.path)
-    result["parameters"] = sum(x.size for x in jax.tree.leaves(params))
-    options, held_out = runs.decode_options(config), run.prepared.held_out
-    for split in [s for s in config.eval.splits if s in held_out]:
-        log.say(f"scoring    {split} with the {words} parameters of step {step}")
-        evaluator = Evaluator(run.task, held_out[split], run.mesh)
-        with run.watchdog.phase("the evaluation", config.timeout.evaluate):
-            evaluation = evaluator.evaluate(params, options, progress=show_life(run))
-        scores = evaluation.entry(step, words, options)
-        result["scores"][split] = scores
-        log.record(last, split, scores)
-    if log.active:
-        for split, scores in result["scores"].items():
-            folder.add_scores(split, scores)
-        folder.write("result.json", result)
-    return result
 
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ FREE = {
     r"imports": "modules, which may be anybody's",
     r"targets": "hardware and a number of devices: planning/targets.py",
     r"eval\.splits": "splits that the data have",
+    r"optim\.lowered": "pairs of numbers, which optim.find_problems checks",
 }
 
 

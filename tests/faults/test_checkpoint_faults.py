@@ -37,7 +37,7 @@ def run(tmp_path):
     folder = Folder(tmp_path / "run")
     saver = Saver(chosen, folder)
     for step in (3, 6, 9):
-        saver.save(step, state(step), None)
+        saver.save(step, state(step))
     saver.close()
     return folder, chosen
 
@@ -62,7 +62,7 @@ def test_what_is_no_checkpoint_is_set_aside_and_blocks_nothing(run, name, caplog
     (folder.checkpoints / name / "precious").write_text("content")
     saver = Saver(chosen, folder)
     step, *_ = saver.restore(like())
-    saver.save(12, state(12), None)
+    saver.save(12, state(12))
     saver.close()
     assert step == 9 and saver.regular.steps() == [6, 9, 12]
     kept = folder.damaged / f"checkpoints-{name}"
@@ -131,13 +131,15 @@ def test_without_any_good_checkpoint_the_average_says_so(run):
 def test_a_damaged_score_of_a_checkpoint_stops_nothing(tmp_path, content):
     kept = Checkpoints(tmp_path, keep_last=3, keep_best=1, writer=True)
     for step in (1, 2):
-        kept.save(step, state(step), step / 10)
+        kept.save(step, state(step))
+        kept.score(step, step / 10)
     kept.close()
     (tmp_path / "2" / "metrics" / "metrics").write_bytes(content)
     assert Checkpoints(tmp_path).best_step() == 1
     again = Checkpoints(tmp_path, keep_last=3, keep_best=1, writer=True)
     again.restore(2, like())
-    again.save(3, state(3), 0.3)
+    again.save(3, state(3))
+    again.score(3, 0.3)
     again.close()
     assert again.steps() == [1, 2, 3]
 
@@ -204,6 +206,7 @@ def test_a_training_on_a_full_disk_stops_and_continues(
 
     def fill(self, step, *rest):
         if step == 6:
+            self.wait()
             full_disk()
         save(self, step, *rest)
 

@@ -12,10 +12,10 @@ from orbax.checkpoint._src.path import atomicity
 
 from transformer_jax import config, optim
 from transformer_jax.errors import UserError
-from transformer_jax.runs import checkpoint, signature
+from transformer_jax.runs import signature
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 from transformer_jax.runs.signature import Findings
-from transformer_jax.training import averaging
+from transformer_jax.training import averaging, checkpointing
 
 
 def state(step, size=7):
@@ -45,15 +45,20 @@ def test_the_newest_and_the_best_are_both_kept(tmp_path):
         7: None,
     }
     for step, score in scores.items():
-        kept.save(step, state(step), score)
+        kept.save(step, state(step))
+        if score is not None:
+            kept.score(step, score)
     kept.close()
     assert kept.steps() == [2, 6, 7]
     assert kept.best_step() == 2
     kept.close()
     again = Checkpoints(tmp_path, keep_last=2, keep_best=1, writer=True)
-    again.save(8, state(8), 0.3)
-    again.close()
+    again.save(8, state(8))
+    again.score(8, 0.3)
     assert again.steps() == [2, 7, 8]
+    again.score(8, 0.95)  # the best so far is outdone at once, not at the next save
+    again.close()
+    assert again.steps() == [7, 8]
 
 
 def test_a_state_comes_back_bit_for_bit(tmp_path):
@@ -199,7 +204,8 @@ def test_a_type_that_has_changed_is_cast_after_the_check(saved, tmp_path):
 
 def test_only_a_writer_clears_what_looks_half_made(tmp_path):
     saved = Checkpoints(tmp_path, writer=True)
-    saved.save(3, state(3), 0.5)
+    saved.save(3, state(3))
+    saved.score(3, 0.5)
     saved.close()
     half = tmp_path / "4.orbax-checkpoint-tmp"  # which a training may be writing
     half.mkdir()
@@ -238,10 +244,10 @@ def test_another_config_is_told_from_damage(tmp_path, other, difference):
     saved.save(3, state(3))
     saved.close()
     with pytest.raises(UserError, match=rf"3 does not fit this config: .*{difference}"):
-        checkpoint.restore_newest([Checkpoints(tmp_path)], other())
+        checkpointing.restore_newest([Checkpoints(tmp_path)], other())
     (tmp_path / "3" / "params" / "_METADATA").write_text("{")
     with pytest.raises(UserError, match="no checkpoint can be read"):
-        checkpoint.restore_newest([Checkpoints(tmp_path)], other())
+        checkpointing.restore_newest([Checkpoints(tmp_path)], other())
 
 
 DECAY = {"optim.name": "adamw", "optim.weight_decay": 0.1, "optim.clip_norm": 0.5}
@@ -281,7 +287,7 @@ def test_an_empty_numbered_folder_is_no_checkpoint(tmp_path):
     saved.save(3, state(3))
     saved.close()
     (tmp_path / "9").mkdir()
-    step, _, passed_over = checkpoint.restore_newest([Checkpoints(tmp_path)], like())
+    step, _, passed_over = checkpointing.restore_newest([Checkpoints(tmp_path)], like())
     assert (step, passed_over) == (3, [])
 
 

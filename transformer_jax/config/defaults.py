@@ -51,6 +51,15 @@ class TrainKeys:
         0.1, "Probability taken from the truth (5.4).", least=0, below=1
     )
     initial: str = key("", "A run whose parameters this one begins with; empty: none.")
+    on_divergence: str = key(
+        "stop",
+        "If the loss or a gradient is not finite. skip: leave the batch out; back: to "
+        "the last checkpoint, from there on at half the rate.",
+        choices=("stop", "skip", "back"),
+    )
+    divergences: int = key(
+        5, "skip: so many in sequence, back: in all; then it stops.", least=1
+    )
     patience: int = key(
         0, "Evaluations without a better one before stopping; 0: never.", least=0
     )
@@ -72,7 +81,11 @@ class EvalKeys:
     )
     samples: int = key(3, "Answers shown in the log, evenly spaced, too.", least=0)
     splits: tuple = key(("test",), "Scored when training is done.")
-    weights: str = key("average", "Used for answers.", choices=cli.WEIGHTS)
+    weights: str = key(
+        "auto",
+        "Used for answers; auto: the average, the last or ema, by validation.",
+        choices=cli.WEIGHTS,
+    )
     batch_rows: int = key(128, "Sentences decoded together.", least=1)
 
 
@@ -97,7 +110,7 @@ class TimeoutKeys:
     start: int = key(300, "Until all processes of a run must have come.", least=1)
     compile: int = key(3600, "To compile a step, or to try it out.", least=0)
     step: int = key(600, "A step; more if steps are slow (20 × the slowest).", least=0)
-    evaluate: int = key(3600, "To score a split; then between two answers.", least=0)
+    evaluate: int = key(3600, "To score a batch, or until the next answer.", least=0)
     save: int = key(1800, "To restore or save a checkpoint.", least=0)
     preemption: int = key(120, "From SIGTERM until the state is saved.", least=0)
 

@@ -71,8 +71,9 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     may_change = set(MAY_CHANGE_ON_RESUME)
     if new["optim.schedule"] in optim.ENDING and not new["optim.decay_steps"]:
         may_change.remove("train.steps")
-    # A key that is younger than the run: it had what is the default.
-    old = dict(items(base(new["task"], new["model.name"]))) | old
+    # A key that is younger than the run: it had what is the default, as JSON has it.
+    default = dict(items(base(new["task"], new["model.name"])))
+    old = {k: list(v) if type(v) is tuple else v for k, v in default.items()} | old
     old = renew(new["task"], new["model.name"], old)
     for key in sorted({*old, *new}):
         free = any(key == k or key.startswith(k + ".") for k in may_change)
@@ -86,6 +87,8 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 MAY_CHANGE_ON_RESUME = (
     "train.steps",  # unless the schedule ends there: see `differences`
     "train.patience",
+    "train.on_divergence",
+    "train.divergences",
     "model.scan_layers",  # parameters and dropout are the same
     "model.remat",
     "targets",

@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
-from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer_jax import cli, hosts
 from transformer_jax.errors import UserError
@@ -41,6 +40,10 @@ class TrainState(flax.struct.PyTreeNode):
     opt_state: Any
     key: Any
     ema: Any = None  # a running mean of the parameters, if one is kept
+
+
+class NotFinite(UserError):
+    """Numbers of a training that are not finite: they are never saved."""
 
 
 class Damaged(Exception):
@@ -68,19 +71,10 @@ class Checkpoints:
         self.folder, self.identity = folder, identity
         if not is_remote(folder):
             self.folder = pathlib.Path(folder).absolute()
-        keep: list[policies.PreservationPolicy] = [policies.LatestN(keep_last)]
-        if keep_best:
-            keep.append(
-                policies.BestN(
-                    get_metric_fn=_score,
-                    n=keep_best,
-                    keep_checkpoints_without_metrics=False,
-                )
-            )
+        self._keep_last, self._keep_best = keep_last, keep_best
+        self._scores: dict[int, float] = {}  # of a writer's checkpoints
         self._options = ocp.CheckpointManagerOptions(
-            preservation_policy=policies.AnyPreservationPolicy(keep),
-            best_fn=_score if writer else None,  # who only reads needs no scores
-            best_mode="max",
+            preservation_policy=_Keeps(self.choose_kept),
             create=writer,
             cleanup_tmp_directories=writer,
             read_only=not writer,
@@ -93,7 +87,9 @@ class Checkpoints:
         if self._opened is None:
             if not self._options.read_only:
                 self.clear()
+                self._scores = dict(hosts.decide_in_first(self._read_scores))
             self._opened = ocp.CheckpointManager(self.folder, options=self._options)
+            _hear_no_late_ends(sys.unraisablehook)
         return self._opened
 
     def steps(self) -> list[int]:
@@ -107,24 +103,47 @@ class Checkpoints:
 
     def best_step(self) -> int | None:
         """Return the step of the best score; None if none was scored."""
-        ranked = [(m["score"], -s) for s in self.steps() if (m := self._metrics(s))]
+        ranked = [(score, -step) for step, score in self._read_scores()]
         return -max(ranked)[1] if ranked else None
 
-    def _metrics(self, step: int) -> dict[str, float]:
-        """Read how a checkpoint was scored; {} if it was not, or nobody can read it."""
-        return steps.read_score(self.folder / str(step)) or {}
+    def _read_scores(self) -> list[tuple[int, float]]:
+        """Read how checkpoints were scored, those whose score can be read."""
+        found = [(s, steps.read_score(self.folder / str(s))) for s in self.steps()]
+        return [(step, about["score"]) for step, about in found if about]
 
-    def save(self, step: int, state: TrainState, score: float | None = None) -> None:
-        """Begin to save a state; a score that is not finite never ranks."""
+    def choose_kept(self, found: Sequence[int]) -> set[int]:
+        """Choose which of these steps are kept: the newest and the best."""
+        ranked = [step for step in found if step in self._scores]
+        ranked.sort(key=lambda step: (-self._scores[step], step))
+        return {*sorted(found)[-self._keep_last :], *ranked[: self._keep_best]}
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Begin to save a state."""
         rest = {"step": state.step, "opt_state": state.opt_state, "key": state.key}
         items = {"params": state.params, "rest": rest}
         if state.ema is not None:
             items["ema"] = state.ema
-        self._save(step, items, score)
+        self._save(step, items)
+
+    def score(self, step: int, score: float) -> None:
+        """Note how a checkpoint was scored, and delete those that are kept no longer.
+
+        It is saved by then: an evaluation takes long, and what it scores must outlive
+        a kill. A score that is not finite never ranks.
+        """
+        self.wait()
+        if not math.isfinite(score) or step not in self._manager.all_steps():
+            return
+        place = self.folder / str(step)
+        hosts.decide_in_first(lambda: steps.write_score(place, score))
+        self._scores[step] = score
+        found = self._manager.all_steps()
+        for old in sorted({*found} - self.choose_kept(found)):
+            self._manager.delete(old)
 
     def save_params(self, step: int, params: Params, of: Sequence[int] = ()) -> None:
         """Begin to save parameters without the rest of a state: the mean of steps."""
-        self._save(step, {"params": params}, None, {"averaged": list(of)})
+        self._save(step, {"params": params}, {"averaged": list(of)})
 
     def averaged_steps(self, step: int) -> list[int]:
         """Return the steps whose mean was saved; [] if that was not written down."""
@@ -135,12 +154,11 @@ class Checkpoints:
         self,
         step: int,
         items: dict[str, Any],
-        score: float | None,
         about: dict[str, Any] | None = None,
     ) -> None:
         found = {name: signature.examine(item) for name, item in items.items()}
         if bad := [f"{name}/{bad}" for name, f in found.items() for bad in f.bad]:
-            raise UserError(
+            raise NotFinite(
                 f"step {step}: {bad[0]} is not finite any more. Nothing of it was "
                 "saved; lower optim.constant, lengthen optim.warmup_steps or set "
                 "optim.clip_norm, and start again"
@@ -149,18 +167,12 @@ class Checkpoints:
         signed = {"step": step, "arrays": arrays, **(about or {})}
         signed |= self.identity.content if self.identity else {}
         self.wait()
-        rankable = score is not None and math.isfinite(score)
         saved: dict[str, Any] = {
             name: ocp.args.StandardSave(item) for name, item in items.items()
         }
         saved[signature.ITEM] = ocp.args.JsonSave(signed)
         with self._said_plainly(step):
-            self._manager.save(
-                step,
-                args=ocp.args.Composite(**saved),
-                metrics={"score": score} if rankable else None,
-                force=True,
-            )
+            self._manager.save(step, args=ocp.args.Composite(**saved), force=True)
         self._saving = step
         logger.debug("saving     %s", self.folder / str(step))
 
@@ -316,32 +328,15 @@ class Checkpoints:
             self._opened = None
 
 
-def restore_newest(
-    places: Sequence[Checkpoints], like: TrainState
-) -> tuple[int, TrainState, list[str]] | None:
-    """Restore the newest good checkpoint: (step, state, what was passed over).
+class _Keeps:
+    """Say in Orbax's way which checkpoints are kept."""
 
-    What is damaged is kept, but moved away, as its step will be saved again.
-    """
-    numbers = [(s, i) for i, place in enumerate(places) for s in place.steps()]
-    numbers = hosts.broadcast_from_first(sorted(numbers, key=lambda n: (-n[0], n[1])))
-    found = [(step, places[i]) for step, i in numbers]
-    damaged: list[str] = []
-    for i, (step, place) in enumerate(found):
-        try:
-            state = place.restore(step, like)
-        except Damaged as error:
-            damaged.append(str(error))
-            continue
-        for bad_step, bad_place in found[:i]:
-            damaged.append(f"kept as {bad_place.set_aside(bad_step)}")
-        return step, state, damaged
-    if damaged:
-        raise UserError(
-            "no checkpoint can be read: move the run directory away to start anew",
-            *damaged,
-        )
-    return None
+    def __init__(self, choose: Callable[[Sequence[int]], set[int]]):
+        self.choose = choose
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any):
+        kept = self.choose([checkpoint.step for checkpoint in checkpoints])
+        return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
 def _drop_coroutines() -> None:
@@ -350,12 +345,16 @@ def _drop_coroutines() -> None:
     try:
         gc.collect()
     finally:
-        heard = isinstance(complain, _LateReads)
-        sys.unraisablehook = complain if heard else _LateReads(complain)
+        _hear_no_late_ends(complain)
 
 
-class _LateReads:
-    """Say nothing of reads that end after the one that failed has closed their loop."""
+def _hear_no_late_ends(complain: Callable[[Any], Any]) -> None:
+    heard = isinstance(complain, _LateEnds)
+    sys.unraisablehook = complain if heard else _LateEnds(complain)
+
+
+class _LateEnds:
+    """Say nothing of reads and writes that end when another has closed their loop."""
 
     def __init__(self, complain: Callable[[Any], Any]):
         self.complain = complain
@@ -369,10 +368,6 @@ def _find_reason(words: str) -> str:
     """Find in the message of an error what only the owner of the disk can mend."""
     reasons = [os.strerror(number) for number in cli.OF_THE_MACHINE]
     return next((reason for reason in reasons if reason in words), "").lower()
-
-
-def _score(metrics: dict[str, float]) -> float:
-    return metrics["score"]
 
 
 def _shapes(tree: Any) -> dict[str, Any]:

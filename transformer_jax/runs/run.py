@@ -151,8 +151,8 @@ class Run:
 def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -> Run:
     """Open a run directory, or a bundle made of one.
 
-    `weights` (average, best, last, ema) overrides what the run's config asks for. Its
-    parameters are put on the mesh, or else on all devices of this process.
+    `weights` (auto, average, best, last, ema) overrides what the run's config asks
+    for. Its parameters are put on the mesh, or else on all devices of this process.
     """
     if weights and weights not in cli.WEIGHTS:
         choices = " | ".join(cli.WEIGHTS)
@@ -193,9 +193,7 @@ def answering_mesh() -> Mesh:
 def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
     """Read (params, step, which they are in words) of a run."""
     like = abstract_params(task, mesh)
-    # All processes open the folder, as Orbax wants it, but process 0 chooses.
-    best = Checkpoints(folder.checkpoints).best_step() if weights == "best" else None
-    chosen, words = hosts.decide_in_first(lambda: _choose(folder, weights, best))
+    chosen, words = hosts.decide_in_first(lambda: _choose(folder, weights))
     place = folder.averaged if words == "averaged" else folder.checkpoints
     for path in steps.list_strangers(place):
         logger.warning("warning    %s is no whole checkpoint: not used", path)
@@ -207,9 +205,11 @@ def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 
 
-def _choose(folder: Folder, weights: str, best: int | None) -> tuple[int, str]:
+def _choose(folder: Folder, weights: str) -> tuple[int, str]:
     """Return the step that has the weights asked for, and which they are in words."""
     averaged = Checkpoints(folder.averaged).steps()
+    if weights == "auto":
+        weights = _read_choice(folder, finished=bool(averaged))
     if weights == "average" and averaged:
         return averaged[-1], "averaged"
     steps = Checkpoints(folder.checkpoints).steps()
@@ -218,8 +218,22 @@ def _choose(folder: Folder, weights: str, best: int | None) -> tuple[int, str]:
             f"{folder.place} has no checkpoint yet: its training has not saved one"
         )
     if weights == "best":
+        best = Checkpoints(folder.checkpoints).best_step()
         return steps[-1] if best is None else best, "best"
     return steps[-1], "ema" if weights == "ema" else "last"
+
+
+def _read_choice(folder: Folder, finished: bool) -> str:
+    """Return the weights that the training found to be the best of the run."""
+    result = folder.read_result() or {}
+    words = result.get("weights", "")
+    if finished and words not in (*cli.WEIGHTS, "averaged"):
+        logger.warning(
+            "warning    %s does not say which parameters are better, the average or "
+            "the last: the last are taken. Start the training again to find out",
+            folder.path / "result.json",
+        )
+    return {"averaged": "average"}.get(words, words)
 
 
 def abstract_params(task: Task, mesh: Mesh) -> Params:

@@ -4,6 +4,7 @@ To Orbax an empty folder `12`, or one named `007`, is a checkpoint: it refuses t
 another one there, and deletes older ones for its sake.
 """
 
+import json
 import logging
 import math
 import os
@@ -82,6 +83,15 @@ def read_score(checkpoint: Any) -> dict[str, float] | None:
         return None
     score = found.get("score")
     return found if isinstance(score, int | float) and math.isfinite(score) else None
+
+
+def write_score(checkpoint: Any, score: float) -> None:
+    """Write how a checkpoint was scored, beside what was saved of it."""
+    text = json.dumps({"score": score})
+    if is_remote(checkpoint):
+        (checkpoint / SCORE / SCORE).write_text(text)  # whole or not at all
+    else:
+        files.write(checkpoint / SCORE / SCORE, text)
 
 
 def clear_scores(folder: Any) -> None:

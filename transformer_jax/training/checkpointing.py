@@ -6,12 +6,13 @@ was stopped, or is slow, would end otherwise.
 """
 
 import time
+from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
 from transformer_jax import hosts
-from transformer_jax.runs import checkpoint as checkpoints
-from transformer_jax.runs.checkpoint import Checkpoints, TrainState
+from transformer_jax.errors import UserError
+from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 from transformer_jax.runs.folder import Folder
 
 
@@ -45,15 +46,15 @@ class Saver:
         return hosts.broadcast_from_first(late)
 
     def restore(self, like: TrainState) -> tuple[int, TrainState, list[str]] | None:
-        """Restore the newest good checkpoint; see `checkpoint.restore_newest`."""
+        """Restore the newest good checkpoint; see `restore_newest`."""
         self.regular.clear()
         self.emergency.clear()
-        return checkpoints.restore_newest([self.regular, self.emergency], like)
+        return restore_newest([self.regular, self.emergency], like)
 
-    def save(self, step: int, state: TrainState, score: float | None) -> None:
-        """Begin to save a regular checkpoint; a score ranks it."""
+    def save(self, step: int, state: TrainState) -> None:
+        """Begin to save a regular checkpoint."""
         self._folder.push()  # the entries that a continued run is to find
-        self.regular.save(step, state, score)
+        self.regular.save(step, state)
         self._saved = time.monotonic()
 
     def save_between(self, step: int, state: TrainState) -> None:
@@ -67,7 +68,6 @@ class Saver:
         self._folder.push()
         if not self.due(step):
             self.emergency.save(step, state)
-        self.emergency.wait()
         self.wait()
 
     def check(self) -> None:
@@ -76,10 +76,39 @@ class Saver:
         self.emergency.check()
 
     def wait(self) -> None:
-        """Wait until the regular checkpoints are whole."""
+        """Wait until all that is being saved is whole."""
         self.regular.wait()
+        self.emergency.wait()
 
     def close(self) -> None:
         """Finish what is being saved."""
         self.regular.close()
         self.emergency.close()
+
+
+def restore_newest(
+    places: Sequence[Checkpoints], like: TrainState
+) -> tuple[int, TrainState, list[str]] | None:
+    """Restore the newest good checkpoint: (step, state, what was passed over).
+
+    What is damaged is kept, but moved away, as its step will be saved again.
+    """
+    numbers = [(s, i) for i, place in enumerate(places) for s in place.steps()]
+    numbers = hosts.broadcast_from_first(sorted(numbers, key=lambda n: (-n[0], n[1])))
+    found = [(step, places[i]) for step, i in numbers]
+    damaged: list[str] = []
+    for i, (step, place) in enumerate(found):
+        try:
+            state = place.restore(step, like)
+        except Damaged as error:
+            damaged.append(str(error))
+            continue
+        for bad_step, bad_place in found[:i]:
+            damaged.append(f"kept as {bad_place.set_aside(bad_step)}")
+        return step, state, damaged
+    if damaged:
+        raise UserError(
+            "no checkpoint can be read: move the run directory away to start anew",
+            *damaged,
+        )
+    return None

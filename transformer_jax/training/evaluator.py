@@ -97,9 +97,13 @@ class Evaluator:
         limit: int = 0,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Evaluation:
-        """Score the split both ways: given the truth so far, and writing freely."""
+        """Score the split both ways: given the truth so far, and writing freely.
+
+        `progress` is called after each batch, then after each answer. What it raises
+        ends the evaluation.
+        """
         began = time.monotonic()
-        scores = self.teacher_forced(params)
+        scores = self.teacher_forced(params, progress)
         answering = time.monotonic()
         free, answers = self.free_running(params, options, limit, progress)
         ended = time.monotonic()
@@ -109,15 +113,20 @@ class Evaluator:
             self.task, scores, records, answers, len(self.records), ended - answering
         )
 
-    def teacher_forced(self, params: Params) -> dict[str, float]:
+    def teacher_forced(
+        self,
+        params: Params,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> dict[str, float]:
         """Return loss, perplexity and accuracy; every example counts exactly once."""
         total = Sums(0.0, 0.0, 0.0, 0.0)
-        for batch in self.plan.epoch(0):
+        for done, batch in enumerate(self.plan.epoch(0), start=1):
             with jax.set_mesh(self.mesh):
                 sums = self.loss(
                     params, assemble(self.task, self.store, batch, self.mesh)[0]
                 )
             total = total + jax.tree.map(float, jax.device_get(sums))
+            progress(done, self.plan.steps_per_epoch)
         return self.task.objective.means(total, self.records)
 
     def choose(self, limit: int) -> list[int]:

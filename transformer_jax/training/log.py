@@ -20,12 +20,12 @@ from ml_collections import ConfigDict
 
 from transformer_jax import files, hosts
 from transformer_jax.cli import Bar, PlainHandler, duration
-from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.planning import flops, targets
 from transformer_jax.runs.folder import Folder
 from transformer_jax.runs.steps import DAMAGED
 from transformer_jax.tasks.protocols import Task
+from transformer_jax.training.divergence import Divergence
 
 # The log lines are what the command prints, so they are shown in a notebook as well.
 console = logging.getLogger("transformer_jax.console")
@@ -56,7 +56,7 @@ class Utilization(NamedTuple):
 
 
 def utilization(run: Any) -> Utilization | None:
-    """Return what a training (`train.Parts`) uses; None if no peak is known."""
+    """Return what a training (`train.Training`) uses; None if no peak is known."""
     peak = targets.peak_of(run.mesh, run.config.model.dtype)
     if not peak:
         return None
@@ -77,16 +77,18 @@ class LogWindow:
         task: Task,
         schedule: Any,
         last: int,
-        work: Utilization | None = None,
+        work: Utilization | None,
+        divergence: Divergence,
     ):
         self.task, self.schedule, self.last = task, schedule, last
-        self.work = work
-        self.last_step = 0
+        self.work, self.divergence = work, divergence
+        self.last_step = self.applied = 0
         self.text = ""
         self._empty()
 
     def _empty(self) -> None:
-        self.sums, self.norms, self.steps = Sums(0.0, 0.0, 0.0, 0.0), [], 0
+        self.sums, self.norms = Sums(0.0, 0.0, 0.0, 0.0), []
+        self.steps = self.skipped = 0
         self.tokens = self.places = self.kept = 0
         self.operations = 0.0
         self.waited = 0.0  # seconds for the device, and so for the slowest host
@@ -94,25 +96,26 @@ class LogWindow:
 
     def restart_clock(self) -> None:
         """Begin to count time now: evaluations and saves are not training time."""
-        self.began = time.monotonic() if not self.steps else self.began
+        if not self.steps + self.skipped:
+            self.began = time.monotonic()
 
     def leave_out(self, seconds: float) -> None:
         """Leave out the time that a step waited until it was compiled."""
         self.began += seconds
 
     def add(self, step: int, shape: Any, outcome: dict) -> None:
-        """Wait for a step and add it; stop the run at the first bad number."""
+        """Wait for a step and add it, unless its numbers are not finite."""
         began = time.monotonic()
         host = jax.device_get(outcome)
         self.waited += time.monotonic() - began
         sums, norm = jax.tree.map(float, host["sums"]), float(host["grad_norm"])
-        if not (math.isfinite(sums.loss) and math.isfinite(norm)):
-            raise UserError(
-                f"step {step}: the loss is {sums.loss} and the gradient norm {norm}. "
-                "Nothing of it was saved; lower optim.constant, lengthen "
-                "optim.warmup_steps or set optim.clip_norm, and start again"
-            )
-        self.last_step = step
+        good = math.isfinite(sums.loss) and math.isfinite(norm)
+        self.last_step, self.applied = step, int(host.get("applied", step))
+        if not (good and host.get("good", True)):
+            self.divergence.meet(step, sums.loss, norm, host["squares"])
+            self.skipped += 1
+            return
+        self.divergence.pass_by()
         self.sums, self.steps = self.sums + sums, self.steps + 1
         self.norms.append(norm)
         self.tokens += sums.weight
@@ -125,17 +128,19 @@ class LogWindow:
     def take(self) -> dict[str, float]:
         """Return the window's values, and begin the next window."""
         seconds = time.monotonic() - self.began
-        step_seconds = seconds / self.steps
+        step_seconds = seconds / (self.steps + self.skipped)
         values = {
-            **self.task.objective.means(self.sums),
+            **(self.task.objective.means(self.sums) if self.steps else {}),
             "seconds": round(seconds, 3),
-            "learning_rate": float(self.schedule(self.last_step - 1)),
-            "grad_norm": float(np.mean(self.norms)),
+            "learning_rate": float(self.schedule(max(self.applied - 1, 0))),
+            **({"grad_norm": float(np.mean(self.norms))} if self.steps else {}),
             f"{self.task.objective.unit}_per_second": self.tokens / seconds,
             "samples_too_long": self.kept,
             "seconds_left": step_seconds * (self.last - self.last_step),
         }
-        if self.task.objective.unit == "tokens":
+        if self.skipped:
+            values["skipped"] = self.skipped
+        if self.task.objective.unit == "tokens" and self.steps:
             values["padding"] = 1 - self.tokens / self.places
         if self.work:
             values["mfu"] = self.operations / seconds / self.work.peak
@@ -149,13 +154,17 @@ class LogWindow:
         unit = self.task.objective.unit
         padding = f"padding {values['padding']:.0%}  " if "padding" in values else ""
         mfu = f"MFU {values['mfu']:.1%}  " if "mfu" in values else ""
-        slowest = ""
+        gradient = skipped = slowest = ""
+        if "grad_norm" in values:
+            gradient = f"|grad| {values['grad_norm']:.3f}  "
+        if "skipped" in values:
+            skipped = f"skipped {values['skipped']}  "
         if "slowest_process" in values:
             name = hosts.name_of(int(values["slowest_process"]))
             slowest = f"  slowest {name}, {values['slowest_factor']:.1f} × the median"
         return (
             f"step {self.last_step:>6}  {in_words(values)}  lr "
-            f"{values['learning_rate']:.2e}  |grad| {values['grad_norm']:.3f}  "
+            f"{values['learning_rate']:.2e}  {gradient}{skipped}"
             f"{values[f'{unit}_per_second']:,.0f} {unit}/s  {padding}{mfu}"
             f"left {duration(values['seconds_left'])}{slowest}"
         )
@@ -319,6 +328,11 @@ def training_seconds(path: pathlib.Path) -> float:
     entries = read_entries(path)
     parts = [e for e in entries if e["kind"] in ("train", "validation")]
     return round(sum(part.get("seconds", 0.0) for part in parts), 1)
+
+
+def count_skipped(path: pathlib.Path) -> int:
+    """Count the batches of a run that `train.on_divergence = "skip"` left out."""
+    return sum(e.get("skipped", 0) for e in read_entries(path) if e["kind"] == "train")
 
 
 def _open_board(folder: pathlib.Path) -> Any:

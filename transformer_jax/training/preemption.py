@@ -20,12 +20,17 @@ from transformer_jax import hosts
 
 logger = logging.getLogger(__name__)
 
+LOOK_EVERY = 16
 INTERRUPTED = 130  # the exit code of who was ended by Ctrl-C
 SIGNALS = [
     getattr(signal, name)
     for name in ("SIGTERM", "SIGINT", "SIGHUP")
     if hasattr(signal, name)  # Windows has no SIGHUP
 ]
+
+
+class Preempted(Exception):
+    """The training stops because it was asked to; it says what was done before."""
 
 
 class Preemption:
@@ -36,7 +41,7 @@ class Preemption:
         self._patience = patience
 
     def __enter__(self) -> "Preemption":
-        self._asked = False
+        self._asked, self._looks = False, 0
         self._alone = jax.process_count() == 1
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
@@ -107,3 +112,15 @@ class Preemption:
         if self._alone:
             return self._asked
         return multihost_utils.reached_preemption_sync_point(step)
+
+    def requested_meanwhile(self) -> bool:
+        """Return whether to leave what is done between two steps, such as to score.
+
+        All processes ask equally often, and agree; as they must ask each other, they do
+        so at every LOOK_EVERY-th time only.
+        """
+        if self._alone:
+            return self._asked
+        self._looks += 1
+        wish = "stop" if self._asked else ""
+        return self._looks % LOOK_EVERY == 0 and any(hosts.gather(wish))

@@ -18,7 +18,7 @@ from transformer_jax.training.feed import assemble
 
 
 def rehearse(run: Any, options: Options) -> None:
-    """Run the largest programs of a training (`train.Parts`) on a state that is lost.
+    """Run the largest programs of a `train.Training` on a state that is lost.
 
     The compilation of its steps has begun.
     """

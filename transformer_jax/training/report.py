@@ -14,7 +14,7 @@ from transformer_jax.training.evaluator import Evaluation, evenly_spaced
 
 
 def header(run: Any) -> list[str]:
-    """Describe a training (`train.Parts`) before an hour is spent on it."""
+    """Describe a training (`train.Training`) before an hour is spent on it."""
     config, feed, mesh = run.config, run.feed, run.mesh
     size = sum(x.size for x in jax.tree.leaves(run.abstract.params))
     axes = " × ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
