@@ -31,8 +31,11 @@ from transformer_jax.runs import folder as folders
 from transformer_jax.training import log as metrics
 from transformer_jax.training import scoring
 from transformer_jax.training.prepare import prepare
+from transformer_jax.training.profile import Profile
 
-GOES_ON = types.SimpleNamespace(requested=lambda step: False)  # nobody preempts
+GOES_ON = types.SimpleNamespace(  # nobody preempts
+    requested=lambda step: False, requested_meanwhile=lambda: False
+)
 
 
 def main() -> int:
@@ -218,15 +221,15 @@ def measure(spec: str, overrides: dict, folder: pathlib.Path, steps: int) -> dic
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
     place = folders.Folder(folder)
     prepared = prepare(config, place, lambda line: None)
-    clock = Clock(place.path, tensorboard=False, active=False)
+    clock = Clock(place, tensorboard=False, active=False)
     began = time.monotonic()
     run = train.build(config, place, mesh, prepared, clock)
     run.saver.save = lambda *state: None
-    train.train_steps(run, GOES_ON)
+    train.train_steps(run, GOES_ON, Profile("", folder))
     cold = clock.tokens / (clock.ended - began)
     for shape in run.compiled.shapes:
         run.compiled.get(shape)
-    train.train_steps(run, GOES_ON)
+    train.train_steps(run, GOES_ON, Profile("", folder))
     run.close()
     steady = clock.tokens / clock.seconds
     plan = run.feed.plan

@@ -24,3 +24,32 @@ def test_a_script_says_what_its_options_are(path):
         pytest.skip("PyTorch is not installed")
     assert "Traceback" not in done.stderr, done.stderr
     assert "--" in done.stdout
+
+
+SHORTEST = (
+    "attention.py --lengths 256 --repeats 2",
+    "batching.py --steps 10 --rounds 1 --shapes 2 --rows 64",
+    "collectives.py --config quickstart --target cpu-8 --rows 16 --length 24"
+    " --vocab 420",
+    "kill_resume.py --kills 2 --steps 60 --config.model.d_model=16"
+    " --config.optim.warmup_steps=30",
+    "large_corpus.py --pairs 5000",
+    "plan_hash.py --batches 20 --processes 1,2",
+    "positions.py --workdir RUNS --sentences 20 --config.train.steps=4"
+    " --config.optim.warmup_steps=2",
+    "recurrent.py speed --lengths 8 --rounds 1 --steps 1 --tokens 64",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SHORTEST, ids=lambda command: command.split()[0])
+def test_a_benchmark_runs_in_its_shortest_form(command, tmp_path):
+    """Not what it measures, which a machine that tests cannot tell."""
+    name, *options = command.replace("RUNS", str(tmp_path / "runs")).split()
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / name, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

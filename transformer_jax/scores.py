@@ -234,8 +234,9 @@ def resample(
     for name, answers in systems.items():
         _check(f"answers of {name}", answers, references)
     generator = np.random.default_rng(seed)
-    rows = [np.arange(len(references))]
-    rows += list(generator.integers(len(references), size=(samples, len(references))))
+    count = len(references)
+    rows = [list(range(count))]
+    rows += generator.integers(count, size=(samples, count)).tolist()
 
     def judge_all(answers):
         found = [

@@ -138,10 +138,10 @@ def _dot_backward(types, kept, slope):
 _dot_with_gradient_in.defvjp(_dot_forward, _dot_backward)
 
 
-def _promote_all_but_bias(x, kernel, bias, *, dtype):
+def _promote_all_but_bias(*arrays, dtype=None, inexact=True):
     """Cast what a linear map multiplies; the bias is added to float32, and stays so."""
-    x, kernel = promote_dtype(x, kernel, dtype=dtype)
-    return x, kernel, bias
+    *multiplied, bias = arrays
+    return [*promote_dtype(*multiplied, dtype=dtype, inexact=inexact), bias]
 
 
 @jax.custom_vjp
