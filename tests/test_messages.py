@@ -117,7 +117,7 @@ CAUSED = {
     ),
     "'My corpus': use a-z, 0-9 and _,": lambda t: tfds.prepare("My corpus", {}, t),
     "file, line 1: a field is not a number": lambda t: vectors.read(write(t, "a x\n")),
-    "weights='newest': choose average | best": lambda t: runs.load(t, "newest"),
+    "weights='newest': choose auto | average | best": lambda t: runs.load(t, "newest"),
     "samples=0 and seed=1 must both be": lambda t: scores.compare(
         {"a": ["x"], "b": ["y"]}, ["x"], samples=0, seed=1
     ),

@@ -157,7 +157,7 @@ def hold(path: epath.Path) -> Iterator[None]:
         while not ended.wait(BEAT):
             found = _read(path) or {"nonce": nonce}
             if found.get("nonce") != nonce:
-                print(f"lost       {path.parent} to {found.get('holder')}", flush=True)
+                logger.error("lost       %s to %s", path.parent, found.get("holder"))
                 os._exit(cli.PREEMPTED)  # or both would write the same checkpoints
             with contextlib.suppress(Exception):  # of the network: the next may come
                 beat(number := number + 1)

@@ -89,7 +89,7 @@ def write_score(checkpoint: Any, score: float) -> None:
     """Write how a checkpoint was scored, beside what was saved of it."""
     text = json.dumps({"score": score})
     if is_remote(checkpoint):
-        (checkpoint / SCORE / SCORE).write_text(text)  # whole or not at all
+        (checkpoint / SCORE / SCORE).write_bytes(text.encode())  # whole or not
     else:
         files.write(checkpoint / SCORE / SCORE, text)
 
