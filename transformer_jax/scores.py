@@ -8,13 +8,13 @@ trap: given files of unequal length, sacreBLEU silently cuts the longer; here it
 """
 
 import os
+import random
 import re
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from transformer_jax.errors import UserError
 
@@ -233,31 +233,30 @@ def resample(
     (baseline, first), (system, second) = systems.items()
     for name, answers in systems.items():
         _check(f"answers of {name}", answers, references)
-    generator = np.random.default_rng(seed)
-    count = len(references)
-    rows = [list(range(count))]
-    rows += generator.integers(count, size=(samples, count)).tolist()
+    generator, every = random.Random(seed), range(len(references))
+    rows = [generator.choices(every, k=len(every)) for _ in range(samples)]
 
     def judge_all(answers):
         found = [
             judge([answers[i] for i in row], [references[i] for i in row])
-            for row in rows
+            for row in (every, *rows)
         ]
-        return {name: np.array([one[name] for one in found]) for name in found[0]}
+        return {name: [one[name] for one in found] for name in found[0]}
 
     ours, theirs = judge_all(first), judge_all(second)
     signature = f"paired bootstrap of {samples} samples, seed {seed}"
     comparisons = []
     for metric, a in ours.items():
         b = theirs[metric]
-        gap = b - a
-        beyond = np.abs(gap[1:] - gap[1:].mean()) >= abs(gap[0])
-        p = 1.0 if gap[0] == 0 else (beyond.sum() + 1) / (samples + 1)
+        measured, *gaps = (y - x for x, y in zip(a, b, strict=True))
+        middle = statistics.fmean(gaps)
+        beyond = sum(abs(gap - middle) >= abs(measured) for gap in gaps)
+        p = 1.0 if measured == 0 else (beyond + 1) / (samples + 1)
         sides = [
-            (float(x[0]), float(x[1:].mean()), float(1.96 * x[1:].std()))
+            (x[0], statistics.fmean(x[1:]), 1.96 * statistics.pstdev(x[1:]))
             for x in (a, b)
         ]
-        found = (*sides[0], *sides[1], float(p), signature)
+        found = (*sides[0], *sides[1], p, signature)
         comparisons.append(Comparison(metric, baseline, system, *found))
     return comparisons
 

@@ -27,17 +27,18 @@ def run(script, *options):
     return done.stdout
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=MORE)])
+@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=MORE)])
 def test_killed_runs_end_in_the_same_bits(kills):
     assert " × kills" in run("faults.py", f"--kills={kills}", "--minutes=15")
 
 
-@pytest.mark.parametrize("every", [467, pytest.param(1, marks=MORE)])
+@MORE
+@pytest.mark.parametrize("every", [97, 1])
 def test_a_file_operation_that_fails_is_one_line(every):
     options = ["--errors=ENOSPC,EROFS,EIO", f"--every={every}", "--minutes=15"]
     assert " × exit code 2" in run("faults.py", *options)
 
 
-@pytest.mark.parametrize("cells", [10, pytest.param(10**9, marks=MORE)])
+@pytest.mark.parametrize("cells", [4, pytest.param(10**9, marks=MORE)])
 def test_damaged_files_change_nothing_in_silence(cells):
     assert " × cells" in run("damage_grid.py", f"--cells={cells}", "--minutes=15")

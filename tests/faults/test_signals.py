@@ -18,18 +18,11 @@ print("left in good order", preemption.requested(1))
 """
 
 
-@pytest.fixture(params=["SIGINT", "SIGHUP", "SIGTERM"])
-def number(request):
-    """A signal that is not ignored, though these tests may run under `nohup`."""
-    number = getattr(signal, request.param)
-    before = signal.signal(number, signal.SIG_DFL)
-    yield number
-    signal.signal(number, before)
-
-
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGTERM"])
 def test_the_first_signal_asks_for_a_stop_and_its_handler_is_given_back(
-    number, one_device
+    name, hear, one_device
 ):
+    number = hear(name)
     before = signal.getsignal(number)
     with Preemption() as preemption:
         assert not preemption.requested(1)
