@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     monkeypatch.setattr(Preemption, "requested", lambda self, step: step == 7)
     assert train.train(loaded, folder) == cli.PREEMPTED
     for place in ("preempted/7", "checkpoints/6"):
-        flip_a_bit(folder / place)
+        flip_bits(folder / place)
     monkeypatch.setattr(Preemption, "requested", lambda self, step: False)
     assert train.train(loaded, folder) == 0
     out = capsys.readouterr().out
@@ -218,18 +218,18 @@ def test_a_run_whose_checkpoints_are_all_damaged_says_so(
     monkeypatch.setattr(Preemption, "requested", lambda self, step: step == 4)
     assert train.train(loaded, tmp_path) == cli.PREEMPTED
     for place in ("preempted/4", "checkpoints/3"):
-        flip_a_bit(tmp_path / place)
+        flip_bits(tmp_path / place)
     with pytest.raises(UserError, match="no checkpoint can be read"):
         train.train(loaded, tmp_path)
 
 
-def flip_a_bit(folder):
-    data = max(
-        (f for f in folder.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size
-    )
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(content)
+def flip_bits(folder):
+    """Flip a bit in every 64 bytes of data: of small arrays Orbax keeps old copies."""
+    for data in folder.rglob("d/*"):
+        content = bytearray(data.read_bytes())
+        for at in range(0, len(content), 64):
+            content[at] ^= 1
+        data.write_bytes(content)
 
 
 def test_a_finished_run_prints_its_result_again(tiny, tiny_run, capsys, one_device):
