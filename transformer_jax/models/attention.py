@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax import sharding
 from transformer_jax.models import kernels
 from transformer_jax.models.cache import KeysValues
-from transformer_jax.models.layers import Dropout, dense, drop, rms_norm
+from transformer_jax.models.layers import Dropout, apply_together, dense, drop, rms_norm
 from transformer_jax.models.masks import MASKED, Mask
 from transformer_jax.models.positions import DistanceBias, PositionSignal, rotate
 
@@ -161,14 +161,33 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, x: Float[Array, "B S E"], turn: Any = None) -> KeysValues:
         """Project vectors to keys and values, so that they can be attended to."""
+        return self._keep(*apply_together([self.key, self.value], x), turn)
+
+    def project(
+        self, x: Float[Array, "B T D"], turn: Any = None
+    ) -> tuple[Float[Array, "B T N K"], KeysValues]:
+        """Project vectors that attend to each other to queries, keys and values."""
+        key, value, query = apply_together([self.key, self.value, self.query], x)
+        keys_values = self._keep(key, value, turn)
+        return self._ask(query, turn), keys_values
+
+    def _keep(self, key: Array, value: Array, turn: Any) -> KeysValues:
+        """Split projected keys and values into heads, in the layout of a cache."""
         kv_heads = self.kv_heads or self.num_heads
-        key = _split_heads(self.key(x), kv_heads)
+        key = _split_heads(key, kv_heads)
         if self.qk_norm:
             key = self.key_norm(key)
         if turn is not None:
             key = rotate(key, turn)
-        value = _split_heads(self.value(x), kv_heads)
+        value = _split_heads(value, kv_heads)
         return KeysValues(key.transpose(0, 2, 3, 1), value.swapaxes(1, 2))
+
+    def _ask(self, query: Array, turn: Any) -> Float[Array, "B T N K"]:
+        """Split projected queries into heads."""
+        query = _split_heads(query, self.num_heads)
+        if self.qk_norm:
+            query = self.query_norm(query)
+        return query if turn is None else rotate(query, turn)
 
     def __call__(
         self,
@@ -178,31 +197,30 @@ class MultiHeadAttention(nn.Module):
         place: PositionSignal | None = None,
         train: bool = False,
         need_weights: bool = False,
+        query: Float[Array, "R T N K"] | None = None,
     ) -> tuple[Float[Array, "R T D"], Float[Array, "R N T S"] | None]:
         """Attend from `x` to `memory`, or to `x` itself if there is none.
 
         Return the attended vectors and the weights of each head: None if a kernel is
         used that makes none, unless they are needed. `place` turns the queries, and in
-        self-attention the keys too; keys and values that are given have been turned
-        before.
+        self-attention the keys too; queries, keys and values that are given (those that
+        `project` made of `x`) have been turned before.
         """
+        turn = place and place.turn
         if memory is None:
-            keys_values = self.keys_values(x, place and place.turn)
-        elif isinstance(memory, KeysValues):
-            keys_values = memory
+            query, keys_values = self.project(x, turn)
         else:
-            keys_values = self.keys_values(memory)
+            own = isinstance(memory, KeysValues)
+            keys_values = memory if own else self.keys_values(memory)
+        if query is None:
+            query = self._ask(self.query(x), turn)
+        bias = place and place.bias
         rows, length, _ = x.shape
-        query = _split_heads(self.query(x), self.num_heads)
-        if self.qk_norm:
-            query = self.query_norm(query)
-        if place is not None and place.turn is not None:
-            query = rotate(query, place.turn)
         # Several beams share one source: fold them into the query axis, so that the
         # source's keys and values are read once and never copied.
         sources = keys_values.value.shape[0]
         query = query.reshape(sources, -1, *query.shape[2:])
-        bias, kernel = place and place.bias, "einsum"
+        kernel = "einsum"
         if not need_weights and sources == rows:
             source_length = keys_values.value.shape[2]
             kernel = self.choose_kernel(length, source_length, mask, bias, train)

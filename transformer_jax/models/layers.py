@@ -9,7 +9,7 @@ more LayerNorm; a post-norm stack must not.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -90,20 +90,51 @@ def output_layer(features: int, dtype: Any, use_bias: bool = True) -> nn.Dense:
 
 
 def dot_rows(
-    x: Float[Array, "*B D"], kernel: Float[Array, "D F"], _: Any = None, **options: Any
-) -> Float[Array, "*B F"]:
+    x: Float[Array, "*B D"],
+    kernel: Float[Array, "D ..."],
+    _: Any = None,
+    **options: Any,
+) -> Float[Array, "..."]:
     """Multiply x @ kernel, all positions of all sentences as the rows of one matrix.
 
     Only the form differs: of a product with three axes, XLA on a CPU transposes the
     gradients before it multiplies them, which takes a tenth of a training step.
     """
-    if x.ndim < 3 or sharding.inner_axes()["sequence"] > 1:
+    axes = sharding.inner_axes()
+    if x.ndim < 3 or axes["sequence"] > 1 or kernel.ndim > 2:
         # Axes that are both split over devices cannot be joined without moving them.
         contract = (((x.ndim - 1,), (0,)), ((), ()))
         return jax.lax.dot_general(x, kernel, contract, **options)
     rows = x.reshape(-1, x.shape[-1])
     product = jax.lax.dot_general(rows, kernel, (((1,), (0,)), ((), ())), **options)
     return product.reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+def apply_together(
+    layers: Sequence[nn.Dense], x: Float[Array, "*B D"]
+) -> list[Float[Array, "*B _"]]:
+    """Apply several linear maps to `x`.
+
+    Where their columns are split over devices, those of one size become one product.
+    Its gradient for `x` is then added up over devices once, and not once for each map.
+    """
+    first, *others = layers
+    split = sharding.inner_axes()["tensor"] > 1
+    if not others or not split or first.is_initializing():
+        return [layer(x) for layer in layers]
+    sizes = {layer.features for layer in layers}
+    if len(sizes) > 1:
+        alike = {n: [layer for layer in layers if layer.features == n] for n in sizes}
+        made = {n: iter(apply_together(alike[n], x)) for n in sizes}
+        return [next(made[layer.features]) for layer in layers]
+    params = [layer.variables["params"] for layer in layers]
+    kernel = jnp.stack([own["kernel"] for own in params], 1)  # [D, maps, F]
+    bias = jnp.stack([own["bias"] for own in params]) if first.use_bias else None
+    x, kernel, bias = first.promote_dtype(x, kernel, bias, dtype=first.dtype)
+    contract = (((x.ndim - 1,), (0,)), ((), ()))
+    product = first.dot_general(x, kernel, contract, precision=first.precision)
+    product = product if bias is None else product + bias
+    return [product[..., i, :] for i in range(len(layers))]
 
 
 def _promote_all_but_kernel(x, kernel, bias, *, dtype):
@@ -128,11 +159,12 @@ def _dot_forward(types, x, kernel):
 
 def _dot_backward(types, kept, slope):
     x, kernel = kept
-    every = tuple(range(x.ndim - 1))
+    every = tuple(range(x.ndim - 1))  # axes of rows and positions
     own = jax.lax.dot_general(
         x, slope, ((every, every), ((), ())), preferred_element_type=types[1]
     )
-    return dot_rows(slope, kernel.astype(types[0]).T), own.astype(kernel.dtype)
+    _, backward = jax.vjp(lambda x: dot_rows(x, kernel.astype(types[0])), x)
+    return *backward(slope), own.astype(kernel.dtype)
 
 
 _dot_with_gradient_in.defvjp(_dot_forward, _dot_backward)
@@ -285,7 +317,8 @@ class FeedForward(nn.Module):
         outer = dense(self.d_model, **types).copy(name="outer")
         if self.activation in GATES:
             gate = dense(self.d_ff, **types).copy(name="gate")
-            hidden = GATES[self.activation](gate(x)) * inner(x)
+            passed, hidden = apply_together([gate, inner], x)
+            hidden = GATES[self.activation](passed) * hidden
         else:
             name = OLDER_ACTIVATIONS.get(self.activation, self.activation)
             hidden = ACTIVATIONS[name](inner(x))

@@ -79,10 +79,10 @@ class Layer(nn.Module):
             return self.drop(y, train)
 
         def see_itself(y):
-            own = self.self_attention.keys_values(y, place.turn)
+            query, own = self.self_attention.project(y, place.turn)
             if write is not None:
                 own = write(own)
-            y, weights = self.self_attention(y, own, mask, place, train)
+            y, weights = self.self_attention(y, own, mask, place, train, query=query)
             return y, (own, weights)
 
         def see_source(y):
