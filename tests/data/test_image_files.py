@@ -68,6 +68,12 @@ def test_a_damaged_file_of_cifar_is_named(cifar, name, content, says):
         source.read("train"), source.read("test")
 
 
+def test_a_split_that_is_not_there_is_refused_with_those_that_are(cifar):
+    source = source_of("cifar10", cifar[0])
+    with pytest.raises(UserError, match="no split 'dev': this run's data has train, v"):
+        source.read("dev")
+
+
 def test_missing_files_of_cifar_are_listed(cifar):
     folder, _ = cifar
     (folder / "data_batch_4.bin").unlink()
@@ -143,7 +149,7 @@ def test_folders_without_images_are_refused_with_the_way_out(pictures, tmp_path)
     with pytest.raises(UserError, match="5000 of 21 images.*1 to 20.*beside train"):
         source.read("train")
     (pictures / "test").mkdir()
-    with pytest.raises(UserError, match="test holds no folder of images.*cat"):
+    with pytest.raises(UserError, match="test holds no fold.*such as .*cat"):
         source.read("test")
 
 
