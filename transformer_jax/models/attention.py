@@ -150,7 +150,8 @@ class MultiHeadAttention(nn.Module):
             "dtype": self.dtype,
             "gradient_dtype": self.gradient_dtype,
         }
-        begin = types | (begin_normal(1.0) if self.gain else {"scale": QKV_SCALE})
+        usual: dict[str, Any] = {"scale": QKV_SCALE}
+        begin = types | (begin_normal(1.0) if self.gain else usual)
         self.query = dense(self.num_heads * d_k, **begin)
         self.key = dense(kv_heads * d_k, **begin)
         self.value = dense(kv_heads * d_v, **begin | begin_normal(self.gain))
