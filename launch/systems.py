@@ -28,6 +28,7 @@ SYSTEMS = (
     "tagging",
     "parsing",
     "images",
+    "images:colour",
     "recurrent",
     "recurrent:lstm",
 )

@@ -31,6 +31,8 @@ SHORTEST = (
     "batching.py --steps 10 --rounds 1 --shapes 2 --rows 64",
     "collectives.py --config quickstart --target cpu-8 --rows 16 --length 24"
     " --vocab 420",
+    "depth.py --output RUNS --depths 1 --forms post --steps 2"
+    " --config.optim.warmup_steps=1",
     "kill_resume.py --kills 2 --steps 60 --config.model.d_model=16"
     " --config.optim.warmup_steps=30",
     "large_corpus.py --pairs 5000",

@@ -122,6 +122,22 @@ def test_every_parameter_matches_exactly_one_rule_and_no_rule_is_idle():
     assert used == {rule for rule, _ in sharding.RULES}
 
 
+@pytest.mark.parametrize(
+    ("variant", "count"),  # timm's vit_{tiny,small,base}_patch16_224
+    [("vit_ti", 5_717_416), ("vit_s", 22_050_664), ("vit_b", 86_567_656)],
+)
+def test_the_sizes_of_published_models_are_theirs(variant, count, tmp_path):
+    (tmp_path / "train").mkdir()
+    config = configs.load(f"images:{variant}", {"data.folder": str(tmp_path)})
+    size = config.data.image_size
+    vision = VisionConfig(size, size, 3, config.model.patch, 1000)
+    module = registry.build(config, "image_classifier", vision=vision)
+    images = jnp.ones((1, size, size, 3))
+    params = jax.eval_shape(module.init, jax.random.key(0), images)["params"]
+    assert sum(math.prod(p.shape) for p in jax.tree.leaves(params)) == count
+    assert config.data.batch_tokens % vision.length == 0
+
+
 VARIANTS = "", ":en_de_big", ":lstm_attention", ":gru", ":big", ":score", ":mnist"
 
 

@@ -40,6 +40,8 @@ VARIANTS = [  # sinusoids are those of the other tests
     {"positions": "sinusoid+rotary"},
     {"positions": "none"},
     MODERN,
+    {"norm": "deepnorm", "shared_layers": "universal", "decoder_layers": 3},
+    {"norm": "sandwich", "parallel_sublayers": True, "shared_layers": "all"},
 ]
 
 

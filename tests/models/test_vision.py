@@ -291,7 +291,8 @@ def test_what_cannot_be_is_refused_with_the_way_out(changes, problem):
 
 def test_images_of_another_size_are_refused_with_both():
     module, other = build(), jnp.zeros((B, WIDTH, HEIGHT, CHANNELS))
-    with pytest.raises(UserError, match="images of 15x6x2, but the model reads 6x15x2"):
+    says = "images of 15x6x2, but the model reads 6x15x2: scale these images"
+    with pytest.raises(UserError, match=says):
         module.init(jax.random.key(0), other)
 
 

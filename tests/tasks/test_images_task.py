@@ -2,12 +2,13 @@
 
 import gzip
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config
+from transformer_jax import config, train
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
 
@@ -128,3 +129,31 @@ def test_attention_is_of_the_class_and_of_patches_by_row_and_column(run):
     assert maps["encoder"].shape[2:] == (1 + rows * columns,) * 2
     np.testing.assert_array_equal(maps.picture, picture)
     np.testing.assert_allclose(maps["encoder"].sum(-1), 1, atol=1e-5)
+
+
+def test_a_run_that_changes_images_continues_to_the_same_bits(
+    keys, tiny, tmp_path, one_device
+):
+    known = dict(config.items(config.load("images")))
+    more = {
+        "train.random_crop": "1", "train.random_flip": "True", "train.mixup": "0.3",
+        "eval.every": "12", "checkpoint.every": "2", "optim.warmup_steps": "3",
+    }  # fmt: skip
+    small = {k: v for k, v in tiny().items() if k in known} | keys | more
+
+    def trained(name, *ends):
+        for steps in ends:
+            changed = small | {"train.steps": str(steps)}
+            assert train.train(config.load("images", changed), tmp_path / name) == 0
+        return transformer_jax.load(tmp_path / name, weights="last").params
+
+    parts, whole = trained("parts", 4, 6), trained("whole", 6)
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
+
+
+def test_bytes_of_an_array_are_read_as_those_of_a_file(run):
+    picture = run.records("validation")[3]["image"]
+    pixels = np.rint(255 * picture).astype(np.uint8)
+    replies = run.replies([picture, pixels])
+    chances = [reply.details["chances"]["5"] for reply in replies]
+    assert chances[0] == pytest.approx(chances[1], abs=1e-4)

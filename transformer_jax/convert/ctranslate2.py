@@ -36,7 +36,10 @@ NEG_INF = -1e9  # the bias of pieces that must not be chosen
 EXPORTED = {  # the variants of a model that CTranslate2 has too
     "positions": ("sinusoid", "sinusoid_concat", "learned"),
     "activation": tuple(ACTIVATIONS),
+    "norm": ("post", "pre"),
     "norm_kind": ("layer",),
+    "parallel_sublayers": (False,),
+    "shared_layers": ("none",),
     "qk_norm": (False,),
 }
 

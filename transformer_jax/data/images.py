@@ -10,6 +10,7 @@ import hashlib
 import math
 import os
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,20 +33,30 @@ Labelled = tuple[np.ndarray, np.ndarray]  # images, labels
 
 
 class Images(Records):
-    """Labelled images as records {"image": array, "label": int}."""
+    """Labelled images as records {"image": array, "label": int, or its class}."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, name: str):
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        name: str,
+        classes: Sequence[str] = (),
+    ):
         self.images, self.labels, self.name = images, labels, name
+        self.classes = classes
         digest = hashlib.sha256(f"{images.dtype} {images.shape}".encode())
         digest.update(np.ascontiguousarray(images).data)
         digest.update(np.asarray(labels, "<i4").tobytes())
+        digest.update("\n".join(classes).encode())
         self.fingerprint = digest.hexdigest()
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Record:
-        return {"image": self.images[index], "label": int(self.labels[index])}
+        label = int(self.labels[index])
+        name = self.classes[label] if self.classes else label
+        return {"image": self.images[index], "label": name}
 
     def where(self, index: int) -> str:
         """Name an image by its number, from 1."""

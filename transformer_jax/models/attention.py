@@ -22,7 +22,14 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax import sharding
 from transformer_jax.models import kernels
 from transformer_jax.models.cache import KeysValues
-from transformer_jax.models.layers import Dropout, apply_together, dense, drop, rms_norm
+from transformer_jax.models.layers import (
+    Dropout,
+    apply_together,
+    begin_normal,
+    dense,
+    drop,
+    rms_norm,
+)
 from transformer_jax.models.masks import MASKED, Mask
 from transformer_jax.models.positions import DistanceBias, PositionSignal, rotate
 
@@ -139,6 +146,7 @@ class MultiHeadAttention(nn.Module):
     kernel: str = "einsum"  # one of kernels.KERNELS
     gradient_dtype: str = "same"  # see `layers.dense`
     remat: bool = False  # make scores and weights again in the backward pass
+    gain: float = 0.0  # DeepNorm's β, of values and outputs; 0: see QKV_SCALE
 
     def setup(self):
         """Make the projections, and the norms of queries and keys."""
@@ -149,11 +157,12 @@ class MultiHeadAttention(nn.Module):
             "dtype": self.dtype,
             "gradient_dtype": self.gradient_dtype,
         }
-        begin: dict[str, Any] = types | {"scale": QKV_SCALE}
+        usual: dict[str, Any] = {"scale": QKV_SCALE}
+        begin = types | (begin_normal(1.0) if self.gain else usual)
         self.query = dense(self.num_heads * d_k, **begin)
         self.key = dense(kv_heads * d_k, **begin)
-        self.value = dense(kv_heads * d_v, **begin)
-        self.out = dense(self.d_model, **types)
+        self.value = dense(kv_heads * d_v, **begin | begin_normal(self.gain))
+        self.out = dense(self.d_model, **types | begin_normal(self.gain))
         self.drop = Dropout(self.dropout)
         if self.qk_norm:
             self.query_norm = rms_norm(1e-6, self.dtype)

@@ -2,15 +2,18 @@
 
     post-norm (the paper, 5.4 and 3.1)   x ← LayerNorm(x + Dropout(f(x)))
     pre-norm                             x ← x + Dropout(f(LayerNorm(x)))
+    sandwich (Ding et al., 2021)         x ← x + LayerNorm(Dropout(f(LayerNorm(x))))
+    DeepNorm (Wang et al., 2022)         x ← LayerNorm(α x + Dropout(f(x)))
 
-The trap: pre-norm leaves the last sum unnormalised, so a pre-norm stack ends with one
-more LayerNorm; a post-norm stack must not.
+The trap: where the norm comes first, the last sum is left unnormalised, so the stack
+ends with one more LayerNorm; a post-norm stack must not.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -35,13 +38,16 @@ GATES = {  # of gated linear units, by what the gate goes through (Shazeer 2020)
     "swiglu": nn.silu,
 }
 OLDER_ACTIVATIONS = {"gelu": "gelu_tanh"}  # in configs that name only one of them
-NORMS = ("post", "pre")
+NORMS = ("post", "pre", "sandwich", "deepnorm")
+NORM_FIRST = ("pre", "sandwich")  # a stack of these ends with a norm of its own
+SHARINGS = ("none", "all", "universal")  # of parameters, by the layers of a stack
 NORM_KINDS = ("layer", "rms")
 DTYPES = ("float32", "bfloat16")
 # What a layer computes again in its backward pass, instead of keeping it: nothing; the
 # scores and weights of attentions, which kernels do anyway; all but the outputs of its
 # linear maps; or all but its input.
 REMATS = ("none", "attention", "dots", "full")
+Distribution = Literal["uniform", "normal"]
 
 
 def dense(
@@ -50,11 +56,12 @@ def dense(
     use_bias: bool = True,
     scale: float = 1.0,
     gradient_dtype: str = "same",
+    distribution: Distribution = "uniform",
 ) -> nn.Dense:
     """Make a linear map with float32 parameters, computed in `dtype`.
 
-    Its weights begin uniform, with `scale` times Glorot's variance (2010). Their
-    gradient is multiplied out, and added up over devices, in `gradient_dtype`.
+    Its weights begin with `scale` times Glorot's variance (2010). Their gradient is
+    multiplied out, and added up over devices, in `gradient_dtype`.
     """
     product: Any = dot_rows
     promote: Any = promote_dtype
@@ -66,7 +73,7 @@ def dense(
         features,
         use_bias=use_bias,
         dtype=dtype,
-        kernel_init=nn.initializers.variance_scaling(scale, "fan_avg", "uniform"),
+        kernel_init=nn.initializers.variance_scaling(scale, "fan_avg", distribution),
         dot_general=product,
         promote_dtype=promote,
     )
@@ -303,6 +310,7 @@ class FeedForward(nn.Module):
     dropout: float = 0.0
     dtype: Any = jnp.float32
     gradient_dtype: str = "same"  # see `dense`
+    gain: float = 0.0  # DeepNorm's β; 0: weights begin with Glorot's variance
 
     @nn.compact
     def __call__(
@@ -312,6 +320,7 @@ class FeedForward(nn.Module):
         types: dict[str, Any] = {
             "dtype": self.dtype,
             "gradient_dtype": self.gradient_dtype,
+            **begin_normal(self.gain),
         }
         inner = dense(self.d_ff, **types).copy(name="inner")
         outer = dense(self.d_model, **types).copy(name="outer")
@@ -325,14 +334,48 @@ class FeedForward(nn.Module):
         return outer(Dropout(self.dropout)(hidden, train))
 
 
+def begin_normal(gain: float) -> dict[str, Any]:
+    """Return the options of a linear map that begins normal, with a gain, if given."""
+    return {"scale": gain**2, "distribution": "normal"} if gain else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class DeepNorm:
+    """Hold how much a residual stream weighs, and how small the sublayers begin."""
+
+    alpha: float = 1.0
+    beta: float = 0.0  # gain of the weights; 0: no DeepNorm
+
+
+def deepnorm_for(layers: int, cross: bool, readers: int) -> DeepNorm:
+    """Return the constants of a stack of so many layers (DeepNet, figure 2).
+
+    `cross`: it is a decoder that reads an encoder. `readers`: it is an encoder that a
+    decoder of so many layers reads.
+    """
+    if cross:
+        return DeepNorm((3 * layers) ** 0.25, (12 * layers) ** -0.25)
+    if readers:
+        size = (layers**4 * readers) ** (1 / 16)
+        return DeepNorm(0.81 * size, 0.87 / size)
+    return DeepNorm((2 * layers) ** 0.25, (8 * layers) ** -0.25)
+
+
 def residual(
     x: Float[Array, "B T D"],
     sublayer: Callable[[Array], tuple[Array, Any]],
     norm: Callable[[Array], Array],
     dropout: Callable[[Array], Array],
     order: str,
+    alpha: float = 1.0,
+    output_norm: Callable[[Array], Array] | None = None,
 ) -> tuple[Float[Array, "B T D"], Any]:
-    """Add what `sublayer` makes of `x` to it; return its second result, too."""
-    y, extra = sublayer(x if order == "post" else norm(x))
-    x = x + dropout(y)
-    return (norm(x) if order == "post" else x), extra
+    """Add what `sublayer` makes of `x` to it; return its second result, too.
+
+    `alpha` weighs `x` itself, and `output_norm` is the second norm of a sandwich.
+    """
+    first = order in NORM_FIRST
+    y, extra = sublayer(norm(x) if first else x)
+    y = dropout(y) if output_norm is None else output_norm(dropout(y))
+    x = (x if alpha == 1.0 else alpha * x) + y
+    return (x if first else norm(x)), extra

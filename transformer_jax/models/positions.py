@@ -222,6 +222,7 @@ BIASES = {
     "alibi": alibi,
 }
 
+SINUSOIDS = ("sinusoid", "sinusoid_concat", "sinusoid+rotary")  # added to embeddings
 POSITIONS = (
     "sinusoid", "sinusoid_concat", "learned", "rotary", "relative", *BIASES, "none",
     "sinusoid+rotary",

@@ -5,6 +5,11 @@
 
 Each sublayer is wrapped by `residual`. Variants of its parts (norms, activations,
 shared heads, positions) are fields of `TransformerConfig`.
+
+    parallel sublayers (GPT-J)   x ← x + Σ f(Norm(x)), by one norm
+    shared layers (ALBERT)       every layer has the parameters of layer_0
+    universal                    and reads x + wave(position) + wave(layer's number)
+
 The trap: a pre-norm stack ends with a norm of its own, a post-norm stack must not.
 """
 
@@ -13,6 +18,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax import sharding
@@ -20,8 +26,12 @@ from transformer_jax.models import scanning
 from transformer_jax.models.attention import Mask, MultiHeadAttention
 from transformer_jax.models.cache import KeysValues, KVCache
 from transformer_jax.models.layers import (
+    NORM_FIRST,
+    DeepNorm,
     Dropout,
     FeedForward,
+    deepnorm_for,
+    keep_mask,
     keep_products,
     layer_norm,
     recompute,
@@ -30,9 +40,11 @@ from transformer_jax.models.layers import (
 )
 from transformer_jax.models.positions import (
     BIASES,
+    SINUSOIDS,
     PositionBias,
     PositionSignal,
     rotation,
+    sinusoid,
 )
 from transformer_jax.models.transformer_config import TransformerConfig
 
@@ -42,15 +54,14 @@ class Layer(nn.Module):
 
     config: TransformerConfig
     cross: bool
+    deepnorm: DeepNorm = DeepNorm()
 
     def setup(self):
         """Make the sublayers and their norms."""
         c = self.config
-        self.self_attention = _attention(c)
-        self.self_attention_norm = _norm(c)
+        self.self_attention = _attention(c, self.deepnorm)
         if self.cross:
-            self.cross_attention = _attention(c)
-            self.cross_attention_norm = _norm(c)
+            self.cross_attention = _attention(c, self.deepnorm)
         self.feed_forward = FeedForward(
             c.d_model,
             c.d_ff,
@@ -58,9 +69,19 @@ class Layer(nn.Module):
             c.dropout_feed_forward,
             c.dtype,
             c.gradient_dtype,
+            self.deepnorm.beta,
         )
-        self.feed_forward_norm = _norm(c)
+        for name in ("layer",) if c.parallel_sublayers else self._sublayers():
+            setattr(self, f"{name}_norm", _norm(c))
+            if c.norm == "sandwich":
+                setattr(self, f"{name}_output_norm", _norm(c))
         self.drop = Dropout(c.dropout_residual)
+        self.skip = Dropout(c.dropout_layers)
+
+    def _sublayers(self) -> tuple[str, ...]:
+        """Name the sublayers in their order."""
+        cross = ("cross_attention",) if self.cross else ()
+        return "self_attention", *cross, "feed_forward"
 
     def source(self, memory: Float[Array, "B S D"]) -> KeysValues:
         """Make the cross-attention's keys and values: once for a source."""
@@ -73,7 +94,6 @@ class Layer(nn.Module):
         of both attentions. With `write`, it attends to what that makes of its keys and
         values: to those of a cache.
         """
-        order = self.config.norm
 
         def drop(y):
             return self.drop(y, train)
@@ -95,16 +115,45 @@ class Layer(nn.Module):
         def think(y):
             return self.feed_forward(y, train), None
 
-        x, (cached, weights) = residual(
-            x, see_itself, self.self_attention_norm, drop, order
+        functions = {
+            "self_attention": see_itself,
+            "cross_attention": see_source,
+            "feed_forward": think,
+        }
+        run = self._in_parallel if self.config.parallel_sublayers else self._in_turn
+        y, made = run(x, {name: functions[name] for name in self._sublayers()}, drop)
+        if train and self.config.dropout_layers:
+            # One draw for the whole batch: a layer is there or not (Fan et al., 2019).
+            keep = keep_mask(self.skip.draw_key(), 1 - self.config.dropout_layers, ())
+            y = jnp.where(keep, y, x)
+        return (
+            sharding.constrain(y),
+            *made["self_attention"],
+            made.get("cross_attention"),
         )
-        cross_weights = None
-        if self.cross:
-            x, cross_weights = residual(
-                x, see_source, self.cross_attention_norm, drop, order
-            )
-        x, _ = residual(x, think, self.feed_forward_norm, drop, order)
-        return sharding.constrain(x), cached, weights, cross_weights
+
+    def _in_turn(self, x, sublayers, drop):
+        """Add to `x` what each sublayer makes of the sum so far."""
+        made = {}
+        for name, sublayer in sublayers.items():
+            x, made[name] = self._add(x, sublayer, name, drop)
+        return x, made
+
+    def _in_parallel(self, x, sublayers, drop):
+        """Add to `x` what all sublayers make of it, as GPT-J and PaLM do."""
+
+        def run(y):
+            made = {name: sublayer(y) for name, sublayer in sublayers.items()}
+            total = sum(drop(part) for part, _ in made.values())
+            return total, {name: extra for name, (_, extra) in made.items()}
+
+        return self._add(x, run, "layer", lambda y: y)
+
+    def _add(self, x, sublayer, name, drop):
+        norm = getattr(self, f"{name}_norm")
+        second = getattr(self, f"{name}_output_norm", None)  # a sandwich's
+        alpha = self.deepnorm.alpha
+        return residual(x, sublayer, norm, drop, self.config.norm, alpha, second)
 
 
 class Stack(nn.Module):
@@ -114,12 +163,14 @@ class Stack(nn.Module):
     layers: int
     causal: bool = False
     cross: bool = False
+    readers: int = 0  # layers of the decoder that reads this encoder, if there is one
 
     def setup(self):
         """Make the layers, and what a whole stack has: a last norm, a position bias."""
         c = self.config
-        self.layer = [Layer(c, self.cross) for _ in range(self.layers)]
-        if c.norm == "pre":
+        own = self.layers if c.shared_layers == "none" else min(self.layers, 1)
+        self.layer = [self._make_layer() for _ in range(own)]
+        if c.norm in NORM_FIRST:
             self.norm = _norm(c)
         if c.positions in ("relative", *BIASES):
             sizes = c.relative_buckets, c.relative_distance
@@ -127,9 +178,16 @@ class Stack(nn.Module):
                 c.positions, c.num_heads, self.causal, *sizes
             )
 
+    def _make_layer(self, **options: Any) -> Layer:
+        constants = DeepNorm()
+        if self.config.norm == "deepnorm":
+            constants = deepnorm_for(self.layers, self.cross, self.readers)
+        return Layer(self.config, self.cross, constants, **options)
+
     def source(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
-        """Make each layer's keys and values of a source."""
-        return tuple(layer.source(memory) for layer in self.layer)
+        """Make each layer's keys and values of a source; layers that are one share."""
+        made = tuple(layer.source(memory) for layer in self.layer)
+        return made if len(made) == self.layers else made * self.layers
 
     def __call__(
         self,
@@ -149,22 +207,28 @@ class Stack(nn.Module):
         layers are scanned, the memory itself. A scan returns no keys and values, and in
         training no weights: nobody reads them, and they would be kept for all layers.
         """
+        c = self.config
         place = self._place(positions, mask, cache, train)
-        scans = self.config.scan_layers and cache is None and not self.is_initializing()
-        run = self._scan if scans else self._unroll
+        scans = c.scan_layers and cache is None and not self.is_initializing()
+        if scans and c.shared_layers == "none":
+            run = self._scan
+        else:
+            run = functools.partial(self._unroll, positions)
         x, written, own, cross = run(x, place, mask, source, source_mask, cache, train)
-        if self.config.norm == "pre":
+        if c.norm in NORM_FIRST:
             x = self.norm(x)
         return x, written, own, cross
 
-    def _unroll(self, x, place, mask, source, source_mask, cache, train):
-        """Run the layers one by one."""
+    def _unroll(self, positions, x, place, mask, source, source_mask, cache, train):
+        """Run the layers one by one; those that share parameters are one module."""
         by_layer, run = [], Layer.__call__
         if cache is None:  # a search has no backward pass
             run = recompute(self.config.remat, nn.remat, run, static_argnums=(7,))
-        for i, layer in enumerate(self.layer):
+        for i in range(self.layers):
+            if self.config.shared_layers == "universal":
+                x = x + self._round_signal(i, positions).astype(x.dtype)
             x, *rest = run(
-                layer,
+                self.layer[min(i, len(self.layer) - 1)],
                 x,
                 place,
                 mask,
@@ -182,7 +246,7 @@ class Stack(nn.Module):
         """Run one layer over all parameters, stacked; nothing is written to a cache."""
         names = [f"layer_{i}" for i in range(self.layers)]
         params = [self.variables["params"][name] for name in names]
-        layer = Layer(self.config, self.cross, parent=None)
+        layer = self._make_layer(parent=None)
 
         def run(params, x):
             rest = place, mask, source, source_mask, None, train
@@ -199,6 +263,21 @@ class Stack(nn.Module):
         x, weights = scanning.scan_layers(run, params, x, stream, wrap)
         own, cross = (() if w is None else tuple(w) for w in weights)
         return x, (), own, cross
+
+    def _round_signal(
+        self, number: int, positions: Int[Array, "#R T"]
+    ) -> Float[Array, "#R T D"]:
+        """Tell shared layers their round and the positions (Dehghani et al., eq. 6).
+
+        Rounds count from 1. In the first, the embeddings have their positions.
+        """
+        c = self.config
+        interleave = c.positions != "sinusoid_concat"
+        rounds = jnp.full_like(positions, number + 1)
+        signal = sinusoid(rounds, c.d_model, interleave)
+        if number == 0 or c.positions not in SINUSOIDS:
+            return signal
+        return signal + sinusoid(positions, c.d_model, interleave)
 
     def _place(
         self,
@@ -224,7 +303,7 @@ class Stack(nn.Module):
         return PositionSignal(bias=bias.dense() if chosen == "einsum" else bias)
 
 
-def _attention(c: TransformerConfig) -> MultiHeadAttention:
+def _attention(c: TransformerConfig, deepnorm: DeepNorm) -> MultiHeadAttention:
     sizes = c.d_model, c.num_heads, c.d_k, c.d_v, c.kv_heads
     return MultiHeadAttention(
         *sizes,
@@ -234,6 +313,7 @@ def _attention(c: TransformerConfig) -> MultiHeadAttention:
         c.attention,
         c.gradient_dtype,
         c.remat == "attention",
+        deepnorm.beta,
     )
 
 

@@ -43,7 +43,7 @@ class Seq2Seq(EmbeddingTables):
             self.target_positions = _positions(c)
         else:
             self.positions = _positions(c)
-        self.encoder = Stack(c, c.encoder_layers)
+        self.encoder = Stack(c, c.encoder_layers, readers=c.decoder_layers)
         self.decoder = Stack(c, c.decoder_layers, causal=True, cross=True)
         self.drop = Dropout(c.dropout_embedding)
 

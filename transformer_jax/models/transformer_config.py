@@ -16,6 +16,7 @@ from transformer_jax.models.layers import (
     NORMS,
     OLDER_ACTIVATIONS,
     REMATS,
+    SHARINGS,
 )
 from transformer_jax.models.positions import BIASES, POSITIONS, SCALINGS
 from transformer_jax.models.registry import Longest
@@ -39,12 +40,24 @@ class TransformerConfig(Vocabularies):
     )
     qk_norm: bool = key(False, "Norm queries and keys before their product.")
     norm: str = key(
-        "post", "Norm after a sublayer (the paper) or before it.", choices=NORMS
+        "post",
+        "Norm after a sublayer (the paper), before it, or both; deepnorm: after it, "
+        "for deep stacks.",
+        choices=NORMS,
     )
     norm_kind: str = key(
         "layer",
         "LayerNorm, or RMSNorm (no mean taken out, no bias).",
         choices=NORM_KINDS,
+    )
+    parallel_sublayers: bool = key(
+        False, "A layer's sublayers read the same input, and their sum is added to it."
+    )
+    shared_layers: str = key(
+        "none",
+        "all: one layer's parameters for a whole stack (ALBERT); universal: which is "
+        "also given the number of each round (Universal Transformer).",
+        choices=SHARINGS,
     )
     norm_epsilon: float = key(1e-6, "Added to the variance.", least=0)
     activation: str = key(
@@ -91,6 +104,9 @@ class TransformerConfig(Vocabularies):
     )
     dropout_feed_forward: float = key(
         0.0, "Rate on the inner activation.", least=0, below=1
+    )
+    dropout_layers: float = key(
+        0.0, "Rate at which a whole layer is left out of a step.", least=0, below=1
     )
     dtype: str = key(
         "float32", "Type of the computation; weights are float32.", choices=DTYPES
@@ -141,10 +157,18 @@ def find_problems(config: ConfigDict, longest: Longest) -> list[str]:
     if model.get("attention", "auto") != "auto":
         problem = kernels.find_problem(model.attention, attention_case(config))
         problems += [problem] if problem else []
-    if model.positions.startswith("sinusoid") and model.d_model % 2:
+    waves = model.positions.startswith("sinusoid") or model.shared_layers == "universal"
+    if waves and model.d_model % 2:
         problems.append(
             f"model.d_model {model.d_model} is odd, sinusoids come in pairs: "
             f"use {model.d_model + 1}"
+        )
+    if model.scan_layers and model.shared_layers != "none":
+        problems.append(
+            f"model.scan_layers = True with model.shared_layers = "
+            f"{model.shared_layers!r}: a scan goes over the parameters of several "
+            "layers, and there is one: set model.scan_layers to False, or "
+            "model.shared_layers to 'none'"
         )
     if model.positions == "relative":
         problems += _impossible_buckets(model)

@@ -113,7 +113,8 @@ class ViT(nn.Module):
         if images.shape[1:] != v.image:
             raise UserError(
                 f"images of {_times(images.shape[1:])}, but the model reads "
-                f"{_times(v.image)}: scale the images, or the model (vision.resize)"
+                f"{_times(v.image)}: scale these images to that size, or train a model "
+                "on images of theirs"
             )
         x = self.patches(split_patches(images, v.patch))
         token = jnp.broadcast_to(self.class_token, (len(x), 1, c.d_model))

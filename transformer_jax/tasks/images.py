@@ -23,19 +23,18 @@ from ml_collections import ConfigDict
 from transformer_jax import losses, sharding
 from transformer_jax.data import images
 from transformer_jax.data.batches import Batch
-from transformer_jax.data.records import Concatenation
-from transformer_jax.data.sources import SPLITS
+from transformer_jax.data.pictures import PictureKeys, Pictures, open_pictures
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.searching import row_sizes, rows_for
 from transformer_jax.errors import Refused, UserError
-from transformer_jax.keys import key
 from transformer_jax.models import kernels, registry
 from transformer_jax.models.vision import POSITIONS, PatchKeys, VisionConfig
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.classification import likeliest
-from transformer_jax.tasks.parts import learnt
+from transformer_jax.tasks.parts import augmentation, learnt
+from transformer_jax.tasks.parts.augmentation import AugmentKeys
 from transformer_jax.tasks.parts.scoring import LabelScoring
 from transformer_jax.tasks.parts.text import attention_of, dropout_rngs, mean_sums
 from transformer_jax.tasks.protocols import (
@@ -47,7 +46,7 @@ from transformer_jax.tasks.protocols import (
     TaskDefinition,
 )
 
-SOURCES = ("digits", "idx")
+CHANGES = 7919  # folded into the key of a step, for what changes its images
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
 
 
@@ -59,71 +58,6 @@ class About:
     width: int
     channels: int
     labels: tuple[str, ...]
-
-
-class Pictures:
-    """The splits of an image data set."""
-
-    known_splits = SPLITS
-
-    def __init__(self, data: ConfigDict):
-        self.data = data
-        self.splits = ("train", "validation")
-        if data.source == "digits" or data.test_images:
-            self.splits += ("test",)
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Concatenation:
-        """Read the images of a split."""
-        if split not in self.splits:
-            raise UserError(
-                f"there is no split {split!r}: this run's data has "
-                f"{', '.join(self.splits)}"
-            )
-        if self.data.source == "digits":
-            pixels, labels = images.read_digits(split)
-        elif split == "test":
-            pixels, labels = self._read("test")
-        else:
-            both = images.hold_out(*self._read("train"), self.data.validation_size)
-            pixels, labels = both[split == "validation"]
-        name = f"{self.data.source} {split}"
-        return Concatenation([images.Images(images.as_floats(pixels), labels, name)])
-
-    @functools.cache  # noqa: B019
-    def _read(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
-        paths = (self._path(f"{kind}_{what}") for what in ("images", "labels"))
-        return images.read_idx(*map(str, paths))
-
-    def _path(self, name: str) -> pathlib.Path:
-        return pathlib.Path(self.data.folder, self.data[name])
-
-    def find_problems(self) -> list[str]:
-        """List the files that are missing."""
-        if self.data.source == "digits":
-            return []
-        problems = []
-        for kind in ("train", "test"):
-            for name in (f"{kind}_images", f"{kind}_labels"):
-                if not self.data[name]:
-                    if kind == "train" or "test" in self.splits:
-                        problems.append(f"data.{name} is empty: name an idx file")
-                elif not (path := self._path(name)).is_file():
-                    problems.append(f"data.{name}: there is no file {path}")
-        return problems
-
-
-@dataclasses.dataclass(frozen=True)
-class PictureKeys:
-    """Find images and labels: keys of `config.data`."""
-
-    source: str = key("digits", "Scikit-learn's, or files as MNIST's.", choices=SOURCES)
-    folder: str = key("", "Relative paths begin here.")
-    train_images: str = key("", "idx: a path, .gz too.")
-    train_labels: str = key("", "idx: a path, .gz too.")
-    test_images: str = key("", "idx: a path, or none.")
-    test_labels: str = key("", "idx: a path, or none.")
-    validation_size: int = key(5000, "idx: held out, at the end of train.", least=1)
 
 
 def configure(config: ConfigDict) -> None:
@@ -146,10 +80,9 @@ def learn(
 ) -> None:
     """Note the size of the training images and their classes."""
     if not (folder / ABOUT_FILE).exists():
-        records = source.read("train")
-        labels = sorted({int(record["label"]) for record in records})
-        height, width, channels = records[0]["image"].shape
-        about = About(height, width, channels, tuple(map(str, labels)))
+        assert isinstance(source, Pictures)
+        height, width, channels = source.read("train")[0]["image"].shape
+        about = About(height, width, channels, source.classes())
         learnt.write(folder / ABOUT_FILE, about)
 
 
@@ -192,7 +125,8 @@ class ImageData:
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe a column of images, and one of labels."""
         shape = (self.about.height, self.about.width, self.about.channels)
-        return {"image": Column("float32", shape), "label": Column("int32", ())}
+        kind = str(records[0]["image"].dtype) if len(records) else "float32"
+        return {"image": Column(kind, shape), "label": Column("int32", ())}
 
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Encode labels by their places."""
@@ -221,7 +155,8 @@ class ImageData:
         real = batch.examples[:, 0] >= 0
         labels = np.full(len(real), -1, np.int32)
         pictures = np.zeros((len(real), *self.vision.image), np.float32)
-        labels[real], pictures[real] = columns["label"], columns["image"]
+        labels[real] = columns["label"]
+        pictures[real] = images.as_floats(columns["image"])
         return {"images": pictures, "labels": labels}
 
 
@@ -232,7 +167,7 @@ class ImageObjective:
 
     def __init__(self, config: ConfigDict, module: Any, about: About):
         self.module, self.labels = module, len(about.labels)
-        self.smoothing = config.train.label_smoothing
+        self.train = config.train
 
     def init(self, key: Array) -> Params:
         """Draw fresh parameters."""
@@ -249,14 +184,30 @@ class ImageObjective:
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
-        """Sum over the images."""
-        labels = batch["labels"]
-        logits = self.outputs(params, batch["images"], key)
+        """Sum over the images; a key changes them as the config asks for."""
+        pictures, labels = batch["images"], batch["labels"]
+        mixes = key is not None and self.train.mixup > 0
+        others, shares = labels, 1.0
+        if key is not None:
+            drawn = jax.random.split(jax.random.fold_in(key, CHANGES))
+            pictures = augmentation.change(pictures, drawn[0], self.train)
+            if mixes:
+                pictures, others, shares = augmentation.mix(
+                    pictures, labels, drawn[1], self.train.mixup
+                )
+        logits = self.outputs(params, pictures, key)
+        sums = self._compare(logits, labels, shares)
+        return sums + self._compare(logits, others, 1 - shares) if mixes else sums
+
+    def _compare(
+        self, logits: Array, labels: Array, shares: Array | float
+    ) -> losses.Sums:
+        """Compare logits with labels that count by their shares."""
         return losses.cross_entropy(
             logits[:, None],
             jnp.maximum(labels, 0)[:, None],
-            (labels >= 0).astype(jnp.float32)[:, None],
-            self.smoothing,
+            (shares * (labels >= 0)).astype(jnp.float32)[:, None],
+            self.train.label_smoothing,
             self.labels,
         )
 
@@ -289,7 +240,7 @@ class ImageInference:
         if not isinstance(line, str):
             if np.shape(line) != shape:
                 raise Refused(f"an array of shape {np.shape(line)}, not {shape}")
-            return DecodeRequest(line, line=line)
+            return DecodeRequest(images.as_floats(np.asarray(line)), line=line)
         path = line.strip()
         if not os.path.isfile(path):
             raise Refused(f"there is no image file {path!r}")
@@ -352,12 +303,12 @@ class ImageInspector:
 
 TASK = TaskDefinition(
     configure=configure,
-    source=lambda config: Pictures(config.data),
+    source=lambda config: open_pictures(config.data),
     learn=learn,
     open=open_run,
     role="image_classifier",
     metrics=("accuracy", "f1"),
-    keys={"data": (PictureKeys,), "model": (PatchKeys,)},
+    keys={"data": (PictureKeys,), "model": (PatchKeys,), "train": (AugmentKeys,)},
     choices={
         "data.batching": ("buckets",),
         "model.positions": POSITIONS,

@@ -35,7 +35,7 @@ def follow_head(
             caught.append((parts, np.asarray(result[1][0])))
 
     stack, name = PLACES[kind]
-    maps = _read(run, source, target, (stack, f"layer_{layer}", name), catch)
+    maps = _read(run, source, target, (stack, layer, name), catch)
     check_place(maps, kind, layer, head)
     [((query, key, value, allowed, bias), _)] = caught
     group = head * len(key) // len(query)  # queries may share keys and values
@@ -112,7 +112,7 @@ def follow_layer(
 ) -> tuple[list[str], list[Step]]:
     """Catch a whole layer: its tokens, and each tensor from its input to its output."""
     steps: list[Step] = []
-    own = (stack, f"layer_{layer}")
+    own = (stack, layer)
 
     def note(name: str, values: Any) -> None:
         steps.append(Step(name, np.asarray(values[0], np.float32)))
@@ -125,6 +125,9 @@ def follow_layer(
         where = "cross-attention, " * ("cross_attention" in module.path)
         if name in MEANINGS:
             note(where + MEANINGS[name], result)
+        elif name.endswith("_output_norm") and len(module.path) == 3:
+            part = name.removesuffix("_output_norm").replace("_", "-")
+            note(f"normed output of {part}", result)
         elif name.endswith("_norm") and len(module.path) == 3:
             part = name.removesuffix("_norm").replace("_", "-")
             note(f"into the norm of {part}: the residual stream", args[0])
@@ -144,15 +147,28 @@ def _read(
     run: Run,
     source: Any,
     target: str,
-    path: tuple[str, ...],
+    place: tuple[Any, ...],
     catch: Callable,
     enter: Callable = lambda module, args: None,
 ) -> Any:
-    """Let the model read, and call `catch` for each module below a path."""
+    """Let the model read, and call `catch` for each module of a layer, or of its part.
+
+    The place is a stack, the number of a layer, and the name of a part if it is one.
+    Layers that share parameters are one module, which runs once for each of them.
+    """
+    stack, layer, *part = place
+    shared = run.config.model.get("shared_layers", "none") != "none"
+    path = (stack, f"layer_{0 if shared else layer}", *part)
+    runs = 0
 
     def intercept(call: Callable, args: Any, kwargs: Any, context: Any) -> Any:
+        nonlocal runs
         module = context.module
-        below = context.method_name == "__call__" and module.path[: len(path)] == path
+        called = context.method_name == "__call__"
+        if called and module.path == path[:2]:
+            runs += 1
+        below = called and module.path[: len(path)] == path
+        below = below and (not shared or runs == layer + 1)
         if below:
             enter(module, args)
         result = call(*args, **kwargs)

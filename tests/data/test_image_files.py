@@ -1,0 +1,175 @@
+"""Folders of images by class, CIFAR-10's files with every fault, images in colour."""
+
+import numpy as np
+import pytest
+
+from transformer_jax.config import base
+from transformer_jax.data import image_files
+from transformer_jax.data.generated import colour
+from transformer_jax.data.pictures import open_pictures
+from transformer_jax.errors import UserError
+
+NAMES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+
+
+def source_of(kind, folder, **data):
+    config = base(task="images")
+    with config.unlocked():
+        config.data.update(source=kind, folder=str(folder), **data)
+    return open_pictures(config.data)
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    """Seven images of noise in each file, and what they hold."""
+    rng, records = np.random.default_rng(0), []
+    for name in (*image_files.CIFAR_FILES["train"], "test_batch.bin"):
+        labels = rng.integers(0, 10, (7, 1), np.uint8)
+        planes = rng.integers(0, 256, (7, 3072), np.uint8)
+        records.append(np.hstack([labels, planes]))
+        (tmp_path / name).write_bytes(records[-1].tobytes())
+    (tmp_path / "batches.meta.txt").write_text("\n".join(NAMES) + "\n\n")
+    return tmp_path, records
+
+
+def test_cifars_records_are_a_label_and_three_planes(cifar):
+    folder, records = cifar
+    source = source_of("cifar10", folder, validation_size=5)
+    assert source.find_problems() == [] and source.splits[-1] == "test"
+    sizes = {split: len(source.read(split)) for split in source.splits}
+    assert sizes == {"train": 30, "validation": 5, "test": 7}
+    found, expected = source.read("test")[3], records[-1][3]
+    assert found["label"] == NAMES[expected[0]] and found["image"].dtype == np.uint8
+    for row, column in ((0, 0), (5, 31), (31, 2)):
+        at = 1 + 32 * row + column
+        np.testing.assert_array_equal(
+            found["image"][row, column], expected[[at, at + 1024, at + 2048]]
+        )
+    last = source.read("validation")[4]["image"]
+    np.testing.assert_array_equal(last[0, 0], records[4][6][[1, 1025, 2049]])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("data_batch_3.bin", b"x" * 3000, "batch_3.bin has 3,000 bytes, not a mul"),
+        ("test_batch.bin", b"", "test_batch.bin has 0 bytes"),
+        ("data_batch_2.bin", bytes(3073) + b"\x0a" + bytes(3072),
+         "data_batch_2.bin, image 2: the label is 10, .*0 to 9.*unpack it again"),
+        ("batches.meta.txt", b"cat dog", "meta.txt has 2 names, not 10"),
+        ("batches.meta.txt", b"\xff\xfe", "meta.txt cannot be read.*download it again"),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_of_cifar_is_named(cifar, name, content, says):
+    folder, _ = cifar
+    (folder / name).write_bytes(content)
+    source = source_of("cifar10", folder, validation_size=5)
+    with pytest.raises(UserError, match=says):
+        source.read("train"), source.read("test")
+
+
+def test_a_split_that_is_not_there_is_refused_with_those_that_are(cifar):
+    source = source_of("cifar10", cifar[0])
+    with pytest.raises(UserError, match="no split 'dev': this run's data has train, v"):
+        source.read("dev")
+
+
+def test_missing_files_of_cifar_are_listed(cifar):
+    folder, _ = cifar
+    (folder / "data_batch_4.bin").unlink()
+    [problem] = source_of("cifar10", folder).find_problems()
+    assert "there is no file" in problem and "data_batch_4.bin" in problem
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Twelve cats of one red each, and nine dogs of one blue, of any size."""
+    image = pytest.importorskip("PIL.Image")
+    for name, count, channel in (("cat", 12, 0), ("dog", 9, 2)):
+        place = tmp_path / "train" / name
+        place.mkdir(parents=True)
+        for i in range(count):
+            pixels = np.zeros((5 + i, 9, 3), np.uint8)
+            pixels[..., channel] = 20 * (i + 1)
+            ending = ("png", "JPG", "jpeg")[i % 3]
+            image.fromarray(pixels).save(place / f"{i:02}.{ending}")
+    return tmp_path
+
+
+def test_a_folder_is_a_class_and_its_images_are_scaled(pictures):
+    source = source_of("folder", pictures, image_size=8, validation_size=6)
+    assert source.find_problems() == [] and source.classes() == ("cat", "dog")
+    assert source.splits == ("train", "validation")
+    train, held_out = source.read("train"), source.read("validation")
+    assert (len(train), len(held_out)) == (15, 6)
+    assert {record["label"] for record in held_out} == {"cat", "dog"}  # drawn, not last
+    for record in (*train, *held_out):
+        assert record["image"].shape == (8, 8, 3) and record["image"].dtype == np.uint8
+        means = record["image"].mean((0, 1))
+        assert means.argmax() == {"cat": 0, "dog": 2}[record["label"]]
+    where = {
+        records.where(i) for records in (train, held_out) for i in range(len(records))
+    }
+    assert len(where) == 21
+    grey = source_of("folder", pictures, image_size=8, validation_size=6, grey=True)
+    assert grey.read("train")[0]["image"].shape == (8, 8, 1)
+    assert grey.read("train").fingerprint != train.fingerprint
+
+
+def test_a_folder_of_validation_is_taken_as_it_is(pictures):
+    (pictures / "train" / "dog").rename(pictures / "other")
+    place = pictures / "validation" / "dog"
+    place.parent.mkdir()
+    (pictures / "other").rename(place)
+    source = source_of("folder", pictures, image_size=8)
+    assert [len(source.read(split)) for split in source.splits] == [12, 9]
+
+
+def test_what_is_no_image_is_counted_or_named(pictures):
+    (pictures / "train" / "cat" / "notes.txt").write_text("red")
+    source = source_of("folder", pictures, image_size=8, validation_size=6)
+    assert "1 files that are no images" in source.read("train").notes[0]
+    broken = pictures / "train" / "cat" / "03.png"
+    broken.write_bytes(b"no image")
+    source = source_of("folder", pictures, image_size=8, validation_size=1)
+    with pytest.raises(UserError, match="03.png cannot be read.*replace the file, or"):
+        list(source.read("train")), list(source.read("validation"))
+
+
+def test_folders_without_images_are_refused_with_the_way_out(pictures, tmp_path):
+    [problem] = source_of("folder", tmp_path / "nowhere").find_problems()
+    assert (
+        "there is no file" in problem and "a folder of images for each class" in problem
+    )
+    (pictures / "train" / "bird").mkdir()
+    source = source_of("folder", pictures)
+    with pytest.raises(UserError, match="bird holds no image.*take the folder away"):
+        source.read("train")
+    (pictures / "train" / "bird").rmdir()
+    with pytest.raises(UserError, match="5000 of 21 images.*1 to 20.*beside train"):
+        source.read("train")
+    (pictures / "test").mkdir()
+    with pytest.raises(UserError, match="test holds no fold.*such as .*cat"):
+        source.read("test")
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return colour.generate("test")
+
+
+def test_generated_images_are_always_the_same(drawn):
+    images, labels = drawn
+    assert images.shape == (1000, 32, 32, 3) and images.dtype == np.uint8
+    assert np.bincount(labels).tolist() == [100] * 10 and len(colour.KINDS) == 10
+    again = colour.generate("test")[0]
+    np.testing.assert_array_equal(images, again)
+    # A last bit of a sine may differ between machines.
+    assert abs(images.mean() - 101.47268) < 0.001
+
+
+def test_no_pixel_tells_what_is_drawn(drawn):
+    """The mean images of two kinds differ by no more than chance and the figures do."""
+    images, labels = drawn
+    means = np.stack([images[labels == k].mean(0) for k in range(10)])
+    assert means.std(0).max() < 25

@@ -1,0 +1,152 @@
+"""Read images that lie in files: folders of PNG and JPEG by class, CIFAR-10's records.
+
+    FOLDER/train/cat/17.png    FOLDER/validation/dog/3.jpg    FOLDER/test/…
+    FOLDER/data_batch_1.bin … data_batch_5.bin   test_batch.bin   batches.meta.txt
+
+Folders are read one image at a time, so they need not fit into memory.
+The trap: files of a folder are sorted by class, so what is held out of them is drawn.
+"""
+
+import hashlib
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from transformer_jax.data.images import Labelled, NoImage, read_image
+from transformer_jax.data.records import Record, Records
+from transformer_jax.errors import UserError
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+CIFAR_SIZE = 32, 32, 3
+CIFAR_RECORD = 1 + 32 * 32 * 3  # bytes: a label, then all red, green and blue pixels
+CIFAR_NAMES = "batches.meta.txt"
+CIFAR_FILES = {
+    "train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+    "test": ("test_batch.bin",),
+}
+
+
+class ImageFiles(Records):
+    """Image files as records {"image": bytes [height, width, channels], "label": str}.
+
+    Each is scaled to `size` when it is read.
+    """
+
+    def __init__(
+        self, files: Sequence[pathlib.Path], size: tuple[int, int, int], notes: Any = ()
+    ):
+        self.files, self.size, self.notes = files, size, tuple(notes)
+        digest = hashlib.sha256(str(size).encode())
+        for file in files:
+            digest.update(f"\n{file.parent.name}/{file.name} ".encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        self.fingerprint = digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Record:
+        file = self.files[index]
+        try:
+            image = read_image(file, *self.size)
+        except NoImage as error:
+            raise UserError(
+                f"{error.problems[0]}: replace the file, or take it out of the folder"
+            ) from None
+        return {"image": image, "label": file.parent.name}
+
+    def where(self, index: int) -> str:
+        """Name the file of an image."""
+        return str(self.files[index])
+
+
+def list_images(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
+    """List the image files of a split, and notes about what else is there.
+
+    Each folder in it is a class, and must have an image.
+    """
+    files, others = [], 0
+    for place in sorted(folder.iterdir()):
+        if not place.is_dir():
+            others += 1
+            continue
+        found = sorted(place.iterdir())
+        images = [f for f in found if f.suffix.lower() in SUFFIXES]
+        if not images:
+            raise UserError(
+                f"{place} holds no image ({', '.join(SUFFIXES)}): put images of its "
+                "class there, or take the folder away"
+            )
+        files += images
+        others += len(found) - len(images)
+    if not files:
+        raise UserError(
+            f"{folder} holds no folder of images: make one for each class, such as "
+            f"{folder / 'cat'}"
+        )
+    notes = [f"{folder}: {others:,} files that are no images are left out"]
+    return files, notes if others else []
+
+
+def draw_held_out(
+    files: Sequence[pathlib.Path], validation: int
+) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+    """Divide files into those for training, and some for validation, by their names."""
+    if not 0 < validation < len(files):
+        raise UserError(
+            f"{validation} of {len(files)} images cannot be held out for validation: "
+            f"set data.validation_size to 1 to {len(files) - 1}, or make a folder "
+            "validation beside train"
+        )
+    names = [f"{file.parent.name}/{file.name}" for file in files]
+    order = sorted(
+        range(len(files)), key=lambda i: (crc32(names[i].encode()), names[i])
+    )
+    chosen = set(order[:validation])
+    return (
+        [file for i, file in enumerate(files) if i not in chosen],
+        [files[i] for i in sorted(chosen)],
+    )
+
+
+def read_cifar10(folder: pathlib.Path, kind: str) -> Labelled:
+    """Read the binary version of CIFAR-10: its images for training, or for test."""
+    parts = [_read_cifar_file(folder / name) for name in CIFAR_FILES[kind]]
+    records = np.concatenate(parts)
+    images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), records[:, 0].astype(np.int32)
+
+
+def read_cifar_names(folder: pathlib.Path) -> tuple[str, ...]:
+    """Read the names of CIFAR-10's classes, one a line."""
+    path = folder / CIFAR_NAMES
+    try:
+        names = tuple(path.read_text("utf-8").split())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}: download it again") from None
+    if len(names) != 10:
+        raise UserError(f"{path} has {len(names)} names, not 10: download it again")
+    return names
+
+
+def _read_cifar_file(path: pathlib.Path) -> np.ndarray:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    if not content or len(content) % CIFAR_RECORD:
+        raise UserError(
+            f"{path} has {len(content):,} bytes, not a multiple of {CIFAR_RECORD:,} (a "
+            "label and 32 x 32 x 3 pixels): take the binary version of CIFAR-10, and "
+            "unpack it again"
+        )
+    records = np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD)
+    if (wrong := np.flatnonzero(records[:, 0] > 9)).size:
+        raise UserError(
+            f"{path}, image {wrong[0] + 1}: the label is {records[wrong[0], 0]}, but "
+            "CIFAR-10's are 0 to 9: take its binary version, and unpack it again"
+        )
+    return records
