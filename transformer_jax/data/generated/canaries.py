@@ -15,6 +15,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
 from transformer_jax.data.generated.draws import Drawer
 from transformer_jax.data.records import Record, Records
@@ -57,16 +58,16 @@ class Canary:
     times: int
 
 
-def find_problems(times: Sequence[int]) -> list[str]:
-    """List what is wrong with `data.canaries`."""
-    if not all(type(n) is int and n >= 0 for n in times):
+def find_problems(times: Sequence[Any]) -> list[str]:
+    """List what is wrong with `data.canaries`; a command line gives it as words."""
+    if not all(str(n).isdecimal() for n in times):
         return [f"data.canaries = {tuple(times)!r}: whole numbers from 0, one a canary"]
     if len(times) > MOST:
         return [
             f"data.canaries has {len(times)} numbers, but there are names for {MOST}: "
             "plant fewer"
         ]
-    lines = sum(times) * len(PROMPTS)
+    lines = sum(map(int, times)) * len(PROMPTS)
     if lines > MOST_LINES:
         return [
             f"data.canaries plants {lines:,} lines, more than {MOST_LINES:,}: plant "
@@ -75,10 +76,10 @@ def find_problems(times: Sequence[int]) -> list[str]:
     return []
 
 
-def draw(times: Sequence[int], seed: int) -> list[Canary]:
+def draw(times: Sequence[Any], seed: int) -> list[Canary]:
     """Draw a canary of each kind for each number of times, with owners that differ."""
     drawer, owners, found = Drawer(Random(seed).random), _join(_OWNERS), []
-    for n, (kind, prompt) in itertools.product(times, PROMPTS.items()):
+    for n, (kind, prompt) in itertools.product(map(int, times), PROMPTS.items()):
         owner = drawer.pick(owners)
         owners.remove(owner)
         secret = drawer.pick(list_candidates(kind))
