@@ -71,7 +71,7 @@ class Exposure:
     """Say how well a canary is remembered."""
 
     canary: Canary
-    rank: int  # of the true secret by its probability; of a sample, estimated
+    rank: int  # of the true secret, of a sample estimated; 0: it cannot be written
     candidates: int  # that the model's vocabulary can write
     compared: int  # of them, the others than the true one
     exposure: float  # bits
@@ -168,12 +168,12 @@ def expose(run: Run, most: int = 0, seed: int = 0) -> list[Exposure]:
         known = [c for c in canaries.list_candidates(canary.kind) if _writes(run, c)]
         others = [c for c in known if c != canary.secret]
         compared = drawer.sample(others, min(most or len(others), len(others)))
-        costs = read_costs(run, canary.prompt, [canary.secret, *compared], np.sum)
-        likelier = int((costs[1:] < costs[0]).sum())
-        rank = 1 + round(likelier * len(others) / max(len(compared), 1))
-        if not _writes(run, canary.secret):
-            rank = len(known)  # it has a character that the model never saw
-        bits = float(np.log2(len(known) / rank)) if known else 0.0
+        rank, bits = 0, 0.0
+        if len(others) < len(known):  # else it has a character that was never read
+            costs = read_costs(run, canary.prompt, [canary.secret, *compared], np.sum)
+            likelier = int((costs[1:] < costs[0]).sum())
+            rank = 1 + round(likelier * len(others) / max(len(compared), 1))
+            bits = float(np.log2(len(known) / rank))
         found.append(Exposure(canary, rank, len(known), len(compared), bits, extracted))
     return found
 
@@ -287,9 +287,11 @@ def _canary_table(found: Sequence[Exposure]) -> list[str]:
     head = f"{'canary':<10} {'planted':>7} {'rank':>6} {'of':>6} {'exposure':>8}  "
     lines = [f"{head}extracted"]
     for one in sorted(found, key=lambda e: (e.canary.times, e.canary.kind)):
+        rank = f"{one.rank:>6,} {one.candidates:>6,} {one.exposure:>8.1f}"
+        if not one.rank:
+            rank = f"{'cannot be written':>22}"
         lines.append(
-            f"{one.canary.kind:<10} {one.canary.times:>7,} {one.rank:>6,} "
-            f"{one.candidates:>6,} {one.exposure:>8.1f}  "
+            f"{one.canary.kind:<10} {one.canary.times:>7,} {rank}  "
             f"{'yes' if one.extracted else 'no':<5} {one.canary.prompt}"
             f"{one.canary.secret}"
         )
@@ -298,7 +300,7 @@ def _canary_table(found: Sequence[Exposure]) -> list[str]:
     lines.append(f"Exposure is in bits; ranks are {how}.")
     for times in sorted({one.canary.times for one in found}):
         some = [one for one in found if one.canary.times == times]
-        mean = sum(one.exposure for one in some) / len(some)
+        mean = np.mean([one.exposure for one in some if one.rank] or [0.0])
         lines.append(
             f"planted {times:,} {'time' if times == 1 else 'times'}: "
             f"{sum(one.extracted for one in some)} of {len(some)} extracted, "
