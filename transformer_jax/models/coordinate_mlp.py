@@ -82,18 +82,21 @@ class CoordinateMLP(nn.Module):
     config: CoordinateMLPConfig
     size: tuple[int, int]  # height and width of the picture
 
-    @nn.compact
+    def setup(self):
+        """Make the layers."""
+        c = self.config
+        self.hidden = [dense(c.d_model, c.dtype) for _ in range(c.layers)]
+        self.head = dense(3, jnp.float32)
+
     def __call__(
         self, places: Float[Array, "B 2"], train: bool = False
     ) -> Float[Array, "B 3"]:
         """Colour places, red, green and blue."""
         c = self.config
         x = encode(c, self.size, places).astype(c.dtype)
-        for i in range(c.layers):
-            x = ACTIVATIONS[c.activation](
-                dense(c.d_model, c.dtype, name=f"hidden_{i}")(x)
-            )
-        return nn.sigmoid(dense(3, jnp.float32, name="head")(x))
+        for layer in self.hidden:
+            x = ACTIVATIONS[c.activation](layer(x))
+        return nn.sigmoid(self.head(x))
 
 
 MODEL = Model(
