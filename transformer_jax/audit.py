@@ -198,12 +198,14 @@ def asked_for(run: Run, pairs: Sequence[tuple[str, str]]) -> list[bool]:
     (tokenizer,) = run.task.data.vocabularies.values()
     longest = max(len(tokenizer.encode_inside(f" {rest}")) for _, rest in pairs)
     greedy = {"beams": 1, "sample": False, "max_length": longest + 1}
-    replies = run.replies([f"\n{begun.rstrip()}" for begun, _ in pairs], **greedy)
-    found = []
-    for (begun, rest), reply in zip(pairs, replies, strict=True):
+    room = max(run.config.data.window - greedy["max_length"], 1)
+    given = [f"\n{begun}".rstrip()[-room:] for begun, _ in pairs]
+    replies, found = run.replies(given, **greedy), []
+    for (begun, rest), start, reply in zip(pairs, given, replies, strict=True):
         if reply.error:
             raise UserError(reply.error)
-        whole = tokenizer.decode(tokenizer.encode_inside(f"\n{begun}{rest}"))
+        space = " " * (begun != begun.rstrip())
+        whole = tokenizer.decode(tokenizer.encode_inside(f"{start}{space}{rest}"))
         written = " ".join(reply.details["text"].split())
         found.append(written.startswith(" ".join(whole.split())))
     return found

@@ -37,6 +37,7 @@ def run(tiny_run_of, picture):
         "train.steps": "60", "optim.constant": "0.01", "model.d_model": "16",
         "model.features": "raw", "model.layers": "2", "data.batch_tokens": "48",
         "eval.every": "30", "checkpoint.every": "10", "eval.batch_rows": "16",
+        "eval.splits": "validation",
     }  # fmt: skip
     return transformer_jax.load(tiny_run_of("coordinates", **few))
 

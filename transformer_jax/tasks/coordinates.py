@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from transformer_jax import losses, sharding
@@ -291,12 +291,12 @@ class ColourScoring(Scoring):
         return f"PSNR = {scores['psnr']:.2f} dB"
 
 
-def as_text(colour: Sequence[float]) -> str:
+def as_text(colour: Float[np.ndarray, "3"]) -> str:
     """Write red, green and blue of 0..1 as #rrggbb."""
     return "#" + "".join(f"{round(255 * float(np.clip(c, 0, 1))):02x}" for c in colour)
 
 
-def as_colour(text: str) -> np.ndarray:
+def as_colour(text: str) -> Float[np.ndarray, "3"]:
     """Read #rrggbb."""
     return np.array([int(text[i : i + 2], 16) for i in (1, 3, 5)]) / 255
 
