@@ -1,5 +1,6 @@
 """The audit: figures against their definitions, and the report of a small run."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -148,8 +149,10 @@ def test_the_report_has_canaries_extraction_and_membership(run, command, tmp_pat
     assert f"AUC {found['membership']['auc']:.3f}" in out
 
 
-def test_a_run_without_canaries_is_audited_too(run, monkeypatch):
-    monkeypatch.setattr(run.config.data, "canaries", ())
+def test_a_run_without_canaries_is_audited_too(run):
+    config = run.config.copy_and_resolve_references()
+    config.data.canaries = ()
+    run = dataclasses.replace(run, config=config)
     found = audit.audit(run, lines=4)
     assert found.canaries == ()
     assert "no canaries were planted" in audit.report(run, found)

@@ -59,7 +59,7 @@ def read_psnr(entries: Entries) -> tuple[list[int], list[float], list[float]]:
     for entry in entries:
         if entry["kind"] == "train":
             passed += entry["seconds"]
-        elif entry["kind"] == "validation" and "psnr" in entry:
+        elif entry["kind"] == "validation" and entry["step"] not in steps:
             steps.append(entry["step"])
             seconds.append(passed)
             found.append(entry["psnr"])
@@ -79,9 +79,10 @@ def read(
                 "configs/coordinates.py"
             )
         source: Any = tasks.find(config.task).source(config)
-        pictures.append(source.whole)
+        picture = source.whole
+        pictures.append(picture)
         name = place if config.model.features in painted else config.model.features
-        painted[name] = paint(run, source.whole.shape[:2])
+        painted[name] = paint(run, picture.shape[:2])
         metrics[name] = read_entries(run.folder.path / "metrics.jsonl")
     if any(not np.array_equal(one, pictures[0]) for one in pictures):
         raise UserError(
