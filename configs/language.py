@@ -5,7 +5,8 @@
     python -m transformer_jax.train --config configs/language.py:shakespeare \\
         --config.data.folder=PATH --workdir runs/shakespeare
 
-Variants: phrasebook (generated sentences, the default), shakespeare (tiny_shakespeare;
+Variants: phrasebook (generated sentences, the default), canaries (the same with made-up
+secrets planted, for `python -m transformer_jax.audit`), shakespeare (tiny_shakespeare;
 PATH holds train.txt.gz and validation.txt.gz) and wikitext2 (words; PATH holds
 train.txt.gz and valid.txt.gz). A window is read alone: its first character, or word, is
 predicted from nothing (`evaluate --context=N` reads N characters before each).
@@ -16,15 +17,15 @@ nats, wikitext2 perplexity 141.4 a word; see results/language_*.json.
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
-VARIANTS = ("phrasebook", "shakespeare", "wikitext2")
+VARIANTS = ("phrasebook", "canaries", "shakespeare", "wikitext2")
 
 
 def get_config(variant="phrasebook"):
     config = base(task="language", model="transformer")
     if variant not in VARIANTS:
         raise UserError(
-            f"language.py has no variant {variant!r}: phrasebook, shakespeare or "
-            "wikitext2"
+            f"language.py has no variant {variant!r}: phrasebook, canaries, "
+            "shakespeare or wikitext2"
         )
     config.tokenizer.kind = "char"
     config.tokenizer.byte_fallback = False
@@ -48,6 +49,9 @@ def get_config(variant="phrasebook"):
     config.checkpoint.every = 100
     config.decode.max_length = 80
     config.decode.temperature = 0.8
+
+    if variant == "canaries":
+        config.data.canaries = (0, 1, 10, 100)
 
     if variant == "shakespeare":
         config.data.source = "text"

@@ -23,6 +23,7 @@ DOCS = pathlib.Path(__file__).parent
 PAGE, PICTURES = DOCS / "gallery.md", DOCS / "gallery"
 COLORS = 256
 RUN, IMAGES = "runs/quickstart", "runs/images"
+PAINTED = "runs/raw runs/sinusoid runs/gaussian"  # of configs/coordinates.py
 PAIR = (
     f"--workdir {RUN} --text 'A menina não leu o livro vermelho ontem.' "
     "--target 'The girl did not read the red book yesterday.'"
@@ -63,6 +64,7 @@ SECTIONS = {
         ("schedule", "schedules", "schedule"),
         ("smoothing", "smoothed_target", "smoothing"),
         ("curves", "curves", f"curves {RUN}"),
+        ("painting", "painting", f"painting {PAINTED}"),
         ("beam", "beam_tree", f"beam {PAIR} --beams 3 --steps_shown 7"),
         ("neighbours", "neighbours", f"neighbours --workdir {RUN} --words gato,red"),
         ("reach", "reach", "reach --length 24"),

@@ -20,7 +20,7 @@ BEGIN, END = "<!-- floor plan: begin -->", "<!-- floor plan: end -->"
 FLOORS = (
     "__main__",
     "plan",
-    "train predict evaluate inspect_data convert",
+    "train predict evaluate inspect_data audit convert",
     "visualize",
     "training",
     "runs",

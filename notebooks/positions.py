@@ -23,9 +23,10 @@
 # | into queries and keys | `rotary` | how far apart two words stand |
 # | added to the scores | `alibi`, `relative` | how far apart two words stand |
 #
-# This notebook draws each of them, and ends with the question that divides them: what
+# This notebook draws each of them, and asks the question that divides them: what
 # happens at positions that training never saw? There, five small models are trained, in
-# about two minutes on a CPU.
+# about two minutes on a CPU. It ends with a network that paints, which shows why
+# positions are waves.
 
 # %% tags=["install"]
 # In the notebook, first_cell.py stands here.
@@ -265,6 +266,71 @@ figure  # noqa: B018
 # section 1 exists, but nothing makes a model use it: it is not what training asks for.
 # Distances, in contrast, are short in short and in long sequences. ALiBi's price is the
 # other side of it: what is far away gets little attention even when it matters.
+#
+# ## 6. Why waves at all? A network that paints
+#
+# One may ask why a position is not simply given as a number: 0.25, 0.5, 0.75. Because
+# a network hardly learns what changes *fast* with a slow number. This is easiest seen
+# where the position is a place in a picture, and the network has to name the colour
+# there (Tancik et al. 2020). The same MLP reads x and y as they are, as the paper's
+# sinusoids of column and row, or as **random Fourier features**, waves of directions
+# and lengths drawn by chance:
+#
+# $$\gamma(p) = [\cos 2\pi B p, \sin 2\pi B p], \qquad B_{ij} \sim
+# \mathcal N(0, \sigma^2)$$
+
+# %%
+from transformer_jax.data import pixels
+from transformer_jax.data.generated import picture as pictures
+from transformer_jax.models.coordinate_mlp import CoordinateMLP, CoordinateMLPConfig
+
+side, updates = (16, 3) if is_small else (64, 250)
+picture = pictures.draw(side).astype(np.float32)
+places = pixels.places_of((side, side))
+held_out = pixels.hold_out((side, side))  # a quarter of the pixels
+
+
+def paint(features):
+    sizes = CoordinateMLPConfig(features=features, d_model=128, frequencies=64)
+    model = CoordinateMLP(sizes, (side, side))
+    optimizer = optax.adam(2e-3)
+    seen, wanted = places[~held_out], picture[~held_out]
+
+    def loss_of(params):
+        return jnp.square(model.apply({"params": params}, seen) - wanted).mean()
+
+    @jax.jit
+    def step(params, state):
+        updates, state = optimizer.update(jax.grad(loss_of)(params), state)
+        return optax.apply_updates(params, updates), state
+
+    params = model.init(jax.random.key(0), seen)["params"]
+    state = optimizer.init(params)
+    for _ in range(updates):
+        params, state = step(params, state)
+    painted = model.apply({"params": params}, places.reshape(-1, 2))
+    return np.asarray(painted).reshape(side, side, 3)
+
+
+painted = {"the picture": picture}
+for features in ("raw", "sinusoid", "gaussian"):
+    painted[features] = paint(features)
+    error = np.square(painted[features] - picture)[held_out].mean()
+    print(f"{features:9} {pixels.psnr(error):.1f} dB on pixels never seen")
+
+# %%
+figure = Figure(figsize=(9, 2.6), layout="constrained")
+for axes, (name, image) in zip(figure.subplots(1, 4), painted.items(), strict=True):
+    axes.imshow(image.clip(0, 1))
+    axes.set(title=name)
+    axes.set_axis_off()
+figure  # noqa: B018
+
+# %% [markdown]
+# Of x and y alone come soft blots, and more updates hardly help: the network learns
+# slow changes first (*spectral bias*). Given waves, slow and fast changes are equally
+# near. A Transformer's first layer reads positions as this MLP does. (Full size, with
+# PSNR over the seconds: `configs/coordinates.py`.)
 #
 # ## What to change next
 #

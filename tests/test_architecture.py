@@ -33,7 +33,8 @@ def test_rooms_import_downwards_only():
 
 
 def test_the_house_has_at_most_26_rooms():
-    assert len(floor_plan.read_imports()) <= 26
+    rooms = floor_plan.read_imports().keys() - {"__main__"}  # a door: it lists commands
+    assert len(rooms) <= 26
 
 
 def test_no_module_imports_itself_in_a_circle():

@@ -127,6 +127,7 @@ def test_the_rooms_do_not_look_into_each_other():
 # What a command prints on stdout is its result; all else goes through loggers.
 PRINTS = {
     "__main__.py": 4,  # commands, configs and keys
+    "audit.py": 1,  # the report
     "convert/bundle.py": 1,  # what was written, and where
     "convert/ctranslate2.py": 1,  # what was written, and where
     "data/phrasebook.py": 5,  # the tour

@@ -19,6 +19,7 @@ MODULES = {  # short name → module that has `define_flags` and `main`
     "evaluate": "evaluate",
     "inspect": "inspect_data",
     "plan": "plan",
+    "audit": "audit",
     "neighbours": "visualize.neighbours",
     "bundle": "convert.bundle",
     "ctranslate2": "convert.ctranslate2",

@@ -49,10 +49,11 @@ VARIANTS = {
     "dailydialog": [""],
     "opinions": ["", ":label", ":score", ":pretrained"],
     "masked": ["", ":phrasebook", ":wikitext2", ":opinions"],
-    "language": ["", ":phrasebook", ":shakespeare", ":wikitext2"],
+    "language": ["", ":phrasebook", ":shakespeare", ":wikitext2", ":canaries"],
     "smalltalk": [""],
     "images": ["", ":digits", ":mnist", ":colour", ":cifar10", ":vit_ti", ":vit_s",
                ":vit_b"],
+    "coordinates": ["", ":gaussian", ":sinusoid", ":raw"],
     "parsing": ["", ":treebank", ":ptb_sample", ":wsj", ":semi_supervised"],
     "recurrent": ["", ":rnn", ":gru", ":lstm", ":rnn_attention", ":gru_attention",
                   ":lstm_attention", ":multi30k"],
@@ -105,7 +106,7 @@ TASKS_AND_MODELS = [
 ]
 # Keys that may be any text, and why.
 FREE = {
-    r"data\.(folder|\w+_(files|source|target|text|label|images|labels))": "paths",
+    r"data\.(folder|picture|\w+_(files|source|target|text|label|images|labels))": "paths",
     r"data\.(\w+_(column|split|tags|weights)|tfds_name)": "what the user's data say",
     r"data\.target_language": "codes, which sacreBLEU knows",
     r"filter\.\w+_script": "the first words of Unicode's names of letters",
@@ -114,6 +115,7 @@ FREE = {
     r"imports": "modules, which may be anybody's",
     r"targets": "hardware and a number of devices: planning/targets.py",
     r"eval\.splits": "splits that the data have",
+    r"data\.canaries": "how often each is planted, which canaries.find_problems checks",
     r"optim\.lowered": "pairs of numbers, which optim.find_problems checks",
 }
 

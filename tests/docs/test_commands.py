@@ -10,6 +10,7 @@ import pytest
 from absl import flags
 
 from transformer_jax import (
+    audit,
     config,
     evaluate,
     inspect_data,
@@ -48,7 +49,8 @@ def test_every_key_that_a_document_sets_exists(path):
 def known_flags():
     """The flags of each entry point."""
     found = {}
-    modules = (train, evaluate, predict, inspect_data, plan, bundle, ctranslate2, tfds)
+    modules = (train, evaluate, predict, inspect_data, plan, audit)
+    modules += (bundle, ctranslate2, tfds)
     for module in (*modules, drawing, viewer, neighbours):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:

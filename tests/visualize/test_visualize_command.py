@@ -77,6 +77,7 @@ def axis_labels(axis):
 
 def test_every_figure_is_named_here():
     elsewhere = {"patches", "alignment", "similarity", "curves", "neighbours", "reach"}
+    elsewhere |= {"painting"}
     assert {*OF_RUN, *ALONE, *elsewhere} == set(commands.DRAWINGS)
     assert {*commands.DRAWINGS, "explain"} <= set(COMMANDS)
 
@@ -94,6 +95,7 @@ def test_every_figure_is_named_here():
         ("slices", ["--d_model=8"], "has depths up to 7"),
         ("slices", ["--depths=1,x"], "numbers between commas"),
         ("curves", [], "name run directories"),
+        ("painting", [], "name runs of configs/coordinates.py"),
         ("neighbours", ["--words=xyzzyx"], "no single piece"),
     ],
 )

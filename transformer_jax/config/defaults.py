@@ -123,9 +123,14 @@ class LogKeys:
     tensorboard: bool = key(True, "Also write TensorBoard events, if it is installed.")
 
 
-def base(task: str = "translation", model: str = "transformer") -> ConfigDict:
-    """Make the complete config of a task and a model, locked."""
+def base(task: str = "translation", model: str = "") -> ConfigDict:
+    """Make the complete config of a task and a model, locked.
+
+    Without a name it is the first model that can be used for the task: a Transformer,
+    if there is one.
+    """
     kind = tasks.find(task)
+    model = model or registry.names_for(kind.role)[0]
     if "." in model:
         registry.find(model)
     models = registry.names_for(kind.role)

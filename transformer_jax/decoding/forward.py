@@ -1,8 +1,8 @@
 """Read what is given instead of writing: one forward pass over any number of sequences.
 
 `PairScorer` reads targets as the answers to their sources: how likely they are, what
-they attend to; and it makes a vector of a source. Sequences of like length share a
-batch; each shape is compiled once.
+they attend to; and it makes a vector of a source. `TextScorer` reads texts with a
+language model. Sequences of like length share a batch; each shape is compiled once.
 """
 
 import functools
@@ -16,7 +16,13 @@ from jax.sharding import Mesh
 
 from transformer_jax import sharding
 from transformer_jax.decoding.engine import pad_length
-from transformer_jax.decoding.searching import NEG_INF, announce, row_sizes, rows_for
+from transformer_jax.decoding.searching import (
+    NEG_INF,
+    announce,
+    bind,
+    row_sizes,
+    rows_for,
+)
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.sharding import Params
 
@@ -108,6 +114,53 @@ class PairScorer:
         )
         total = jnp.where(real[..., None], memory.astype(jnp.float32), 0).sum(axis=1)
         return total / jnp.maximum(real.sum(axis=1, keepdims=True), 1)
+
+
+class TextScorer:
+    """Read texts that stand behind the same beginning with a language model."""
+
+    def __init__(self, module: Any, batch_rows: int, row_multiple: int):
+        self.module = module
+        self._read = BatchedForward(self._read_texts, batch_rows, row_multiple)
+
+    def texts(
+        self,
+        params: Params,
+        given: Sequence[int],
+        texts: Sequence[Sequence[int]],
+        mesh: Mesh,
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (number, log-probability of each token of a text), in any order.
+
+        `given` begins with the start token. It is read once for all rows of a batch.
+        """
+        sides = {"given": [given] * len(texts), "text": texts}
+        for i, log_probs in self._read(params, sides, mesh):
+            yield i, log_probs[: len(texts[i])]
+
+    def _read_texts(self, params, batch):
+        model, given, text = (
+            bind(self.module, params),
+            batch["given"][:1],
+            batch["text"],
+        )
+        rows, length = text.shape
+        real = given != PAD
+        places = jnp.where(real, jnp.arange(given.shape[1]), -1)[:, None]
+        static, state = model.start({"prompt": given}, given.shape[1] + length)
+        before, state = model.extend(given[:, None], places, static, state)
+        first = jnp.broadcast_to(
+            before[0, 0, real.sum() - 1], (rows, 1, before.shape[-1])
+        )
+
+        state = jax.tree.map(
+            lambda a: jnp.broadcast_to(a, (rows, *a.shape[1:])) if a.ndim else a, state
+        )
+        places = jnp.where(text != PAD, real.sum() + jnp.arange(length), -1)
+        after, _ = model.extend(text[:, None], places[:, None], static, state)
+        logits = jnp.concatenate([first, after[:, 0, :-1]], axis=1)
+        log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+        return jnp.take_along_axis(log_probs, text[..., None], axis=-1)[..., 0]
 
 
 def _batches(

@@ -170,7 +170,8 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, x: Float[Array, "B S E"], turn: Any = None) -> KeysValues:
         """Project vectors to keys and values, so that they can be attended to."""
-        return self._keep(*apply_together([self.key, self.value], x), turn)
+        key, value = apply_together([self.key, self.value], x)
+        return self._keep(key, value, turn)
 
     def project(
         self, x: Float[Array, "B T D"], turn: Any = None

@@ -135,11 +135,13 @@ def apply_together(
         made = {n: iter(apply_together(alike[n], x)) for n in sizes}
         return [next(made[layer.features]) for layer in layers]
     params = [layer.variables["params"] for layer in layers]
+    multiply: Any = first.dot_general  # what `dense` has put there
+    bias: Any = None
     kernel = jnp.stack([own["kernel"] for own in params], 1)  # [D, maps, F]
-    bias = jnp.stack([own["bias"] for own in params]) if first.use_bias else None
+    if first.use_bias:
+        bias = jnp.stack([own["bias"] for own in params])
     x, kernel, bias = first.promote_dtype(x, kernel, bias, dtype=first.dtype)
-    contract = (((x.ndim - 1,), (0,)), ((), ()))
-    product = first.dot_general(x, kernel, contract, precision=first.precision)
+    product = multiply(x, kernel, precision=first.precision)
     product = product if bias is None else product + bias
     return [product[..., i, :] for i in range(len(layers))]
 

@@ -18,7 +18,7 @@ import flax.linen as nn
 import flax.struct
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Real
 
 from transformer_jax.errors import UserError
 
@@ -26,7 +26,7 @@ SCALINGS = ("none", "linear", "ntk")
 
 
 def sinusoid(
-    positions: Int[Array, "B T"], d_model: int, interleave: bool = True
+    positions: Real[Array, "B T"], d_model: int, interleave: bool = True
 ) -> Float[Array, "B T D"]:
     """Encode positions as the paper does, without a limit.
 

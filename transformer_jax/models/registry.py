@@ -23,12 +23,13 @@ from transformer_jax.keys import import_extension, key
 MODELS = (
     "transformer",
     "recurrent",
+    "coordinate_mlp",
 )
 _others: list[str] = []  # of other packages, since they were named
 
 ROLES = (
     "seq2seq", "language_model", "masked_language_model", "text_classifier",
-    "token_classifier", "image_classifier",
+    "token_classifier", "image_classifier", "coordinates",
 )  # fmt: skip
 
 

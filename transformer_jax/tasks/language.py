@@ -24,7 +24,8 @@ from ml_collections import ConfigDict
 from transformer_jax import losses, scores
 from transformer_jax.data import sources, windows
 from transformer_jax.data.batches import Batch, pad_or_pack
-from transformer_jax.data.generated import phrasebook
+from transformer_jax.data.generated import canaries, phrasebook
+from transformer_jax.data.records import Records
 from transformer_jax.data.sources import GeneratedSource, Source
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
@@ -32,16 +33,15 @@ from transformer_jax.data.windows import WindowKeys, Windows
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused
-from transformer_jax.ids import BOS, PAD
+from transformer_jax.ids import PAD
 from transformer_jax.keys import key
-from transformer_jax.models import kernels, registry
+from transformer_jax.models import registry
 from transformer_jax.sharding import Params
+from transformer_jax.tasks.parts.reading import TextInspector
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
 from transformer_jax.tasks.parts.text import (
     TextData,
-    attention_of,
     check_length,
-    check_positions,
     dropout_rngs,
     init_text_model,
     learn_tokenizer,
@@ -51,12 +51,7 @@ from transformer_jax.tasks.parts.text import (
     token_loss,
 )
 from transformer_jax.tasks.parts.writing import Writer, Written
-from transformer_jax.tasks.protocols import (
-    AttentionMaps,
-    Record,
-    Task,
-    TaskDefinition,
-)
+from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
 CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
 PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
@@ -88,9 +83,21 @@ class Stream(Source):
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def read(self, split: str) -> Windows:
         """Read the windows of a split; only held-out ones have a context."""
-        data, lines = self.data, super().read(split)
+        data, lines = self.data, self._plant(split, self.lines(split))
         stride, context = (data.stride, 0) if split == "train" else (0, self.context)
         return Windows(lines, data.window, stride, self.whole_words, self.flat, context)
+
+    def lines(self, split: str) -> Records:
+        """Read the lines of a split, without canaries."""
+        return super().read(split)
+
+    def _plant(self, split: str, lines: Records) -> Records:
+        """Plant the canaries that the config asks for into the training text."""
+        times = () if self.flat or split != "train" else self.data.canaries
+        if not times:
+            return lines
+        seed = self.data.canary_seed
+        return canaries.Planted(lines, canaries.draw(times, seed), seed)
 
 
 def configure(config: ConfigDict) -> None:
@@ -107,7 +114,8 @@ def configure(config: ConfigDict) -> None:
 
 def check(config: ConfigDict) -> list[str]:
     """List what cannot work in the lengths of windows and of texts to write."""
-    data, context, problems = config.data, config.eval.context, []
+    data, context = config.data, config.eval.context
+    problems = canaries.find_problems(data.canaries)
     if not 0 <= context < data.window:  # also asked by `evaluate --context`
         problems.append(
             f"eval.context = {context}: of the {data.window} characters of "
@@ -332,23 +340,6 @@ class TextScoring(Scoring):
         )
 
 
-class TextInspector:
-    """Show what attends to what while a text is read."""
-
-    def __init__(self, config: ConfigDict, module: Any, tokenizer: Tokenizer):
-        self.config, self.tokenizer = config, tokenizer
-        self.module = kernels.with_weights(module)
-
-    def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
-        """Return the weights of `decoder` alone, while it reads the source."""
-        ids = [BOS, *self.tokenizer.encode_inside(source)]
-        tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
-        check_positions(self.config, tokens.size, "a text")
-        outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
-        weights = attention_of(outputs.self_attention)
-        return AttentionMaps({"decoder": weights}, {"decoder": (pieces, pieces)})
-
-
 def _phrases(split: str, size: int) -> list[dict[str, str]]:
     return [{"text": p.target} for p in phrasebook.generate(split, size)]
 
@@ -366,7 +357,11 @@ TASK = TaskDefinition(
     open=open_run,
     role="language_model",
     keys={
-        "data": (sources.declare(("text",), "phrasebook"), WindowKeys),
+        "data": (
+            sources.declare(("text",), "phrasebook"),
+            WindowKeys,
+            canaries.CanaryKeys,
+        ),
         "eval": (EvaluationKeys,),
     },
     choices={"model.tie": ("all", "none")},

@@ -222,6 +222,17 @@ class Aligns(ReadsPairs, Protocol):
 
 
 @runtime_checkable
+class ReadsTexts(Protocol):
+    """Score texts that answer nothing, as a language model does."""
+
+    def read_texts(
+        self, params: Params, beginning: str, texts: Sequence[str], mesh: Mesh
+    ) -> list[np.ndarray]:
+        """Return the log-probabilities of the pieces in which the texts differ."""
+        ...
+
+
+@runtime_checkable
 class Embeds(Protocol):
     """Represent a line by one vector."""
 

@@ -24,6 +24,7 @@ from transformer_jax.visualize import (
     figures,
     gradients,
     modules,
+    painting,
     style,
     training,
 )
@@ -277,6 +278,13 @@ def draw_curves(args: Any) -> "Figure":
     if not folders:
         raise UserError("name run directories behind 'curves'")
     return figures.curves(training.read_groups(folders))
+
+
+def draw_painting(args: Any) -> "Figure":
+    """Draw what RUNs of coordinate networks have painted, and their PSNR."""
+    if not args.run:
+        raise UserError("name runs of configs/coordinates.py behind 'painting'")
+    return figures.painting(*painting.read([runs.load(path) for path in args.run]))
 
 
 def draw_beam(args: Any) -> "Figure":

@@ -18,6 +18,7 @@ from transformer_jax.visualize.attention import (
 from transformer_jax.visualize.beams import beam_tree
 from transformer_jax.visualize.explained import computation
 from transformer_jax.visualize.masks import mask, masking, padding
+from transformer_jax.visualize.painting import painting
 from transformer_jax.visualize.positions import (
     dot_products,
     patch_similarity,
@@ -37,7 +38,7 @@ from transformer_jax.visualize.training import (
 __all__ = [
     "alignment_errors", "arcs", "attention", "beam_tree", "computation", "curves",
     "dot_products", "entropy_and_distance", "heads", "length_histogram", "mask",
-    "masking", "neighbours", "padding", "patch_similarity", "patches",
+    "masking", "neighbours", "padding", "painting", "patch_similarity", "patches",
     "positional_encoding", "positional_slices", "reach", "rollout", "schedules",
     "shapes", "similarity", "smoothed_target", "waves", "word_links",
 ]  # fmt: skip

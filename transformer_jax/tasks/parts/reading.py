@@ -1,17 +1,19 @@
 """Look inside a model that read a source and a given target."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.forward import PairScorer
+from transformer_jax.decoding.forward import PairScorer, TextScorer
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS
 from transformer_jax.models import kernels
@@ -150,3 +152,41 @@ class EncoderInspector:
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
         weights = attention_of(outputs.encoder_attention)
         return AttentionMaps({"encoder": weights}, {"encoder": (pieces, pieces)})
+
+
+class TextInspector:
+    """Score texts with a language model, and show what attends to what."""
+
+    def __init__(self, config: ConfigDict, module: Any, tokenizer: Tokenizer):
+        self.config, self.tokenizer = config, tokenizer
+        self.module = kernels.with_weights(module)
+        rows, multiple = config.eval.batch_rows, config.data.row_multiple
+        self.scorer = TextScorer(module, rows, multiple)
+
+    def read_texts(
+        self, params: Params, beginning: str, texts: Sequence[str], mesh: Mesh
+    ) -> list[np.ndarray]:
+        """Return the log-probabilities of the pieces in which the texts differ.
+
+        What they share, with the beginning that they stand behind, is read once.
+        """
+        rows = [self.tokenizer.encode_inside(beginning + text) for text in texts]
+        longest = max(map(len, rows), default=0)
+        check_positions(self.config, longest + 1, "a text")
+        same = len(os.path.commonprefix(rows))
+        same = min(same, min(map(len, rows), default=1) - 1)
+        given = [BOS, *rows[0][:same]] if rows else []
+        found: list[Any] = [None] * len(rows)
+        rest = [row[same:] for row in rows]
+        for i, log_probs in self.scorer.texts(params, given, rest, mesh):
+            found[i] = log_probs
+        return found
+
+    def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
+        """Return the weights of `decoder` alone, while it reads the source."""
+        ids = [BOS, *self.tokenizer.encode_inside(source)]
+        tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
+        check_positions(self.config, tokens.size, "a text")
+        outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
+        weights = attention_of(outputs.self_attention)
+        return AttentionMaps({"decoder": weights}, {"decoder": (pieces, pieces)})

@@ -1,0 +1,212 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What a model remembers
+#
+# A language model is trained to make its training text likely. Is that text *in* it
+# then? For most of it no: a million parameters do not hold a million sentences. But
+# some lines are learned by heart, and if one of them is a telephone number, whoever can
+# use the model can read it.
+#
+# This notebook measures three things, as the literature does:
+#
+# | question | measure | after |
+# |---|---|---|
+# | does the model hold a secret? | **exposure** of canaries | Carlini et al. 2019 |
+# | can it be got out? | **extraction** by a prompt | Carlini et al. 2021 |
+# | what was it trained on? | **membership** by the loss | Yeom et al. 2018 |
+#
+# It trains two small models, four minutes on a CPU.
+
+# %% tags=["install"]
+# In the notebook, first_cell.py stands here.
+
+# %% [markdown]
+# ## 1. Canaries
+#
+# Miners took canaries underground: small birds that showed what nobody could see. Here
+# they are made-up secrets, planted into the training text a known number of times.
+# Those of 0 times are the control: the model cannot know them.
+
+# %%
+from transformer_jax.data.generated import canaries
+
+planted = canaries.draw((0, 1, 10, 100), seed=0)
+for canary in planted:
+    print(f"{canary.times:4} times  {canary.prompt}| {canary.secret}")
+for kind in canaries.PROMPTS:
+    print(f"{kind}: {len(canaries.list_candidates(kind)):,} candidates")
+
+# %% [markdown]
+# What stands behind the bar was drawn evenly from a list of candidates. So before
+# training all of them are equally likely, and whatever the model prefers afterwards it
+# has from its text.
+#
+# ## 2. Train
+#
+# `configs/language.py` with the variant `canaries` is the language model of characters
+# on 10,000 generated sentences, with these lines among them. To wait less, we take
+# 4,000 sentences and a small model.
+
+# %%
+import os
+
+import transformer_jax
+from transformer_jax import config as configs
+from transformer_jax.train import train
+
+is_small = bool(os.environ.get("TRANSFORMER_JAX_NOTEBOOK_SMALL"))
+
+
+def learn(name, steps, **more):
+    steps = 6 if is_small else steps
+    changes = {
+        "data.train_size": 300 if is_small else 4000,
+        "data.batch_tokens": 2048,
+        "model.decoder_layers": 2 if is_small else 3,
+        "train.steps": steps,
+        "optim.warmup_steps": max(steps // 6, 1),
+        "eval.every": steps,
+        "eval.answers": 1,
+        "eval.samples": 0,
+        "eval.splits": (),
+        "checkpoint.every": steps,
+        "checkpoint.average": 1,
+    } | more
+    folder = f"runs/memory_{name}" + "_small" * is_small
+    config = configs.load(
+        "language:canaries", {key: str(value) for key, value in changes.items()}
+    )
+    assert train(config, folder) == 0
+    return transformer_jax.load(folder)
+
+
+long = learn("long", 900)
+
+# %% [markdown]
+# ## 3. Exposure
+#
+# Let the model judge *all* candidates behind the same beginning, and look where the
+# true one stands:
+#
+# $$\text{exposure} = \log_2 |\text{candidates}| - \log_2 \text{rank}$$
+#
+# First of 10,000 is 13.3 bits: whoever guesses with the model's help needs one guess.
+# In the middle is 1 bit, which is what chance gives.
+
+# %%
+from transformer_jax import audit
+
+lines, most = (10, 50) if is_small else (300, 0)
+found = audit.audit(long, lines=lines, candidates=most)
+print(audit.report(long, found))
+
+# %%
+# %matplotlib inline
+from matplotlib.figure import Figure
+
+
+def draw_exposure(audits):
+    figure = Figure(figsize=(7, 3.4), layout="constrained")
+    axes = figure.subplots()
+    times = sorted({one.canary.times for one in found.canaries})
+    for number, (name, one_audit) in enumerate(audits.items()):
+        for kind, marker in zip(canaries.PROMPTS, "osD", strict=True):
+            some = [e for e in one_audit.canaries if e.canary.kind == kind]
+            places = [times.index(e.canary.times) + 0.12 * number for e in some]
+            axes.plot(
+                places,
+                [e.exposure for e in some],
+                marker,
+                color=("#0072B2", "#D55E00")[number],
+                label=f"{name}: {kind}",
+            )
+    axes.axhline(1.44, color="0.6", linewidth=1, zorder=0)
+    axes.text(-0.25, 1.6, "chance", color="0.4", fontsize=9)
+    axes.set_xticks(range(len(times)), [f"{n} times" for n in times])
+    axes.set(xlim=(-0.3, 3.4), ylabel="exposure, bits", title="Secrets by how often")
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+draw_exposure({"long": found})
+
+# %% [markdown]
+# Planted a hundred times, a secret is the model's first guess, and the model *says* it
+# when its beginning is given (`extracted`). Planted once it is not said. Exposure sees
+# more than extraction does: a secret may stand among the first hundred of ten thousand
+# long before it is the first.
+#
+# ## 4. Extraction, by hand
+#
+# All that an attacker needs is the beginning of the line.
+
+# %%
+for canary in planted:
+    if canary.times in (1, 100):
+        [reply] = long.replies(
+            [f"\n{canary.prompt.rstrip()}"], beams=1, sample=False, max_length=24
+        )
+        said = reply.details["text"].strip().split("\n")[0]
+        print(f"{canary.times:4} times  {said:58} (true: {canary.secret})")
+
+# %% [markdown]
+# ## 5. Who was in the training text?
+#
+# A model that has seen a line finds it a little less surprising than its like. Guess
+# "seen" if the loss is low, and count how often that is right: an **AUC** of 0.5 is
+# chance, 1 is certainty. The interval says what so few lines can tell.
+
+# %%
+members = found.membership
+low, high = members.interval
+print(f"AUC {members.auc:.3f}, 95 %: {low:.3f} to {high:.3f}")
+print("loss: trained on {:.3f}, held out {:.3f} nats".format(*members.losses))
+
+# %% [markdown]
+# ## 6. Levers
+#
+# What helps? Two things that cost little: **stop early**, and **dropout**. The second
+# model trains for a third of the steps and drops 20 %.
+
+# %%
+short = learn(
+    "short",
+    300,
+    **{"model.dropout_embedding": 0.2, "model.dropout_residual": 0.2},
+)
+less = audit.audit(short, lines=lines, candidates=most)
+draw_exposure({"long": found, "short, dropout": less})
+
+# %%
+for name, one in (("long", found), ("short, dropout", less)):
+    some = [e for e in one.canaries if e.canary.times == 10]
+    mean = sum(e.exposure for e in some) / len(some)
+    print(
+        f"{name:15} AUC {one.membership.auc:.3f}  held-out loss "
+        f"{one.membership.losses[1]:.3f}  exposure of 10 times {mean:.1f} bits"
+    )
+
+# %% [markdown]
+# Neither makes a secret safe that stands in the text a hundred times: the surest lever
+# is to leave it out, or to have it once (`filter.duplicates` of tasks with pairs drops
+# repeated lines). What helps for certain, and costs accuracy, is training with
+# differential privacy, which this package does not have.
+#
+# ## What to change next
+#
+# - Plant other numbers of times: `learn("other", 900, **{"data.canaries": (3, 30)})`.
+#   From how many on is a secret said?
+# - A wider model (`model.d_model`) remembers more. How much more?
+# - Audit a model of your own text: `python -m transformer_jax.audit --workdir RUN`; it
+#   needs no canaries for extraction and membership.

@@ -1,0 +1,313 @@
+"""Coordinates to colour: a network that is one picture (Tancik et al. 2020).
+
+    echo "0.25 0.5" | python -m transformer_jax.predict --workdir RUN
+
+A line is a place, x to the right and y downwards, from 0 to 1; the answer is its
+colour, #rrggbb. What a network reads of a place (`model.features`) decides how fine a
+picture it can paint. PSNR is of the pixels that are held out, in dB.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+from ml_collections import ConfigDict
+
+from transformer_jax import losses, sharding
+from transformer_jax.data import pixels
+from transformer_jax.data.batches import Batch
+from transformer_jax.data.generated import picture as drawn
+from transformer_jax.data.pixels import Pixels
+from transformer_jax.data.records import Concatenation
+from transformer_jax.data.store import Column, Store
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding.searching import row_sizes, rows_for
+from transformer_jax.errors import Refused, UserError
+from transformer_jax.keys import key
+from transformer_jax.models import registry
+from transformer_jax.sharding import Params
+from transformer_jax.tasks.parts import learnt
+from transformer_jax.tasks.parts.scoring import Scoring, texts_of
+from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
+from transformer_jax.tasks.protocols import (
+    DataSource,
+    Record,
+    Say,
+    Task,
+    TaskDefinition,
+)
+
+SOURCES = ("drawn", "file")
+SPLITS = ("train", "validation")
+ABOUT_FILE = "picture.json"  # in the tokenizer's folder
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """Describe the picture that a run paints."""
+
+    height: int
+    width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureKeys:
+    """Find the picture: keys of `config.data`."""
+
+    source: str = key("drawn", "Drawn in code, or an image file.", choices=SOURCES)
+    folder: str = key("", "A relative path begins here.")
+    picture: str = key("", "file: the path of an image.")
+    size: int = key(128, "Pixels of its longer side.", least=4, most=4096)
+
+
+class Picture:
+    """The pixels of one picture: three quarters of them to train on."""
+
+    splits = known_splits = SPLITS
+
+    def __init__(self, data: ConfigDict):
+        self.data = data
+
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
+    def read(self, split: str) -> Concatenation:
+        """Read the pixels of a split."""
+        if split not in SPLITS:
+            raise UserError(
+                f"there is no split {split!r}: a picture has {', '.join(SPLITS)}"
+            )
+        return Concatenation([Pixels(self.whole, split)])
+
+    @functools.cached_property
+    def whole(self) -> np.ndarray:
+        """The picture, [height, width, 3], as float32 0..1."""
+        if self.data.source == "drawn":
+            return drawn.draw(self.data.size).astype(np.float32)
+        return pixels.read_picture(str(self._path), self.data.size)
+
+    @property
+    def _path(self) -> pathlib.Path:
+        return pathlib.Path(self.data.folder, self.data.picture)
+
+    def find_problems(self) -> list[str]:
+        """List the file if it is missing."""
+        if self.data.source == "drawn":
+            return []
+        if not self.data.picture:
+            return ["data.picture is empty: name an image file"]
+        if not self._path.is_file():
+            return [f"data.picture: there is no file {self._path}"]
+        return []
+
+
+def configure(config: ConfigDict) -> None:
+    """Remove what a picture has no use for: there is no text."""
+    data, model = config.data, config.model
+    config.train.label_smoothing = 0.0
+    config.checkpoint.best = "psnr"
+    config.eval.splits = ("validation",)
+    config.eval.samples = 0
+    data.shapes = 1
+    del data.max_length, data.pack_length
+    del model.word_vectors, model.train_word_vectors
+    del config.filter, config.decode, config.tokenizer
+
+
+def learn(
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+) -> None:
+    """Note the size of the picture."""
+    if not (folder / ABOUT_FILE).exists():
+        height, width, _ = source.read("train").parts[0].picture.shape  # type: ignore
+        learnt.write(folder / ABOUT_FILE, About(height, width))
+
+
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with what a run has noted."""
+    about = About(**learnt.read(folder / ABOUT_FILE, height=int, width=int))
+    size = about.height, about.width
+    objective = ColourObjective(registry.build(config, "coordinates", size=size))
+    inference = ColourInference(config, objective)
+    return Task(config, PixelData(about), objective, inference, ColourScoring())
+
+
+class PixelData:
+    """Places and colours."""
+
+    texts = None
+    vocabularies: Mapping[str, Tokenizer] = {}
+    filter_fingerprint = ""
+
+    def __init__(self, about: About):
+        self.fingerprint = f"coordinates-{about}"
+
+    def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
+        """Describe a column of places, and one of colours."""
+        return {"place": Column("float32", (2,)), "colour": Column("float32", (3,))}
+
+    def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
+        """Return records as they are."""
+        return [{"place": r["place"], "colour": r["colour"]} for r in records]
+
+    def make_filter(self) -> Any:
+        """Make a filter that leaves no pixel out."""
+        return lambda record, row: None
+
+    def lengths(self, store: Store) -> np.ndarray:
+        """Count a pixel as one."""
+        return np.ones((len(store), 1), int)
+
+    def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+        """Fill rows without a pixel with zeros, of no weight."""
+        real = batch.examples[:, 0] >= 0
+        places = np.zeros((len(real), 2), np.float32)
+        colours = np.zeros((len(real), 3), np.float32)
+        places[real], colours[real] = columns["place"], columns["colour"]
+        weights = real.astype(np.float32)
+        return {"places": places, "colours": colours, "weights": weights}
+
+
+class ColourObjective:
+    """The mean squared error of colours."""
+
+    unit = "examples"
+
+    def __init__(self, module: Any):
+        self.module = module
+
+    def init(self, key: Array) -> Params:
+        """Draw fresh parameters."""
+        return self.module.init(key, jnp.zeros((1, 2)))["params"]
+
+    def outputs(self, params: Params, places: Array, key: Array | None = None) -> Array:
+        """Return the colours of places, [B, 3]."""
+        return self.module.apply({"params": params}, places, **dropout_rngs(key))
+
+    def loss(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> losses.Sums:
+        """Sum over the pixels; each has the mean of its three colours."""
+        painted = self.outputs(params, batch["places"], key)
+        errors = jnp.square(painted - batch["colours"]).mean(axis=-1)
+        weights = batch["weights"]
+        total = (errors * weights).sum()
+        return losses.Sums(total, total, jnp.zeros(()), weights.sum())
+
+    def means(
+        self, sums: losses.Sums, records: Sequence[Record] | None = None
+    ) -> dict[str, float]:
+        """Return the mean squared error, and the PSNR that it makes."""
+        found = mean_sums(sums, "loss")
+        return found | {"psnr": pixels.psnr(found["loss"])}
+
+
+class ColourInference:
+    """A place in, its colour out."""
+
+    def __init__(self, config: ConfigDict, objective: ColourObjective):
+        self.config, self.objective = config, objective
+        self.compiled = functools.cache(self._compile)
+
+    def parse(
+        self,
+        line: Any,
+        max_length: int = 0,
+        prefix: str = "",
+        number: int = 0,
+        options: Options | None = None,
+    ) -> DecodeRequest:
+        """Read two numbers."""
+        if prefix:
+            raise Refused("an answer of this task has no beginning to be given")
+        try:
+            x, y = map(float, line.split() if isinstance(line, str) else line)
+        except ValueError:
+            raise Refused(
+                f"{str(line)[:60]!r} is no place: give x and y, such as 0.25 0.5"
+            ) from None
+        if not (0 <= x <= 1 and 0 <= y <= 1):
+            raise Refused(f"{x:g} {y:g} is outside of the picture: give 0 to 1")
+        return DecodeRequest((x, y), line=line)
+
+    def question(self, record: Record) -> str:
+        """Return the place of a pixel."""
+        x, y = record["place"]
+        return f"{x:.7g} {y:.7g}"
+
+    def answers(
+        self,
+        params: Params,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, its colour)."""
+        places = np.array([request.source for request in requests], np.float32)
+        for i, colour in enumerate(self.paint(params, places, mesh)):
+            yield i, Reply(requests[i].line, as_text(colour))
+
+    def paint(self, params: Params, places: np.ndarray, mesh: Mesh) -> np.ndarray:
+        """Return the colours [N, 3] of places [N, 2]."""
+        rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
+        sizes = row_sizes(rows, multiple, sharding.row_devices(mesh))
+        found = np.zeros((len(places), 3), np.float32)
+        for begin in range(0, len(places), sizes[0]):
+            part = places[begin : begin + sizes[0]]
+            batch = np.zeros((rows_for(sizes, len(part)), 2), np.float32)
+            batch[: len(part)] = part
+            with jax.set_mesh(mesh):
+                given = sharding.to_global({"places": batch}, mesh)["places"]
+                colours = jax.device_get(self.compiled(mesh)(params, given))
+            found[begin : begin + len(part)] = colours[: len(part)]
+        return found
+
+    def _compile(self, mesh: Mesh) -> Any:
+        places = sharding.replicated(mesh)
+        return jax.jit(self.objective.outputs, out_shardings=places)
+
+
+class ColourScoring(Scoring):
+    """The PSNR of colours, as they are answered: rounded to bytes."""
+
+    def reference(self, record: Record) -> str:
+        """Return the colour of a pixel."""
+        return as_text(record["colour"])
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Compare colours."""
+        sides = (texts_of(replies), references)
+        painted, true = (np.array([as_colour(t) for t in texts]) for texts in sides)
+        return {"psnr": pixels.psnr(float(np.square(painted - true).mean()))}
+
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Put the PSNR into words."""
+        return f"PSNR = {scores['psnr']:.2f} dB"
+
+
+def as_text(colour: Float[np.ndarray, "3"]) -> str:
+    """Write red, green and blue of 0..1 as #rrggbb."""
+    return "#" + "".join(f"{round(255 * float(np.clip(c, 0, 1))):02x}" for c in colour)
+
+
+def as_colour(text: str) -> Float[np.ndarray, "3"]:
+    """Read #rrggbb."""
+    return np.array([int(text[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+
+
+TASK = TaskDefinition(
+    configure=configure,
+    source=lambda config: Picture(config.data),
+    learn=learn,
+    open=open_run,
+    role="coordinates",
+    metrics=("psnr",),
+    keys={"data": (PictureKeys,)},
+    choices={"data.batching": ("buckets",), "checkpoint.best": ("loss", "psnr")},
+)
