@@ -1,9 +1,8 @@
 """Coordinates to colour: an MLP paints a picture, from x and y or from waves of them.
 
-    python -m transformer_jax.train --config configs/coordinates.py --workdir runs/gaussian
-    echo "0.25 0.5" | python -m transformer_jax.predict --workdir runs/gaussian
-    python -m transformer_jax.train --config configs/coordinates.py:raw --workdir runs/raw
-    python -m transformer_jax.visualize painting runs/raw runs/gaussian --output p.png
+    python -m transformer_jax.train --config configs/coordinates.py --workdir runs/waves
+    echo "0.25 0.5" | python -m transformer_jax.predict --workdir runs/waves
+    python -m transformer_jax.visualize painting runs/waves --output painting.png
 
 Variants: gaussian (random Fourier features), sinusoid (the paper's positions, of column
 and row) and raw (x and y as they are). The picture is drawn in code; another one is

@@ -106,7 +106,8 @@ TASKS_AND_MODELS = [
 ]
 # Keys that may be any text, and why.
 FREE = {
-    r"data\.(folder|picture|\w+_(files|source|target|text|label|images|labels))": "paths",
+    r"data\.(folder|\w+_(files|source|target|text|label|images|labels))": "paths",
+    r"data\.picture": "a path",
     r"data\.(\w+_(column|split|tags|weights)|tfds_name)": "what the user's data say",
     r"data\.target_language": "codes, which sacreBLEU knows",
     r"filter\.\w+_script": "the first words of Unicode's names of letters",

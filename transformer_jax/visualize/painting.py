@@ -30,7 +30,8 @@ def painting(
     PSNR is of the pixels that were held out; seconds are those of training alone.
     """
     figure = make_figure(3.0 * (1 + len(painted)), 6.4)
-    above, below = np.ravel(figure.subfigures(2, 1, height_ratios=(3.2, 3.0)))
+    parts: Any = figure.subfigures(2, 1, height_ratios=(3.2, 3.0))
+    above, below = parts
     panels = above.subplots(1, 1 + len(painted))
     held_out = pixels.hold_out(picture.shape[:2])
     for axes, (name, image) in zip(
