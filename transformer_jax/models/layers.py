@@ -136,13 +136,11 @@ def apply_together(
         return [next(made[layer.features]) for layer in layers]
     params = [layer.variables["params"] for layer in layers]
     multiply: Any = first.dot_general  # what `dense` has put there
-    bias: Any = None
     kernel = jnp.stack([own["kernel"] for own in params], 1)  # [D, maps, F]
-    if first.use_bias:
-        bias = jnp.stack([own["bias"] for own in params])
-    x, kernel, bias = first.promote_dtype(x, kernel, bias, dtype=first.dtype)
-    product = multiply(x, kernel, precision=first.precision)
-    product = product if bias is None else product + bias
+    bias = jnp.stack([own["bias"] for own in params]) if first.use_bias else None
+    cast: Any = first.promote_dtype(x, kernel, bias, dtype=first.dtype)
+    product = multiply(*cast[:2], precision=first.precision)
+    product = product if bias is None else product + cast[2]
     return [product[..., i, :] for i in range(len(layers))]
 
 
