@@ -1,13 +1,28 @@
-"""Makes each notebook from its source in percent format: python notebooks/generate.py
+"""Makes each notebook from its source in percent format.
 
-The .ipynb has no outputs and numbers its cells, so that the same source gives the same
-file, and a difference between two versions is a difference in their text.
+    python notebooks/generate.py                      all, from their sources
+    python notebooks/generate.py --run decoding …     and runs these in full
+
+What a run prints and draws is stored in the .ipynb, with its seconds and its commit, so
+that it can be read without being run. Outputs stay until the code of their cell, or of
+one before it, is changed. Cells are numbered, and only the time of the whole run is
+stored: the same source gives the same file but for its outputs.
 """
 
+import argparse
+import base64
+import io
 import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
 
 import jupytext
+import nbclient
 import nbformat
+from PIL import Image
 
 # What pip can install where a notebook was opened on its own: "git+https://…", or the
 # address of a wheel. It is written into each notebook's first cell.
@@ -15,6 +30,9 @@ REPOSITORY = ""
 
 HERE = pathlib.Path(__file__).parent
 FIRST_CELL = HERE / "first_cell.py"
+README = HERE / "README.md"
+COLOURS = 64  # of a stored picture: a third of the bytes, and no difference to see
+TERMINAL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def find_sources() -> list[pathlib.Path]:
@@ -40,7 +58,120 @@ def write_first_cell(repository: str = REPOSITORY) -> str:
     return text.replace(empty, f'REPOSITORY = "{repository}"')
 
 
+def keep_outputs(
+    notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode
+) -> None:
+    """Copies the outputs of a stored notebook, up to the first cell that changed."""
+    new, old = code_of(notebook), code_of(stored)
+    for cell, before in zip(new, old, strict=False):
+        if cell.source != before.source:
+            return
+        cell.outputs = before.outputs
+    if len(new) == len(old) and "run" in stored.metadata:
+        notebook.metadata["run"] = stored.metadata["run"]
+
+
+def code_of(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def run(notebook: nbformat.NotebookNode) -> None:
+    """Runs a notebook in an empty folder; an error of any cell ends it."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        client = nbclient.NotebookClient(
+            notebook,
+            timeout=1800,
+            kernel_name="python3",
+            resources={"metadata": {"path": folder}},
+        )
+        # The kernel of this very Python, whatever "python3" is registered to be.
+        client.create_kernel_manager()
+        client.km.kernel_spec.argv[0] = sys.executable
+        client.execute()
+        for cell in code_of(notebook):
+            cell.execution_count = None
+            cell.metadata.pop("execution", None)
+            cell.outputs = [tidy(one, folder) for one in join_streams(cell.outputs)]
+    commit = ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
+    notebook.metadata["run"] = {
+        "seconds": round(time.monotonic() - began),
+        "commit": subprocess.check_output(commit, cwd=HERE, text=True).strip(),
+    }
+
+
+def join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Joins what was printed in several pieces, and leaves out what was logged."""
+    joined: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        if output.output_type != "stream":
+            joined.append(output)
+        elif output.name == "stdout":
+            if joined and joined[-1].output_type == "stream":
+                joined[-1].text += output.text
+            else:
+                joined.append(output)
+    return joined
+
+
+def tidy(output: nbformat.NotebookNode, folder: str) -> nbformat.NotebookNode:
+    """Takes out of an output what is of this machine, and makes its pictures small."""
+    if output.output_type == "stream":
+        output.text = TERMINAL.sub("", output.text).replace(f"{folder}/", "")
+    if output.output_type == "execute_result":
+        output.execution_count = None
+    data = output.get("data", {})
+    for kind in [kind for kind in data if kind.startswith("text/")]:
+        data[kind] = data[kind].replace(f"{folder}/", "")
+    if "image/png" in data:
+        data["image/png"] = shrink(data["image/png"])
+    return output
+
+
+def shrink(picture: str) -> str:
+    image = Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB")
+    small = io.BytesIO()
+    image.quantize(COLOURS).save(small, "PNG", optimize=True)
+    return base64.b64encode(small.getvalue()).decode()
+
+
+def time_in_words(seconds: int) -> str:
+    """Says how long a run took, as the list in the README does."""
+    if seconds < 45:
+        return "seconds"
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes} minute" + "s" * (minutes > 1)
+
+
+def write_times(times: dict[str, str]) -> None:
+    """Writes how long each notebook takes into the list of the README."""
+    lines = README.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        name = re.match(r"\| \[(\w+)\]", line)
+        if name and name[1] in times:
+            lines[number] = f"{line.rsplit('|', 2)[0]}| {times[name[1]]} |"
+    README.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = [source.stem for source in find_sources()]
+    parser.add_argument("--run", nargs="*", default=[], metavar="NAME", choices=known)
+    to_run, times = parser.parse_args().run, {}
+    for source in find_sources():
+        notebook, path = convert(source), source.with_suffix(".ipynb")
+        if path.exists():
+            keep_outputs(notebook, nbformat.read(path, as_version=4))
+        if source.stem in to_run:
+            run(notebook)
+        if "run" in notebook.metadata:
+            times[source.stem] = time_in_words(notebook.metadata["run"]["seconds"])
+        nbformat.write(notebook, path)
+        print(path)
+    write_times(times)
+
+
 if __name__ == "__main__":
-    for path in find_sources():
-        nbformat.write(convert(path), path.with_suffix(".ipynb"))
-        print(path.with_suffix(".ipynb"))
+    main()

@@ -1,16 +1,21 @@
 """The notebooks are their sources, and run from top to bottom."""
 
 import ast
+import base64
 import importlib.metadata
 import importlib.util
 import io
+import json
 import pathlib
+import re
 import subprocess
 import sys
 
 import nbclient
 import nbformat
+import numpy as np
 import pytest
+from PIL import Image
 
 FOLDER = pathlib.Path(__file__).parent.parent / "notebooks"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -48,11 +53,81 @@ def test_the_stored_notebook_is_what_its_source_gives(source):
 
 
 @names
-def test_the_stored_notebook_has_no_outputs(source):
-    stored = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
-    code = [cell for cell in stored.cells if cell.cell_type == "code"]
-    assert code
-    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+def test_the_stored_outputs_are_of_a_whole_run_without_errors(source):
+    path = source.with_suffix(".ipynb")
+    stored = nbformat.read(path, as_version=4)
+    run = stored.metadata.get("run")
+    assert run, f"run python notebooks/generate.py --run {source.stem}"
+    assert "dirty" not in run["commit"]
+    outputs = [one for cell in generate.code_of(stored) for one in cell.outputs]
+    assert outputs and path.stat().st_size < 800_000
+    assert not [one for one in outputs if one.output_type == "error"]
+    for one in outputs:
+        one.get("data", {}).pop("image/png", None)
+    assert not re.search(r"/(home|root|tmp|work)/", json.dumps(outputs))
+    assert all(cell.execution_count is None for cell in generate.code_of(stored))
+    row = next(line for line in README.splitlines() if f"[{source.stem}](" in line)
+    assert row.endswith(f"| {generate.time_in_words(run['seconds'])} |")
+
+
+def notebook_of(*code):
+    cells = [nbformat.v4.new_code_cell(text) for text in code]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def test_outputs_stay_up_to_the_first_cell_that_changed():
+    stored = notebook_of("a", "b", "c")
+    for number, cell in enumerate(stored.cells):
+        cell.outputs = [nbformat.v4.new_output("stream", text=str(number))]
+    stored.metadata["run"] = {"seconds": 3, "commit": "1234567"}
+    kept = {}
+    for code in ("abc", "axc", "ab", "abcd"):
+        notebook = notebook_of(*code)
+        generate.keep_outputs(notebook, stored)
+        texts = "".join(one.text for cell in notebook.cells for one in cell.outputs)
+        kept[code] = texts, "run" in notebook.metadata
+    assert kept == {
+        "abc": ("012", True),
+        "axc": ("0", False),
+        "ab": ("01", False),
+        "abcd": ("012", False),
+    }
+
+
+def test_a_run_stores_what_is_printed_and_drawn_but_nothing_of_this_machine(
+    monkeypatch,
+):
+    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    notebook = notebook_of(
+        "import pathlib, sys\n"
+        "print('\\x1b[31mred\\x1b[0m', pathlib.Path('a').resolve())",
+        "print('one', flush=True)\nprint('noise', file=sys.stderr)\nprint('two')",
+        "import base64, io\nimport numpy as np\nfrom PIL import Image\n"
+        "image = Image.fromarray(np.uint8(np.indices((99, 99)).sum(0) // 30 * 40))\n"
+        "image.convert('RGB')",
+    )
+    generate.run(notebook)
+    first, second, third = (cell.outputs for cell in notebook.cells)
+    assert [one.text for one in first] == ["red a\n"]
+    assert [one.text for one in second] == ["one\ntwo\n"]
+    picture = base64.b64decode(third[0].data["image/png"])
+    found = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))
+    drawn = np.indices((99, 99)).sum(0) // 30 * 40
+    np.testing.assert_array_equal(found, np.stack([drawn] * 3, axis=-1))
+    assert all(cell.execution_count is None for cell in notebook.cells)
+    assert notebook.metadata["run"]["seconds"] >= 0
+
+
+def test_the_time_of_a_run_stands_in_the_list(tmp_path, monkeypatch):
+    listed = tmp_path / "README.md"
+    listed.write_text("| [a](a.ipynb) | x | |\n| [b](b.ipynb) | y | 2 minutes |\n")
+    monkeypatch.setattr(generate, "README", listed)
+    times = {name: generate.time_in_words(n) for name, n in {"a": 61, "c": 9}.items()}
+    assert times == {"a": "1 minute", "c": "seconds"}
+    generate.write_times(times)
+    assert listed.read_text() == (
+        "| [a](a.ipynb) | x | 1 minute |\n| [b](b.ipynb) | y | 2 minutes |\n"
+    )
 
 
 @names
