@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 from absl import flags
@@ -27,14 +27,18 @@ def test_texts_behind_a_beginning_cost_what_they_cost_in_one_pass(run):
     texts = ["the cat sleeps.", "they read", "a"]
     assert isinstance(run.task.inspector, ReadsTexts)
     found = run.task.inspector.read_texts(run.params, "\nWhen ", texts, run.mesh)
-    tokenizer = run.task.data.tokenizer
+    tokenizer, loss = run.task.data.tokenizer, jax.jit(run.task.objective.loss)
+
+    def cost(ids):
+        padded = np.zeros((1, 32), np.int32)
+        padded[0, : len(ids)] = ids
+        return loss(run.params, {"tokens": padded}).nll
+
     for text, log_probs in zip(texts, found, strict=True):
         ids = tokenizer.encode_inside(f"\nWhen {text}")
-        loss = run.task.objective.loss(run.params, {"tokens": jnp.array([ids])})
-        begun = jnp.array([ids[: len(ids) - len(log_probs)]])
-        before = run.task.objective.loss(run.params, {"tokens": begun})
+        behind = cost(ids) - cost(ids[: len(ids) - len(log_probs)])
         assert len(log_probs) == len(text)
-        np.testing.assert_allclose(-log_probs.sum(), loss.nll - before.nll, rtol=1e-3)
+        np.testing.assert_allclose(-log_probs.sum(), behind, rtol=1e-3)
 
 
 def test_no_texts_are_read_to_none_and_one_keeps_a_piece(run):
@@ -136,6 +140,7 @@ def command(capsys, monkeypatch):
     return with_flags
 
 
+@pytest.mark.system
 def test_the_report_has_canaries_extraction_and_membership(run, command, tmp_path):
     file = tmp_path / "audit.json"
     some = {"lines": 8, "candidates": 20, "output": file}

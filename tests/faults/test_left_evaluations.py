@@ -51,6 +51,7 @@ def logged(folder):
     return [{k: v for k, v in e.items() if k not in clock} for e in entries]
 
 
+@pytest.mark.system
 def test_a_kill_during_an_evaluation_loses_nothing_but_the_evaluation(
     tiny, tiny_run, tmp_path, one_device, answering, capsys
 ):

@@ -115,7 +115,7 @@ def test_matrices_are_split_both_ways_and_each_pair_meets_on_one_axis():
 def test_every_parameter_matches_exactly_one_rule_and_no_rule_is_idle():
     used = set()
     muon = {"ns_coeffs": jax.ShapeDtypeStruct((3,), jnp.float32)}
-    every = [*(parameters(**model) for model in MODELS), *with_heads(), muon]
+    every = [*(parameters(**model) for model in MODELS), *of_other_tasks(), muon]
     for name in {name for shapes in every for name in shapes}:
         [rule] = [rule for rule, _ in sharding.RULES if re.search(rule, name)]
         used.add(rule)
@@ -165,6 +165,8 @@ def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
         case "image_classifier":
             vision = VisionConfig(28, 28, 1, config.model.patch, 10, "learned")
             inputs, more = [jnp.ones((1, 28, 28, 1))], {"vision": vision}
+        case "coordinates":
+            inputs, more = [jnp.ones((1, 2))], {"size": (28, 28)}
     with config.unlocked():  # all layers are alike
         for key in {"encoder_layers", "decoder_layers"} & set(config.model):
             config.model[key] = min(config.model[key], 2)
@@ -178,14 +180,20 @@ def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
         assert len(found) == 1, path
 
 
-def with_heads():
-    """The parameters of models that classify: text, and images."""
+def of_other_tasks():
+    """The parameters of models that classify text and images, or that paint."""
     text = classification.compose(
         configs.base("classification"), tokenizer.Bytes(), Scale(("no", "yes"))
     )
     about = images.About(8, 8, 1, ("0", "1"))
-    for task in (text, images.compose(configs.base("images"), about)):
-        shapes = jax.eval_shape(task.objective.init, jax.random.key(0))
+    paint = configs.base("coordinates", "coordinate_mlp")
+    painter = registry.build(paint, "coordinates", size=(8, 8))
+    for begin in (
+        text.objective.init,
+        images.compose(configs.base("images"), about).objective.init,
+        lambda key: painter.init(key, jnp.ones((1, 2)))["params"],
+    ):
+        shapes = jax.eval_shape(begin, jax.random.key(0))
         leaves = jax.tree_util.tree_leaves_with_path(shapes)
         yield {sharding.path_name(path): leaf for path, leaf in leaves}
 

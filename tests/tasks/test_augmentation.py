@@ -104,7 +104,7 @@ BATCH = {"images": IMAGES, "labels": jnp.array([3, 0, 1, -1, 2, 2])}
 def test_the_loss_of_a_mixture_is_that_of_both_labels_in_their_shares():
     found = objective(mixup=0.5, label_smoothing=0.1)
     key = jax.random.key(5)
-    sums = found.loss(parameters(), BATCH, key)
+    sums = jax.jit(found.loss)(parameters(), BATCH, key)
     drawn = jax.random.split(jax.random.fold_in(key, images_task.CHANGES))[1]
     mixed, others, shares = augmentation.mix(IMAGES, BATCH["labels"], drawn, 0.5)
     logits = np.asarray(found.outputs(parameters(), mixed), np.float64)

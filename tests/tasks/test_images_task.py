@@ -131,6 +131,7 @@ def test_attention_is_of_the_class_and_of_patches_by_row_and_column(run):
     np.testing.assert_allclose(maps["encoder"].sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.system
 def test_a_run_that_changes_images_continues_to_the_same_bits(
     keys, tiny, tmp_path, one_device
 ):

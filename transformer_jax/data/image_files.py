@@ -124,7 +124,7 @@ def read_cifar_names(folder: pathlib.Path) -> tuple[str, ...]:
     """Read the names of CIFAR-10's classes, one a line."""
     path = folder / CIFAR_NAMES
     try:
-        names = tuple(path.read_text("utf-8").split())
+        names = tuple(path.read_text(encoding="utf-8").split())
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}: download it again") from None
     if len(names) != 10:
