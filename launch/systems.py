@@ -29,6 +29,7 @@ SYSTEMS = (
     "parsing",
     "images",
     "images:colour",
+    "coordinates",
     "recurrent",
     "recurrent:lstm",
 )
