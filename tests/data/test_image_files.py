@@ -116,6 +116,24 @@ def test_a_folder_is_a_class_and_its_images_are_scaled(pictures):
     assert grey.read("train").fingerprint != train.fingerprint
 
 
+def test_files_are_read_for_a_fingerprint_only_when_they_may_have_changed(
+    pictures, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
+    files, _ = image_files.list_images(pictures / "train")
+    before = image_files.ImageFiles(files, (8, 8, 3)).fingerprint
+    with monkeypatch.context() as patch:
+        patch.setattr(type(files[0]), "read_bytes", None)
+        assert image_files.ImageFiles(files, (8, 8, 3)).fingerprint == before
+        assert image_files.ImageFiles(files, (9, 8, 3)).fingerprint != before
+    content = bytearray(files[0].read_bytes())
+    files[0].touch()
+    assert image_files.ImageFiles(files, (8, 8, 3)).fingerprint == before
+    content[-9] ^= 1
+    files[0].write_bytes(content)
+    assert image_files.ImageFiles(files, (8, 8, 3)).fingerprint != before
+
+
 def test_a_folder_of_validation_is_taken_as_it_is(pictures):
     (pictures / "train" / "dog").rename(pictures / "other")
     place = pictures / "validation" / "dog"

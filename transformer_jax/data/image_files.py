@@ -15,6 +15,7 @@ from zlib import crc32
 
 import numpy as np
 
+from transformer_jax.data import cache
 from transformer_jax.data.images import Labelled, NoImage, read_image
 from transformer_jax.data.records import Record, Records
 from transformer_jax.errors import UserError
@@ -39,11 +40,8 @@ class ImageFiles(Records):
         self, files: Sequence[pathlib.Path], size: tuple[int, int, int], notes: Any = ()
     ):
         self.files, self.size, self.notes = files, size, tuple(notes)
-        digest = hashlib.sha256(str(size).encode())
-        for file in files:
-            digest.update(f"\n{file.parent.name}/{file.name} ".encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-        self.fingerprint = digest.hexdigest()
+        content = hashlib.sha256(f"{size}\n{_digest(files)}".encode())
+        self.fingerprint = content.hexdigest()
 
     def __len__(self) -> int:
         return len(self.files)
@@ -61,6 +59,28 @@ class ImageFiles(Records):
     def where(self, index: int) -> str:
         """Name the file of an image."""
         return str(self.files[index])
+
+
+def _digest(files: Sequence[pathlib.Path]) -> str:
+    """Return a digest of the names and bytes of files.
+
+    All are read only if a size or a time of change is not as it was: what came of a
+    large folder is kept in the cache.
+    """
+    seen = hashlib.sha256()
+    for file in files:
+        found = file.stat()
+        seen.update(f"{file.resolve()} {found.st_size} {found.st_mtime_ns}\n".encode())
+
+    def read(folder: pathlib.Path) -> None:
+        digest = hashlib.sha256()
+        for file in files:
+            digest.update(f"\n{file.parent.name}/{file.name} ".encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        (folder / "digest").write_text(digest.hexdigest(), encoding="utf-8")
+
+    place = cache.build_once(cache.folder() / "images" / seen.hexdigest()[:24], read)
+    return (place / "digest").read_text(encoding="utf-8")
 
 
 def list_images(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
