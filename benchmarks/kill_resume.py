@@ -196,24 +196,19 @@ def run_undisturbed(training: Training) -> Timeline:
     """Train to the end, and note when log entries appear."""
     began = time.monotonic()
     seen: list[tuple[int, float]] = []
+    epoch_steps = 0
     training.start()
     while training.process.poll() is None:
         time.sleep(0.05)
+        epoch_steps = epoch_steps or read_epoch(training)
         train = [e["step"] for e in training.entries() if e["kind"] == "train"]
         if train and (not seen or seen[-1][0] < train[-1]):
             seen.append((train[-1], time.monotonic()))
     if training.process.returncode or not seen:
         sys.exit(f"error: undisturbed, {training.failure()}")
     (first, first_time), (last, last_time) = seen[0], seen[-1]
-    found = re.search(r"([\d,]+) steps an epoch", training.log.read_text())
-    if not found:
+    if not epoch_steps:
         sys.exit(f"error: {training.log} does not name its 'steps an epoch'")
-    epoch_steps = int(found[1].replace(",", ""))
-    if last <= epoch_steps:
-        sys.exit(
-            f"error: {last} steps do not reach the second epoch, which begins after "
-            f"{epoch_steps}: give more --steps"
-        )
     return Timeline(
         steps=max(e["step"] for e in training.entries()),
         epoch_steps=epoch_steps,
@@ -221,6 +216,23 @@ def run_undisturbed(training: Training) -> Timeline:
         step=(last_time - first_time) / max(last - first, 1),
         ended=time.monotonic() - last_time,
     )
+
+
+def read_epoch(training: Training) -> int:
+    """Read the steps of an epoch, once the log has them: training must go beyond."""
+    text = training.log.read_text()
+    names = {"epoch": r"([\d,]+) steps an epoch", "all": r"training +([\d,]+) steps"}
+    found = {name: re.search(pattern, text) for name, pattern in names.items()}
+    if not all(found.values()):
+        return 0
+    steps = {name: int(one[1].replace(",", "")) for name, one in found.items() if one}
+    if steps["all"] <= steps["epoch"]:
+        training.process.kill()
+        sys.exit(
+            f"error: {steps['all']} steps do not reach the second epoch, which begins "
+            f"after {steps['epoch']}: give more --steps, or a smaller data.train_size"
+        )
+    return steps["epoch"]
 
 
 def plan_kills(count: int, timeline: Timeline, chance: random.Random) -> list[Kill]:
