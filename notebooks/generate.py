@@ -4,9 +4,9 @@
     python notebooks/generate.py --run decoding …     and runs these in full
 
 What a run prints and draws is stored in the .ipynb, with its CPU time and commit, so
-that it can be read without being run. Outputs stay until the code of their cell, or of
-one before it, is changed. Cells are numbered, and only the time of the whole run is
-stored: the same source gives the same file but for its outputs.
+that it can be read without being run. They stay until the code of a cell is changed.
+Cells are numbered, and only the time of the whole run is stored: the same source gives
+the same file but for its outputs.
 """
 
 import argparse
@@ -61,14 +61,12 @@ def write_first_cell(repository: str = REPOSITORY) -> str:
 def keep_outputs(
     notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode
 ) -> None:
-    """Copies the outputs of a stored notebook, up to the first cell that changed."""
+    """Copies the outputs of a stored notebook, if it has the same code."""
     new, old = code_of(notebook), code_of(stored)
-    for cell, before in zip(new, old, strict=False):
-        if cell.source != before.source:
-            return
-        cell.outputs = before.outputs
-    if len(new) == len(old) and "run" in stored.metadata:
+    if "run" in stored.metadata and [c.source for c in new] == [c.source for c in old]:
         notebook.metadata["run"] = stored.metadata["run"]
+        for cell, before in zip(new, old, strict=True):
+            cell.outputs = before.outputs
 
 
 def code_of(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -93,11 +91,15 @@ def run(notebook: nbformat.NotebookNode) -> None:
             cell.execution_count = None
             cell.metadata.pop("execution", None)
             cell.outputs = [tidy(one, folder) for one in join_streams(cell.outputs)]
-    commit = ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
+    changed = ask_git("status", "--porcelain", "--", ":/*.py")
     notebook.metadata["run"] = {
         "cpu_seconds": round(cpu_seconds() - before),
-        "commit": subprocess.check_output(commit, cwd=HERE, text=True).strip(),
+        "commit": ask_git("rev-parse", "--short=7", "HEAD") + "-dirty" * bool(changed),
     }
+
+
+def ask_git(*words: str) -> str:
+    return subprocess.check_output(["git", *words], cwd=HERE, text=True).strip()
 
 
 def join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
@@ -141,11 +143,13 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def time_in_words(cpu_seconds: int) -> str:
+def time_in_words(run: dict) -> str:
     """Says what a run cost, as the list in the README does."""
-    if cpu_seconds < 45:
+    if not run:
+        return "not yet measured"
+    if run["cpu_seconds"] < 45:
         return "seconds"
-    minutes = max(1, round(cpu_seconds / 60))
+    minutes = max(1, round(run["cpu_seconds"] / 60))
     return f"{minutes} minute" + "s" * (minutes > 1)
 
 
@@ -172,8 +176,7 @@ def main() -> None:
             keep_outputs(notebook, nbformat.read(path, as_version=4))
         if source.stem in to_run:
             run(notebook)
-        if "run" in notebook.metadata:
-            times[source.stem] = time_in_words(notebook.metadata["run"]["cpu_seconds"])
+        times[source.stem] = time_in_words(notebook.metadata.get("run", {}))
         nbformat.write(notebook, path)
         print(path)
     write_times(times)
