@@ -1,5 +1,6 @@
 """Eight fake devices for the sharding tests, and a cache that dies with the session."""
 
+import functools
 import os
 import pathlib
 import shutil
@@ -106,6 +107,29 @@ def tiny_run(tiny_run_of, tmp_path_factory):
             made = tiny_run_of("quickstart", **SCORED)
             shutil.copytree(made, shared)
     return shutil.copytree(shared, tmp_path_factory.mktemp("tiny") / "run")
+
+
+@pytest.fixture
+def compare(monkeypatch, capsys):
+    """A function: what `evaluate` prints of options; it may say that the user errs."""
+    from absl import flags
+
+    from transformer_jax import evaluate
+
+    def call(*words):
+        values = flags.FlagValues()
+        with monkeypatch.context() as patch:
+            for kind in ("string", "integer", "bool", "multi_string"):
+                name = f"DEFINE_{kind}"
+                define = functools.partial(getattr(flags, name), flag_values=values)
+                patch.setattr(flags, name, define)
+            evaluate.define_flags()
+        values(["evaluate", *map(str, words)])
+        monkeypatch.setattr(flags, "FLAGS", values)
+        evaluate.main({})
+        return capsys.readouterr().out
+
+    return call
 
 
 def _see_one_device(monkeypatch):

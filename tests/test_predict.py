@@ -305,6 +305,10 @@ def test_two_runs_are_compared_by_paired_bootstrap(tiny_run, scored, tmp_path):
     done = scored(tiny_run, f"--compare={other}")
     assert "no difference can be told" in done.stdout and "bs:1000" in done.stdout
     assert f"{other}" in done.stdout
+    assert done.stdout.endswith(
+        "\nThis is about these two trained models, not about the two methods: for "
+        "those, name several seeds of each\n"
+    )
 
 
 @pytest.mark.system

@@ -33,6 +33,18 @@ def run(quick_run_of):
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "metrics"), [("label", ["accuracy (%)", "f1 (%)"]), ("score", ["r (%)"])]
+)
+def test_seeds_are_compared_in_percent(run, compare_seeds, kind, metrics):
+    folder = run[kind].folder
+    scores = folder.read_note("scores.json")["test"]
+    found = compare_seeds(folder.path)
+    assert [*found] == metrics
+    for name, mean in found.items():
+        assert mean == pytest.approx(100 * scores[name.split()[0]], abs=0.006)
+
+
 def test_a_label_is_the_likeliest_of_those_of_the_training_split(run):
     for reply in run["label"].replies(TEXTS):
         chances = reply.details["chances"]

@@ -21,6 +21,12 @@ def run(quick_run_of):
     return transformer_jax.load(quick_run_of("tagging", **{"eval.splits": "test"}))
 
 
+def test_seeds_are_compared_by_accuracy_and_f1(run, compare_seeds):
+    scores = run.folder.read_note("scores.json")["test"]
+    wanted = {f"{name} (%)": 100 * scores[name] for name in ("accuracy", "f1")}
+    assert compare_seeds(run.folder.path) == pytest.approx(wanted, abs=0.006)
+
+
 def test_there_are_as_many_tags_as_words(run):
     for line, reply in zip(LINES, run.replies(LINES), strict=True):
         names = reply.text.split()
