@@ -110,26 +110,24 @@ def tiny_run(tiny_run_of, tmp_path_factory):
 
 
 @pytest.fixture
-def compare(monkeypatch, capsys):
-    """A function: what `evaluate` prints of options; it may say that the user errs."""
+def call(monkeypatch, capsys):
+    """A function: what the `main` of a module prints, given a command line."""
     from absl import flags
 
-    from transformer_jax import evaluate
-
-    def call(*words):
+    def run(module, *words):
         values = flags.FlagValues()
         with monkeypatch.context() as patch:
-            for kind in ("string", "integer", "bool", "multi_string"):
+            for kind in ("string", "integer", "float", "bool", "multi_string"):
                 name = f"DEFINE_{kind}"
                 define = functools.partial(getattr(flags, name), flag_values=values)
                 patch.setattr(flags, name, define)
-            evaluate.define_flags()
-        values(["evaluate", *map(str, words)])
+            module.define_flags()
+        values([module.__name__, *map(str, words)])
         monkeypatch.setattr(flags, "FLAGS", values)
-        evaluate.main({})
+        module.main({})
         return capsys.readouterr().out
 
-    return call
+    return run
 
 
 def _see_one_device(monkeypatch):

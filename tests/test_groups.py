@@ -160,6 +160,12 @@ def put_scores(path, **values):
     (path / "scores.json").write_text(json.dumps(scores))
 
 
+@pytest.fixture
+def compare(call):
+    """A function: what `evaluate` prints of groups."""
+    return functools.partial(call, evaluate)
+
+
 def test_groups_are_compared_by_the_scores_that_their_runs_have(seeds, compare):
     out = compare(
         f"--workdir={seeds}/b_*", "--split=test",
@@ -273,7 +279,8 @@ def spoil_case(seeds):
         (
             spoil_case,
             "b_*",
-            "bleu_signature is .*case:mixed.* of .* and nrefs:1.case:lc",
+            "bleu_signature is .*case:mixed.* of .* and nrefs:1.case:lc of .*a_2: "
+            "score both by the same rules",
         ),
     ],
 )
@@ -294,7 +301,7 @@ def test_groups_of_two_tasks_are_refused(tmp_path, monkeypatch):
         return groups.Member(Folder(tmp_path / path), given)
 
     monkeypatch.setattr(groups, "_open", open_member)
-    said = "--compare: .*b_1 is of the task tagging, .*a_1 of masked"
+    said = "--compare: .*b_1 was trained for the task tagging, .*a_1 for masked"
     with pytest.raises(UserError, match=said):
         groups.open_groups(["a_1", "a_2"], ["b_1", "b_2"])
 

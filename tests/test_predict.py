@@ -353,7 +353,9 @@ def test_only_runs_of_one_task_judged_by_bleu_are_compared(run, tmp_path):
             task=types.SimpleNamespace(scoring=types.SimpleNamespace(METRICS=metrics)),
         )
 
-    with pytest.raises(UserError, match="is of the task masked, .* of translation"):
+    with pytest.raises(
+        UserError, match="trained for the task masked, .* for translation"
+    ):
         evaluate._refuse_incomparable(run, like("masked"))
     first, second = like("masked", ("filled",)), like("masked", ("filled",))
     second.folder = Folder(tmp_path)

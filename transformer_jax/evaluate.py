@@ -73,7 +73,7 @@ def main(overrides: dict[str, str]) -> None:
     """Score a run as the flags say."""
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
-    workdirs, others = (find_runs(name, args[name].value) for name in GROUPS)
+    workdirs, others = (find_runs(name, args[name].value or []) for name in GROUPS)
     cli.require("workdir", " ".join(workdirs), "the run directory to evaluate")
     if bool(args.source) != bool(args.reference):
         cli.fail("--source and --reference go together: one line of each an example")
@@ -162,8 +162,8 @@ def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -
     sides = found[: len(baseline)], found[len(baseline) :]
     names = name_groups(*([m.place for m in side] for side in (baseline, group)))
     for metric in found[0]:
-        values = [tuple(one[metric] for one in side) for side in sides]
-        print(f"\n{describe(Difference(metric, *names, *values))}")
+        theirs, ours = (tuple(one[metric] for one in side) for side in sides)
+        print(f"\n{describe(Difference(metric, *names, theirs, ours))}")
 
 
 def _find_or_score(
@@ -262,8 +262,8 @@ def _refuse_incomparable(run: runs.Run, other: runs.Run) -> None:
         raise UserError(f"--compare={theirs} is the run itself: name another one")
     if other.config.task != run.config.task:
         raise UserError(
-            f"--compare: {theirs} is of the task {other.config.task}, {ours} of "
-            f"{run.config.task}"
+            f"--compare: {theirs} was trained for the task {other.config.task}, {ours} "
+            f"for {run.config.task}"
         )
     if not isinstance(run.task.scoring, Comparable):
         judges = ", ".join(tasks.find(run.config.task).metrics) or "its loss"

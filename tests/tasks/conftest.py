@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from transformer_jax import evaluate
+
 
 @pytest.fixture(scope="session")
 def quick_run_of(tiny_run_of):
@@ -18,16 +20,17 @@ def quick_run_of(tiny_run_of):
 
 
 @pytest.fixture
-def compare_seeds(compare, tmp_path):
+def compare_seeds(call, tmp_path):
     """A function: the metrics by which groups of copies of a run are compared."""
 
-    def call(path):
+    def compare(path):
         for seed in (1, 2, 3, 4):
             copy = shutil.copytree(path, tmp_path / f"run_{seed}")
             stored = json.loads((copy / "config.json").read_text())
             (copy / "config.json").write_text(json.dumps(stored | {"seed": seed}))
         runs = [f"{tmp_path}/run_{seed}" for seed in (1, 2, 3, 4)]
-        out = compare(
+        out = call(
+            evaluate,
             f"--workdir={','.join(runs[:2])}",
             f"--compare={','.join(runs[2:])}",
             "--split=test",
@@ -39,4 +42,4 @@ def compare_seeds(compare, tmp_path):
         assert out.count("the means are equal") == len(means)
         return {name: float(mean) for name, mean in means}
 
-    return call
+    return compare

@@ -79,8 +79,8 @@ def open_groups(
     task, other = group[0].config.task, baseline[0].config.task
     if task != other:
         raise UserError(
-            f"--compare: {baseline[0].place} is of the task {other}, {group[0].place} "
-            f"of {task}"
+            f"--compare: {baseline[0].place} was trained for the task {other}, "
+            f"{group[0].place} for {task}"
         )
     return group, baseline
 
