@@ -110,7 +110,7 @@ def tiny_run(tiny_run_of, tmp_path_factory):
 
 
 @pytest.fixture
-def call(monkeypatch, capsys):
+def run_main(monkeypatch, capsys):
     """A function: what the `main` of a module prints, given a command line."""
     from absl import flags
 
@@ -122,7 +122,7 @@ def call(monkeypatch, capsys):
                 define = functools.partial(getattr(flags, name), flag_values=values)
                 patch.setattr(flags, name, define)
             module.define_flags()
-        values([module.__name__, *map(str, words)])
+        values(["command", *map(str, words)])
         monkeypatch.setattr(flags, "FLAGS", values)
         module.main({})
         return capsys.readouterr().out

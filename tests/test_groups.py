@@ -161,9 +161,9 @@ def put_scores(path, **values):
 
 
 @pytest.fixture
-def compare(call):
+def compare(run_main):
     """A function: what `evaluate` prints of groups."""
-    return functools.partial(call, evaluate)
+    return functools.partial(run_main, evaluate)
 
 
 def test_groups_are_compared_by_the_scores_that_their_runs_have(seeds, compare):

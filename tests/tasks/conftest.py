@@ -20,7 +20,7 @@ def quick_run_of(tiny_run_of):
 
 
 @pytest.fixture
-def compare_seeds(call, tmp_path):
+def compare_seeds(run_main, tmp_path):
     """A function: the metrics by which groups of copies of a run are compared."""
 
     def compare(path):
@@ -29,7 +29,7 @@ def compare_seeds(call, tmp_path):
             stored = json.loads((copy / "config.json").read_text())
             (copy / "config.json").write_text(json.dumps(stored | {"seed": seed}))
         runs = [f"{tmp_path}/run_{seed}" for seed in (1, 2, 3, 4)]
-        out = call(
+        out = run_main(
             evaluate,
             f"--workdir={','.join(runs[:2])}",
             f"--compare={','.join(runs[2:])}",

@@ -228,7 +228,7 @@ def test_the_labels_travel_with_the_run(run):
 def test_what_this_task_has_not_is_said(run):
     with pytest.raises(UserError, match="no option 'beams'"):
         run["label"].predict(TEXTS, beams=2)
-    with pytest.raises(UserError, match="'classification' has no 'align'"):
+    with pytest.raises(UserError, match="the task 'classification' has no 'align'"):
         run["label"].align(TEXTS, TEXTS)
     weights = run["label"].attention(TEXTS[0])["encoder"]
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
