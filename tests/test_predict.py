@@ -385,7 +385,7 @@ def test_what_is_to_be_scored_is_asked_for_once(run_main, capsys, flags):
     ],
 )
 def test_flags_of_predict_are_checked_before_the_run_is_read(run_main, flag, says):
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=re.escape(says)):
         run_main(predict, "--workdir=RUN", flag)
 
 
