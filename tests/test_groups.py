@@ -106,9 +106,9 @@ def test_seeds_that_score_alike_say_nothing_of_others():
 
 def test_a_group_is_named_by_what_its_paths_share():
     name = significance.name_groups
-    assert name(["r/a_1", "r/a_2"], ["r/b_1", "r/b_2"]) == ["r/a_*", "r/b_*"]
-    assert name(["r/1", "r/2"], ["r/3", "r/4"]) == ["r/1, r/2", "r/3, r/4"]
-    assert name(["a", "b"], ["r/3", "r/4"]) == ["a, b", "r/3, r/4"]
+    assert name(["r/a_1", "r/a_2"], ["r/b_1", "r/b_2"]) == ("r/a_*", "r/b_*")
+    assert name(["r/1", "r/2"], ["r/3", "r/4"]) == ("r/1, r/2", "r/3, r/4")
+    assert name(["a", "b"], ["r/3", "r/4"]) == ("a, b", "r/3, r/4")
 
 
 def test_runs_are_named_by_commas_patterns_and_repetition(tmp_path, capsys):

@@ -160,7 +160,7 @@ def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -
     if jax.process_index():
         return
     sides = found[: len(baseline)], found[len(baseline) :]
-    names = name_groups(*([m.place for m in side] for side in (baseline, group)))
+    names = name_groups([m.place for m in baseline], [m.place for m in group])
     for metric in found[0]:
         theirs, ours = (tuple(one[metric] for one in side) for side in sides)
         print(f"\n{describe(Difference(metric, *names, theirs, ours))}")
@@ -179,7 +179,7 @@ def _find_or_score(
     )
     entry = hosts.decide_in_first(find) if args.split else None
     if entry is None:
-        how, run = "scored now", runs.load(member.folder.place, args.weights)
+        how, run = "scored now", runs.load(member.place, args.weights)
         change_evaluation(run.config, changed)
         bar = cli.Bar(cli.is_terminal() and first)
         evaluation = _evaluate(run, *_open_records(args, run), options, bar)

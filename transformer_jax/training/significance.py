@@ -208,9 +208,9 @@ def _first(is_enough: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-def name_groups(*groups: Sequence[str]) -> list[str]:
-    """Name each group by what its paths begin with: runs/a_1, runs/a_2 are runs/a_*."""
-    names = [os.path.commonprefix(paths) for paths in groups]
-    if not all(names) or len({*names}) < len(names):
-        return [", ".join(paths) for paths in groups]
-    return [f"{name}*" for name in names]
+def name_groups(one: Sequence[str], other: Sequence[str]) -> tuple[str, str]:
+    """Name groups by what their paths begin with: runs/a_1, runs/a_2 are runs/a_*."""
+    first, second = os.path.commonprefix(one), os.path.commonprefix(other)
+    if first and second and first != second:
+        return f"{first}*", f"{second}*"
+    return ", ".join(one), ", ".join(other)
