@@ -115,6 +115,8 @@ def find_scores(
     wanted: dict[str, Any] = {"schema": SCHEMA, "step": step, "weights": words}
     if "decode" in config:
         wanted |= {"beams": options.beams, "alpha": options.alpha}
+    if any(entry.get(key) != config.eval[key] for key in _find_rules(member)):
+        return None
     try:
         whole = all(map(math.isfinite, member.task.scoring.measures(entry).values()))
     except (LookupError, TypeError):
@@ -138,13 +140,20 @@ def refuse_other_signatures(
 ) -> None:
     """Refuse scores that were computed in different ways, such as without case."""
     (first, ours), *others = scored
+    rules = [key for key in ours if key.endswith("_signature")] + _find_rules(first)
     for member, theirs in others:
-        for key in (key for key in ours if key.endswith("_signature")):
+        for key in rules:
             if (other := theirs.get(key)) != ours[key]:
                 raise UserError(
                     f"{key} is {ours[key]} of {first.place} and {other} of "
                     f"{member.place}: score both by the same rules"
                 )
+
+
+def _find_rules(member: Member) -> list[str]:
+    """List the keys of `config.eval` by which the scores of its task differ."""
+    kind = tasks.find(member.config.task).evaluation
+    return [field.name for field in dataclasses.fields(kind)] if kind else []
 
 
 def _open(path: str) -> Member:
