@@ -1,5 +1,6 @@
 """Eight fake devices for the sharding tests, and a cache that dies with the session."""
 
+import functools
 import os
 import pathlib
 import shutil
@@ -106,6 +107,27 @@ def tiny_run(tiny_run_of, tmp_path_factory):
             made = tiny_run_of("quickstart", **SCORED)
             shutil.copytree(made, shared)
     return shutil.copytree(shared, tmp_path_factory.mktemp("tiny") / "run")
+
+
+@pytest.fixture
+def run_main(monkeypatch, capsys):
+    """A function: what the `main` of a module prints, given a command line."""
+    from absl import flags
+
+    def run(module, *words):
+        values = flags.FlagValues()
+        with monkeypatch.context() as patch:
+            for kind in ("string", "integer", "float", "bool", "multi_string"):
+                name = f"DEFINE_{kind}"
+                define = functools.partial(getattr(flags, name), flag_values=values)
+                patch.setattr(flags, name, define)
+            module.define_flags()
+        values(["command", *map(str, words)])
+        monkeypatch.setattr(flags, "FLAGS", values)
+        module.main({})
+        return capsys.readouterr().out
+
+    return run
 
 
 def _see_one_device(monkeypatch):

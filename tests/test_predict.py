@@ -305,6 +305,10 @@ def test_two_runs_are_compared_by_paired_bootstrap(tiny_run, scored, tmp_path):
     done = scored(tiny_run, f"--compare={other}")
     assert "no difference can be told" in done.stdout and "bs:1000" in done.stdout
     assert f"{other}" in done.stdout
+    assert done.stdout.endswith(
+        "\nThis is about these two trained models, not about the two methods: for "
+        "those, name several seeds of each\n"
+    )
 
 
 @pytest.mark.system
@@ -349,12 +353,64 @@ def test_only_runs_of_one_task_judged_by_bleu_are_compared(run, tmp_path):
             task=types.SimpleNamespace(scoring=types.SimpleNamespace(METRICS=metrics)),
         )
 
-    with pytest.raises(UserError, match="is of the task masked, .* of translation"):
+    with pytest.raises(
+        UserError, match="trained for the task masked, .* for translation"
+    ):
         evaluate._refuse_incomparable(run, like("masked"))
     first, second = like("masked", ("filled",)), like("masked", ("filled",))
     second.folder = Folder(tmp_path)
     with pytest.raises(UserError, match="masked is judged by filled"):
         evaluate._refuse_incomparable(first, second)
+
+
+def test_a_run_is_no_other_run(run):
+    said = "--compare=.* is the run itself: name another one"
+    with pytest.raises(UserError, match=said):
+        evaluate._refuse_incomparable(run, run)
+
+
+@pytest.mark.parametrize("flags", [[], ["--split=test", "--source=s", "--reference=r"]])
+def test_what_is_to_be_scored_is_asked_for_once(run_main, capsys, flags):
+    with pytest.raises(SystemExit):
+        run_main(evaluate, "--workdir=RUN", *flags)
+    said = "say what to score: --split=test, or --source=F --reference=F"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--max_input=-1", "--max_input=-1: must be at least 0 (as trained)"),
+        ("--n_best=2", "--n_best needs --format=jsonl: a line of text holds one"),
+    ],
+)
+def test_flags_of_predict_are_checked_before_the_run_is_read(run_main, flag, says):
+    with pytest.raises(UserError, match=re.escape(says)):
+        run_main(predict, "--workdir=RUN", flag)
+
+
+def test_the_file_to_be_read_is_no_output(tmp_path):
+    lines = tmp_path / "lines"
+    lines.write_text("O gato dorme.\n")
+    said = "--output=.*lines is the file to be read: name another"
+    with lines.open("rb") as source, pytest.raises(UserError, match=said):
+        predict._refuse_overwriting(str(lines), source, "")
+
+
+def test_a_training_that_never_began_leaves_no_run(tiny_run, tmp_path):
+    (tmp_path / "run").mkdir()
+    shutil.copy(tiny_run / "config.json", tmp_path / "run")
+    said = "run has no tokenizer: its training never began"
+    with pytest.raises(UserError, match=said):
+        transformer_jax.load(tmp_path / "run")
+
+
+def test_a_damaged_average_leads_to_the_other_weights(tiny_run, tmp_path):
+    copy = shutil.copytree(tiny_run, tmp_path / "run")
+    for data in (copy / "averaged").rglob("d/*"):
+        data.write_bytes(bytes(byte ^ 1 for byte in data.read_bytes()))
+    with pytest.raises(UserError, match=r"\. Try --weights=best or --weights=last"):
+        transformer_jax.load(copy)
 
 
 def test_weights_that_there_are_not_are_refused(tiny_run):

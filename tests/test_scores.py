@@ -15,10 +15,18 @@ import sacrebleu
 import sacremoses
 from sacrebleu.significance import PairedTest
 
-from transformer_jax import scores
+from transformer_jax import config, scores
 from transformer_jax.data.tags import Lexicon
+from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.errors import UserError
-from transformer_jax.tasks import parsing, tagging
+from transformer_jax.tasks import (
+    conversation,
+    coordinates,
+    language,
+    masked,
+    parsing,
+    tagging,
+)
 from transformer_jax.tasks.parts import scoring as shared
 
 # Answers and references with their Moses tokens and, where it has any, the compounds
@@ -371,6 +379,31 @@ def test_a_task_is_compared_by_its_own_metrics(scoring, truth, wrong, metrics):
         assert one.p > 0.05
     for one in scoring.compare(scoring, {"good": good, "same": [*good]}, truth):
         assert one.p == 1.0
+
+
+TEXTS = config.base("language")
+
+
+@pytest.mark.parametrize(
+    ("scoring", "scores", "wanted"),
+    [
+        (shared.Scoring(), {"loss": 2.5, "x": 1}, {"loss": 2.5}),
+        (
+            conversation.DialogueScoring(lowercase=False),
+            {"bleu": 31.0, "chrf": 52.0, "exact": 7.0, "distinct_2": 8.0},
+            {"BLEU": 31.0, "chrF": 52.0, "exact (%)": 7.0, "distinct-2 (%)": 8.0},
+        ),
+        (masked.FillingScoring(Bytes()), {"filled": 48.5}, {"filled (%)": 48.5}),
+        (coordinates.ColourScoring(), {"psnr": 31.1}, {"PSNR (dB)": 31.1}),
+        (
+            language.TextScoring(TEXTS, language.Prompts(TEXTS, Bytes())),
+            {"bits_per_character": 1.2, "loss": 3.0},
+            {"bits per character": 1.2},
+        ),
+    ],
+)
+def test_seeds_are_compared_by_what_the_task_is_judged_by(scoring, scores, wanted):
+    assert scoring.measures(scores) == wanted
 
 
 def test_systems_without_capitals_are_compared_without_them(references):

@@ -75,7 +75,8 @@ def show_help(text: str) -> None:
     lines = [text.strip(), "", "Options:"]
     for flag in _own_flags():
         value = "" if flag.boolean else "=…"
-        lines.append(f"  --{flag.name + value:<16} {flag.help}")
+        meaning = flag.help.partition(";\n")[0]  # absl adds that it can be repeated
+        lines.append(f"  --{flag.name + value:<16} {meaning}")
     if "config" in flags.FLAGS:
         lines += [
             f"  {'--config.KEY=…':<18} Set a key, as in --config.train.steps=1000.",

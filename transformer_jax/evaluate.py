@@ -3,6 +3,10 @@
     python -m transformer_jax.evaluate --workdir RUN --split test
     python -m transformer_jax.evaluate --workdir RUN --source F --reference G
     python -m transformer_jax.evaluate --workdir RUN --split test --compare OTHER_RUN
+    python -m transformer_jax.evaluate --workdir A_1,A_2 --split test --compare B_1,B_2
+
+Two single runs are compared over the examples, which says nothing of other seeds. Of
+two groups, each the seeds of one config, the means are compared over the seeds.
 
 The processes of several hosts, started as for a training, share the work.
 Teacher-forced accuracy (how often the next token is right when all before it were
@@ -10,6 +14,8 @@ given) stands beside the free-running scores: the first flatters, the second is 
 user gets.
 """
 
+import functools
+import glob
 import logging
 import os
 from collections.abc import Sequence
@@ -20,31 +26,46 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, keys, tasks
+from transformer_jax.data.records import Records
 from transformer_jax.data.sources import parallel_text
+from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
-from transformer_jax.runs import environment
+from transformer_jax.runs import bundle, environment
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 from transformer_jax.scores import Comparison, Score, verdict
 from transformer_jax.tasks.protocols import Comparable, Task
+from transformer_jax.training import groups, report
 from transformer_jax.training import log as metrics
-from transformer_jax.training import report
-from transformer_jax.training.evaluator import Evaluator, answer_all
+from transformer_jax.training.evaluator import Evaluation, Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
+from transformer_jax.training.significance import Difference, describe, name_groups
 
 logger = logging.getLogger("transformer_jax.evaluate")  # as a command: __main__
+
+GROUPS = ("workdir", "compare")  # the flags that may name several runs
 
 
 def define_flags() -> None:
     """Define the flags of the command."""
-    flags.DEFINE_string("workdir", "", "The run directory.")
+    flags.DEFINE_multi_string(
+        "workdir",
+        [],
+        "The run directory. Of several seeds, to compare: A,B,C or a quoted pattern "
+        "('runs/a_*'), or give it several times.",
+    )
     flags.DEFINE_string("split", "", "A split of the run's own data, such as test.")
     flags.DEFINE_string("source", "", "A file to answer, one line an example.")
     flags.DEFINE_string("reference", "", "The right answers, line by line.")
     cli.define_weights()
     flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
     flags.DEFINE_string("answers", "", "A file to write the answers to.")
-    flags.DEFINE_string("compare", "", "Another run: is this one better, or by chance?")
+    flags.DEFINE_multi_string(
+        "compare",
+        [],
+        "Another run: is this one better, or by chance? Of several seeds: do the two "
+        "configs differ by more than their seeds do?",
+    )
     keys.define_flags(flags, *tasks.evaluation_classes().values())
 
 
@@ -52,46 +73,56 @@ def main(overrides: dict[str, str]) -> None:
     """Score a run as the flags say."""
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
-    cli.require("workdir", args.workdir, "the run directory to evaluate")
+    workdirs, others = (find_runs(name, args[name].value or []) for name in GROUPS)
+    cli.require("workdir", " ".join(workdirs), "the run directory to evaluate")
     if bool(args.source) != bool(args.reference):
         cli.fail("--source and --reference go together: one line of each an example")
     if bool(args.source) == bool(args.split):
         cli.fail("say what to score: --split=test, or --source=F --reference=F")
     cli.check_weights(args.weights)
+    single = len(workdirs) == 1 and len(others) < 2
+    if args.answers and not single:
+        cli.fail("--answers is for one run: groups of runs are only compared")
     with hosts.end_together():
         hosts.connect(say=logger.info)
-        _score(args)
+        environment.use_compile_cache()
+        if single:
+            _score(args, workdirs[0], "".join(others))
+        else:
+            _compare_groups(args, workdirs, others)
 
 
-def _score(args: Any) -> None:
+def find_runs(flag: str, given: Sequence[str]) -> list[str]:
+    """List the run directories that a flag names: by commas, patterns, or each once."""
+    found = []
+    for text in given:
+        parts = [text] if os.path.isdir(text) else [p for p in text.split(",") if p]
+        for part in parts:
+            is_pattern = glob.has_magic(part) and not os.path.isdir(part)
+            matches = sorted(filter(os.path.isdir, glob.glob(part)))
+            if is_pattern and not matches:
+                cli.fail(f"--{flag}={part}: no directory has such a name")
+            found += matches if is_pattern else [part]
+    return found
+
+
+def _score(args: Any, workdir: str, compare: str) -> None:
     """Score a run; of several processes, the first one reports."""
-    environment.use_compile_cache()
     first = jax.process_index() == 0
-    run = runs.load(args.workdir, args.weights)
-    other = runs.load(args.compare) if args.compare else None
+    run = runs.load(workdir, args.weights)
+    other = runs.load(compare) if compare else None
     if other is not None:
         _refuse_incomparable(run, other)
-    if args.source and not tasks.find(run.config.task).pairs:
-        cli.fail(
-            f"--source and --reference are two texts, line by line, but the task "
-            f"{run.config.task} is of other examples: use --split"
-        )
+    _refuse_source(args, run.config)
     changed = keys.given_flags(args, *tasks.evaluation_classes().values())
     change_evaluation(run.config, changed)
-    if args.source:
-        records, name = parallel_text(args.source, args.reference), args.source
-    else:
-        records, name = run.records(args.split), args.split
+    name, records = _open_records(args, run)
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
     if args.answers and first:
         cli.check_writable(args.answers)
     bar = cli.Bar(cli.is_terminal() and first)
-    split = open_split(run.task, name, records, logger.info, bar.show)
-    evaluator = Evaluator(run.task, split, run.mesh)
-
-    evaluation = evaluator.evaluate(run.params, options, progress=bar.show)
-    bar.clear()
+    evaluation = _evaluate(run, name, records, options, bar)
     lines = evaluation.answers
     if first:
         if args.answers:
@@ -100,18 +131,105 @@ def _score(args: Any) -> None:
         scores = evaluation.entry(run.step, run.weights, options)
         print_scores(run.task, scores)
         print_readings(evaluation.readings)
-        rules = [f" ({key} {value})" for key, value in changed.items() if value]
-        keep_scores(run.folder, "".join([name, *rules]), scores)
+        keep_scores(run.folder, name_entry(name, changed), scores)
     theirs = _answer(other, records, changes, bar) if other is not None else []
     if other is not None and first:
-        systems = {args.compare: theirs, args.workdir: lines}
+        systems = {compare: theirs, workdir: lines}
         scoring, references = run.task.scoring, evaluation.references
         assert isinstance(scoring, Comparable)  # see _refuse_incomparable
         print_comparison(scoring.compare(other.task.scoring, systems, references))
+        print(
+            "\nThis is about these two trained models, not about the two methods: for "
+            "those, name several seeds of each"
+        )
+
+
+def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -> None:
+    """Score all runs of two groups that have no such scores, and compare the groups."""
+    group, baseline = groups.open_groups(workdirs, others)
+    members = [*baseline, *group]
+    changed = keys.given_flags(args, *tasks.evaluation_classes().values())
+    for member in members:
+        _refuse_source(args, member.config)
+        change_evaluation(member.config, changed)
+    if args.split:
+        groups.refuse_other_data(members, args.split)
+    scored = [(member, _find_or_score(args, member, changed)) for member in members]
+    groups.refuse_other_signatures(scored)
+    found = [groups.measure(*pair) for pair in scored]
+    if jax.process_index():
+        return
+    sides = found[: len(baseline)], found[len(baseline) :]
+    names = name_groups([m.place for m in baseline], [m.place for m in group])
+    for metric in found[0]:
+        theirs, ours = (tuple(one[metric] for one in side) for side in sides)
+        print(f"\n{describe(Difference(metric, *names, theirs, ours))}")
+
+
+def _find_or_score(
+    args: Any, member: groups.Member, changed: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the scores of a run as it has them, or score it and keep them."""
+    first = jax.process_index() == 0
+    changes = {"beams": args.beams} if args.beams else {}
+    options = runs.decode_options(member.config, **changes)
+    name, how = name_entry(args.source or args.split, changed), "scores.json"
+    find = functools.partial(
+        groups.find_scores, member, name, args.split, args.weights, options
+    )
+    entry = hosts.decide_in_first(find) if args.split else None
+    if entry is None:
+        how, run = "scored now", runs.load(member.place, args.weights)
+        change_evaluation(run.config, changed)
+        bar = cli.Bar(cli.is_terminal() and first)
+        evaluation = _evaluate(run, *_open_records(args, run), options, bar)
+        entry = evaluation.entry(run.step, run.weights, options)
+        if first:
+            keep_scores(member.folder, name, entry)
+    if first:
+        print(
+            f"{member.place}  seed {member.config.seed}, {entry['weights']} parameters "
+            f"of step {entry['step']}, {how}: {entry['summary']}"
+        )
+    return entry
+
+
+def _refuse_source(args: Any, config: ConfigDict) -> None:
+    """Refuse two texts for a task that has other examples."""
+    if args.source and not tasks.find(config.task).pairs:
+        cli.fail(
+            f"--source and --reference are two texts, line by line, but the task "
+            f"{config.task} is of other examples: use --split"
+        )
+
+
+def _open_records(args: Any, run: runs.Run) -> tuple[str, Records]:
+    """Name the examples to be scored, and open them."""
+    if args.source:
+        return args.source, parallel_text(args.source, args.reference)
+    return args.split, run.records(args.split)
+
+
+def _evaluate(
+    run: runs.Run, name: str, records: Records, options: Options, bar: cli.Bar
+) -> Evaluation:
+    split = open_split(run.task, name, records, logger.info, bar.show)
+    evaluator = Evaluator(run.task, split, run.mesh)
+    evaluation = evaluator.evaluate(run.params, options, progress=bar.show)
+    bar.clear()
+    return evaluation
+
+
+def name_entry(name: str, changed: dict[str, Any]) -> str:
+    """Name an entry of scores.json: by its examples and what was changed."""
+    rules = [f" ({key} {value})" for key, value in changed.items() if value]
+    return "".join([name, *rules])
 
 
 def keep_scores(folder: Folder, name: str, scores: dict[str, Any]) -> None:
-    """Write scores into the run, unless it may only be read."""
+    """Write scores into the run, unless it may only be read, or is a bundle."""
+    if bundle.is_bundle(folder.path):
+        return  # which holds what its manifest names, and nothing else
     try:
         folder.add_scores(name, scores)
     except OSError as error:
@@ -144,15 +262,15 @@ def _refuse_incomparable(run: runs.Run, other: runs.Run) -> None:
         raise UserError(f"--compare={theirs} is the run itself: name another one")
     if other.config.task != run.config.task:
         raise UserError(
-            f"--compare: {theirs} is of the task {other.config.task}, {ours} of "
-            f"{run.config.task}"
+            f"--compare: {theirs} was trained for the task {other.config.task}, {ours} "
+            f"for {run.config.task}"
         )
     if not isinstance(run.task.scoring, Comparable):
         judges = ", ".join(tasks.find(run.config.task).metrics) or "its loss"
         raise UserError(
             f"--compare is for tasks whose scores can be drawn again, and the task "
             f"{run.config.task} is judged by {judges}: train each with several seeds, "
-            "and compare their scores"
+            "and compare these: --workdir=A,B --compare=C,D"
         )
 
 

@@ -73,7 +73,9 @@ def main(overrides: dict[str, str]) -> int:
     cli.check_choice("on_long", args.on_long, ON_LONG)
     cli.check_weights(args.weights)
     if args.max_input < 0:
-        raise UserError(f"--max_input={args.max_input}: must be at least 1")
+        raise UserError(
+            f"--max_input={args.max_input}: must be at least 0 (as trained)"
+        )
     if (args.n_best or 1) > 1 and args.format == "text":
         raise UserError(
             "--n_best needs --format=jsonl: a line of text holds one answer"

@@ -218,9 +218,14 @@ def test_a_task_and_a_model_of_another_package_are_found_by_their_names(package)
     assert not checks.find_problems(made)
     with pytest.raises(UserError, match="'theirs.tsk' cannot be imported.*theirs.tsk"):
         config.base("theirs.tsk")
-    with pytest.raises(UserError, match="theirs.more has no TASK"):
+    with pytest.raises(
+        UserError, match=r"theirs.more has no TASK = TaskDefinition\(...\): see tasks/"
+    ):
         config.base("theirs.more")
-    with pytest.raises(UserError, match="theirs.more has no MODEL"):
+    with pytest.raises(
+        UserError,
+        match=r"theirs.more has no MODEL = Model\(...\): see models/registry.py",
+    ):
         config.base("translation", "theirs.more")
 
 

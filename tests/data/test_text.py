@@ -20,6 +20,11 @@ def write(tmp_path):
     return write
 
 
+def test_a_file_that_is_not_there_is_named_with_its_folder(tmp_path):
+    with pytest.raises(UserError, match=f"there is no file {tmp_path}/none.txt"):
+        text.require_files("none.txt", str(tmp_path))
+
+
 def test_a_line_ends_at_a_newline_only_in_any_way_of_reading(write):
     lines = Lines(write("t", "a\r\nb\u2028c\x0bd\x85e\n\nlást".encode()))
     expected = ["a", "b\u2028c\x0bd\x85e", "", "lást"]

@@ -272,7 +272,7 @@ def test_an_unknown_data_set_names_the_nearest(barges, monkeypatch):
     [
         ("wmt14_translate/de-xx", "BuilderConfig de-xx not found"),
         ("wmt14_translate/de-en:9.0.0", "9.0.0, only: 1.0.0"),
-        ("wmt 14", "Parsing builder name"),
+        ("wmt 14", "TFDS cannot open 'wmt 14': Parsing builder name"),
         ("./nowhere", "name the folder of a prepared version"),
     ],
 )
@@ -378,7 +378,12 @@ def test_marks_and_carriage_returns_are_no_text(tmp_path):
     "name, languages, version, message",
     [
         ("My-Corpus", ("de", "en"), "1.0.0", "use a-z, 0-9 and _"),
-        ("wmt14_translate", ("de", "en"), "1.0.0", "TFDS's own"),
+        (
+            "wmt14_translate",
+            ("de", "en"),
+            "1.0.0",
+            "is a data set of TFDS's own: choose another",
+        ),
         ("x", ("de", "de"), "1.0.0", "both languages are 'de'"),
         ("x", ("de", "en"), "2", "a version is three numbers"),
     ],

@@ -126,7 +126,9 @@ def test_a_tree_with_its_words_is_linearised_with_each_in_its_place():
 
 def test_words_that_are_more_or_fewer_than_the_tree_has_are_refused():
     for words in (["a"], ["a", "b", "c"]):
-        with pytest.raises(UserError, match=f"2 times XX, .* {len(words)} words"):
+        with pytest.raises(
+            UserError, match=f"has 2 times XX, but its sentence {len(words)} words: "
+        ):
             trees.with_words("(S XX XX )S", words)
 
 
@@ -289,7 +291,10 @@ def test_a_tree_over_other_words_is_refused():
     golds = trees.read("(S (X a)) (S (X a) (X b))")
     with pytest.raises(UserError, match="sentence 2: the gold tree has 2 words.* 1"):
         trees.evaluate(golds, [golds[0], golds[0]])
-    with pytest.raises(UserError, match="sentence 2: word 2 is 'b' .* 'c'"):
+    with pytest.raises(
+        UserError,
+        match="sentence 2: word 2 is 'b' in the gold tree, but 'c' in the guess",
+    ):
         trees.evaluate(golds, trees.read("(S (X a)) (S (X a) (X c))"))
     with pytest.raises(ValueError, match="shorter"):
         trees.evaluate(golds, golds[:1])

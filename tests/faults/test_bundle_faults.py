@@ -156,7 +156,7 @@ def fewer(tensors):
 
 TENSORS = {
     more: "has more, which its config.json does not make",
-    integers: "as I32, not F32",
+    integers: "has .* as I32, not F32 or BF16 or F16",
     infinite: "has numbers that are not finite",
     other_shape: "but its config.json makes it",
     fewer: "has nothing for",
@@ -170,6 +170,16 @@ def test_other_tensors_are_refused_though_the_manifest_agrees(copy, change):
     save_file(tensors, copy / bundle.WEIGHTS)
     seal(copy)
     with pytest.raises(UserError, match=TENSORS[change]):
+        transformer_jax.load(copy)
+
+
+def test_a_manifest_without_the_weights_is_refused(copy):
+    manifest = json.loads((copy / bundle.MANIFEST).read_text())
+    del manifest["files"][bundle.WEIGHTS]
+    (copy / bundle.MANIFEST).write_text(json.dumps(manifest))
+    (copy / bundle.WEIGHTS).unlink()
+    said = "bundle.json does not name weights.safetensors: copy the bundle again"
+    with pytest.raises(UserError, match=said):
         transformer_jax.load(copy)
 
 

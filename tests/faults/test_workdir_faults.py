@@ -29,7 +29,10 @@ def below_a_file(place):
 WRONG = {
     "a file": (make_file, "is a file, not a folder"),
     "a dangling link": (make_link, "is a link to .*nowhere, not a folder"),
-    "too long": (lambda place: place.with_name("n" * 300), "[Nn]ame too long"),
+    "too long": (
+        lambda place: place.with_name("n" * 300),
+        "--workdir=.*n: File name too long: name another one",
+    ),
     "below a file": (below_a_file, "Not a directory"),
 }
 

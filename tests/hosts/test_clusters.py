@@ -44,8 +44,11 @@ def test_three_variables_name_the_place(place):
     [
         ({"NUM_PROCESSES": None}, "NUM_PROCESSES is not"),
         ({"PROCESS_ID": "3"}, "this is process 3 of 3"),
-        ({"PROCESS_ID": "two"}, "PROCESS_ID=two: a number"),
-        ({"COORDINATOR_ADDRESS": "node0"}, "node0: a host and a port"),
+        ({"PROCESS_ID": "two"}, "PROCESS_ID=two: a number is needed"),
+        (
+            {"COORDINATOR_ADDRESS": "node0"},
+            "COORDINATOR_ADDRESS=node0: a host and a port, such as node0:1234",
+        ),
     ],
 )
 def test_variables_that_name_no_place_are_refused(place, changed, words):

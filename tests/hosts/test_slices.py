@@ -7,6 +7,17 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
+from transformer_jax.errors import UserError
+
+
+def test_a_mesh_that_leaves_devices_over_is_refused():
+    sizes = {"data": 3, "fsdp": 1, "tensor": 1, "sequence": 1}
+    said = (
+        "the mesh data 3 × fsdp 1 × tensor 1 × sequence 1 does not fill the 8 devices: "
+        "the sizes must multiply to 8, or one of them be -1"
+    )
+    with pytest.raises(UserError, match=said):
+        sharding.mesh_shape(sizes, 8)
 
 
 @pytest.fixture

@@ -202,7 +202,11 @@ def test_auto_takes_what_the_hardware_and_the_case_allow(case, changes, expected
 
 
 def test_a_kernel_that_cannot_run_is_an_error_in_training_and_is_replaced_elsewhere():
-    with pytest.raises(UserError, match=r"'cudnn' runs on a gpu, not on a cpu"):
+    with pytest.raises(
+        UserError,
+        match="'cudnn' runs on a gpu, not on a cpu: set it to 'einsum', or "
+        "model.attention to 'auto'",
+    ):
         choose("cudnn", CPU)
     assert choose("cudnn", CPU, strict=False).kernel == "einsum"
     assert choose("blockwise", CPU).kernel == "blockwise"

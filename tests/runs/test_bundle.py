@@ -9,8 +9,10 @@ import sys
 import pytest
 
 import transformer_jax
+from transformer_jax import evaluate
 from transformer_jax.errors import UserError
 from transformer_jax.runs import bundle
+from transformer_jax.runs.folder import Folder
 
 LINES = ["O gato dorme.", "A menina não leu o livro."]
 
@@ -34,6 +36,11 @@ def test_a_bundle_that_was_moved_answers_like_its_run(copy, tiny_run):
     assert scores[0] == scores[1]
     assert (alone.step, alone.weights) == (run.step, run.weights)
     assert not (copy / "checkpoints").exists()
+
+
+def test_scores_are_not_kept_in_a_bundle_which_would_be_damaged(copy):
+    evaluate.keep_scores(Folder(copy), "test", {"bleu": 1.0})
+    bundle.check(copy)
 
 
 @pytest.mark.system

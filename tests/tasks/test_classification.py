@@ -33,6 +33,18 @@ def run(quick_run_of):
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "metrics"), [("label", ["accuracy (%)", "f1 (%)"]), ("score", ["r (%)"])]
+)
+def test_seeds_are_compared_in_percent(run, compare_seeds, kind, metrics):
+    folder = run[kind].folder
+    scores = folder.read_note("scores.json")["test"]
+    found = compare_seeds(folder.path)
+    assert [*found] == metrics
+    for name, mean in found.items():
+        assert mean == pytest.approx(100 * scores[name.split()[0]], abs=0.006)
+
+
 def test_a_label_is_the_likeliest_of_those_of_the_training_split(run):
     for reply in run["label"].replies(TEXTS):
         chances = reply.details["chances"]
@@ -216,7 +228,7 @@ def test_the_labels_travel_with_the_run(run):
 def test_what_this_task_has_not_is_said(run):
     with pytest.raises(UserError, match="no option 'beams'"):
         run["label"].predict(TEXTS, beams=2)
-    with pytest.raises(UserError, match="'classification' has no 'align'"):
+    with pytest.raises(UserError, match="the task 'classification' has no 'align'"):
         run["label"].align(TEXTS, TEXTS)
     weights = run["label"].attention(TEXTS[0])["encoder"]
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)

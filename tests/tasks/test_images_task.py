@@ -11,6 +11,7 @@ import transformer_jax
 from transformer_jax import config, train
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
+from transformer_jax.visualize import neighbours
 
 
 def write_idx(path, array):
@@ -31,6 +32,16 @@ def folder(tmp_path_factory):
     write_idx(place / "images.gz", pictures)
     write_idx(place / "labels.gz", labels + 5)
     return place
+
+
+def test_pixels_of_another_size_are_refused(run):
+    [reply] = run.replies([np.zeros((2, 3))])
+    assert reply.error == "an array of shape (2, 3), not (6, 4, 1)"
+
+
+def test_a_run_of_images_has_no_words_to_be_neighbours(run):
+    with pytest.raises(UserError, match="a run of the task images has no words"):
+        neighbours.of_run(str(run.folder.path))
 
 
 @pytest.fixture(scope="module")

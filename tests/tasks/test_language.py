@@ -16,7 +16,9 @@ from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.data.windows import Windows
 from transformer_jax.errors import UserError
 from transformer_jax.runs import folder as folders
+from transformer_jax.runs import run as runs
 from transformer_jax.tasks.language import Stream, compose
+from transformer_jax.training import groups
 from transformer_jax.training.evaluator import Evaluator, evenly_spaced
 from transformer_jax.training.prepare import open_split
 
@@ -208,6 +210,24 @@ def test_another_context_is_evaluated_with_of_a_language_model_only(run):
             evaluate.change_evaluation(opened.config, {"context": outside})
     with pytest.raises(UserError, match="--context is for .* language, .* translation"):
         evaluate.change_evaluation(other, {"context": 8})
+
+
+def test_seeds_are_compared_by_bits_per_character(run, compare_seeds):
+    scores = run.folder.read_note("scores.json")["test"]
+    wanted = {"bits per character": scores["bits_per_character"]}
+    assert compare_seeds(run.folder.path) == pytest.approx(wanted, abs=6e-5)
+
+
+def test_scores_with_another_context_are_neither_taken_nor_compared(run):
+    member = groups.Member(run.folder, transformer_jax.load(run.folder.path).config)
+    options = runs.decode_options(member.config)
+    found = groups.find_scores(member, "test", "test", "", options)
+    assert found["context"] == 0
+    member.config.eval.context = 8
+    assert groups.find_scores(member, "test", "test", "", options) is None
+    said = "context is 0 of .* and 8 of .*: score both by the same rules"
+    with pytest.raises(UserError, match=said):
+        groups.refuse_other_signatures([(member, found), (member, {"context": 8})])
 
 
 def test_a_context_as_large_as_the_window_is_refused():

@@ -35,6 +35,16 @@ def run_of_words(quick_run_of):
     return transformer_jax.load(quick_run_of("parsing", **SMALL | WORDS))
 
 
+def test_seeds_are_compared_by_brackets(run, compare_seeds):
+    scores = run.folder.read_note("scores.json")["test"]
+    wanted = {
+        "F1": scores["f1"],
+        "exact (%)": scores["exact"],
+        "well-formed (%)": scores["well_formed"],
+    }
+    assert compare_seeds(run.folder.path) == pytest.approx(wanted, abs=0.006)
+
+
 @pytest.mark.parametrize("leaves", ["XX", "words"])
 @pytest.mark.parametrize(
     "options",

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config
+from transformer_jax import config, evaluate
 from transformer_jax.data import tokenizer
 from transformer_jax.data.tags import Lexicon
 from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS
 from transformer_jax.tasks import tagging
+from transformer_jax.visualize import beams
 
 LINES = ["The girl sleeps .", "extraordinarily ☃ unlikely", "", "  two   words "]
 
@@ -19,6 +20,28 @@ LINES = ["The girl sleeps .", "extraordinarily ☃ unlikely", "", "  two   words
 @pytest.fixture(scope="module")
 def run(quick_run_of):
     return transformer_jax.load(quick_run_of("tagging", **{"eval.splits": "test"}))
+
+
+def test_seeds_are_compared_by_accuracy_and_f1(run, compare_seeds):
+    scores = run.folder.read_note("scores.json")["test"]
+    wanted = {f"{name} (%)": 100 * scores[name] for name in ("accuracy", "f1")}
+    assert compare_seeds(run.folder.path) == pytest.approx(wanted, abs=0.006)
+
+
+def test_what_is_no_pair_of_texts_is_scored_by_its_split(run, run_main, capsys):
+    with pytest.raises(SystemExit):
+        run_main(
+            evaluate, f"--workdir={run.folder.path}", "--source=a", "--reference=b"
+        )
+    assert (
+        "--source and --reference are two texts, line by line, but the task tagging is "
+        "of other examples: use --split"
+    ) in capsys.readouterr().err
+
+
+def test_tags_are_not_written_step_by_step(run):
+    with pytest.raises(UserError, match="task 'tagging' writes nothing step by step"):
+        beams.search(run, LINES[0])
 
 
 def test_there_are_as_many_tags_as_words(run):

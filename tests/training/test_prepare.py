@@ -237,6 +237,13 @@ def test_a_line_of_a_megabyte_to_be_judged_by_is_refused_by_its_line(tmp_path, t
         prepared_in(loaded, tmp_path / "run")
 
 
+def test_filters_that_leave_nothing_to_train_on_are_named(tmp_path, tiny):
+    loaded = config.load("quickstart", tiny(filter__source_script="greek"))
+    said = "no training example is left of 80: .*80"
+    with pytest.raises(UserError, match=said):
+        prepared_in(loaded, tmp_path / "run")
+
+
 def test_a_vocabulary_larger_than_the_text_allows_is_said(tmp_path, tiny):
     said = []
     loaded = corpus(tmp_path, tiny, (LINES, LINES), tokenizer__vocab_size=20_000)

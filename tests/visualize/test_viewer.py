@@ -300,7 +300,10 @@ def test_the_command_writes_the_page(translator, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["test:11", "test", "test:x"])
 def test_an_example_that_there_is_not_is_refused(translator, text):
-    with pytest.raises(UserError, match=f"--example={text}: .* below 11"):
+    with pytest.raises(
+        UserError,
+        match=f"--example={text}: name a split and a number below 11, such as ",
+    ):
         command.find_example(translator, text)
 
 

@@ -14,7 +14,7 @@ import transformer_jax
 from transformer_jax.errors import UserError
 from transformer_jax.visualize import aligning, beams, command, commands, explain
 from transformer_jax.visualize.__main__ import COMMANDS
-from transformer_jax.visualize.training import drawn
+from transformer_jax.visualize.training import drawn, read_groups
 
 TEXT = "O gato dorme."
 
@@ -89,7 +89,11 @@ def test_every_figure_is_named_here():
         ("attention", ["--example=test:99"], "test has 11 examples"),
         ("arcs", [f"--text={TEXT}", "--target=x", "--word=casa"], "choose one of"),
         ("attention", [f"--text={TEXT}", "--target=x", "--kind=corss"], "mean 'cross'"),
-        ("heads", [f"--text={TEXT}", "--target=x", "--kind=x"], "cross | encoder"),
+        (
+            "heads",
+            [f"--text={TEXT}", "--target=x", "--kind=x"],
+            r"--kind=x: choose cross \| encoder \| decoder",
+        ),
         ("patches", [f"--text={TEXT}", "--target=x"], "patches are of images"),
         ("similarity", [], "only a run with model.positions = 'learned'"),
         ("slices", ["--d_model=8"], "has depths up to 7"),
@@ -102,6 +106,26 @@ def test_every_figure_is_named_here():
 def test_what_cannot_be_drawn_says_why(draw, name, given, says):
     with pytest.raises(UserError, match=says):
         draw(name, "--workdir=" + ("" if name == "curves" else "RUN"), *given)
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--columns=0", "--columns=0: at least 1"),
+        ("--output=mask.doc", "--output=mask.doc: name a .png, .svg, .pdf file"),
+        ("--output=none/mask.png", "--output=none/mask.png: there is no folder none"),
+    ],
+)
+def test_a_figure_that_cannot_be_written_is_refused(run_main, flag, says):
+    with pytest.raises(UserError, match=says):
+        run_main(command.Drawing("mask"), flag)
+
+
+def test_a_run_that_has_logged_nothing_has_no_curves(tiny_run, tmp_path):
+    shutil.copy(tiny_run / "config.json", tmp_path)
+    said = f"{tmp_path} has logged nothing yet .no metrics.jsonl"
+    with pytest.raises(UserError, match=said):
+        read_groups([tmp_path])
 
 
 def test_neighbours_and_alignment_of_a_run(draw, run, capsys):

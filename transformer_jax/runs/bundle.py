@@ -93,7 +93,9 @@ def check(folder: pathlib.Path) -> dict[str, Any]:
     if problems:
         raise UserError(*problems[:SHOWN])
     if missing := {"config.json", WEIGHTS} - named.keys():
-        raise UserError(f"{folder / MANIFEST} does not name {missing.pop()}")
+        raise UserError(
+            f"{folder / MANIFEST} does not name {missing.pop()}: copy the bundle again"
+        )
     return about
 
 

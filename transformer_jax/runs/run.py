@@ -193,7 +193,7 @@ def answering_mesh() -> Mesh:
 def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
     """Read (params, step, which they are in words) of a run."""
     like = abstract_params(task, mesh)
-    chosen, words = hosts.decide_in_first(lambda: _choose(folder, weights))
+    chosen, words = hosts.decide_in_first(lambda: choose_params(folder, weights))
     place = folder.averaged if words == "averaged" else folder.checkpoints
     for path in steps.list_strangers(place):
         logger.warning("warning    %s is no whole checkpoint: not used", path)
@@ -205,7 +205,7 @@ def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 
 
-def _choose(folder: Folder, weights: str) -> tuple[int, str]:
+def choose_params(folder: Folder, weights: str) -> tuple[int, str]:
     """Return the step that has the weights asked for, and which they are in words."""
     averaged = Checkpoints(folder.averaged).steps()
     if weights == "auto":

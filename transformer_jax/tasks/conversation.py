@@ -103,6 +103,13 @@ class DialogueScoring(BleuScoring):
             f"distinct-2 {scores['distinct_2']:.1f}%"
         )
 
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return BLEU, chrF and the shares, in percent."""
+        return super().measures(scores) | {
+            "exact (%)": scores["exact"],
+            "distinct-2 (%)": scores["distinct_2"],
+        }
+
 
 def _read_dialogue(turns: int, line: str) -> list[dict[str, str]]:
     """Read a dialogue, its turns divided by __eou__: all but the first are replies."""

@@ -290,6 +290,10 @@ class ColourScoring(Scoring):
         """Put the PSNR into words."""
         return f"PSNR = {scores['psnr']:.2f} dB"
 
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return the PSNR."""
+        return {"PSNR (dB)": scores["psnr"]}
+
 
 def as_text(colour: Float[np.ndarray, "3"]) -> str:
     """Write red, green and blue of 0..1 as #rrggbb."""

@@ -339,6 +339,10 @@ class TextScoring(Scoring):
             f"characters, {rule})  {written}"
         )
 
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return bits per character, which any two vocabularies share."""
+        return {"bits per character": scores["bits_per_character"]}
+
 
 def _phrases(split: str, size: int) -> list[dict[str, str]]:
     return [{"text": p.target} for p in phrasebook.generate(split, size)]

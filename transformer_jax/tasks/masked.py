@@ -337,6 +337,10 @@ class FillingScoring(Scoring):
         """Put the score into words."""
         return f"hidden words filled in right {scores['filled']:.1f}%"
 
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return the share of the hidden words, in percent."""
+        return {"filled (%)": scores["filled"]}
+
 
 def _opinions(split: str, size: int) -> list[dict[str, str]]:
     return [{"text": record["text"]} for record in opinions.generate(split, size)]

@@ -259,6 +259,14 @@ class TreeScoring(ResampledScoring):
             f"{scores['well_formed']:.1f}%"
         )
 
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return F1 and the shares of exact and of well-formed trees, in percent."""
+        return {
+            "F1": scores["f1"],
+            "exact (%)": scores["exact"],
+            "well-formed (%)": scores["well_formed"],
+        }
+
     def groups(self, records: Sequence[Record]) -> dict[str, list[int]]:
         """Group examples by their direction tag, if there are several."""
         return group_by_tag(records)

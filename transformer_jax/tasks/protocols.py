@@ -147,6 +147,10 @@ class Scoring(Protocol):
         """Put the scores of the task into words, for a log line."""
         ...
 
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return what groups of runs are compared by, of the scores of one run."""
+        ...
+
     def readings(
         self, answers: Sequence[str], records: Sequence[Record]
     ) -> list[Score]:

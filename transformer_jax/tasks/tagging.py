@@ -348,6 +348,10 @@ class TagScoring(ResampledScoring):
             f"{scores['baseline_f1']:.2%})"
         )
 
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return the accuracy and F1, in percent."""
+        return in_percent(scores, "accuracy", "f1")
+
 
 TASK = TaskDefinition(
     configure=configure,

@@ -26,6 +26,10 @@ class Scoring:
         """Return nothing: there is one way to score these answers."""
         return []
 
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return the loss: the answers are judged by nothing else."""
+        return {"loss": scores["loss"]}
+
     def groups(self, records: Sequence[Record]) -> dict[str, list[int]]:
         """Return nothing: no examples are scored apart."""
         return {}
@@ -51,6 +55,10 @@ class BleuScoring(Scoring):
             f"BLEU = {scores['bleu']:.2f}  chrF = {scores['chrf']:.2f}  "
             f"({scores['bleu_signature']})"
         )
+
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return BLEU and chrF."""
+        return {"BLEU": scores["bleu"], "chrF": scores["chrf"]}
 
     def groups(self, records: Sequence[Record]) -> dict[str, list[int]]:
         """Group examples by their direction tag, if there are several."""
@@ -106,6 +114,10 @@ class LabelScoring(ResampledScoring):
         """Put the scores into words."""
         return f"accuracy = {scores['accuracy']:.2%}  F1 = {scores['f1']:.2%}"
 
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return both in percent."""
+        return in_percent(scores, "accuracy", "f1")
+
 
 class NumberScoring(LabelScoring):
     """Correlation and error of numbers."""
@@ -129,8 +141,12 @@ class NumberScoring(LabelScoring):
         """Put the scores into words."""
         return f"r = {scores['r']:.4f}  RMSE = {scores['rmse']:.4f}"
 
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return the correlation, in percent of 1."""
+        return in_percent(scores, "r")
 
-def in_percent(found: Mapping[str, float], *names: str) -> dict[str, float]:
+
+def in_percent(found: Mapping[str, Any], *names: str) -> dict[str, float]:
     """Return these of the shares, in percent."""
     return {f"{name} (%)": 100 * found[name] for name in names}
 

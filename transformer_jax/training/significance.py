@@ -1,0 +1,216 @@
+"""Tell whether two groups of seeds differ by more than their seeds vary: Welch's t.
+
+    d ± t(0.975, ν) · s      s² = v₁/n₁ + v₂/n₂      ν = s⁴ / Σ (vᵢ/nᵢ)² / (nᵢ - 1)
+
+for a difference d of the means of n₁ and n₂ values with the sample variances v₁ and v₂,
+which need not be equal. The trap: with 3 seeds a side, t is 2.8 to 4.3 and not 1.96.
+"""
+
+import dataclasses
+import functools
+import math
+import os
+import statistics
+from collections.abc import Callable, Sequence
+
+LEVEL = 0.975  # of an interval that holds 95 %
+POWER = 0.8  # how often enough seeds would show a difference that there is
+MOST = 1000  # seeds; nobody trains more
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The values of two groups by one metric, one a seed; at least two of each."""
+
+    metric: str
+    baseline: str
+    system: str
+    baseline_values: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Return the means of the baseline and of the system."""
+        return statistics.fmean(self.baseline_values), statistics.fmean(self.values)
+
+    @property
+    def deviations(self) -> tuple[float, float]:
+        """Return the standard deviations of the seeds, those of samples (n - 1)."""
+        return statistics.stdev(self.baseline_values), statistics.stdev(self.values)
+
+    @property
+    def measured(self) -> float:
+        """Return how much higher the system's mean is."""
+        return self.means[1] - self.means[0]
+
+    @functools.cached_property
+    def interval(self) -> float | None:
+        """Return the half-width of the 95 % interval; None if no seed varies."""
+        sizes = len(self.baseline_values), len(self.values)
+        error, freedom = welch(self.deviations, sizes)
+        return t_quantile(LEVEL, freedom) * error if error else None
+
+    @property
+    def is_seen(self) -> bool:
+        """Return whether the interval leaves 0 out."""
+        return self.interval is not None and abs(self.measured) > self.interval
+
+    @functools.cached_property
+    def seeds_needed(self) -> int | None:
+        """Return how many seeds of each would show such a difference; None: too many.
+
+        They show it with a probability of POWER if means and deviations are as
+        measured.
+        """
+        fewest = min(len(self.baseline_values), len(self.values)) + 1
+
+        def is_enough(size: int) -> bool:
+            error, freedom = welch(self.deviations, (size, size))
+            factor = t_quantile(LEVEL, freedom) + t_quantile(POWER, freedom)
+            return abs(self.measured) >= factor * error
+
+        if not any(self.deviations) or not is_enough(MOST):
+            return None
+        return _first(is_enough, fewest, MOST)
+
+
+def describe(found: Difference) -> str:
+    """Write both groups, their difference and a verdict, on five lines."""
+    digits = 2 if max(map(abs, found.means)) >= 10 else 4
+    lines = [f"{found.metric}: mean ± standard deviation over seeds"]
+    for name, values, mean, deviation in zip(
+        (found.baseline, found.system),
+        (found.baseline_values, found.values),
+        found.means,
+        found.deviations,
+        strict=True,
+    ):
+        seeds = f"{len(values)} seeds"
+        lines.append(
+            f"  {seeds:>10}  {mean:.{digits}f} ± {deviation:.{digits}f}  {name}"
+        )
+    lines.append(f"  difference  {found.measured:+.{digits}f}")
+    if found.interval is not None:
+        ends = (found.measured + side * found.interval for side in (-1, 1))
+        low, high = (f"{end:+.{digits}f}" for end in ends)
+        lines[-1] += f"  (95 % interval over seeds: {low} to {high}, Welch's t)"
+    return "\n".join([*lines, f"  {verdict(found)}"])
+
+
+def verdict(found: Difference) -> str:
+    """Say whether the groups differ, or how many more seeds would show it."""
+    system, baseline = found.system, found.baseline
+    if found.measured == 0:
+        return "no difference can be told: the means are equal"
+    if found.interval is None:
+        return (
+            "no difference can be told: the seeds of each group score exactly alike, "
+            "which says nothing of how much others vary"
+        )
+    if found.is_seen:
+        side = "higher" if found.measured > 0 else "lower"
+        return (
+            f"the difference is beyond what the seeds vary by: {system} is {side} than "
+            f"{baseline}"
+        )
+    said = "no difference can be told: the seeds vary by more"
+    if found.seeds_needed is None:
+        return f"{said}, and even {MOST:,} seeds of each would hardly show so little"
+    sides = ((system, found.values), (baseline, found.baseline_values))
+    missing = {name: found.seeds_needed - len(values) for name, values in sides}
+    more = " and ".join(f"{n} more of {name}" for name, n in missing.items() if n > 0)
+    return (
+        f"{said}. If it is as large as measured, about {found.seeds_needed} seeds of "
+        f"each would show it four times in five: {more}"
+    )
+
+
+def welch(
+    deviations: tuple[float, float], sizes: tuple[int, int]
+) -> tuple[float, float]:
+    """Return the standard error of a difference of means, and its degrees of freedom.
+
+    Both are 0 if nothing varies.
+    """
+    largest = max(deviations)
+    if not largest:
+        return 0.0, 0.0
+    # Divided by the largest: squares of squares of small numbers would be 0.
+    parts = [(d / largest) ** 2 / n for d, n in zip(deviations, sizes, strict=True)]
+    within = sum(part**2 / (n - 1) for part, n in zip(parts, sizes, strict=True))
+    return largest * math.sqrt(sum(parts)), sum(parts) ** 2 / within
+
+
+def t_quantile(level: float, freedom: float) -> float:
+    """Return the t that Student's distribution exceeds with probability 1 - level.
+
+    `level` is more than 0.5, and the degrees of freedom are 1 or more.
+    """
+    high = 1.0
+    while t_tail(high, freedom) > 1 - level:
+        high *= 2
+    low = 0.0
+    while (middle := (low + high) / 2) not in (low, high):
+        if t_tail(middle, freedom) > 1 - level:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def t_tail(t: float, freedom: float) -> float:
+    """Return P(T > t) for t ≥ 0: half of I(ν / (ν + t²); ν/2, 1/2)."""
+    return _beta_share(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
+
+
+def _beta_share(x: float, a: float, b: float) -> float:
+    """Return the regularised incomplete beta function I(x; a, b)."""
+    if x in (0.0, 1.0):
+        return x
+    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly
+        return 1 - _beta_share(1 - x, b, a)
+    log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(log + a * math.log(x) + b * math.log1p(-x)) / a
+    return front * _beta_fraction(x, a, b)
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    """Evaluate the continued fraction of I(x; a, b) by Lentz's method (DLMF 8.17.22).
+
+    1 / (1 + d₁ / (1 + d₂ / (1 + …))), from the front, so that it ends once it is exact.
+    """
+    tiny = 1e-300
+    value, c, d = 1.0, 1.0, 0.0
+    for step in range(1000):
+        m = step // 2
+        if step == 0:
+            part = 1.0
+        elif step % 2:
+            part = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            part = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        d = 1 / (1 + part * d or tiny)
+        c = 1 + part / c or tiny
+        value *= c * d
+        if step and abs(c * d - 1) < 1e-15:
+            break
+    return value - 1
+
+
+def _first(is_enough: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the least number of which it is true: it is of `high`, and all above."""
+    while low < high:
+        middle = (low + high) // 2
+        if is_enough(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def name_groups(one: Sequence[str], other: Sequence[str]) -> tuple[str, str]:
+    """Name groups by what their paths begin with: runs/a_1, runs/a_2 are runs/a_*."""
+    first, second = os.path.commonprefix(one), os.path.commonprefix(other)
+    if first and second and first != second:
+        return f"{first}*", f"{second}*"
+    return ", ".join(one), ", ".join(other)
