@@ -10,15 +10,24 @@ scikit-learn does. A text that ties with the right one comes before it.
 import collections
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.data.similarity import Neighbour
+from transformer_jax.data.text import Lines
+from transformer_jax.errors import UserError
 
 BLOCK = 1024  # queries compared at once: [BLOCK, texts] cosines
 _WORD = re.compile(r"\w+")
+
+
+class Match(NamedTuple):
+    """A text and the cosine of its vector with that of a query."""
+
+    text: str
+    cosine: float
 
 
 class Index:
@@ -29,15 +38,27 @@ class Index:
 
     def nearest(
         self, vectors: Float[np.ndarray, "N D"], count: int
-    ) -> list[list[Neighbour]]:
+    ) -> list[list[Match]]:
         """Return the texts with the largest cosine with each vector, best first."""
         found = []
         for begin in range(0, len(vectors), BLOCK):
             cosines = normalize(vectors[begin : begin + BLOCK]) @ self.vectors.T
             for row in cosines:
                 best = np.argsort(-row, kind="stable")[:count]
-                found.append([Neighbour(self.texts[i], float(row[i])) for i in best])
+                found.append([Match(self.texts[i], float(row[i])) for i in best])
         return found
+
+
+def open_index(
+    path: str, encode: Callable[[list[str]], Float[np.ndarray, "M D"]]
+) -> Index | None:
+    """Index the lines of a file, if one is named; blank ones are left out."""
+    if not path:
+        return None
+    lines = [line for line in Lines(path) if line.strip()]
+    if not lines:
+        raise UserError(f"--among={path} has no text: give a file of lines to search")
+    return Index(lines, encode(lines))
 
 
 def normalize(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
