@@ -50,11 +50,11 @@ def get_config(variant="paraphrases"):
         config.data.validation_files = "dev.tsv.gz"
         config.data.source_column = "1"
         config.data.target_column = "2"
+        config.data.batch_tokens = 3072
         config.tokenizer.vocab_size = 8000
-        config.model.d_model = 256
-        config.model.d_ff = 512
-        config.train.steps = 3000
-        config.eval.every = 500
+        config.train.steps = 600
+        config.optim.constant = 0.002
+        config.eval.every = 200
+        config.eval.answers = 500
         config.eval.splits = ("validation",)
-        config.checkpoint.every = 250
     return config
