@@ -8,7 +8,10 @@ Variants: paraphrases (the default: generated pairs of English sentences) and ta
 (English and German, train.tsv.gz and dev.tsv.gz in --config.data.folder). Pairs of your
 own are two columns: --config.data.source=tsv --config.data.train_files=F.
 The wrong answers are the other pairs of a batch: a larger `data.batch_tokens` is a
-harder lesson. Not yet measured.
+harder lesson.
+Measured: paraphrases recall@1 100.0 % of 500 sentences whose words are nearly all
+changed (TF-IDF: 63.6), 100.0 % of those with most of their words (98.6); see
+results/similarity_paraphrases.json. tatoeba: not yet measured.
 """
 
 from transformer_jax.config import base
