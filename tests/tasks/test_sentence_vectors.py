@@ -31,7 +31,7 @@ def run(tiny_run_of):
 
 
 def batch_of(run, numbers=(0, 1, 2, 3, 4)):
-    """Arrays of these records, with empty rows where a number is -1."""
+    """Arrays of these records, with an empty row for each -1."""
     records = run.records("validation")
     rows = run.task.data.encode([records[i] for i in numbers if i >= 0])
     lengths = tuple(max(len(row[side]) for row in rows) + 1 for side in rows[0])
@@ -146,7 +146,10 @@ def test_two_texts_are_answered_by_their_cosine(run):
     [reply] = run.replies(["\t".join(LINES[:2])])
     assert reply.details["cosine"] == pytest.approx(float(first @ second), abs=1e-5)
     assert reply.text == f"{reply.details['cosine']:.4f}"
-    for line, words in (("one", "1 column: give two"), ("a\tb\tc", "3 columns: give")):
+    for line, words in (
+        ("one", "1 column: give two texts"),
+        ("a\tb\tc", "3 columns: give two texts"),
+    ):
         with pytest.raises(Refused, match=words):
             run.task.inference.parse(line)
     with pytest.raises(Refused, match="no beginning"):
