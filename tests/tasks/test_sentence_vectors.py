@@ -24,7 +24,7 @@ LINES = ["The girl bought a car.", "A dog sleeps.", "extraordinarily ☃ unlikel
 @pytest.fixture(scope="module")
 def run(tiny_run_of):
     few = {
-        "train.steps": "60", "optim.constant": "0.01", "eval.every": "30",
+        "train.steps": "40", "optim.constant": "0.01", "eval.every": "40",
         "checkpoint.every": "10", "eval.splits": "test", "eval.answers": "9",
     }  # fmt: skip
     return transformer_jax.load(tiny_run_of("similarity", **few))

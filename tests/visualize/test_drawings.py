@@ -335,8 +335,8 @@ def test_shapes_are_those_of_the_model_and_equal_layers_are_shown_once():
     assert texts.index("encoder") < texts.index("decoder") < texts.index("logits")
 
 
-@pytest.mark.parametrize("spec", ["language", "masked", "opinions", "similarity", "images",
-                                  "recurrent:gru_attention"])  # fmt: skip
+@pytest.mark.parametrize("spec", ["language", "masked", "opinions", "images",
+                                  "similarity", "recurrent:gru_attention"])  # fmt: skip
 def test_every_kind_of_model_has_a_diagram(spec):
     calls = modules.calls_of(configs.load(spec))
     assert len(calls) > 4 and all(call.output for call in calls)
