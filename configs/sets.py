@@ -3,7 +3,7 @@
     python -m transformer_jax.train --config configs/sets.py --workdir runs/sets
     echo "31 7 44 20" | python -m transformer_jax.predict --workdir runs/sets
 
-Variants: none (the default) and sinusoid, of `model.positions`. All sets to train on are
+Variants: none (the default) and sinusoid, of `model.positions`. Sets to train on stand
 in ascending order. A model that sees positions may learn that the last number is the
 largest; without them it has to compare, and answers a permutation as the set itself.
 Not yet measured.

@@ -12,8 +12,8 @@ from transformer_jax.data.generated.draws import Drawer, check_split, split_of
 
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test", "test_permuted")
-NUMBERS = 50  # from 0
-SIZES = range(3, 13)  # of a set
+LARGEST = range(12, 50)  # all are equally likely, and so all occur in training
+OTHERS = range(2, 12)  # so many smaller numbers
 
 
 def generate(split: str, size: int, seed: int = 0) -> list[dict[str, str]]:
@@ -27,7 +27,9 @@ def generate(split: str, size: int, seed: int = 0) -> list[dict[str, str]]:
     drawer = Drawer(Random(f"sets {kind} {seed}").random)
     found: dict[str, dict[str, str]] = {}
     while len(found) < size:
-        numbers = sorted(_shuffle(drawer, range(NUMBERS))[: drawer.pick(SIZES)])
+        largest = drawer.pick(LARGEST)
+        others = _shuffle(drawer, range(largest))[: drawer.pick(OTHERS)]
+        numbers = [*sorted(others), largest]
         text = plain = _write(numbers)
         if split_of(plain) != kind:
             continue
