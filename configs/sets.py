@@ -6,7 +6,8 @@
 Variants: none (the default) and sinusoid, of `model.positions`. Sets to train on stand
 in ascending order. A model that sees positions may learn that the last number is the
 largest; without them it has to compare, and answers a permutation as the set itself.
-Not yet measured.
+Measured on 1,000 sets: both 100.0 % right in ascending order; in another order none
+100.0 %, sinusoid 96.3 %; see results/sets_*.json.
 """
 
 from transformer_jax.config import base
