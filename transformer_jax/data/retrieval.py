@@ -10,7 +10,7 @@ scikit-learn does. A text that ties with the right one comes before it.
 import collections
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ class Index:
     """Texts, and their vectors brought to length 1."""
 
     def __init__(self, texts: Sequence[str], vectors: Float[np.ndarray, "M D"]):
-        self.texts, self.vectors = texts, normalize(vectors)
+        self.texts, self.vectors = list(texts), normalize(vectors)
 
     def nearest(
         self, vectors: Float[np.ndarray, "N D"], count: int
@@ -70,7 +70,7 @@ def normalize(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
 def places(
     queries: Sequence[str],
     texts: Sequence[str],
-    cosines: Sequence[Float[np.ndarray, "M"]],
+    cosines: Iterable[Float[np.ndarray, "M"]],
 ) -> Int[np.ndarray, "N"]:
     """Return the place, from 1, of the right text among all, for each query.
 

@@ -201,7 +201,9 @@ class ContrastiveObjective:
         same = [a == b.T for a in found for b in found]
         others = real & real[:, None] & ~(same[0] | same[1] | same[2] | same[3])
         weights = real.astype(jnp.float32)
-        return losses.contrastive(*vectors, self.temperature, others, weights)
+        return losses.contrastive(
+            vectors[0], vectors[1], self.temperature, others, weights
+        )
 
     def means(
         self, sums: losses.Sums, records: Sequence[Record] | None = None

@@ -10,6 +10,7 @@ import functools
 import itertools
 import re
 from random import Random
+from typing import Any
 
 from transformer_jax.data.generated.draws import Drawer, check_split, split_of
 from transformer_jax.data.generated.phrasebook import inflection, lexicon
@@ -17,6 +18,7 @@ from transformer_jax.data.generated.phrasebook.grammar import Speaker
 from transformer_jax.data.generated.phrasebook.twins import Branch, Leaf, detokenize
 from transformer_jax.data.retrieval import share_words
 
+Tree = Any  # a Leaf, or a Branch where its label says so
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test", "test_reworded")
 RATES = {  # how often a word is changed, on either side
@@ -110,7 +112,7 @@ def generate(split: str, size: int, seed: int = 0) -> list[dict[str, str]]:
                 f"{split!r} has about {len(found)} sentences: {size} were asked for"
             )
         idle += 1
-        [tree] = speaker.sentence().target
+        tree: Tree = speaker.sentence().target[0]
         plain = Wording(lambda: 1.0, 0.0).say(tree)
         if split_of(plain) != kind or plain in found:
             continue
@@ -118,10 +120,10 @@ def generate(split: str, size: int, seed: int = 0) -> list[dict[str, str]]:
             continue
         draw = Random(f"{split} {plain}").random
         sides = (Wording(draw, Drawer(draw).pick(rates)) for rates in RATES[split])
-        pair = source, target = tuple(side.say(tree) for side in sides)
+        source, target = (side.say(tree) for side in sides)
         if source == target:
             continue
-        if split == "test_reworded" and share_words([pair]) > MOST_SHARED:
+        if split == "test_reworded" and share_words([(source, target)]) > MOST_SHARED:
             continue
         found[plain] = {"source": source, "target": target}
         idle = 0
@@ -135,7 +137,7 @@ class Wording(Drawer):
         super().__init__(random)
         self.rate = rate
 
-    def say(self, tree: Branch) -> str:
+    def say(self, tree: Tree) -> str:
         """Write a sentence."""
         sentence, mark = tree.children
         if not self.chance(self.rate / 2):
@@ -146,9 +148,9 @@ class Wording(Drawer):
         text = re.sub(r"\b(a|A)(?= [aeiou])", r"\1n", text)
         return text[0].upper() + text[1:]
 
-    def _order(self, tree: Branch | Leaf) -> Branch | Leaf:
+    def _order(self, tree: Tree) -> Tree:
         """Perhaps put the time of a statement to the front."""
-        if not isinstance(tree, Branch) or tree.label != "S" or len(tree.children) != 2:
+        if not _is(tree, "S") or len(tree.children) != 2:
             return tree
         subject, verb = tree.children
         if not _is(verb, "VP") or not _is(verb.children[-1], "ADVP"):
@@ -173,7 +175,7 @@ class Wording(Drawer):
         return words
 
 
-def _settle(tree: Branch | Leaf) -> Branch | Leaf:
+def _settle(tree: Tree) -> Tree:
     """Put a tree in its plain order: active, the recipient and the time at the end."""
     if not isinstance(tree, Branch):
         return tree
@@ -195,7 +197,7 @@ def _settle(tree: Branch | Leaf) -> Branch | Leaf:
     return tree
 
 
-def _agent(verb: Branch) -> Branch | None:
+def _agent(verb: Tree) -> Tree | None:
     """Return who acts in a passive: "was painted by Miguel"."""
     labels = [child.label for child in verb.children[:3]]
     if labels != ["AUX", "V", "PP"]:
@@ -204,7 +206,7 @@ def _agent(verb: Branch) -> Branch | None:
     return rest[0] if isinstance(first, Leaf) and first.word == "by" else None
 
 
-def _active(tree: Branch, agent: Branch) -> Branch:
+def _active(tree: Tree, agent: Tree) -> Tree:
     thing, verb = tree.children
     past = _pasts()[verb.children[1].word]
     rest = verb.children[3:]
@@ -221,17 +223,17 @@ def _recipient(children: tuple) -> int:
     return -1
 
 
-def _is(tree: Branch | Leaf, label: str) -> bool:
+def _is(tree: Tree, label: str) -> bool:
     return tree.label == label
 
 
-def _has(tree: Branch | Leaf, label: str) -> bool:
+def _has(tree: Tree, label: str) -> bool:
     if not isinstance(tree, Branch):
         return False
     return any(_is(child, label) or _has(child, label) for child in tree.children)
 
 
-def _leaves(tree: Branch | Leaf) -> list[Leaf]:
+def _leaves(tree: Tree) -> list[Leaf]:
     if not isinstance(tree, Branch):
         return [tree]
     return [leaf for child in tree.children for leaf in _leaves(child)]
@@ -270,8 +272,13 @@ def _tables() -> dict[tuple[str, str], str]:
     return {known: min(found) for known, found in pairs.items() if len(found) == 1}
 
 
+def _read(entries: str) -> dict[str, str]:
+    parts = (entry.partition("=") for entry in entries.split())
+    return {ours: theirs for ours, _, theirs in parts}
+
+
 def _noun_forms():
-    others = dict(entry.split("=") for entry in _NOUNS.split())
+    others = _read(_NOUNS)
     for noun in (n for nouns in lexicon.NOUNS.values() for n in nouns):
         if other := others.get(noun.target[0]):
             one, _, many = other.partition("/")
@@ -289,7 +296,7 @@ def _adjective_forms():
 
 
 def _verb_forms():
-    others = dict(entry.split("=") for entry in _VERBS.split())
+    others = _read(_VERBS)
     families = lexicon.TRANSITIVE, lexicon.DATIVE, lexicon.INTRANSITIVE
     for verb in itertools.chain(*families, lexicon.MOTION, lexicon.AUXILIARY):
         name = "_".join(filter(None, (verb.target, verb.particle)))
