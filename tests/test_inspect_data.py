@@ -122,6 +122,13 @@ def test_a_parser_is_given_words_that_stand_apart(prepared):
         assert not any("as if tokenised" in f.text for f in found)
 
 
+def test_pairs_of_a_task_that_does_not_pack_are_described_in_buckets(prepared, capsys):
+    inspect_data._describe(*prepared("similarity"))
+    said = capsys.readouterr().out
+    assert "buckets " in said and "packed" not in said
+    assert "target     " in said and "come back as" not in said
+
+
 def test_tags_hide_no_fault_from_the_checks(prepared, tmp_path):
     for side, word in (("source", "um"), ("target", "one")):
         lines = [f"{word} {i}\n" for i in range(30)]

@@ -65,7 +65,9 @@ def test_fit_finds_the_largest_batch(tiny, command, capsys, monkeypatch):
     assert "not even 520 tokens fit" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("spec", ["language", "masked", "opinions", "recurrent:gru"])
+@pytest.mark.parametrize(
+    "spec", ["language", "masked", "opinions", "similarity", "recurrent:gru"]
+)
 def test_every_kind_of_task_opens_without_data(spec):
     config = configs.load(spec, data=False)
     load, mesh = workload.without_data(config), sharding.local_mesh()

@@ -639,6 +639,17 @@ def test_the_command_has_every_way_to_look(tiny_run, options, given, expected):
 def test_the_command_refuses_what_does_not_fit_together(tiny_run):
     done = call(tiny_run, b"x\n", "--n_best=2")
     assert done.returncode == 2 and b"--format=jsonl" in done.stderr
+    done = call(tiny_run, b"x\n", "--nearest=2")
+    assert done.returncode == 2 and b"--nearest needs --format=jsonl" in done.stderr
+
+
+@pytest.mark.system
+def test_the_command_answers_with_the_nearest_line_of_a_file(tiny_run, tmp_path):
+    lines = tmp_path / "lines"
+    lines.write_text("Onde está a chave?\n\nO gato dorme.\n")
+    done = call(tiny_run, b"O gato dorme.\n\n", f"--among={lines}")
+    first, second = done.stdout.decode().splitlines()
+    assert first == "1.0000\tO gato dorme." and second.count("\t") == 1
 
 
 def test_attention_has_a_weight_for_each_pair_of_pieces(run, sentences):

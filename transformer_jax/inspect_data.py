@@ -170,8 +170,8 @@ def _print_examples_left_out(ledger: dict[str, Any]) -> None:
 def _describe_plan(config: ConfigDict, prepared: Prepared, batching: str) -> None:
     data = config.data
     chosen = batching == data.batching
-    if batching == "packed" and data.pack_length < data.max_length + 1:
-        return  # examples may not fit the rows, and the config does not pack
+    if batching == "packed" and data.get("pack_length", 0) <= data.max_length:
+        return  # the task does not pack, or examples may not fit the rows
     other = config.copy_and_resolve_references()
     with other.unlocked():
         other.data.batching = batching

@@ -18,7 +18,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax import sharding
 
@@ -84,6 +84,28 @@ def cross_entropy(
         (right * weights).sum(),
         weights.sum(),
     )
+
+
+def contrastive(
+    queries: Float[Array, "B D"],
+    texts: Float[Array, "B D"],
+    temperature: float,
+    others: Bool[Array, "B B"],
+    weights: Float[Array, "B"],
+) -> Sums:
+    """Sum InfoNCE over the pairs of a batch, of both directions the mean.
+
+    The i-th text is right for the i-th query, and those that `others` names are wrong.
+    The batch is the global one: sharded rows are gathered to be compared.
+    """
+    logits = queries.astype(jnp.float32) @ texts.astype(jnp.float32).T / temperature
+    truth = jnp.diagonal(logits)
+    seen = others | jnp.eye(len(logits), dtype=bool)
+    logits = jnp.where(seen, logits, -jnp.inf)
+    log_z = [jax.nn.logsumexp(logits, axis=axis) for axis in (0, 1)]
+    nll = (sum(log_z) / 2 - truth) * weights
+    right = (truth >= logits.max(axis=1)) * weights
+    return Sums(nll.sum(), nll.sum(), right.sum(), weights.sum())
 
 
 def cross_entropy_of(

@@ -26,6 +26,7 @@ import jax
 from absl import flags
 
 from transformer_jax import cli, hosts, keys, tasks
+from transformer_jax.data import retrieval
 from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.text import Lines
 from transformer_jax.decoding import Options, Reply
@@ -60,6 +61,8 @@ def define_flags() -> None:
     flags.DEFINE_bool("alignment", False, "Behind a tab, which words belong together.")
     flags.DEFINE_bool("score", False, "Lines are source<TAB>target: how likely is it?")
     flags.DEFINE_bool("embed", False, "A vector for each line, instead of an answer.")
+    flags.DEFINE_string("among", "", "A file: answer with its nearest line to each.")
+    flags.DEFINE_integer("nearest", 1, "among: lines (several with --format=jsonl).", 1)
     # How to search; without one of these, as the run's config says.
     keys.define_flags(flags, *tasks.option_classes())
 
@@ -80,6 +83,8 @@ def main(overrides: dict[str, str]) -> int:
         raise UserError(
             "--n_best needs --format=jsonl: a line of text holds one answer"
         )
+    if args.nearest > 1 and args.format == "text":
+        raise UserError("--nearest needs --format=jsonl: a line of text holds one")
     if args.on_long == "split" and ((args.n_best or 1) > 1 or args.alignment):
         raise UserError(
             "--on_long=split makes one answer of those to the parts of a line: "
@@ -115,12 +120,13 @@ def _answer(args: Any) -> int:
         prefixes,
         args.alignment,
     )
-    if args.score or args.embed:
-        if args.score:
-            protocols.require(run.task, protocols.ReadsPairs, "read")
-        else:
-            protocols.require(run.task, protocols.Embeds, "vectors")
-        shell.answer = shell.score if args.score else shell.embed
+    if args.score:
+        protocols.require(run.task, protocols.ReadsPairs, "read")
+        shell.answer = shell.score
+    elif args.embed or args.among:
+        protocols.require(run.task, protocols.Embeds, "vectors")
+        shell.answer, shell.nearest = shell.embed, args.nearest
+        shell.index = retrieval.open_index(args.among, run.encode)
     if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
         return shell.converse()
     output = args.output if first else os.devnull
@@ -144,7 +150,8 @@ class Shell:
         self.alignment = alignment
         self.run, self.options, self.max_input = run, options, max_input
         self.form, self.on_long, self.prefixes = form, on_long, prefixes
-        self.refused = 0
+        self.index: retrieval.Index | None = None
+        self.nearest, self.refused = 1, 0
 
     def answer_all(self, source: io.BufferedIOBase, sink: IO[bytes]) -> int:
         """Answer every line; return the exit code."""
@@ -236,15 +243,20 @@ class Shell:
     def embed(
         self, lines: list[str], first: int = 1, progress: Progress = lambda d, t: None
     ) -> Iterator[str]:
-        """Yield the sentence vector of each line."""
+        """Yield the sentence vector of each line, or what the index has near it."""
+        entries = [{"input": line} for line in lines]
 
         def read(kept):
-            return self.run.encode([e["input"] for e in kept]).tolist()
+            vectors = self.run.encode([e["input"] for e in kept])
+            if not self.index:
+                return vectors.tolist()
+            found = self.index.nearest(vectors, self.nearest)
+            return [[match._asdict() for match in matches] for matches in found]
 
-        def show(vector):
-            return " ".join(f"{x:.6g}" for x in vector)
-
-        entries = [{"input": line} for line in lines]
+        if self.index:
+            show = lambda found: "{cosine:.4f}\t{text}".format(**found[0])  # noqa: E731
+            return self._read(entries, first, "nearest", read, show)
+        show = lambda vector: " ".join(f"{x:.6g}" for x in vector)  # noqa: E731
         return self._read(entries, first, "vector", read, show)
 
     def _read(self, entries, first, name, read, show) -> Iterator[str]:

@@ -57,6 +57,8 @@ VARIANTS = {
     "parsing": ["", ":treebank", ":ptb_sample", ":wsj", ":semi_supervised"],
     "recurrent": ["", ":rnn", ":gru", ":lstm", ":rnn_attention", ":gru_attention",
                   ":lstm_attention", ":multi30k"],
+    "sets": ["", ":none", ":sinusoid"],
+    "similarity": ["", ":paraphrases", ":tatoeba"],
     "tagging": ["", ":phrases", ":pos", ":ptb_sample"],
     "table3": ["", ":base", ":a_1", ":d_smoothing_2", ":big"],
 }  # fmt: skip

@@ -267,3 +267,25 @@ def test_attention_names_the_tokens_with_both_ends(run):
     queries, keys = maps.tokens["encoder"]
     assert queries == keys and (keys[0], keys[-1]) == ("<s>", "</s>")
     assert maps["encoder"].shape[2:] == (len(queries), len(keys))
+
+
+@pytest.mark.parametrize("positions", ["none", "sinusoid"])
+def test_without_positions_a_permutation_has_the_same_logits(positions):
+    """Of every pooling: what is read is a set between two special tokens."""
+    spec = {"model.d_model": "16", "model.d_ff": "24", "model.num_heads": "2"}
+    shown = jnp.array([[BOS, 9, 14, 7, 200, EOS], [BOS, 200, 9, 7, 14, EOS]])
+    for pooling in ("special", "mean"):
+        changed = spec | {"model.pooling": pooling}
+        opened = config.load(f"sets:{positions}", changed)
+        task = compose(opened, Bytes(), Scale(("a", "b", "c")))
+        params = task.objective.init(jax.random.key(0))
+        one, other = jax.jit(task.objective.outputs)(params, shown)
+        same = np.allclose(one, other, atol=1e-5)
+        assert same == (positions == "none")
+
+
+def test_sets_are_read_as_labelled_text():
+    data = config.load("sets", {"data.train_size": "5"})
+    record = classification.source(data).read("train")[0]
+    assert record["label"] == max(record["text"].split(), key=int)
+    assert "test_permuted" in classification.source(data).splits

@@ -336,7 +336,7 @@ def test_shapes_are_those_of_the_model_and_equal_layers_are_shown_once():
 
 
 @pytest.mark.parametrize("spec", ["language", "masked", "opinions", "images",
-                                  "recurrent:gru_attention"])  # fmt: skip
+                                  "similarity", "recurrent:gru_attention"])  # fmt: skip
 def test_every_kind_of_model_has_a_diagram(spec):
     calls = modules.calls_of(configs.load(spec))
     assert len(calls) > 4 and all(call.output for call in calls)

@@ -3,6 +3,7 @@
     Classifier   logits = W · pool(encoder(x)) + b
     Tagger       logits = W · encoder(x) + b, of every token
     MaskedLM     logits = encoder(x) Eᵀ, at the places that are asked for
+    Embedder     vector = mean(encoder(x)), brought to length 1
 
 The special token is the first of every sequence. It attends to all others, so its last
 representation stands for the whole sequence. The mean of all tokens, both ends
@@ -142,6 +143,23 @@ def pool(
     real = (segments != 0)[..., None].astype(jnp.float32)
     # A row of padding alone has no mean; nor is one asked for.
     return (x * real).sum(1) / jnp.maximum(real.sum(1), 1)
+
+
+class Embedder(Encoder):
+    """Represent a sequence by a vector of length 1."""
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
+        train: bool = False,
+    ) -> Outputs:
+        """Compute vectors [B, D], in float32, as `hidden`; there are no logits."""
+        segments = all_real(segments, tokens)
+        x, weights = self.encode(tokens, segments, train=train)
+        x = pool(x.astype(jnp.float32), segments, "mean")
+        length = jnp.sqrt(jnp.square(x).sum(axis=-1, keepdims=True) + 1e-12)
+        return Outputs(None, encoder_attention=weights, hidden=x / length)
 
 
 class MaskedLM(Encoder):

@@ -18,7 +18,7 @@ from transformer_jax.models.attention import (
     padding_mask,
 )
 from transformer_jax.models.cache import KVCache
-from transformer_jax.models.classifier import Classifier, MaskedLM, Tagger
+from transformer_jax.models.classifier import Classifier, Embedder, MaskedLM, Tagger
 from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
 from transformer_jax.models.layers import Dropout, output_layer
 from transformer_jax.models.outputs import Outputs
@@ -221,6 +221,7 @@ MODEL = Model(
         "masked_language_model": MaskedLM,
         "text_classifier": Classifier,
         "token_classifier": Tagger,
+        "text_embedder": Embedder,
         "image_classifier": ViT,
     },
     find_problems,

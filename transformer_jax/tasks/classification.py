@@ -22,7 +22,7 @@ from transformer_jax import losses
 from transformer_jax.data import sources
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
-from transformer_jax.data.generated import opinions
+from transformer_jax.data.generated import opinions, sets
 from transformer_jax.data.records import Reading
 from transformer_jax.data.sources import GeneratedSource, Source
 from transformer_jax.data.store import Column
@@ -111,7 +111,11 @@ def check(config: ConfigDict) -> list[str]:
 
 
 def source(config: ConfigDict) -> Source:
-    """Read the generated opinions, or labelled text."""
+    """Read the generated opinions or sets, or labelled text."""
+    readings = {"labelled": Reading(_read_labelled)}
+    if config.data.source == "sets":
+        made = GeneratedSource("sets", sets.VERSION, sets.SPLITS, sets.generate)
+        return Source(config.data, FIELDS, made, readings)
     wanted = "score" if config.data.answers == "numbers" else "label"
 
     def generate(split: str, size: int) -> list[dict[str, str]]:
@@ -119,7 +123,6 @@ def source(config: ConfigDict) -> Source:
         return [{"text": r["text"], "label": r[wanted]} for r in found]
 
     kind = ("opinions", opinions.VERSION, opinions.SPLITS, generate, (wanted,))
-    readings = {"labelled": Reading(_read_labelled)}
     return Source(config.data, FIELDS, GeneratedSource(*kind), readings)
 
 
@@ -365,7 +368,7 @@ TASK = TaskDefinition(
     role="text_classifier",
     metrics=("accuracy", "f1", "r"),
     keys={
-        "data": (sources.declare(FIELDS, "opinions", "labelled"), AnswerKeys),
+        "data": (sources.declare(FIELDS, "opinions", "sets", "labelled"), AnswerKeys),
         "model": (PoolingKeys,),
     },
     choices={"data.batching": ("buckets",), "model.tie": ("none",)},

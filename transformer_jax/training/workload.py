@@ -22,7 +22,7 @@ from transformer_jax.data.tags import Lexicon
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.runs.folder import Folder
-from transformer_jax.tasks import classification, language, masked, tagging
+from transformer_jax.tasks import classification, language, masked, similarity, tagging
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import PairData
 from transformer_jax.tasks.parts.scoring import BleuScoring
@@ -100,7 +100,7 @@ def _largest(config: ConfigDict, task: Task, rows: int, length: int) -> Shape:
     if not rows:
         rows = max(data.batch_tokens // length // data.row_multiple, 1)
         rows *= data.row_multiple
-    sides = 2 if tasks.find(config.task).role == "seq2seq" else 1
+    sides = 2 if tasks.find(config.task).role in ("seq2seq", "text_embedder") else 1
     return Shape(rows, (length,) * sides, packed)
 
 
@@ -140,6 +140,8 @@ def _open(config: ConfigDict, vocabulary: Tokenizer) -> Task:
         return classification.compose(config, vocabulary, classification.Scale(labels))
     if kind.role == "token_classifier":
         return tagging.compose(config, vocabulary, Lexicon(("0", "1")))
+    if kind.role == "text_embedder":
+        return similarity.compose(config, vocabulary)
     raise UserError(
         f"the task {config.task!r} cannot be planned without its data: leave "
         "--no_data out"

@@ -28,6 +28,7 @@ def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
         "masked_language_model": {"source_vocab_size": size},
         "text_classifier": {"source_vocab_size": size, "outputs": 2},
         "token_classifier": {"source_vocab_size": size, "outputs": 2},
+        "text_embedder": {"source_vocab_size": size},
         "image_classifier": {},
     }[role]
     if role == "image_classifier":

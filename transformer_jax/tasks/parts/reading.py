@@ -147,11 +147,15 @@ class EncoderInspector:
 
     def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
         """Return the weights of `encoder` alone; there is no target to read."""
-        ids = self.inference.parse(source).source
+        ids = self.read(source)
         tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
         weights = attention_of(outputs.encoder_attention)
         return AttentionMaps({"encoder": weights}, {"encoder": (pieces, pieces)})
+
+    def read(self, text: str) -> list[int]:
+        """Return the pieces of a text, as the model reads them."""
+        return self.inference.parse(text).source
 
 
 class TextInspector:

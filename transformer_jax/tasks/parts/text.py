@@ -25,12 +25,16 @@ TEXT_FILE = "text.model"  # in the tokenizer's folder
 
 
 def learn_tokenizer(
-    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+    config: ConfigDict,
+    source: DataSource,
+    folder: pathlib.Path,
+    say: Say,
+    fields: Sequence[str] = ("text",),
 ) -> None:
     """Learn the tokenizer from the training text, unless the folder has it."""
     if not (folder / TEXT_FILE).exists():
         settings, records = config.tokenizer, source.read("train")
-        made = tokenizers.make(settings, records, ("text",), settings.file, [], say)
+        made = tokenizers.make(settings, records, fields, settings.file, [], say)
         folder.mkdir(parents=True, exist_ok=True)
         made.save(folder / TEXT_FILE)
 
