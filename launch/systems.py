@@ -30,6 +30,8 @@ SYSTEMS = (
     "images",
     "images:colour",
     "coordinates",
+    "similarity",
+    "sets",
     "recurrent",
     "recurrent:lstm",
 )
