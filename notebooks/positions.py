@@ -286,7 +286,7 @@ from transformer_jax.models.coordinate_mlp import CoordinateMLP, CoordinateMLPCo
 
 side, updates = (16, 3) if is_small else (64, 250)
 picture = pictures.draw(side).astype(np.float32)
-places = pixels.places_of((side, side))
+places = jnp.asarray(pixels.places_of((side, side)))
 held_out = pixels.hold_out((side, side))  # a quarter of the pixels
 
 
