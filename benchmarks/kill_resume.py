@@ -220,19 +220,18 @@ def run_undisturbed(training: Training) -> Timeline:
 
 def read_epoch(training: Training) -> int:
     """Read the steps of an epoch, once the log has them: training must go beyond."""
-    text = training.log.read_text()
-    names = {"epoch": r"([\d,]+) steps an epoch", "all": r"training +([\d,]+) steps"}
-    found = {name: re.search(pattern, text) for name, pattern in names.items()}
-    if not all(found.values()):
+    pattern = r"([\d,]+) steps an epoch.*?training +([\d,]+) steps"
+    found = re.search(pattern, training.log.read_text(), re.DOTALL)
+    if not found:
         return 0
-    steps = {name: int(one[1].replace(",", "")) for name, one in found.items() if one}
-    if steps["all"] <= steps["epoch"]:
-        training.process.kill()
+    epoch, steps = (int(text.replace(",", "")) for text in found.groups())
+    if steps <= epoch:
+        training.stop()
         sys.exit(
-            f"error: {steps['all']} steps do not reach the second epoch, which begins "
-            f"after {steps['epoch']}: give more --steps, or a smaller data.train_size"
+            f"error: {steps} steps do not reach the second epoch, which begins after "
+            f"{epoch}: give more --steps, or a smaller data.train_size"
         )
-    return steps["epoch"]
+    return epoch
 
 
 def plan_kills(count: int, timeline: Timeline, chance: random.Random) -> list[Kill]:
