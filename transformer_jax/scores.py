@@ -219,16 +219,18 @@ def compare(
 
 
 def resample(
-    judge: Callable[[Sequence[Any], Sequence[Any]], Mapping[str, float]],
-    systems: Mapping[str, Sequence[Any]],
-    references: Sequence[Any],
+    measure: Callable[[Sequence[str], Sequence[str]], Sequence[Any]],
+    judge: Callable[[Sequence[Any]], Mapping[str, float]],
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[str],
     samples: int = 300,
     seed: int = 12345,
 ) -> list[Comparison]:
     """Compare two systems by every metric of `judge`, by paired bootstrap.
 
-    p is how often the difference of a sample is as far from the mean of all as the one
-    measured is from 0.
+    Each answer is measured against its reference once, and `judge` makes the metrics
+    of a sample from its measurements. p is how often the difference of a sample is as
+    far from the mean of all as the one measured is from 0.
     """
     (baseline, first), (system, second) = systems.items()
     for name, answers in systems.items():
@@ -237,10 +239,8 @@ def resample(
     rows = [generator.choices(every, k=len(every)) for _ in range(samples)]
 
     def judge_all(answers):
-        found = [
-            judge([answers[i] for i in row], [references[i] for i in row])
-            for row in (every, *rows)
-        ]
+        each = measure(answers, references)
+        found = [judge([each[i] for i in row]) for row in (every, *rows)]
         return {name: [one[name] for one in found] for name in found[0]}
 
     ours, theirs = judge_all(first), judge_all(second)

@@ -43,6 +43,14 @@ class Tree(NamedTuple):
         return text[1:]
 
 
+class Counts(NamedTuple):
+    """The brackets of one sentence that are right, and those of either side."""
+
+    matched: int
+    guessed: int
+    gold: int
+
+
 class Scores(NamedTuple):
     """Percentages, and the counts of brackets behind them."""
 
@@ -308,31 +316,40 @@ class _Repair:
 
 
 def evaluate(golds: Iterable[Tree], guesses: Iterable[Tree]) -> Scores:
-    """Score labelled brackets by the rules of EVALB's COLLINS.prm.
+    """Score labelled brackets by the rules of EVALB's COLLINS.prm."""
+    return add_up(count(golds, guesses))
+
+
+def count(golds: Iterable[Tree], guesses: Iterable[Tree]) -> list[Counts | None]:
+    """Count the labelled brackets of each sentence; None for punctuation alone.
 
     Tags, an empty root and punctuation do not count. Only the gold tags decide which
-    words are punctuation, as a restored guess has no others. A sentence of punctuation
-    alone is skipped.
+    words are punctuation, as a restored guess has no others.
     """
-    matched = guessed = gold = exact = sentences = 0
+    found: list[Counts | None] = []
     for number, pair in enumerate(zip(golds, guesses, strict=True), 1):
         cleaned = [clean(tree) for tree in pair]
         _compare(number, *[words(tree) if tree else [] for tree in cleaned])
         counted = [tag not in PUNCTUATION for tag in _tags(cleaned[0])]
         if not any(counted):
+            found.append(None)
             continue
-        right, found = [_brackets(tree, counted) for tree in cleaned]
-        sentences += 1
-        matched += (right & found).total()
-        guessed += found.total()
-        gold += right.total()
-        exact += right == found
+        gold, guess = [_brackets(tree, counted) for tree in cleaned]
+        found.append(Counts((gold & guess).total(), guess.total(), gold.total()))
+    return found
+
+
+def add_up(counts: Iterable[Counts | None]) -> Scores:
+    """Return the scores of all sentences but those of punctuation alone."""
+    scored = [one for one in counts if one]
+    matched, guessed, gold = map(sum, zip(*scored, strict=True)) if scored else (0,) * 3
+    exact = sum(one.matched == one.guessed == one.gold for one in scored)
     return Scores(
         _percent(matched, guessed),
         _percent(matched, gold),
         _percent(2 * matched, guessed + gold),
-        _percent(exact, sentences),
-        *(matched, guessed, gold, sentences),
+        _percent(exact, len(scored)),
+        *(matched, guessed, gold, len(scored)),
     )
 
 

@@ -242,13 +242,16 @@ class TreeScoring(ResampledScoring):
         share = 100 * whole / max(len(replies), 1)
         return {name: getattr(found, name) for name in names} | {"well_formed": share}
 
-    def read(self, texts: Sequence[str]) -> list[trees.Tree]:
-        """Read trees, one a line."""
-        return trees.read("\n".join(texts))
+    def measure(
+        self, answers: Sequence[str], references: Sequence[str]
+    ) -> Sequence[Any]:
+        """Count the brackets of each tree."""
+        golds, guesses = (trees.read("\n".join(x)) for x in (references, answers))
+        return trees.count(golds, guesses)
 
-    def judge(self, answers: Sequence[Any], references: Sequence[Any]) -> dict:
+    def judge(self, measured: Sequence[Any]) -> dict[str, float]:
         """Return F1 and the share of exact trees, in percent."""
-        found = trees.evaluate(references, answers)
+        found = trees.add_up(measured)
         return {"F1": found.f1, "exact (%)": found.exact}
 
     def summary(self, scores: Mapping[str, Any]) -> str:

@@ -332,13 +332,16 @@ class TagScoring(ResampledScoring):
             f"baseline_{name}": baseline[name] for name in ("accuracy", "f1")
         }
 
-    def read(self, texts: Sequence[str]) -> list[list[str]]:
+    def measure(
+        self, answers: Sequence[str], references: Sequence[str]
+    ) -> Sequence[Any]:
         """Divide lines into tags."""
-        return [text.split() for text in texts]
+        pairs = zip(answers, references, strict=True)
+        return [(answer.split(), reference.split()) for answer, reference in pairs]
 
-    def judge(self, answers: Sequence[Any], references: Sequence[Any]) -> dict:
+    def judge(self, measured: Sequence[Any]) -> dict[str, float]:
         """Return the accuracy and F1, in percent."""
-        return in_percent(score_tags(answers, references), "accuracy", "f1")
+        return in_percent(score_tags(*zip(*measured, strict=True)), "accuracy", "f1")
 
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Put the scores into words."""

@@ -75,32 +75,29 @@ class BleuScoring(Scoring):
 class ResampledScoring(Scoring):
     """Scoring whose metrics are drawn again from samples of the examples."""
 
-    def read(self, texts: Sequence[str]) -> Sequence[Any]:
-        """Read answers or references once for all samples."""
-        return texts
+    def measure(
+        self, answers: Sequence[str], references: Sequence[str]
+    ) -> Sequence[Any]:
+        """Measure each answer once for all samples: by default, pair the texts."""
+        return list(zip(answers, references, strict=True))
 
-    def judge(
-        self, answers: Sequence[Any], references: Sequence[Any]
-    ) -> dict[str, float]:
-        """Return the metrics to be compared; of each more is better."""
+    def judge(self, measured: Sequence[Any]) -> dict[str, float]:
+        """Return the metrics of a sample; of each more is better."""
         raise NotImplementedError
 
     def compare(
         self, other: Any, systems: Mapping[str, list[str]], references: list[str]
     ) -> list[scores.Comparison]:
         """Compare by each metric."""
-        read = {name: self.read(answers) for name, answers in systems.items()}
-        return scores.resample(self.judge, read, self.read(references))
+        return scores.resample(self.measure, self.judge, systems, references)
 
 
 class LabelScoring(ResampledScoring):
     """Accuracy and F1 of labels."""
 
-    def judge(
-        self, answers: Sequence[Any], references: Sequence[Any]
-    ) -> dict[str, float]:
+    def judge(self, measured: Sequence[Any]) -> dict[str, float]:
         """Return both in percent."""
-        return in_percent(score_labels(answers, references), "accuracy", "f1")
+        return in_percent(score_labels(*zip(*measured, strict=True)), "accuracy", "f1")
 
     def reference(self, record: Record) -> str:
         """Return the label of an example."""
@@ -122,15 +119,16 @@ class LabelScoring(ResampledScoring):
 class NumberScoring(LabelScoring):
     """Correlation and error of numbers."""
 
-    def read(self, texts: Sequence[str]) -> Sequence[Any]:
+    def measure(
+        self, answers: Sequence[str], references: Sequence[str]
+    ) -> Sequence[Any]:
         """Read numbers."""
-        return [parse_number(text) for text in texts]
+        numbers = [[*map(parse_number, texts)] for texts in (answers, references)]
+        return list(zip(*numbers, strict=True))
 
-    def judge(
-        self, answers: Sequence[Any], references: Sequence[Any]
-    ) -> dict[str, float]:
+    def judge(self, measured: Sequence[Any]) -> dict[str, float]:
         """Return the correlation, in percent of 1."""
-        return in_percent(score_numbers(answers, references), "r")
+        return in_percent(score_numbers(*zip(*measured, strict=True)), "r")
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
         """Score numbers."""
