@@ -93,7 +93,11 @@ def test_a_search_that_outgrows_its_room_goes_on_as_if_it_had_had_it(
 
 @pytest.mark.parametrize(
     ("fsdp", "tensor", "sequence"),
-    [(1, 1, 2), (1, 1, 8), (4, 2, 1)],  # a source of 12 divides by 2 alone
+    [  # a source of 12 divides by 2 alone
+        (1, 1, 2),
+        pytest.param(1, 1, 8, marks=pytest.mark.system),
+        pytest.param(4, 2, 1, marks=pytest.mark.system),
+    ],
 )
 def test_a_mesh_finds_what_one_device_does(model, fsdp, tensor, sequence):
     asked = [

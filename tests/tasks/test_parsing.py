@@ -45,16 +45,16 @@ def test_seeds_are_compared_by_brackets(run, compare_seeds):
     assert compare_seeds(run.folder.path) == pytest.approx(wanted, abs=0.006)
 
 
-@pytest.mark.parametrize("leaves", ["XX", "words"])
+@pytest.mark.parametrize(
+    "leaves", ["XX", pytest.param("words", marks=pytest.mark.system)]
+)
 @pytest.mark.parametrize(
     "options",
     [{}, {"beams": 3}, {"sample": True}, {"well_formed": False}],
     ids=["greedy", "beam", "sample", "free"],
 )
-def test_every_answer_is_a_tree_over_the_words_of_its_line(
-    run, run_of_words, leaves, options
-):
-    run = run if leaves == "XX" else run_of_words
+def test_every_answer_is_a_tree_over_the_words_of_its_line(leaves, options, request):
+    run = request.getfixturevalue({"XX": "run", "words": "run_of_words"}[leaves])
     lines = ["the man saw a zyxgor .", "stop", "", "a ( b ) c"]
     replies = run.replies(lines, **options)
     # So little training: left to itself it writes no tree.

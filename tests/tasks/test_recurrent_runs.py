@@ -8,6 +8,7 @@ from transformer_jax.convert import ctranslate2
 from transformer_jax.errors import UserError
 from transformer_jax.runs import bundle
 
+pytestmark = pytest.mark.system
 LINES = ["O gato dorme.", "A menina lê."]
 SMALL = {"model.layers": "1", "optim.warmup_steps": "5"}
 
@@ -23,7 +24,6 @@ def plain(quick_run_of):
     return transformer_jax.load(quick_run_of("recurrent:gru", **SMALL))
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("name", ["attending", "plain"])
 def test_a_run_answers_scores_and_embeds(name, request):
     run = request.getfixturevalue(name)

@@ -274,6 +274,7 @@ def test_a_table_cannot_begin_with_both_nor_stay_random():
     assert transformer_config.divisor_near(300, 7) == 6
 
 
+@pytest.mark.system
 def test_a_frozen_table_stays_and_all_else_moves(tiny, tmp_path):
     loaded = load("masked", tiny, **SMALL)
     task = prepared(loaded, tmp_path / "learn").task

@@ -42,9 +42,9 @@ def test_the_time_of_a_phase_stands_still_in_another(watchdog, ended):
 
 
 def test_a_beat_begins_the_time_anew(watchdog, ended):
-    with watchdog.phase("an evaluation", 2.0):
-        for _ in range(15):
-            time.sleep(0.2)
+    with watchdog.phase("an evaluation", 1.0):
+        for _ in range(10):
+            time.sleep(0.15)
             watchdog.beat()
         assert ended.empty()
         assert "an evaluation" in ended.get(timeout=30)
