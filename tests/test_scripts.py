@@ -34,11 +34,14 @@ SHORTEST = (
     "depth.py --output RUNS --depths 1 --forms post --steps 2"
     " --config.optim.warmup_steps=1",
     "kill_resume.py --kills 2 --steps 60 --config.model.d_model=16"
-    " --config.optim.warmup_steps=30 --config.data.train_size=2000",
+    " --config.optim.warmup_steps=30 --config.data.train_size=2000"
+    " --config.data.validation_size=20 --config.data.test_size=20",
     "large_corpus.py --pairs 5000",
     "plan_hash.py --batches 20 --processes 1,2",
     "positions.py --workdir RUNS --sentences 20 --config.train.steps=4"
-    " --config.optim.warmup_steps=2",
+    " --config.optim.warmup_steps=2 --config.data.train_size=2000"
+    " --config.data.validation_size=20 --config.data.test_size=20"
+    " --config.model.d_model=16 --config.model.d_ff=16 --config.model.num_heads=2",
     "recurrent.py speed --lengths 8 --rounds 1 --steps 1 --tokens 64",
 )
 
