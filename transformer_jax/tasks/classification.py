@@ -29,7 +29,7 @@ from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
-from transformer_jax.errors import Refused, UserError
+from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.keys import key
 from transformer_jax.models import registry
@@ -54,6 +54,7 @@ from transformer_jax.tasks.parts.text import (
     open_tokenizer,
     segments,
 )
+from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
     DataSource,
     Record,
@@ -257,7 +258,7 @@ class LabelObjective:
         return mean_sums(sums, *(("loss", "accuracy") if self.labels else ("loss",)))
 
 
-class LabelInference:
+class LabelInference(WholeAnswers):
     """A text in, its label or number out."""
 
     def __init__(
@@ -274,17 +275,8 @@ class LabelInference:
             config.data.row_multiple,
         )
 
-    def parse(
-        self,
-        line: str,
-        max_length: int = 0,
-        prefix: str = "",
-        number: int = 0,
-        options: Options | None = None,
-    ) -> DecodeRequest:
+    def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode a text behind the special token."""
-        if prefix:
-            raise Refused("an answer of this task has no beginning to be given")
         way_out = "shorten it, or raise --max_input"
         pieces = check_length(self.tokenizer, line, max_length, way_out)
         what = f"a line of {len(pieces)} pieces"

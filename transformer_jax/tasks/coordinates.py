@@ -37,6 +37,7 @@ from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
 from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
+from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
     DataSource,
     Record,
@@ -208,24 +209,15 @@ class ColourObjective:
         return found | {"psnr": pixels.psnr(found["loss"])}
 
 
-class ColourInference:
+class ColourInference(WholeAnswers):
     """A place in, its colour out."""
 
     def __init__(self, config: ConfigDict, objective: ColourObjective):
         self.config, self.objective = config, objective
         self.compiled = functools.cache(self._compile)
 
-    def parse(
-        self,
-        line: Any,
-        max_length: int = 0,
-        prefix: str = "",
-        number: int = 0,
-        options: Options | None = None,
-    ) -> DecodeRequest:
+    def read_line(self, line: Any, max_length: int) -> DecodeRequest:
         """Read two numbers."""
-        if prefix:
-            raise Refused("an answer of this task has no beginning to be given")
         try:
             x, y = map(float, line.split() if isinstance(line, str) else line)
         except ValueError:

@@ -37,6 +37,7 @@ from transformer_jax.tasks.parts import augmentation, learnt
 from transformer_jax.tasks.parts.augmentation import AugmentKeys
 from transformer_jax.tasks.parts.scoring import LabelScoring
 from transformer_jax.tasks.parts.text import attention_of, dropout_rngs, mean_sums
+from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
     AttentionMaps,
     DataSource,
@@ -218,24 +219,15 @@ class ImageObjective:
         return mean_sums(sums, "loss", "accuracy")
 
 
-class ImageInference:
+class ImageInference(WholeAnswers):
     """The path of an image in, its class out."""
 
     def __init__(self, config: ConfigDict, objective: ImageObjective, about: About):
         self.config, self.objective, self.about = config, objective, about
         self.compiled = functools.cache(self._compile)
 
-    def parse(
-        self,
-        line: Any,
-        max_length: int = 0,
-        prefix: str = "",
-        number: int = 0,
-        options: Options | None = None,
-    ) -> DecodeRequest:
+    def read_line(self, line: Any, max_length: int) -> DecodeRequest:
         """Read the image of a path; an array is an image already."""
-        if prefix:
-            raise Refused("an answer of this task has no beginning to be given")
         about, shape = self.about, self.objective.module.vision.image
         if not isinstance(line, str):
             if np.shape(line) != shape:

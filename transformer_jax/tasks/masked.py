@@ -52,6 +52,7 @@ from transformer_jax.tasks.parts.text import (
     segments,
     token_loss,
 )
+from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
 MASK = "<mask>"
@@ -219,7 +220,7 @@ class MaskedObjective:
         return losses.means(sums)
 
 
-class FillingInference:
+class FillingInference(WholeAnswers):
     """A line with masks in, the line without them out."""
 
     def __init__(self, config: ConfigDict, module: Any, masks: Masks):
@@ -227,17 +228,8 @@ class FillingInference:
         rows, multiple = config.eval.batch_rows, config.data.row_multiple
         self._forward = BatchedForward(self._guess, rows, multiple)
 
-    def parse(
-        self,
-        line: str,
-        max_length: int = 0,
-        prefix: str = "",
-        number: int = 0,
-        options: Options | None = None,
-    ) -> DecodeRequest:
+    def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode a text with masks, as long as a window at most."""
-        if prefix:
-            raise Refused("an answer of this task has no beginning to be given")
         if MASK not in line:
             raise Refused(f"there is no {MASK} in it: nothing is asked for")
         window = self.config.data.window

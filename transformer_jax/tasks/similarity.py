@@ -49,6 +49,7 @@ from transformer_jax.tasks.parts.text import (
     open_tokenizer,
     segments,
 )
+from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
     DataSource,
     Pairs,
@@ -212,7 +213,7 @@ class ContrastiveObjective:
         return mean_sums(sums, "loss", "accuracy")
 
 
-class PairInference:
+class PairInference(WholeAnswers):
     """Two texts with a tab between them in, their cosine out."""
 
     def __init__(
@@ -225,17 +226,8 @@ class PairInference:
             config.data.row_multiple,
         )
 
-    def parse(
-        self,
-        line: str,
-        max_length: int = 0,
-        prefix: str = "",
-        number: int = 0,
-        options: Options | None = None,
-    ) -> DecodeRequest:
+    def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode two texts."""
-        if prefix:
-            raise Refused("an answer of this task has no beginning to be given")
         texts = line.split("\t")
         if len(texts) != 2:
             raise Refused(

@@ -30,7 +30,6 @@ from transformer_jax.data.tags import Lexicon
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
-from transformer_jax.errors import Refused
 from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.keys import key
 from transformer_jax.models import registry
@@ -55,6 +54,7 @@ from transformer_jax.tasks.parts.text import (
     open_tokenizer,
     segments,
 )
+from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
     DataSource,
     Record,
@@ -249,7 +249,7 @@ class TagObjective:
         return mean_sums(sums, "loss", "accuracy")
 
 
-class TagInference:
+class TagInference(WholeAnswers):
     """A line of words in, a line of tags out."""
 
     def __init__(
@@ -259,17 +259,8 @@ class TagInference:
         rows, multiple = config.eval.batch_rows, config.data.row_multiple
         self._forward = BatchedForward(self._guess, rows, multiple)
 
-    def parse(
-        self,
-        line: str,
-        max_length: int = 0,
-        prefix: str = "",
-        number: int = 0,
-        options: Options | None = None,
-    ) -> DecodeRequest:
+    def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode the words of a line."""
-        if prefix:
-            raise Refused("an answer of this task has no beginning to be given")
         ids, _ = self.words.encode(line.split())
         pieces = len(ids) - TASK.ends
         check_count(pieces, max_length, "shorten it, or raise --max_input")
