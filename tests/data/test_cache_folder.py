@@ -33,7 +33,7 @@ def test_who_waits_for_another_process_says_so_and_builds_nothing(tmp_path, capl
             waiter.join(60)
     finally:
         cache.logger.removeHandler(tell)
-    assert "waiting    another process builds the same data" in caplog.messages
+    assert "waiting    another process is building the same data" in caplog.messages
     assert place.is_dir() and not built and not waiter.is_alive()
 
 
@@ -113,7 +113,7 @@ def test_an_entry_of_other_content_is_made_again(entry, caplog):
     entry("new generator")
     entry("new generator")
     assert entry.built == 2
-    assert "what generates it has changed" in caplog.text
+    assert "its generator has changed" in caplog.text
 
 
 def test_of_a_large_entry_some_blocks_are_read_and_the_size_of_all(entry, monkeypatch):

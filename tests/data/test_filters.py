@@ -59,6 +59,6 @@ def test_only_a_pair_that_came_before_is_a_duplicate():
     why_not = filters.make(settings, 11)
     pairs = [("a", "bc"), ("ab", "c"), ("a", "bd"), ("a", "bc")]
     found = [why_not({"source": s, "target": t}, columns) for s, t in pairs]
-    assert found == [None, None, None, "that came before"]
+    assert found == [None, None, None, "that repeat an earlier pair"]
     fresh = filters.make(settings, 11)
     assert fresh({"source": "a", "target": "bc"}, columns) is None

@@ -382,7 +382,7 @@ def test_marks_and_carriage_returns_are_no_text(tmp_path):
             "wmt14_translate",
             ("de", "en"),
             "1.0.0",
-            "is a data set of TFDS's own: choose another",
+            "is already a data set of TFDS: choose another",
         ),
         ("x", ("de", "de"), "1.0.0", "both languages are 'de'"),
         ("x", ("de", "en"), "2", "a version is three numbers"),
