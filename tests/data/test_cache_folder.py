@@ -83,8 +83,8 @@ def come_from_an_earlier_version(place):
     ("harm", "said"),
     [
         (truncate, "a has 5 bytes, not 10"),
-        (zero, "a has other bytes"),
-        (flip_a_bit, "a has other bytes"),
+        (zero, "a does not hold the bytes"),
+        (flip_a_bit, "a does not hold the bytes"),
         (remove, "a is missing"),
         (spoil_the_seal, "cannot be read"),
         (come_from_an_earlier_version, "an earlier version made it"),

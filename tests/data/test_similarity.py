@@ -38,7 +38,7 @@ def test_an_analogy_leaves_its_own_words_out(known):
 def test_a_word_is_found_in_another_case_and_an_unknown_one_is_refused(known):
     assert known.row("QUEEN") == known.row("queen")
     assert known.row("king") != known.row("King")  # as written, if that is there
-    with pytest.raises(UserError, match="no vector of 'quean'.*mean 'queen'"):
+    with pytest.raises(UserError, match="no vector for 'quean'.*mean 'queen'"):
         known.neighbours("quean", 1)
 
 

@@ -33,8 +33,8 @@ def test_the_words_asked_for_are_found_in_each_form(tmp_path, name, header):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a 1 2\nb 1\n", "v.txt, line 2: 1 numbers behind a word, not 2"),
-        ("a 1 2\nb 1 2 3\n", "line 2: 3 numbers behind a word, not 2"),
+        ("a 1 2\nb 1\n", "v.txt, line 2: 1 numbers after a word, not 2"),
+        ("a 1 2\nb 1 2 3\n", "line 2: 3 numbers after a word, not 2"),
         ("a 1 2\n\n", "line 2: 0 numbers"),
         ("a 1 2\nb 1 x\n", "line 2: a field is not a number"),
         ("a 1 2\nb 1 nan\n", "line 2: a field is not a number"),
@@ -57,7 +57,7 @@ def test_what_cannot_be_unpacked_is_said(tmp_path):
 
 
 def test_a_false_header_is_refused_at_once(tmp_path):
-    with pytest.raises(UserError, match="line 1: 99,999,999 numbers a vector, more"):
+    with pytest.raises(UserError, match="line 1: 99,999,999 numbers per vector, more"):
         vectors.dimension(write(tmp_path, "2 99999999\na 1\n"))
     long = write(tmp_path, "a " + "1 " * (1 << 20) + "\n", "b.txt.gz")
     with pytest.raises(UserError, match="line 1 has more than 2,097,152 bytes"):

@@ -27,12 +27,12 @@ class FilterKeys:
 
     empty: bool = key(True, "Drop pairs with an empty side.")
     max_ratio: float = key(
-        0.0, "Largest ratio of the sides, in pieces; 0 means any.", least=0
+        0.0, "Largest length ratio of the sides; 0 means any.", least=0
     )
     identical: bool = key(False, "Drop pairs whose target is their source.")
     duplicates: bool = key(False, "Drop repeated pairs.")
     source_script: str = key(
-        "", "Drop sources in other scripts than this, such as latin."
+        "", "Drop sources in other scripts than this (latin, …); empty keeps all."
     )
     target_script: str = key("", "The same for the targets.")
 

@@ -36,7 +36,7 @@ class Sampler:
         self.limit = max_length + len(texts.frame([]))
 
     def growth(self, store: Store) -> np.ndarray:
-        """Estimate the ratio of sampled to stored lengths [sides], which is at least 1."""
+        """Estimate the ratio of sampled to stored lengths [sides], at least 1."""
         probed = np.linspace(0, len(store) - 1, min(PROBED, len(store))).astype(int)
         columns = store.take(probed)
         growth = [

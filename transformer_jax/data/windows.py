@@ -114,7 +114,7 @@ class Windows(Records):
             start = self._cut(start, self.stride) if self.stride else end
 
     def _cut(self, start: int, length: int) -> int:
-        """Return the end of up to `length` characters, or of the whole words in them."""
+        """Return the end of `length` characters, or of the complete words in them."""
         end = start + length
         if end >= len(self.text) or not self.whole_words:
             return min(end, len(self.text))
