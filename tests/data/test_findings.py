@@ -84,7 +84,7 @@ def test_a_split_without_pairs_is_serious():
         (" \t", "are empty"),
         ("O gato dorme. ", "begin or end with white space"),
         ("\u00a0O gato dorme.", "begin or end with white space"),
-        ("O cora\ufffdo dorme.", "hold U+FFFD"),
+        ("O cora\ufffdo dorme.", "contain U+FFFD"),
         ("O gato\0dorme.", "control or invisible"),
         ("O gato\tdorme.", "control or invisible"),
         ("O gato\rdorme.", "control or invisible"),
@@ -208,7 +208,7 @@ def test_repeated_pairs_are_counted_with_the_most_frequent():
     again = [pairs()[0]] * 3 + [pairs()[7]]
     finding = find(inspect(list(pairs()) + again), "repeat an earlier one")
     assert finding.text.startswith("4 of 504 pairs (0.79 %)")
-    assert "one stands 4 times" in finding.text
+    assert "one occurs 4 times" in finding.text
     assert finding.examples[0].startswith("train, line 501: ")
     assert not finding.serious
     assert find(inspect(pairs() * 3), "repeat an earlier one").serious
@@ -384,7 +384,7 @@ def test_sides_that_do_not_belong_together_are_serious(lost_from):
     rest = targets[lost_from:]
     random.Random(0).shuffle(rest)
     found = inspect(with_targets(pairs(2000), targets[:lost_from] + rest))
-    finding = find(found, "only as if by chance")
+    finding = find(found, "names only by chance")
     assert finding.serious
     place = int(finding.text.split(" on,")[0].split()[-1])
     assert lost_from - 400 <= place - 1 <= lost_from + 400
@@ -417,8 +417,10 @@ def test_overlap_tells_how_alike_training_and_held_out_pairs_are():
     train = make([*pairs(), (f"{long}.", "x"), ("!", "y")])
     found = inspect_corpus(train, [make(held_out, "test")])["train and test"]
     (finding,) = found
-    assert finding.text.startswith("4 of 6 pairs (66.67 %) of test stand in train: ")
-    assert "1 word for word, 1 with another target, 1 but for case and" in finding.text
+    assert finding.text.startswith("4 of 6 pairs (66.67 %) of test occur in train: ")
+    assert (
+        "1 word for word, 1 with another target, 1 except for case and" in finding.text
+    )
     assert "1 nearly (70 %" in finding.text
     assert finding.serious
     exact, other, case = finding.examples

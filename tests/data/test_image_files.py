@@ -146,7 +146,7 @@ def test_a_folder_of_validation_is_taken_as_it_is(pictures):
 def test_what_is_no_image_is_counted_or_named(pictures):
     (pictures / "train" / "cat" / "notes.txt").write_text("red")
     source = source_of("folder", pictures, image_size=8, validation_size=6)
-    assert "1 files that are no images" in source.read("train").notes[0]
+    assert "1 files that are not images" in source.read("train").notes[0]
     broken = pictures / "train" / "cat" / "03.png"
     broken.write_bytes(b"no image")
     source = source_of("folder", pictures, image_size=8, validation_size=1)
@@ -161,10 +161,10 @@ def test_folders_without_images_are_refused_with_the_way_out(pictures, tmp_path)
     )
     (pictures / "train" / "bird").mkdir()
     source = source_of("folder", pictures)
-    with pytest.raises(UserError, match="bird holds no image.*take the folder away"):
+    with pytest.raises(UserError, match="bird holds no image.*remove the folder"):
         source.read("train")
     (pictures / "train" / "bird").rmdir()
-    with pytest.raises(UserError, match="5000 of 21 images.*1 to 20.*beside train"):
+    with pytest.raises(UserError, match="5000 of 21 images.*1 to 20.*next to train"):
         source.read("train")
     (pictures / "test").mkdir()
     with pytest.raises(UserError, match="test holds no fold.*such as .*cat"):

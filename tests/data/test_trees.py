@@ -82,7 +82,7 @@ def test_what_is_written_can_be_read():
     [
         ("(S (X a))\n(S (X a)\n", "line 2: the tree that begins here lacks 1 )"),
         ("(S\n (X a)))", "line 2: this ) closes nothing"),
-        ("(S (X a))\n\nx (S (X a))", "line 3: 'x' stands outside of all brackets"),
+        ("(S (X a))\n\nx (S (X a))", "line 3: 'x' is outside all brackets"),
         ("(S\n(NP )\n)", "line 2: (NP) is empty"),
         ("(S (X a))\n()", "line 2: () is empty"),
         (
@@ -92,7 +92,7 @@ def test_what_is_written_can_be_read():
         ),
         (
             "\n((S (X a))\n((S (X a)))",
-            "line 3: a bracket inside of a tree has no label: is the tree that begins "
+            "line 3: a bracket inside a tree has no label: is the tree that begins "
             "in line 2 closed?",
         ),
     ],
@@ -127,7 +127,8 @@ def test_a_tree_with_its_words_is_linearised_with_each_in_its_place():
 def test_words_that_are_more_or_fewer_than_the_tree_has_are_refused():
     for words in (["a"], ["a", "b", "c"]):
         with pytest.raises(
-            UserError, match=f"has 2 times XX, but its sentence {len(words)} words: "
+            UserError,
+            match=f"has XX 2 times, but its sentence has {len(words)} words: ",
         ):
             trees.with_words("(S XX XX )S", words)
 

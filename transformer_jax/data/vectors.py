@@ -71,8 +71,8 @@ def _read_header(path: str) -> tuple[int | None, int]:
         count, size = map(int, fields)
         if size > LARGEST:
             raise UserError(
-                f"{path}, line 1: {size:,} numbers per vector, more than {LARGEST:,}: is "
-                "this a file of word vectors?"
+                f"{path}, line 1: {size:,} numbers per vector, more than {LARGEST:,}: "
+                "is this a file of word vectors?"
             )
         if size:
             return count, size
