@@ -384,7 +384,7 @@ def test_sides_that_do_not_belong_together_are_serious(lost_from):
     rest = targets[lost_from:]
     random.Random(0).shuffle(rest)
     found = inspect(with_targets(pairs(2000), targets[:lost_from] + rest))
-    finding = find(found, "names only by chance")
+    finding = find(found, "agree only by chance")
     assert finding.serious
     place = int(finding.text.split(" on,")[0].split()[-1])
     assert lost_from - 400 <= place - 1 <= lost_from + 400

@@ -176,9 +176,9 @@ def test_a_file_that_is_edited_while_it_is_read_is_refused(write):
     rows = iter(lines)
     assert (next(rows), lines[1]) == ("um", "dois")
     write("t", b"one\ntwo\nthree\n")
-    with pytest.raises(UserError, match="t has changed while it is read .8 bytes"):
+    with pytest.raises(UserError, match="t has changed while being read .8 bytes"):
         lines[1]
-    with pytest.raises(UserError, match="t has changed while it is read"):
+    with pytest.raises(UserError, match="t has changed while being read"):
         list(rows)
 
 

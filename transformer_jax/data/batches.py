@@ -44,10 +44,10 @@ class BatchKeys:
         "Pad examples of similar length, or pack several into a row.",
         choices=BATCHINGS,
     )
-    shapes: int = key(8, "buckets: maximum of shapes; each is compiled.", least=1)
+    shapes: int = key(8, "buckets: most shapes to use; each is compiled.", least=1)
     pack_length: int = key(256, "packed: tokens per row, on the longer side.", least=1)
     row_multiple: int = key(
-        8, "Rows come in multiples of this, on any hardware.", least=1
+        8, "The rows are a multiple of this, on any hardware.", least=1
     )
     length_multiple: int = key(
         1, "Lengths are multiples of this; 128 suits a TPU.", least=1

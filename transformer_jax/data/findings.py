@@ -62,7 +62,7 @@ class Split:
         return [Counter(find_words("\n".join(r[s] for r in lines))) for s in SIDES]
 
     def show(self, index: int, side: str = "", detect=None) -> str:
-        """Quote a line around what is detected, or both lines of a pair.
+        """Quote a line around the detected text, or both lines of a pair.
 
         Invisible characters are escaped.
         """
@@ -275,7 +275,7 @@ def _find_misalignment(split: Split) -> Iterator[Finding]:
         return
     first = (shifted or lost)[0]
     start = split.windows[max(first - 1, 0)].start
-    says = "source and target agree in length, numbers and names only by chance"
+    says = "lengths, numbers and names of source and target agree only by chance"
     if shifted:
         shift, span = fits[first][0], range(start, split.windows[first].stop)
         scores = _score([split.records[i] for i in span])

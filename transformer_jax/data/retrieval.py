@@ -110,14 +110,14 @@ def tfidf(queries: Sequence[str], texts: Sequence[str]) -> list[Float[np.ndarray
         word: [np.array(column) for column in zip(*entries, strict=True)]
         for word, entries in postings.items()
     }
-    rows_of_cosines = []
+    all_cosines = []
     for query in queries:
         cosines = np.zeros(len(texts))
         for word, weight in _weigh(count_words(query), idf).items():
             rows, weights = by_word[word]
             cosines[rows] += weight * weights
-        rows_of_cosines.append(cosines)
-    return rows_of_cosines
+        all_cosines.append(cosines)
+    return all_cosines
 
 
 def count_words(text: str) -> collections.Counter[str]:

@@ -1,4 +1,4 @@
-"""The store: all examples of a split, encoded once into memory-mapped columns.
+"""Store all examples of a split, encoded once into memory-mapped columns.
 
 A column is ragged (any number of values per example) or has a fixed shape; `Column`
 gives its shape and dtype. A store is keyed by the fingerprints of its records and of

@@ -82,7 +82,7 @@ class Lines(Sequence[str]):
             (size, changed) != (status.st_size, status.st_mtime_ns)
         ):
             raise UserError(
-                f"{self.path} has changed while it is read ({size:,} bytes before, "
+                f"{self.path} has changed while being read ({size:,} bytes before, "
                 f"{status.st_size:,} now): restore it and start again"
             )
 

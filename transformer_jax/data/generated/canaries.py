@@ -61,7 +61,8 @@ class Canary:
 def find_problems(times: Sequence[Any]) -> list[str]:
     """List what is wrong with `data.canaries`; a command line gives strings."""
     if not all(str(n).isdecimal() for n in times):
-        return [f"data.canaries = {tuple(times)!r}: a whole number from 0 per canary"]
+        given = tuple(times)
+        return [f"data.canaries = {given!r}: give whole numbers from 0, one per canary"]
     if len(times) > MOST:
         return [
             f"data.canaries has {len(times)} numbers, but there are names for {MOST}: "

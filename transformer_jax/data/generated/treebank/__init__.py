@@ -18,20 +18,18 @@ LENGTHS = range(4, 26)  # of a sentence in words, punctuation included
 
 
 def generate(split: str, size: int) -> list[dict[str, str]]:
-    """Return the first `size` records of a split: sentences and linearised trees."""
+    """Return the first `size` records of a split: sentences and targets trees."""
     check_split(split, SPLITS)
     speaker = Speaker(Random(f"treebank {split}").random)
-    linearised: dict[str, str] = {}
-    while len(linearised) < size:
+    targets: dict[str, str] = {}
+    while len(targets) < size:
         sentence = speaker.sentence()
         words = trees.words(sentence)
         words[0] = words[0][:1].upper() + words[0][1:]
         source = " ".join(words)
         if len(words) in LENGTHS and split_of(source) == split:
-            linearised.setdefault(source, trees.linearise(sentence))
-    return [
-        {"source": source, "target": target} for source, target in linearised.items()
-    ]
+            targets.setdefault(source, trees.linearise(sentence))
+    return [{"source": source, "target": target} for source, target in targets.items()]
 
 
 def tree(record: dict[str, str]) -> trees.Tree:
