@@ -90,7 +90,7 @@ def test_padding_share_counts_both_sides_and_empty_rows(lengths, kind):
 
 
 @both
-def test_repeats_say_how_often_an_example_comes(lengths, kind):
+def test_repeats_say_how_often_an_example_occurs(lengths, kind):
     repeats = np.where(np.arange(len(lengths)) % 3 == 0, 3, 1)
     plan = make(lengths, kind, repeats=repeats)
     for epoch in range(3):

@@ -9,7 +9,7 @@ import pytest
 from transformer_jax.data import cache
 
 
-def test_who_waits_for_another_process_says_so_and_builds_nothing(tmp_path, caplog):
+def test_a_process_that_waits_for_another_says_so_and_builds_nothing(tmp_path, caplog):
     place = tmp_path / "entry"
     waits = threading.Event()
 
@@ -90,7 +90,7 @@ def come_from_an_earlier_version(place):
         (come_from_an_earlier_version, "an earlier version made it"),
     ],
 )
-def test_a_damaged_entry_is_made_again_with_a_note(entry, tmp_path, caplog, harm, said):
+def test_a_damaged_entry_is_rebuilt_with_a_note(entry, tmp_path, caplog, harm, said):
     harm(tmp_path / "entry")
     assert (entry() / "a").read_bytes() == b"0123456789"
     assert entry.built == 2
@@ -98,25 +98,25 @@ def test_a_damaged_entry_is_made_again_with_a_note(entry, tmp_path, caplog, harm
     assert said in note and note.startswith(f"note       {tmp_path / 'entry'} is made")
 
 
-def test_a_sound_entry_is_opened_in_silence(entry, caplog):
+def test_a_sound_entry_is_opened_silently(entry, caplog):
     entry()
     assert entry.built == 1 and not caplog.messages
 
 
-def test_an_entry_is_checked_once_in_a_process(entry, monkeypatch):
+def test_an_entry_is_checked_once_per_process(entry, monkeypatch):
     place = entry()
     monkeypatch.setattr(cache, "_checksum", lambda *block: pytest.fail("read again"))
     assert cache.build_once(place, None) == place
 
 
-def test_an_entry_of_other_content_is_made_again(entry, caplog):
+def test_an_entry_with_other_content_is_rebuilt(entry, caplog):
     entry("new generator")
     entry("new generator")
     assert entry.built == 2
     assert "its generator has changed" in caplog.text
 
 
-def test_of_a_large_entry_some_blocks_are_read_and_the_size_of_all(entry, monkeypatch):
+def test_a_large_entry_is_checked_by_all_sizes_and_some_blocks(entry, monkeypatch):
     monkeypatch.setattr(cache, "BLOCK", 1)
     monkeypatch.setattr(cache, "CHECKED", 3)
     entry("in blocks of one byte")

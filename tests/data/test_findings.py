@@ -130,7 +130,7 @@ def test_the_serious_findings_come_first():
     ],
 )
 @pytest.mark.parametrize("read_as", ["cp1252", "latin-1"])
-def test_text_encoded_twice_is_seen(text, read_as):
+def test_text_encoded_twice_is_found(text, read_as):
     twice = text.encode().decode(read_as, errors="replace")
     assert mean(inspect(damage(pairs(), {5: twice})), "encoded twice")
 
@@ -152,7 +152,7 @@ def test_text_encoded_once_is_not_suspected(text):
     assert not mean(inspect(damage(pairs(), {5: text})), "encoded twice")
 
 
-def test_other_characters_are_no_control_characters():
+def test_other_characters_are_not_taken_for_control_characters():
     plain = damage(pairs(), {5: "Il a dit\u00a0: «\u202fmerci\u00a0!\u202f» 👨‍👩‍👧"})
     assert not mean(inspect(plain), "invisible")
 
@@ -174,7 +174,7 @@ def test_spaced_punctuation_is_tokenised_text():
     )
 
 
-def test_where_words_are_to_stand_apart_it_is_no_fault():
+def test_spaced_punctuation_is_not_a_fault_if_the_task_wants_it():
     records = [{"source": "he ran .", "target": "(S (NP XX )NP XX )S"}] * 40
     for apart in (False, True):
         split = Split("train", records, lambda i: f"line {i + 1}", apart)
@@ -273,7 +273,7 @@ def test_extremely_long_lines_are_found():
     assert len(example) < 160
 
 
-def test_the_example_shows_the_place_of_the_sign():
+def test_the_example_shows_where_the_fault_is():
     text = "palavra " * 200 + "&quot; fim"
     (example,) = find(inspect(damage(pairs(), {5: text})), "HTML").examples
     assert "'…" in example and "&quot; fim" in example
@@ -351,7 +351,7 @@ def test_misaligned_sides_are_found_where_they_begin(start, shift):
     ],
     ids=["lengths", "last characters", "numbers", "names", "full width"],
 )
-def test_any_trait_that_survives_translation_tells_a_shift(pair):
+def test_any_trait_that_survives_translation_reveals_a_shift(pair):
     texts = [pair(random.Random(i).randint) for i in range(400)]
     assert not mean(inspect(texts), "the right target comes")
     targets = [target for _, target in texts]
@@ -359,7 +359,7 @@ def test_any_trait_that_survives_translation_tells_a_shift(pair):
     assert mean(shifted, "the right target comes 1 line(s) earlier")
 
 
-def test_a_shift_between_the_windows_of_a_large_split_is_placed(monkeypatch):
+def test_a_shift_between_the_windows_of_a_large_split_is_located(monkeypatch):
     monkeypatch.setattr(findings, "WINDOW", 100)
     monkeypatch.setattr(findings, "WINDOWS", 4)
     targets = [target for _, target in pairs(1200)]
@@ -369,7 +369,7 @@ def test_a_shift_between_the_windows_of_a_large_split_is_placed(monkeypatch):
     assert abs(int(finding.text.split(" on,")[0].split()[-1]) - 601) <= 8
 
 
-def test_a_shift_that_is_mended_later_is_found():
+def test_a_shift_that_is_corrected_later_is_found():
     targets = [target for _, target in pairs(1200)]
     targets[300:900] = [*targets[301:900], "Yes."]
     finding = find(
@@ -404,7 +404,7 @@ def test_aligned_sides_in_any_order_and_number_are_not_suspected(order, size):
     assert not [f for f in inspect(sorted(pairs()[:size], key=order)) if f.serious]
 
 
-def test_overlap_tells_how_alike_training_and_held_out_pairs_are():
+def test_overlap_reports_how_alike_training_and_held_out_pairs_are():
     long = "O menino alto leu um livro longo na casa da professora ontem"
     held_out = [
         pairs()[3],

@@ -36,7 +36,7 @@ def one(text):
 # Reading, cleaning, writing
 
 
-def test_trees_are_those_that_nltk_reads():
+def test_trees_are_read_as_nltk_reads_them():
     nltk = pytest.importorskip("nltk")
     read = functools.partial(nltk.Tree.fromstring, remove_empty_top_bracketing=True)
     theirs = [read(text) for text in PENN]
@@ -46,7 +46,7 @@ def test_trees_are_those_that_nltk_reads():
         assert list(map(trees.words, ours)) == [tree.leaves() for tree in theirs]
 
 
-def test_cleaning_leaves_what_is_left_when_nltk_deletes_node_by_node():
+def test_cleaning_equals_deleting_node_by_node_with_nltk():
     nltk = pytest.importorskip("nltk")
     for text in PENN:
         tree = nltk.Tree.fromstring(text, remove_empty_top_bracketing=True)
@@ -62,7 +62,7 @@ def test_cleaning_leaves_what_is_left_when_nltk_deletes_node_by_node():
         assert str(trees.clean(one(text))) == tree.pformat(10**9)
 
 
-def test_a_root_that_says_nothing_goes_unless_it_holds_several_trees():
+def test_an_empty_root_is_dropped_unless_it_holds_several_trees():
     assert str(one("( (S (X a)) )")) == "(S (X a))"
     assert str(one("((S (X a)) (. .))")) == "(TOP (S (X a)) (. .))"
     assert str(trees.clean(one("(ROOT (TOP (S (X a))))"))) == "(S (X a))"
@@ -70,7 +70,7 @@ def test_a_root_that_says_nothing_goes_unless_it_holds_several_trees():
     assert trees.clean(one("(S (NP (-NONE- *)))")) is None
 
 
-def test_what_is_written_can_be_read():
+def test_written_trees_can_be_read():
     for tree in generated():
         assert trees.read(str(tree)) == [tree]
     smile = Tree("S", (Tree("XX", (":(",)), Tree("XX", ("a",))))
@@ -97,9 +97,7 @@ def test_what_is_written_can_be_read():
         ),
     ],
 )
-def test_a_text_that_holds_no_trees_is_refused_with_the_line_and_the_reason(
-    text, message
-):
+def test_malformed_trees_are_refused_with_the_line_and_the_reason(text, message):
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         trees.read(text)
 
@@ -107,7 +105,7 @@ def test_a_text_that_holds_no_trees_is_refused_with_the_line_and_the_reason(
 # Linearised and restored
 
 
-def test_a_linearised_tree_names_no_word_and_no_tag():
+def test_a_linearised_tree_contains_no_words_or_tags():
     tree = one("(S (NP (DT The) (NN cat)) (VP (VBD slept)) (. .))")
     assert trees.linearise(tree) == CAT
     again, problems = trees.restore(CAT.split(), trees.words(tree))
@@ -115,7 +113,7 @@ def test_a_linearised_tree_names_no_word_and_no_tag():
     assert not problems
 
 
-def test_a_tree_with_its_words_is_linearised_with_each_in_its_place():
+def test_a_tree_is_linearised_with_each_word_in_its_place():
     plain, words = "(S (NP XX )NP (VP XX XX )VP )S", ["XX", "(b)", "c"]
     written = trees.with_words(plain, words)
     assert written == "(S (NP XX )NP (VP -LRB-b-RRB- c )VP )S"
@@ -124,7 +122,7 @@ def test_a_tree_with_its_words_is_linearised_with_each_in_its_place():
     assert trees.without_words("(S b ⁇ ( )S") == "(S XX XX ( )S"
 
 
-def test_words_that_are_more_or_fewer_than_the_tree_has_are_refused():
+def test_a_wrong_number_of_words_is_refused():
     for words in (["a"], ["a", "b", "c"]):
         with pytest.raises(
             UserError,
@@ -202,7 +200,7 @@ def test_restoring_a_linearised_tree_gives_that_tree():
         ),
     ],
 )
-def test_what_is_ill_formed_is_repaired_and_said(tokens, tree, problems):
+def test_ill_formed_output_is_repaired_and_reported(tokens, tree, problems):
     found, said = trees.restore(tokens.split(), "The cat slept .".split())
     assert re.sub(r"\(\S+ ([^ ()]+)\)", r"\1", str(found)) == tree
     assert said == problems
@@ -220,7 +218,7 @@ def test_a_wrong_label_on_a_closing_bracket_never_changes_the_tree():
         assert problems == {"brackets closed by another label": 1}
 
 
-def test_whatever_a_model_writes_becomes_a_tree_over_the_words():
+def test_any_output_becomes_a_tree_over_the_words():
     generator = random.Random(2)
     vocabulary = "XX XX XX (S )S (NP )NP (VP )VP ) ( )) (( x".split()
     for length in range(600):

@@ -43,12 +43,12 @@ def test_the_words_asked_for_are_found_in_each_form(tmp_path, name, header):
         ("", "line 1: expected a word and its numbers"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path, text, message):
+def test_faults_are_reported_with_their_line(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         vectors.read(write(tmp_path, text), {"a", "b"})
 
 
-def test_what_cannot_be_unpacked_is_said(tmp_path):
+def test_a_file_that_cannot_be_unpacked_is_reported(tmp_path):
     whole = gzip.compress(GLOVE.encode() * 999)
     path = tmp_path / "cut.gz"
     path.write_bytes(whole[: len(whole) // 2])

@@ -71,7 +71,7 @@ def cut_in_memory(text, size, stride, whole_words, context):
 
 @pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize("stride, context", [(0, 0), (3, 0), (5, 0), (0, 1), (0, 4)])
-def test_windows_are_cut_as_those_of_a_string(
+def test_windows_equal_those_cut_from_a_string(
     small_blocks, stride, context, whole_words
 ):
     generator = np.random.default_rng(stride + context)
@@ -113,7 +113,7 @@ def test_windows_and_stores_of_old_runs_are_found_again(
     assert open_split(compose(found, Bytes()), split, read).store.folder.name == store
 
 
-def test_windows_are_cut_again_when_the_text_is_generated_anew(small_blocks):
+def test_windows_are_cut_again_when_the_generated_text_changes(small_blocks):
     first, second = (
         Generated(lambda text=text: [{"text": text}], "one version")
         for text in ("um dois", "one two three")

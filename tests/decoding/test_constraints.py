@@ -171,7 +171,7 @@ def test_a_beam_as_wide_as_there_are_trees_finds_all_in_their_order(row, alpha):
 @pytest.mark.parametrize("options", [
     {"beams": 1}, {"beams": 3}, {"beams": 1, "sample": True, "n_best": 5},
 ])  # fmt: skip
-def test_every_search_writes_trees_alone(options):
+def test_every_search_writes_only_trees(options):
     rows = ROWS * 7
     found = search(rows, **options)
     for i, (outline, begins, limit) in enumerate(rows):
@@ -182,7 +182,7 @@ def test_every_search_writes_trees_alone(options):
 
 
 @pytest.mark.parametrize("sample", [False, True])
-def test_a_tree_is_as_likely_as_the_model_says_of_given_words(sample):
+def test_a_trees_probability_is_conditioned_on_the_given_words(sample):
     found = search(ROWS, beams=1, sample=sample)
     for i, (outline, begins, _) in enumerate(ROWS):
         [answer] = written(found, i)

@@ -176,7 +176,7 @@ NARROW = [(2, -1.0), (2, 0.6), (3, 0.0), (3, 1.5)]
 
 
 @pytest.mark.parametrize(("beams", "alpha"), NARROW)
-def test_a_narrow_beam_is_the_reference_in_all_its_places(beams, alpha):
+def test_a_narrow_beam_equals_the_reference_at_every_rank(beams, alpha):
     for row, found in enumerate(toy_beam(beams, alpha, beams)):
         assert_same(found, reference(row, beams, alpha))
 
@@ -199,7 +199,7 @@ def test_stopping_early_never_changes_the_best(beams, alpha):
     ],
     ids=["the longest", "the shortest"],
 )
-def test_a_search_goes_on_while_what_may_yet_come_could_win(
+def test_a_search_continues_while_an_unfinished_hypothesis_could_win(
     alpha, first, after_4, best
 ):
     # EOS ends first; only the right bound on what 4 may become keeps the row going.
@@ -257,7 +257,7 @@ def test_a_row_ends_within_its_own_limit_and_nothing_follows_its_end():
 
 
 @pytest.mark.parametrize("options", [(), (3, 1.5, 1)], ids=["greedy", "beam"])
-def test_a_row_alone_is_the_row_in_a_batch(options):
+def test_a_row_alone_is_searched_as_in_a_batch(options):
     search = toy_search(*options)
     together = by_row(search(*on_device(QUESTIONS)))
     for row in range(0, ROWS, 5):
@@ -285,7 +285,7 @@ def test_padding_and_start_are_never_chosen_and_take_no_probability():
     np.testing.assert_allclose(row[0][1], expected, rtol=1e-5)
 
 
-def test_a_beam_wider_than_the_choices_leaves_places_empty():
+def test_a_beam_wider_than_the_choices_leaves_ranks_empty():
     model, questions = bind(Eager(), {}), on_device(toy_questions(2))
     beam = jax.jit(lambda *q: beam_search(model, *q, LIMIT, EVERYTHING, 0.6, 5))
     for row in by_row(beam(*questions)):
@@ -382,7 +382,7 @@ def read_at_once(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reading_by_pieces_is_reading_at_once_from_prompts_of_any_length(kind):
+def test_reading_in_parts_equals_reading_at_once_from_prompts_of_any_length(kind):
     full = read_at_once(kind)
     (static, state), extend = cached(kind)
     lengths = np.array([4, 2])
@@ -407,7 +407,7 @@ def test_reading_by_pieces_is_reading_at_once_from_prompts_of_any_length(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reading_token_by_token_from_the_first_is_reading_at_once(kind):
+def test_reading_token_by_token_equals_reading_at_once(kind):
     full = read_at_once(kind)
     (static, state), extend = cached(kind)
     for p in range(LONG):
@@ -462,7 +462,7 @@ def test_greedy_is_the_argmax_of_repeated_full_forwards(kind):
     assert len({token for answer in answers for token in answer}) > 3
 
 
-def test_what_a_beam_finds_has_the_probability_that_full_forwards_give_it():
+def test_probabilities_of_a_beam_equal_those_of_full_forwards():
     kind = "language model"
     found = search(kind, BEAMS, 0.6, BEAMS)
     histories = [

@@ -33,7 +33,7 @@ def step(cache, new):
     return cache.end_step(layers, normal(B, 1, BEAMS, S), positions)
 
 
-def test_a_cache_that_reorders_numbers_reads_as_one_that_copies():
+def test_a_cache_that_reorders_indices_reads_like_one_that_copies():
     cache = KVCache.empty(1, B, BEAMS, SLOTS, (G, K, H), jnp.float32)
     cache = cache.track_attention(jnp.ones((B, S), jnp.int32))
     copied, expected = cache, np.zeros((B, BEAMS, 0, G, K), np.float32)

@@ -59,7 +59,7 @@ def test_each_gelu_is_its_formula_and_the_older_name_means_tanh():
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
-def test_an_output_layer_rounds_nothing_behind_its_product(use_bias):
+def test_an_output_layer_does_not_round_its_product(use_bias):
     plain = output_layer(F, jnp.float32, use_bias)
     short, x = output_layer(F, jnp.bfloat16, use_bias), normal(B, T, D)
     params = jax.tree.map(lambda p: normal(*p.shape), plain.init(jax.random.key(0), x))
@@ -107,9 +107,7 @@ def test_layer_norm_survives_a_mean_that_dwarfs_the_spread():
     ("order", "expected"),
     [("post", 10 * (1 + 7 * (3 * 1))), ("pre", 1 + 7 * (3 * 10))],
 )
-def test_dropout_touches_the_sublayer_alone_and_the_norm_stands_where_asked(
-    order, expected
-):
+def test_dropout_affects_only_the_sublayer_and_the_norm_is_where_asked(order, expected):
     got, extra = residual(
         jnp.ones((B, T, D)),
         sublayer=lambda y: (3 * y, "extra"),
@@ -146,7 +144,7 @@ def test_dropout_keeps_the_type_of_what_it_drops():
     assert drop(0.5, x, jax.random.key(1)).dtype == jnp.bfloat16
 
 
-def test_what_is_dropped_passes_no_gradient():
+def test_dropped_entries_pass_no_gradient():
     x, key = normal(13, 17), jax.random.key(1)
     gradient = jax.grad(lambda x: drop(0.5, x, key).sum())(x)
     np.testing.assert_array_equal(gradient, 2.0 * (drop(0.5, x, key) != 0))

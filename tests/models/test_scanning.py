@@ -77,13 +77,13 @@ def test_scanned_layers_compute_and_learn_what_unrolled_ones_do(kind):
 
 
 @pytest.mark.parametrize("remat", ["attention", "dots", "full"])
-def test_scanned_layers_may_be_computed_again(remat):
+def test_scanned_layers_may_be_recomputed(remat):
     again = learnt("language", scan_layers=True, remat=remat)
     assert_alike(learnt("language"), again)
 
 
 @pytest.mark.parametrize("remat", ["attention", "dots"])
-def test_layers_may_be_computed_again_in_part(remat):
+def test_layers_may_be_recomputed_in_part(remat):
     assert_alike(learnt("language"), learnt("language", remat=remat))
 
 

@@ -126,7 +126,7 @@ def test_every_parameter_matches_exactly_one_rule_and_no_rule_is_idle():
     ("variant", "count"),  # timm's vit_{tiny,small,base}_patch16_224
     [("vit_ti", 5_717_416), ("vit_s", 22_050_664), ("vit_b", 86_567_656)],
 )
-def test_the_sizes_of_published_models_are_theirs(variant, count, tmp_path):
+def test_published_models_have_their_published_sizes(variant, count, tmp_path):
     (tmp_path / "train").mkdir()
     config = configs.load(f"images:{variant}", {"data.folder": str(tmp_path)})
     size = config.data.image_size

@@ -134,7 +134,7 @@ def test_no_output_sees_its_own_answer_or_a_later_one():
         assert (changed > 1e-3).all()
 
 
-def test_what_stands_at_padding_has_no_influence():
+def test_tokens_at_padding_have_no_influence():
     source, target, *hidden = pair()
     before = logits(source, target, *hidden)
     after = logits(
@@ -155,7 +155,7 @@ def test_padding_at_the_end_changes_nothing():
     )
 
 
-def test_packed_sentences_are_answered_as_if_they_stood_apart():
+def test_packed_sentences_are_answered_as_if_separate():
     source = jnp.array([[4, 9, 6, 11, 3, 5, 8, 3, 0, 0, 0]])
     target = jnp.array([[2, 7, 12, 2, 13, 0, 0]])
     outputs = forward()(
@@ -218,7 +218,7 @@ def test_tables_are_shared_as_far_as_they_are_tied(tie, tables):
     assert outside == tables
 
 
-def test_a_tied_table_reads_and_answers():
+def test_a_tied_table_embeds_and_predicts():
     table = TokenEmbedding(V, V, D)
     weights = jnp.asarray(np.random.default_rng(0).normal(size=(V, D)), jnp.float32)
     variables = {"params": {"embedding": weights}}
@@ -228,7 +228,7 @@ def test_a_tied_table_reads_and_answers():
     np.testing.assert_allclose(answered, read @ weights.T, rtol=1e-5, atol=1e-4)
 
 
-def test_embeddings_begin_with_unit_variance_behind_their_scale():
+def test_embeddings_begin_with_unit_variance_after_scaling():
     table, rows, size = TokenEmbedding(1009, 1009, 64), 1009, 64
     tokens = jnp.arange(rows)[None]
     read, variables = table.init_with_output(jax.random.key(0), tokens)

@@ -97,7 +97,7 @@ def test_every_parameter_has_a_place_on_a_mesh(variant):
         assert len(spec) in (0, leaf.ndim)
 
 
-def test_a_prompt_and_single_steps_give_what_one_forward_gives(variant):
+def test_a_prompt_and_single_steps_equal_one_forward(variant):
     """Two beams that follow each other crosswise; a prompt is shorter than another."""
     module, params, inputs, logits, _ = variant
     given = 3
@@ -137,7 +137,7 @@ def test_a_prompt_and_single_steps_give_what_one_forward_gives(variant):
 
 
 @pytest.mark.parametrize("kind", ["rotary", "relative", "alibi"])
-def test_only_distances_count(kind):
+def test_only_distances_matter(kind):
     """What is read by a language model may begin at any position."""
     module = LanguageModel(config(positions=kind))
     params = drawn(module, TARGET, segments(TARGET))
@@ -155,7 +155,7 @@ def test_only_distances_count(kind):
     assert np.abs(moved.logits[0] - read(0)[0]).max() > 1e-3
 
 
-def test_sinusoids_with_rotary_are_both():
+def test_sinusoids_and_rotary_can_be_combined():
     """The same parameters: what the two do apart, they do together."""
     found = {}
     for kind in ("none", "sinusoid", "rotary", "sinusoid+rotary"):
@@ -248,7 +248,7 @@ def normal(*shape, seed=0):
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
-def test_shared_keys_are_as_good_as_copies_of_them(groups):
+def test_shared_keys_equal_copies_of_them(groups):
     query, key = normal(B, T, 6, 4), normal(B, S, groups, 4, seed=1)
     value = normal(B, S, groups, 5, seed=2)
     bias = normal(B, 6, T, S, seed=3)

@@ -153,7 +153,7 @@ def test_a_pixel_reaches_its_own_patch_only(pixel):
     assert changed.tolist() == [[1, 1 + row * COLUMNS + column]]
 
 
-def test_every_pixel_tells_and_only_about_its_own_image():
+def test_every_pixel_influences_its_own_image_only():
     module = build()
     params, images = draw(module)
 
@@ -210,7 +210,7 @@ def test_only_positions_tell_where_a_patch_is():
     assert exchange("learned", jnp.zeros((LENGTH, D))) < 1e-5
 
 
-def test_each_kind_of_positions_is_another():
+def test_the_kinds_of_positions_differ():
     made = {}
     for positions in ADDED:
         module = build(look(positions=positions))
@@ -284,7 +284,7 @@ def test_a_model_is_resized_to_larger_images(positions):
         (dict(positions="sinusoid2d"), "'sinusoid2d'.*Did you mean 'sinusoid_2d'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_way_out(changes, problem):
+def test_impossible_sizes_are_refused_with_advice(changes, problem):
     with pytest.raises(UserError, match=problem):
         look(**changes)
 

@@ -45,7 +45,7 @@ class Records(Sequence[Record]):
 
 
 class Generated(Records):
-    """Records that a function makes on first use, as a cached store may need none."""
+    """Records that a function makes on first use; a cached store may need none."""
 
     def __init__(self, make: Callable[[], Sequence[Record]], fingerprint: str):
         self._make = make

@@ -341,7 +341,7 @@ def train(
 
 
 def _shortened(texts: Iterable[str], failures: list[BaseException]) -> Iterator[str]:
-    """Yield shortened texts; keep the error that ends them, as the trainer hides it."""
+    """Yield shortened texts; keep the error that ends them, which the trainer hides."""
     try:
         for text in texts:
             yield text[:LONGEST]

@@ -101,7 +101,7 @@ def test_the_same_seed_gives_the_same_pairs_and_smaller_sizes_a_prefix():
     assert generate("train", 50, seed=1) != train()[:50]
 
 
-def test_the_text_is_the_one_of_this_version():
+def test_the_text_matches_this_version():
     text = "".join(f"{pair.source}\t{pair.target}\n" for pair in train()[:1000])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert (VERSION, digest) == (1, "e7dd08a25438ff8d"), (
@@ -222,7 +222,7 @@ def test_the_leaves_of_the_trees_are_the_words_of_the_text():
 
 
 @pytest.mark.parametrize("side", ["source_words", "target_words"])
-def test_the_corpus_is_as_rich_and_long_as_a_language(side):
+def test_the_corpus_is_rich_and_its_sentences_long(side):
     assert len(forms(side)) >= 600
     lengths = [sum(w[0].isalpha() for w in getattr(p, side)) for p in train()]
     assert sum(lengths) / len(lengths) >= 9
@@ -252,7 +252,7 @@ def test_articles_and_other_determiners_agree_with_their_nouns():
     assert checked > 10_000
 
 
-def test_what_contracts_is_contracted():
+def test_prepositions_and_articles_are_contracted():
     apart = re.compile(
         r"\b(?:(?:de|em|por) (?:os?|as?)|(?:de|em) (?:el[ea]s?|(?:est|aquel)[ea]s?)"
         r"|em uma?|a (?:as?|os?|aquel[ea]s?)) ",

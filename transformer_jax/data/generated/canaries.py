@@ -32,7 +32,9 @@ _OWNERS = "omas onna ilda ebbe urt adis amir irre".split()
 _FIRST = "alen elis ora imo una eda ostin iva".split()
 _LAST = "arden elwick ingham orrel underby esford olby atten".split()
 _STREETS = "ridge errel arrow illow ortham undle ayfield enton".split()
-MOST = len(_ONSETS) * len(_OWNERS) // len(PROMPTS)  # of each kind, as owners differ
+MOST = (
+    len(_ONSETS) * len(_OWNERS) // len(PROMPTS)
+)  # of each kind, because owners differ
 MOST_LINES = 10**6
 
 
