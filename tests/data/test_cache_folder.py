@@ -1,4 +1,4 @@
-"""The cache on disk: an entry is built once, whoever asks for it."""
+"""The cache on disk: each entry is built once, by any process."""
 
 import fcntl
 import logging

@@ -1,4 +1,4 @@
-"""Filters: each drops what it names, and nothing when it is off."""
+"""Filters: each drops the pairs that it names, and none when it is off."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Findings: each fault of a corpus is named and placed, and clean text is silent."""
+"""Findings: each fault of a corpus is reported with its place; clean text has none."""
 
 import functools
 import os
@@ -256,7 +256,7 @@ def test_odd_ratios_of_words_are_found_too():
     joined = "Anticonstitucionalissimamente independentemente nisso"
     texts = damage(damage(pairs(), {9: letters}, 1), {9: joined})
     assert find(inspect(texts), "lengths differ").text.startswith("1 of 500")
-    # Where words are not spaced, their number means nothing.
+    # In unspaced text, the number of words means nothing.
     unspaced = [(source, target.replace(" ", "")) for source, target in pairs()]
     (source, target), *_ = unspaced
     long = (" ".join([source] * 4), target * 4)
@@ -307,7 +307,7 @@ def test_two_sides_in_one_language_are_noted():
     turns = [(pairs()[i][1], pairs()[-i][1]) for i in range(1, 500)]
     found = inspect(turns)
     assert not find(found, "one language").serious
-    assert not any(f.serious for f in found)  # a dialogue need not align
+    assert not any(f.serious for f in found)  # the sides of a dialogue need not align
 
 
 def test_swapped_held_out_sides_are_serious():

@@ -21,7 +21,7 @@ def source_of(kind, folder, **data):
 
 @pytest.fixture
 def cifar(tmp_path):
-    """Seven images of noise in each file, and what they hold."""
+    """Seven images of noise in each file, and their contents."""
     rng, records = np.random.default_rng(0), []
     for name in (*image_files.CIFAR_FILES["train"], "test_batch.bin"):
         labels = rng.integers(0, 10, (7, 1), np.uint8)
@@ -83,7 +83,7 @@ def test_missing_files_of_cifar_are_listed(cifar):
 
 @pytest.fixture
 def pictures(tmp_path):
-    """Twelve cats of one red each, and nine dogs of one blue, of any size."""
+    """Twelve cats, each in one red, and nine dogs, each in one blue, of any size."""
     image = pytest.importorskip("PIL.Image")
     for name, count, channel in (("cat", 12, 0), ("dog", 9, 2)):
         place = tmp_path / "train" / name
@@ -182,12 +182,12 @@ def test_generated_images_are_always_the_same(drawn):
     assert np.bincount(labels).tolist() == [100] * 10 and len(colour.KINDS) == 10
     again = colour.generate("test")[0]
     np.testing.assert_array_equal(images, again)
-    # A last bit of a sine may differ between machines.
+    # The last bit of a sine may differ between machines.
     assert abs(images.mean() - 101.47268) < 0.001
 
 
 def test_no_single_pixel_reveals_the_kind(drawn):
-    """The mean images of two kinds differ by no more than chance and the figures do."""
+    """The mean images of two kinds differ only randomly, but the figures differ."""
     images, labels = drawn
     means = np.stack([images[labels == k].mean(0) for k in range(10)])
     assert means.std(0).max() < 25

@@ -46,7 +46,7 @@ def test_digits_are_divided_once_and_evenly(digits):
         shares = np.bincount(labels) / size
         assert shares.shape == (10,) and (abs(shares - 0.1) < 0.012).all()
         seen += [scans[image.astype(float).tobytes()] for image in images]
-    assert sorted(seen) == list(range(1797))  # no two scans are the same
+    assert sorted(seen) == list(range(1797))  # all scans differ
 
 
 def test_the_test_digits_are_those_of_the_published_split(digits):

@@ -1,4 +1,4 @@
-"""Drawn segmentations: the right ones, with the right chances, in every process."""
+"""Random segmentations: valid, with the right probabilities, in every process."""
 
 import collections
 import itertools
@@ -35,7 +35,7 @@ def test_without_randomness_the_draw_is_the_best_segmentation(trained):
 
 
 def test_unigram_segmentations_are_drawn_by_their_probabilities():
-    """Against all segmentations of a word, enumerated."""
+    """Compared with an enumeration of all segmentations of a word."""
     model = tokenizer.train(["aab ab abab b aa bab"] * 50, "unigram", 280)
     drawn, word, strength = model._segmenter, "▁abab", 0.7
     scores = {}
@@ -72,7 +72,7 @@ def test_bpe_dropout_skips_each_merge_with_its_probability():
         tuple(drawn._merge("▁abcd", lambda: generator.random() < p)[0])
         for _ in range(draws)
     )
-    # The short cut by the first merge that is left out changes no chance.
+    # The shortcut by the first skipped merge changes no probability.
     assert counts.keys() == slow.keys()
     for pieces, count in slow.items():
         error = 5 * math.sqrt(max(count, 5) * 2)

@@ -26,7 +26,7 @@ def test_neighbours_have_the_largest_cosines(known):
     assert [word for word, _ in found] == expected
     for word, cosine in found:
         assert cosine == pytest.approx(cosines[word], abs=1e-6)
-    assert len(known.neighbours("man", 99)) == len(VECTORS) - 1  # all but itself
+    assert len(known.neighbours("man", 99)) == len(VECTORS) - 1  # all except itself
 
 
 def test_an_analogy_excludes_its_own_words(known):
@@ -37,7 +37,7 @@ def test_an_analogy_excludes_its_own_words(known):
 
 def test_a_word_is_found_in_another_case_and_an_unknown_one_is_refused(known):
     assert known.row("QUEEN") == known.row("queen")
-    assert known.row("king") != known.row("King")  # as written, if that is there
+    assert known.row("king") != known.row("King")  # as written, if that spelling exists
     with pytest.raises(UserError, match="no vector for 'quean'.*mean 'queen'"):
         known.neighbours("quean", 1)
 

@@ -1,4 +1,4 @@
-"""Sources: whatever a config names, as records; every fault is said with its place."""
+"""Sources: what a config names, as records; every fault is reported with its place."""
 
 import gzip
 import json

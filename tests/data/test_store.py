@@ -1,4 +1,4 @@
-"""The store: built once, mapped from disk, nothing dropped without a word."""
+"""The store: built once, mapped from disk, nothing dropped silently."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Tags: the spans that they spell, and the forms that they are read from."""
+"""Tags: the spans that they encode, and the formats that they are read from."""
 
 import random
 
@@ -50,7 +50,7 @@ def test_f1_is_that_of_nltk():
         mixed = [
             r if k else o for r, o, k in zip(references[-1], other, kept, strict=True)
         ]
-        # NLTK refuses an I that continues nothing, which begins a span here.
+        # NLTK refuses an I that continues nothing; here it begins a span.
         for i, tag in enumerate(mixed):
             before = mixed[i - 1][2:] if i else ""
             if tag[0] == "I" and tag[2:] != before:

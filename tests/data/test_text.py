@@ -1,4 +1,4 @@
-"""Text files: read line by line from disk, and every fault has its place."""
+"""Text files: read line by line from disk, with every fault reported by line."""
 
 import gzip
 import json
@@ -142,7 +142,7 @@ def test_an_unpaired_file_of_a_pattern_is_named(write, tmp_path):
 
 
 def test_the_index_of_a_file_does_not_hold_its_text(write, tmp_path):
-    """Flat memory: plain text stays where it is, only line starts are kept."""
+    """Constant memory: plain text stays in its file, and only line starts are kept."""
     lines = Lines(write("t", b"secret words\n" * 5))
     place = text.cache.folder() / "text"
     about = [json.loads(p.read_text()) for p in place.glob("*/about.json")]

@@ -1,4 +1,4 @@
-"""TFDS: prepared records are read at random without TensorFlow; faults are said."""
+"""TFDS: prepared records have random access without TensorFlow; faults are reported."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ COLUMNS = {"source": "de", "target": "en"}
 
 
 def write(folder, content):
-    """Files of the names and lines given; a name with .gz is packed."""
+    """Files with the given names and lines; a name in .gz is compressed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, lines in content.items():
         raw = "".join(f"{line}\n" for line in lines).encode()

@@ -43,7 +43,7 @@ def settings(**changes):
         "two  spaces\tand a tab",
         "a\nnewline\r",
         "nul \0 bell \a escape \x1b",
-        "ﬁ ① ½ Å é é ＡＢＣ",  # what normalisation would rewrite
+        "ﬁ ① ½ Å é é ＡＢＣ",  # text that normalisation would rewrite
         "non\u00a0breaking\u2009thin\u3000wide",
         "🎉 漢字 ру́сский",
         "▁literal ▁▁ marks▁",
@@ -76,10 +76,10 @@ def test_text_inside_a_sentence_loses_nothing_and_gets_no_space(kind, lowercase)
     ]
     for text in texts:
         ids = learned.encode_inside(text)
-        # Behind a piece of another text nothing is taken for a sentence's beginning.
+        # After a piece of another text, nothing is treated as the start of a sentence.
         read = learned.decode([*learned.encode("a"), *ids])
         assert read == "a" + (text.lower() if learned.lowercase else text)
-        if kind == "char":  # as before: what follows a newline
+        if kind == "char":  # as before: the text after a newline
             assert ids == learned.encode("\n" + text)[2:]
 
 
@@ -145,7 +145,7 @@ def test_symbols_are_one_piece_wherever_they_occur():
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "char"])
 def test_only_capital_letters_are_lost(kind):
-    """The rule is in the model's file: whoever loads it need not be told."""
+    """The rule is stored in the model's file, so it applies wherever it is loaded."""
     texts = [text.replace("Maria", "ÉCOLE ﬁ ß Straße") for text in TEXTS]
     kept = tokenizer.train(texts, kind, 420)
     lowered = tokenizer.train(texts, kind, 420, symbols=["<DE>"], lowercase=True)
@@ -198,7 +198,7 @@ def test_a_given_model_with_other_ids_is_renumbered(tmp_path):
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     text = "O gato número 漢 dorme."
     ids = given.encode(text)
-    assert given.vocab_size == 301  # and a padding of our own
+    assert given.vocab_size == 301  # and our own padding
     assert given.pieces(ids) == theirs.encode(text, out_type=str)
     assert given.decode([BOS, *ids, EOS, PAD]) == theirs.decode(theirs.encode(text))
     assert not {PAD, UNK, BOS, EOS} & set(ids)
@@ -249,7 +249,7 @@ def test_sides_share_a_vocabulary_or_have_their_own(tmp_path):
     symbols = {"source": ["<x>"]}
     own = tokenizer.for_sides(settings(shared=False), given, fields, symbols)
     assert list(own) == ["source", "target"]
-    # A tag stands before a source only.
+    # Only sources have a tag.
     assert "<x>" in own["source"].pieces(range(9))
     assert "<x>" not in own["target"].pieces(range(own["target"].vocab_size))
 

@@ -1,4 +1,4 @@
-"""Trees as NLTK reads them, restored whatever a model writes, scored as EVALB does."""
+"""Trees: read like NLTK, restored from any output, scored like EVALB."""
 
 import functools
 import random
@@ -52,7 +52,7 @@ def test_cleaning_equals_deleting_node_by_node_with_nltk():
         tree = nltk.Tree.fromstring(text, remove_empty_top_bracketing=True)
         while tree.label() in ("TOP", "ROOT"):
             [tree] = tree
-        for place in reversed(tree.treepositions()):  # a phrase after what is in it
+        for place in reversed(tree.treepositions()):  # a phrase after its parts
             node = tree[place]
             if isinstance(node, nltk.Tree):
                 if node.label() == "-NONE-" or not len(node):
@@ -118,7 +118,7 @@ def test_a_tree_is_linearised_with_each_word_in_its_place():
     written = trees.with_words(plain, words)
     assert written == "(S (NP XX )NP (VP -LRB-b-RRB- c )VP )S"
     assert trees.without_words(written) == plain
-    # Whichever words a model writes, and brackets that are none, stay to be counted.
+    # Any words, and anything that is not a valid bracket, are kept for counting.
     assert trees.without_words("(S b ⁇ ( )S") == "(S XX XX ( )S"
 
 
@@ -143,12 +143,12 @@ def test_restoring_a_linearised_tree_gives_that_tree():
 @pytest.mark.parametrize(
     ("tokens", "tree", "problems"),
     [
-        (  # a label: the bracket that is open is meant
+        (  # a wrong label: the open bracket is meant
             "(S (NP XX XX )VP (VP XX )VP XX )S",
             "(S (NP The cat) (VP slept) .)",
             {"brackets closed by another label": 1},
         ),
-        (  # the same where a bracket of that label is open, too
+        (  # the same if a bracket with that label is also open
             "(S (VP XX (NP XX )VP XX )VP XX )S",
             "(S (VP The (NP cat) slept) .)",
             {"brackets closed by another label": 1},
@@ -168,7 +168,7 @@ def test_restoring_a_linearised_tree_gives_that_tree():
             "(S (NP The cat) (VP slept) .)",
             {"brackets closed but not open": 1},
         ),
-        (  # cut off: what is missing goes to the end
+        (  # truncated: the missing words go to the end
             "(S (NP XX XX )NP (VP",
             "(S (NP The cat) slept .)",
             {
@@ -250,8 +250,8 @@ def test_brackets_are_counted_as_evalb_counts_them():
     guess  S 0-7 *  NP 0-2 *  VP 2-4  PRT 3-4 *   PP 4-7 *  NP 5-7 *  NP 5-7    7
 
     TOP, the FRAG around a full stop alone and the tags are not counted; PRT is ADVP;
-    the second NP 5-7 finds no other in the gold tree. The other sentence is right: 3.
-    In all 8 match, of 10 guessed and 9 gold: 80 %, 88.9 %, F1 = 2 · 8 / 19.
+    the second NP 5-7 has no match in the gold tree. The other sentence is right: 3.
+    In total 8 match, of 10 guessed and 9 gold: 80 %, 88.9 %, F1 = 2 · 8 / 19.
     """
     golds = trees.read("""
         (TOP (S (NP-SBJ (DT The) (NN cat)) (VP (VBD sat) (ADVP (RB down))

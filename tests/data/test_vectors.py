@@ -1,4 +1,4 @@
-"""Word vectors: three forms of file, what is kept of it, and what is wrong with it."""
+"""Word vectors: three file formats, the vectors that are kept, and faulty files."""
 
 import gzip
 
@@ -25,7 +25,7 @@ def test_the_words_asked_for_are_found_in_each_form(tmp_path, name, header):
     assert vectors.dimension(path) == 3
     found = vectors.read(path, {"the", "thé", ". . .", "absent"})
     assert sorted(found) == [". . .", "the", "thé"]  # a word may have spaces inside
-    np.testing.assert_allclose(found["the"], [0.5, -1, 0.2])  # the first of two
+    np.testing.assert_allclose(found["the"], [0.5, -1, 0.2])  # the first of two copies
     np.testing.assert_allclose(found["thé"], [1, 2, 3])
     assert found["the"].dtype == np.float32
 

@@ -17,7 +17,7 @@ from transformer_jax.decoding.searching import row_sizes
 from transformer_jax.models.transformer import Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
 
-VOCAB = 640  # so large that the best are found by blocks
+VOCAB = 640  # so large that the best are searched in blocks
 CONFIG = TransformerConfig(
     vocab_size=VOCAB, vocab_rows=VOCAB, source_vocab_size=VOCAB,
     source_vocab_rows=VOCAB, encoder_layers=1, decoder_layers=2, d_model=16, d_ff=22,
@@ -34,7 +34,7 @@ KINDS = {
 def model():
     module, some = Seq2Seq(CONFIG), jnp.ones((2, 3), jnp.int32)
     params = module.init(jax.random.key(5), some, some, some, some)["params"]
-    # A head that likes the end of a sentence now and then: answers of many lengths.
+    # This head sometimes prefers the end of a sentence: answers have many lengths.
     table = params["embedding"]["embedding"] * 5
     return module, jax.tree.map(
         lambda a: table if a.shape == table.shape else a * 2, params
@@ -66,7 +66,7 @@ def assert_same(one, other):
 
 
 def kinds(*usual):
-    """All of them, but by default only these: each compiles a dozen programs."""
+    """All cases; by default only some, because each compiles a dozen programs."""
     return [k if k in usual else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
 
 
@@ -91,7 +91,7 @@ def test_a_search_that_outgrows_its_room_continues_unchanged(model, kind, monkey
 
 @pytest.mark.parametrize(
     ("fsdp", "tensor", "sequence"),
-    [  # a source of 12 divides by 2 alone
+    [  # a source of 12 is divisible by 2 only
         (1, 1, 2),
         pytest.param(1, 1, 8, marks=pytest.mark.system),
         pytest.param(4, 2, 1, marks=pytest.mark.system),

@@ -78,7 +78,7 @@ def test_a_value_outside_a_bound_is_refused_with_both_numbers(field, bound):
     inside = type(field.default)(limit)
     assert free(**{field.name: inside}).find_problems() == []
     outside = inside + (-1 if bound == "least" else 1)
-    # Others may follow: a beam of 0 is also less wide than n_best.
+    # More problems may follow: a beam of 0 is also narrower than n_best.
     problem, *_ = free(**{field.name: outside}).find_problems()
     assert problem.startswith(f"decode.{field.name} = {outside}: must be ")
     assert f"at {bound} {limit}" in problem

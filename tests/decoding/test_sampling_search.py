@@ -1,6 +1,6 @@
-"""Sampling and the rules: chances, seeds, lengths, and no n-gram twice.
+"""Sampling and the rules: distributions, seeds, lengths, and no repeated n-grams.
 
-Over a model of which the next token depends on the last one only: a table.
+The model is a table: its next token depends only on the last one.
 """
 
 import collections
@@ -74,7 +74,7 @@ def test_samples_follow_the_distribution_of_the_model():
     for token in range(V):
         error = 5 * np.sqrt(chances[token] / 9001) + 1e-9
         assert firsts[token] / 9001 == pytest.approx(chances[token], abs=error)
-    # What is reported is the model's own probability, whatever it was drawn from.
+    # The model's own probability is reported, whatever distribution was drawn from.
     log_probs = TABLE - np.log(np.exp(TABLE).sum(axis=1, keepdims=True))
     for (text,), (total,) in zip(texts[:50], found.log_probs[:50], strict=True):
         steps = zip((BOS, *text), text, strict=False)
@@ -87,7 +87,7 @@ def test_a_draw_depends_on_its_seed_and_not_on_its_batch():
     alone, _ = write(ask(1, seeds=[9]), **options)
     assert alone[0] == together[2]
     assert len({tuple(row) for row in together}) == 5
-    assert len(set(together[0] + together[1])) > 3  # those of one row differ as well
+    assert len(set(together[0] + together[1])) > 3  # those of one row also differ
     other, _ = write(ask(1, seeds=[9]), **options, seed=1)
     assert other != alone
 
@@ -169,7 +169,7 @@ def test_n_grams_of_the_prompt_are_not_repeated_either(kind):
             for text in row:
                 whole = [*given, *(t for t in text if t != EOS)]
                 windows = [tuple(whole[i : i + n]) for i in range(len(whole) - n + 1)]
-                own = windows[len(given) - n + 1 :]  # those that end in the answer
+                own = windows[len(given) - n + 1 :]  # n-grams that end in the answer
                 before = windows[: len(given) - n + 1]
                 assert len(set(own)) == len(own) and not set(own) & set(before)
 

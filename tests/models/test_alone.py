@@ -1,4 +1,4 @@
-"""Each module alone: made of few sizes, called with arrays, nothing else needed."""
+"""Each module alone: made from a few sizes and called with arrays."""
 
 import dataclasses
 
@@ -115,7 +115,7 @@ def test_the_keys_of_one_sequence_are_placed_as_its_queries_are(heads):
 
     even = MultiHeadAttention(D, N, d_k=HEAD - 1)
     seen = even.init(jax.random.key(0), x)
-    # A rotation tells distances alone: it is felt, but not where the text begins.
+    # A rotation encodes only distances: it has an effect, but not the text's start.
     np.testing.assert_allclose(weights(0), weights(11), atol=1e-5)
     assert jnp.abs(weights(0) - even.apply(seen, x)[1]).max() > 1e-3
 
@@ -216,7 +216,7 @@ def test_without_segments_every_token_is_real(name):
     run = jax.jit(module.apply)
     got = run(variables, *inputs)
     expected = run(variables, *inputs, *map(jnp.ones_like, inputs))
-    # Two programs: constants fold, and a sum may round otherwise.
+    # Two programs: constants are folded, so a sum may round differently.
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), got, expected
     )

@@ -1,4 +1,4 @@
-"""Attention: who sees whom, and that hiding, splitting and folding change no number."""
+"""Attention: which tokens see which; hiding, splitting and folding are exact."""
 
 import functools
 
@@ -205,7 +205,7 @@ BEAMS = 3
 
 
 def filled_cache(steps, beams=BEAMS):
-    """A cache into which the hypotheses of two rows have written their own."""
+    """A cache into which the hypotheses of two rows have written their own values."""
     return fill(KVCache.empty(1, B, beams, S, (N, K, H), jnp.float32), 0, steps)
 
 
@@ -228,7 +228,7 @@ def fill(cache, first, end):
 
 
 def seen_by(cache, step):
-    """What each hypothesis reads: values and keys its mask lets through, by slot."""
+    """The values and keys, by slot, that the mask of each hypothesis lets through."""
     beams, slots = cache.writer.shape[1:]
     mask = np.asarray(cache.mask(jnp.full((B, beams, 1), step)))
     mask = mask.reshape(B, beams, slots, beams)

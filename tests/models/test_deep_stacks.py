@@ -1,4 +1,4 @@
-"""What makes stacks deep: each arrangement of sublayers by its formula, in NumPy."""
+"""Deep stacks: each arrangement of sublayers by its formula, in NumPy."""
 
 import functools
 
@@ -35,7 +35,7 @@ def normal(*shape, seed=0):
 
 
 def stack_of(cross=False, **changes):
-    """A stack, parameters of noise, and what goes into it."""
+    """A stack, random parameters, and its inputs."""
     module = Stack(config(**changes), LAYERS, causal=cross, cross=cross)
     mask = look_ahead_mask(ORDER) if cross else None
     memory = jnp.asarray(normal(B, S, D, seed=2)) if cross else None
@@ -76,7 +76,7 @@ def attend(p, x, memory, causal):
 
 
 def sublayers(p, memory):
-    """Functions of what they read, by name."""
+    """The sublayers as functions of their inputs, by name."""
     causal = memory is not None
     found = {"self_attention": lambda y: attend(p["self_attention"], y, y, causal)}
     if causal:
@@ -247,7 +247,7 @@ def test_shared_layers_may_be_recomputed(remat):
 
 
 def run_dropped(seeds=60, **changes):
-    """What a stack of which layers are left out makes of its inputs, by key."""
+    """The outputs of a stack with dropped layers, by key."""
     module, params, inputs, _ = stack_of(norm="pre", dropout_layers=0.4, **changes)
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Kernels of attention: each gives what the einsum gives; `auto` takes one that can.
+"""Kernels of attention: each equals the einsum; `auto` chooses one that can run.
 
 cuDNN itself needs a GPU: here JAX's own implementation takes its arguments. Splash runs
 in Pallas' interpreter.

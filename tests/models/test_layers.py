@@ -1,4 +1,4 @@
-"""Feed-forward, norm, residual order, and dropout: a mask that is noise and no more."""
+"""Feed-forward, norm, residual order, and dropout with masks that are pure noise."""
 
 import math
 
@@ -181,9 +181,9 @@ def test_neighbouring_entries_of_a_mask_have_nothing_in_common(masks, steps):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_every_row_and_column_of_a_mask_has_its_share(masks, axis):
     for mask in masks:
-        z = mask.sum(axis) / mask.shape[axis] ** 0.5  # one normal deviate a line
+        z = mask.sum(axis) / mask.shape[axis] ** 0.5  # one normal deviate per line
         freedom = len(z)
-        # The sum of their squares is χ²: as far off as chance, no more and no less.
+        # The sum of their squares is χ²: its deviation is as large as expected.
         assert abs((z**2).sum() - freedom) < 4.5 * (2 * freedom) ** 0.5
         assert abs(z).max() < 5
 
@@ -195,7 +195,7 @@ def test_a_share_of_one_keeps_all_and_of_none_keeps_nothing():
 
 
 def test_the_hash_draws_what_the_general_generator_draws(masks):
-    """Both masks are as far from each other as two draws of one distribution."""
+    """Both masks differ as much as two draws from one distribution."""
     share = 0.7
     root = jax.random.key(0)
     for i, hashed in enumerate(masks):
@@ -209,7 +209,7 @@ def test_the_hash_draws_what_the_general_generator_draws(masks):
         ):
             a, b = one(hashed), one(plain)
             assert abs(a.mean() - b.mean()) < 4.5 * (2 / a.size) ** 0.5
-        # So are the counts of a row: two samples of one distribution (Kolmogorov).
+        # So do the counts per row: two samples of one distribution (Kolmogorov).
         a, b = np.sort(hashed.sum(1)), np.sort(plain.sum(1))
         at = np.concatenate([a, b])
         apart = np.searchsorted(a, at, "right") - np.searchsorted(b, at, "right")

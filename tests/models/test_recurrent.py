@@ -1,4 +1,4 @@
-"""Recurrent models: padding is nothing, steps are the whole, beams are alone."""
+"""Recurrent models: padding is ignored, steps equal one pass, beams are independent."""
 
 import functools
 
@@ -219,7 +219,9 @@ def test_each_dropout_rate_alone_changes_training_and_never_evaluation(kind):
 
 
 def test_several_devices_give_the_loss_and_gradients_of_one():
-    registry.find("recurrent")  # who finds a model so has its rules of sharding, too
+    registry.find(
+        "recurrent"
+    )  # a model that is found this way also has its sharding rules
     module = Recurrent(config(d_model=16, vocab_rows=24, source_vocab_rows=32))
     inputs = [jnp.tile(array, (4, 1)) for array in pair()]
     params = draw(jax.eval_shape(module.init, jax.random.key(0), *inputs)["params"])
@@ -245,7 +247,7 @@ def test_several_devices_give_the_loss_and_gradients_of_one():
 
 @pytest.fixture(scope="module")
 def searched():
-    """A function: what a search finds, with so many sentences to a batch."""
+    """A function: the result of a search with a given batch size."""
     vocab = 83
     sizes = dict.fromkeys(("vocab_size", "source_vocab_size"), vocab)
     rows = dict.fromkeys(("vocab_rows", "source_vocab_rows"), vocab)

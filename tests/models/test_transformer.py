@@ -1,7 +1,7 @@
-"""The whole models: who influences whom, and what must change nothing.
+"""Complete models: which inputs influence which outputs, and what has no effect.
 
 All runs share a few compiled programs: parameters are drawn, not initialised, so that
-no bias is 0 and no two embeddings are alike.
+no bias is 0 and all embeddings differ.
 """
 
 import collections
@@ -83,7 +83,7 @@ def logits(*inputs):
 def influence():
     """|∂ output at t / ∂ embedding of token i|, i in source and target vocabulary.
 
-    The tokens of a sentence differ, so the row of a table stands for a position.
+    The tokens of a sentence differ, so each row of a table represents a position.
     """
     module, weigh = Seq2Seq(config()), np.random.default_rng(1).normal(size=V)
     source, target, *hidden = pair()
@@ -273,7 +273,7 @@ def test_parameters_have_the_names_that_checkpoints_rely_on():
 
 
 def operations(train=True, **changes):
-    """How often each operation stands in the program of a forward pass."""
+    """How often each operation occurs in the program of a forward pass."""
     module = Seq2Seq(config(decoder_layers=1, **changes))
 
     def run(params, key):
@@ -347,7 +347,7 @@ def test_word_dropout_has_words_read_as_unknown_but_no_end_of_a_text():
 def test_recomputing_layers_changes_no_parameter_output_or_gradient():
     [remat] = primitives(jax.make_jaxpr(jax.checkpoint(lambda x: x))(1.0).jaxpr)
     assert operations()[remat] == 0
-    assert operations(remat=True)[remat] == 2  # one a layer
+    assert operations(remat=True)[remat] == 2  # one per layer
     assert flat(shapes(remat=True)).keys() == flat(shapes()).keys()
     rates = {f"dropout_{kind}": 0.1 for kind in DROPOUTS}
 

@@ -1,4 +1,4 @@
-"""Changed training images: what may come out, by which keys, and what is learned."""
+"""Augmented training images: possible results, the keys behind them, and learning."""
 
 import functools
 
@@ -52,7 +52,7 @@ def test_half_of_the_images_are_mirrored():
 
 
 def test_the_change_of_a_row_depends_only_on_the_key_and_its_number():
-    """So a resumed step, or more rows on more devices, change nothing of it."""
+    """So neither a resumed step nor more rows on more devices change the result."""
     options = dict(crop=2, flip=True)
     more = jnp.concatenate([IMAGES, 0 * IMAGES])
     np.testing.assert_array_equal(changed(3, **options), changed(3, **options))

@@ -24,7 +24,7 @@ TEXTS = ["the soup was good .", "the film was never boring .", "the soup was bad
 
 @pytest.fixture(scope="module")
 def run(quick_run_of):
-    """A run of a few steps, of labels and of numbers."""
+    """A run of a few steps for labels, and one for numbers."""
     return {
         kind: transformer_jax.load(
             quick_run_of(f"opinions:{kind}", **{"eval.splits": "test"})
@@ -187,7 +187,7 @@ def test_f1_and_r_by_hand():
     found = scoring.score_labels(answers, truth)
     # a: 1 of 2 found, 1 of 2 right; b: 2 of 3 and 2 of 3.
     assert found == {"accuracy": 0.6, "f1": pytest.approx((1 / 2 + 2 / 3) / 2)}
-    # An answer that no reference is: 3 labels count, c with 0.
+    # An answer that is never a reference: 3 labels count, c with 0.
     stray = scoring.score_labels(["a", "b", "c"], ["a", "b", "b"])
     assert stray["f1"] == pytest.approx((1 + 2 / 3 + 0) / 3)
     numbers = scoring.score_numbers([1.0, 2.0, 4.0], [2.0, 2.0, 5.0])
@@ -271,7 +271,7 @@ def test_attention_names_the_tokens_with_both_ends(run):
 
 @pytest.mark.parametrize("positions", ["none", "sinusoid"])
 def test_without_positions_a_permutation_has_the_same_logits(positions):
-    """Of every pooling: what is read is a set between two special tokens."""
+    """For every pooling, the model reads a set between two special tokens."""
     spec = {"model.d_model": "16", "model.d_ff": "24", "model.num_heads": "2"}
     shown = jnp.array([[BOS, 9, 14, 7, 200, EOS], [BOS, 200, 9, 7, 14, EOS]])
     for pooling in ("special", "mean"):

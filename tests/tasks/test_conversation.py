@@ -1,4 +1,4 @@
-"""Conversation: the last turns are read, the others forgotten and said to be."""
+"""Conversation: the last turns are read, the others are forgotten and reported."""
 
 import io
 

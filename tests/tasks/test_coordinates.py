@@ -1,4 +1,4 @@
-"""Coordinates: pixels in their places, features as defined, colours as answered."""
+"""Coordinates: pixels at their positions, features as defined, colours as answered."""
 
 import jax
 import jax.numpy as jnp

@@ -38,7 +38,7 @@ def run(quick_run_of):
 
 
 def cost_of(task, params):
-    """Return a function: the cost of a text alone, of one shape and compiled once."""
+    """Return a function: the cost of a text alone, in one shape and compiled once."""
     judge = jax.jit(task.objective.loss)
 
     def cost(text):
@@ -174,9 +174,9 @@ def test_a_context_is_read_but_not_scored(run, tmp_path, monkeypatch):
     assert evaluator.choose(0) == evenly_spaced(
         task.scoring.count_answered(records), len(records)
     )
-    alone = windows(9)  # of whole words: more than the text's length says
+    alone = windows(9)  # of complete words: more than the length of the text suggests
     assert task.scoring.count_answered(alone) == len(alone) > -(-len(alone.text) // 9)
-    for record in records:  # what goes on is what goes on of all that is read
+    for record in records:  # the continuation is that of everything that is read
         whole = task.inference.question(record) + task.scoring.reference(record)
         assert whole == record["before"] + record["text"]
     said = task.scoring.summary({**found, "distinct_2": 1.0})

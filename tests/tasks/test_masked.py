@@ -1,4 +1,4 @@
-"""Masked language modelling: what is hidden, when, and how it is found again."""
+"""Masked language modelling: which words are hidden, and how they are restored."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from transformer_jax.tasks import masked
 from transformer_jax.tasks.masked import MASK
 
 SMALL = {"data.window": "37", "data.train_size": "211"}
-VOCAB, HIDDEN = 101, 4  # pieces, and which of them is the mask
+VOCAB, HIDDEN = 101, 4  # pieces, and the id of the mask
 hide = jax.jit(masked.hide, static_argnums=(2, 3))
 
 
@@ -40,12 +40,12 @@ def seeds_of(tokens, seed=0):
 def test_15_percent_of_a_large_text_are_predicted_and_80_percent_of_them_masked():
     tokens = random_tokens(31, 1000)
     shown, places, weights = hide(tokens, seeds_of(tokens), HIDDEN, VOCAB)
-    assert weights.sum() == 31 * 150  # of 998 that are no ends, rounded up
+    assert weights.sum() == 31 * 150  # of 998 that are not ends, rounded up
     truth = jnp.take_along_axis(tokens, places, 1)
     seen = jnp.take_along_axis(shown, places, 1)
     asked = weights > 0
     assert float((seen == HIDDEN)[asked].mean()) == pytest.approx(0.8, abs=0.02)
-    kept = 0.1 + 0.1 / (VOCAB - 4)  # another token may be the same by chance
+    kept = 0.1 + 0.1 / (VOCAB - 4)  # a random token may be the same
     assert float((seen == truth)[asked].mean()) == pytest.approx(kept, abs=0.02)
     others = np.asarray(seen[asked & (seen != HIDDEN) & (seen != truth)])
     assert others.min() >= 4 and others.max() < VOCAB and len(set(others)) > 80

@@ -57,7 +57,7 @@ def test_every_answer_is_a_tree_over_the_words_of_its_line(leaves, options, requ
     run = request.getfixturevalue({"XX": "run", "words": "run_of_words"}[leaves])
     lines = ["the man saw a zyxgor .", "stop", "", "a ( b ) c"]
     replies = run.replies(lines, **options)
-    # So little training: left to itself it writes no tree.
+    # After so little training it does not write trees by itself.
     repaired = any(reply.details["repairs"] for reply in replies if reply.text)
     assert repaired == ("well_formed" in options)
     for line, reply in zip(lines, replies, strict=True):
@@ -67,7 +67,7 @@ def test_every_answer_is_a_tree_over_the_words_of_its_line(leaves, options, requ
             continue
         [tree] = trees.read(reply.text)
         words = [{"(": "-LRB-", ")": "-RRB-"}.get(w, w) for w in line.split()]
-        assert trees.words(tree) == words  # unknown ones too
+        assert trees.words(tree) == words  # also unknown ones
 
 
 def test_the_reference_is_the_gold_tree_of_the_record():
@@ -177,7 +177,7 @@ def test_well_formed_is_the_share_that_needed_no_repair(run):
     ]
     found = run.task.scoring.score(replies, golds)
     assert found["well_formed"] == 50 and found["exact"] == 50
-    # 2 of 2 brackets right, then 1 (S) of 2 guessed: 3 of 4, of 4 there are.
+    # 2 of 2 brackets right, then 1 (S) of 2 guessed: 3 of 4 guessed, and of 4 gold.
     assert found["f1"] == pytest.approx(75)
 
 

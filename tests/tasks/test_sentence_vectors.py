@@ -1,4 +1,4 @@
-"""Similarity: pairs tell right from wrong, vectors are found, splits are searched."""
+"""Similarity: pairs teach right from wrong, vectors are found, splits are searched."""
 
 import io
 import json
@@ -77,7 +77,7 @@ def test_a_row_without_a_pair_is_neither_right_nor_wrong(run):
 
 
 def test_a_text_with_the_same_meaning_is_not_a_wrong_answer(run):
-    """Of three pairs, one again and one the other way round: none is a wrong answer."""
+    """One of three pairs repeated and one reversed: neither is a wrong answer."""
     loss = jax.jit(run.task.objective.loss)
     batch = batch_of(run, (0, 1, 2))
     length = max(a.shape[1] for a in batch.values())
@@ -159,7 +159,7 @@ def test_two_texts_are_answered_by_their_cosine(run):
 
 
 def test_a_split_is_searched_for_each_target(run):
-    """Whatever its place in the split, and with TF-IDF beside."""
+    """At any position in the split, next to TF-IDF."""
     scoring = run.task.scoring
     records = [{"source": "the cat", "target": "cats all"},
                {"source": "a  dog", "target": "dog\tsleeps"}]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tagging: a tag for each word, learned and read at its first piece."""
+"""Tagging: one tag per word, learned and read at its first piece."""
 
 import jax
 import numpy as np

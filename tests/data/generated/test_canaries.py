@@ -1,4 +1,4 @@
-"""Canaries: drawn from a seed, planted as often as asked, and nowhere else."""
+"""Canaries: drawn from a seed and planted as often as asked, only in training."""
 
 import collections
 

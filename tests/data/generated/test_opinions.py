@@ -1,4 +1,4 @@
-"""The embedded opinions: scored by rule, and by no list of good and bad words."""
+"""The embedded opinions: scored by rule, not by a list of good and bad words."""
 
 import math
 import re
@@ -19,7 +19,7 @@ def sample(split="train"):
 
 
 def found(pattern):
-    """What a pattern's groups match in many sentences, and the scores of those."""
+    """The groups that a pattern matches in many sentences, and their scores."""
     matches = [(re.fullmatch(pattern, words), score) for words, score in sentences()]
     return [(match.groups(), score) for match, score in matches if match]
 
@@ -31,7 +31,7 @@ def sentences():
 
 
 def valence(noun, adjective):
-    """What an adjective says of a noun, in the lexicon."""
+    """The valence of an adjective for a noun, from the lexicon."""
     kinds = {n.kind for topic in opinions.TOPICS for n in topic if n.word == noun}
     values = {s for kind in kinds for w, s in ADJECTIVES[kind] if w == adjective}
     return values.pop() if len(values) == 1 else None
@@ -188,7 +188,7 @@ def test_a_word_praises_one_noun_and_blames_another(one, other, adjective):
 
 
 def test_a_list_of_words_cannot_decide_the_label():
-    """Naive Bayes, which adds up what each word says, is often wrong."""
+    """Naive Bayes, which adds up the evidence of each word, is often wrong."""
     counts = {"positive": Counter(), "negative": Counter()}
     for record in sample():
         counts[record["label"]].update(set(record["text"].split()))

@@ -1,4 +1,4 @@
-"""Paraphrases: two wordings of one meaning, and no meaning in two splits."""
+"""Paraphrases: two wordings of one meaning, and splits without common meanings."""
 
 import random
 import re
@@ -32,7 +32,7 @@ def leaves(label, *words):
 
 
 def tree(subject, *verb):
-    """An English sentence: a subject, and what the verb phrase has."""
+    """An English sentence: a subject and the parts of the verb phrase."""
     return Branch(
         "TOP",
         (phrase("S", [subject, phrase("VP", verb)]).target[0], Leaf(".", ".", ())),
@@ -99,7 +99,7 @@ def test_going_to_a_place_and_how_many_are_not_changed():
     assert renamed(("WH", "how"), ("WH", "many")) == ["how", "many"]
     assert renamed(("V", "needs"), ("AUX", "to")) == ["has to"]
     assert renamed(("V", "looked"), ("PRT", "for")) == ["sought"]
-    assert renamed(("V", "read")) == ["read"]  # now or then: nobody knows
+    assert renamed(("V", "read")) == ["read"]  # present or past: ambiguous
 
 
 def test_sentences_are_put_in_plain_order():

@@ -1,4 +1,4 @@
-"""The embedded corpus: right in both languages, reproducible, its splits disjoint."""
+"""The embedded corpus: correct in both languages, repeatable, with disjoint splits."""
 
 import hashlib
 import pickle
@@ -71,9 +71,9 @@ pickle.dump((splits, drawn), sys.stdout.buffer)
 
 @cache
 def sample():
-    """The splits, and sentences drawn without sorting out the repeated ones.
+    """The splits, and sentences drawn without removing the repeated ones.
 
-    From a process of its own, without the type checks that slow the tests down tenfold.
+    From a separate process, without the type checks that slow tests down tenfold.
     """
     command = [sys.executable, "-c", SAMPLE]
     return pickle.loads(subprocess.run(command, check=True, capture_output=True).stdout)
@@ -159,7 +159,7 @@ def noun_phrases(node):
 
 
 def combinations(pair):
-    """Return the adjectives met with nouns in one English noun phrase."""
+    """Return the adjectives that occur with nouns in one English noun phrase."""
     found = set()
     for children in noun_phrases(brackets(pair.target_tree)):
         words = {label: leaf[0] for label, leaf in children}

@@ -1,4 +1,4 @@
-"""The embedded small talk: one right reply, which follows from what was said before."""
+"""The embedded small talk: one right reply, which follows from the turns before it."""
 
 import re
 from collections import Counter, defaultdict

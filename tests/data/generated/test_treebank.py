@@ -1,4 +1,4 @@
-"""The embedded treebank: one tree a sentence, told by its words."""
+"""The embedded treebank: one tree per sentence, decided by its words."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ def records(split="train", size=3000):
 
 @cache
 def phrases():
-    """All phrases, each with the one that it is in."""
+    """All phrases, each with the phrase around it."""
     found = []
 
     def visit(tree, parent):
@@ -91,7 +91,7 @@ def test_lengths_go_from_4_to_25_and_each_is_common():
 
 
 def test_sentences_of_the_same_kinds_of_words_have_the_same_tree():
-    """More than that a sentence has one tree: a parser needs only the kinds."""
+    """This is more than one tree per sentence: a parser needs only the kinds."""
     kinds = dict.fromkeys(NAMES, "name") | {
         form: f"{kind}{number}"
         for kind, nouns in NOUNS_OF.items()
