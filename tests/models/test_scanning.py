@@ -60,7 +60,7 @@ def learnt(kind, **changes):
 
 
 def assert_alike(first, second):
-    """Equal within the float32 rounding of the largest number, per array and overall."""
+    """Equal within float32 rounding of the largest number, per array and overall."""
     largest = max(float(np.abs(one).max()) for one in jax.tree.leaves(first))
     for one, other in zip(*map(jax.tree.leaves, (first, second)), strict=True):
         scale = np.abs(one).max() + 0.01 * largest  # in theory, some gradients are 0

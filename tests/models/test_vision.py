@@ -361,7 +361,7 @@ def names(parity, norm):
 
 
 def turn(name, array):
-    """In PyTorch's layout: the columns of a kernel are rows, those of patches images."""
+    """In PyTorch's layout: columns of a kernel are rows, those of patches images."""
     if name == "patches/kernel":
         return array.reshape(PATCH, PATCH, CHANNELS, D).transpose(3, 2, 0, 1)
     return array.T if name.endswith("kernel") else array

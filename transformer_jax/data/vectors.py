@@ -77,7 +77,9 @@ def _read_header(path: str) -> tuple[int | None, int]:
         if size:
             return count, size
     if len(fields) < 2:
-        raise UserError(f"{path}, line 1: expected a word and its numbers")
+        raise UserError(
+            f"{path}, line 1: expected a word and its numbers, separated by spaces"
+        )
     return None, len(fields) - 1
 
 
