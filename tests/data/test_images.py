@@ -106,7 +106,7 @@ def test_idx_files_are_read_plain_and_compressed(files, pack):
         ({"labels": idx(NAMES)[:-3]}, "labels has 4 bytes of labels, .* says 7 = 7"),
         (
             {"images": idx(PIXELS)[:11]},
-            "images has 11 bytes, but its header alone takes 16",
+            "images has 11 bytes, but its header takes 16",
         ),
         (
             {"images": b"\0"},

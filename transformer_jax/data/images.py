@@ -172,7 +172,7 @@ def _read_idx(path: str, magic: int, meaning: str) -> np.ndarray:
         )
     if len(content) < start:
         raise UserError(
-            f"{path} has {len(content)} bytes, but its header alone takes {start}: it is "
+            f"{path} has {len(content)} bytes, but its header takes {start}: it is "
             "cut short, download it again"
         )
     sizes = tuple(int(n) for n in np.frombuffer(content, ">u4", axes, offset=4))

@@ -18,7 +18,7 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-BPE = 2  # SentencePiece's type of such a model
+BPE = 2  # SentencePiece's type of model
 NORMAL, UNKNOWN, USER, BYTE = 1, 2, 4, 6  # and its types of pieces
 KEPT = 200_000  # words cached
 RARE = 10.0  # an unknown character scores this much below the worst piece

@@ -49,7 +49,7 @@ class WordVectors:
         self.table = table / np.maximum(lengths, 1e-12)
         self.rows = {word: row for row, word in enumerate(self.words)}
         self._lower: dict[str, int] = {}
-        for row, word in enumerate(self.words):  # the first of all spellings
+        for row, word in enumerate(self.words):  # prefer the first spelling
             self._lower.setdefault(word.lower(), row)
         self._repeated = sorted({*range(len(self.words))} - {*self._lower.values()})
 

@@ -149,7 +149,7 @@ def with_words(linearised: str, words: Sequence[str]) -> str:
 
 
 def without_words(linearised: str) -> str:
-    """Replace each word by XX, even a wrong one, as words are restored by counting."""
+    """Replace each word, right or wrong, by XX: words are restored by counting."""
     tokens = linearised.split()
     return " ".join(token if token[0] in "()" else WORD for token in tokens)
 

@@ -32,14 +32,14 @@ class VectorKeys:
 
 
 def dimension(path: str) -> int:
-    """Return the number of numbers per vector."""
+    """Return the dimension of the vectors."""
     return _read_header(path)[1]
 
 
 def read(
     path: str, words: Container[str] | None = None, most: int = 0
 ) -> dict[str, np.ndarray]:
-    """Read the vectors of those `words` that the file has; the first of each counts.
+    """Read the vectors of those `words` that the file has; the first copy counts.
 
     Without `words`, read all vectors, or only the first `most`.
     """
@@ -64,7 +64,7 @@ def read(
 
 
 def _read_header(path: str) -> tuple[int | None, int]:
-    """Read the first line; return (number of vectors or None, numbers per vector)."""
+    """Read the first line; return (number of vectors or None, dimension)."""
     _, first = next(_lines(path), (0, b""))
     fields = first.split(b" ")
     if len(fields) == 2 and all(f.isdigit() and len(f) < 16 for f in fields):

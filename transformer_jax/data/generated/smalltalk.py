@@ -353,5 +353,5 @@ WEATHER = [tuple(entry.split(":")) for entry in _list(_WEATHER)]
 FOODS = [(e.split(":")[0], e.split(":")[1].split()) for e in _list(_FOODS)]
 RELATIVES = [tuple(entry.split("=")) for entry in _RELATIVES.split()]
 HER = {"she": "her", "he": "his"}
-# Openings are few and common to all dialogues, so they are only in training.
+# Openings are few and common to all splits, so they always count as training.
 COMMON = {FIXED[0], SEPARATOR.join(FIXED)} | {line for line, _ in GREETINGS}

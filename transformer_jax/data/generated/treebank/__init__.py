@@ -18,7 +18,7 @@ LENGTHS = range(4, 26)  # of a sentence in words, punctuation included
 
 
 def generate(split: str, size: int) -> list[dict[str, str]]:
-    """Return the first `size` records of a split: sentences and targets trees."""
+    """Return the first `size` records of a split: sentences and linearised trees."""
     check_split(split, SPLITS)
     speaker = Speaker(Random(f"treebank {split}").random)
     targets: dict[str, str] = {}
