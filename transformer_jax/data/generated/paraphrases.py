@@ -27,7 +27,7 @@ RATES = {  # how often a word is changed, on each side
     "test": ((0.0,), (0.25,)),
     "test_reworded": ((0.0,), (1.0,)),
 }
-MOST_SHARED = 0.25  # share of words that both sides of test_reworded may share
+MOST_SHARED = 0.25  # share of common words in a pair of test_reworded
 _LENGTHS = range(4, 23)  # of a plain wording, with its punctuation
 _PATIENCE = 2000  # sentences in sequence without a new one before giving up
 
