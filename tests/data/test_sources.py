@@ -169,7 +169,7 @@ def test_tags_are_part_of_the_fingerprint(write):
     [
         ({"train_weights": (1.0,)}, "train_weights has 1 entries for 2 corpora"),
         ({"train_tags": "a, b, c"}, "train_tags has 3 entries for 2 corpora"),
-        ({"train_target": "b"}, "names 2 corpora, but data.train_target 1"),
+        ({"train_target": "b"}, "names 2 corpora, but data.train_target names 1"),
     ],
 )
 def test_lists_that_do_not_match_are_refused(write, source, keys, problem):

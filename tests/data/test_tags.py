@@ -128,7 +128,7 @@ def test_a_sentence_of_conll_is_read_by_its_columns(block, columns, text, found)
 def test_lines_without_words_are_left_out_and_short_ones_are_refused():
     assert read_sentence("-DOCSTART- -X- O O") == []
     for block, columns in (("a N\nb", ()), ("a\nb", ()), ("a N\nb V", (1, 3))):
-        with pytest.raises(UserError, match="columns, and the sentence's last line"):
+        with pytest.raises(UserError, match="columns, but the sentence's last line"):
             read_sentence(block, *columns)
 
 

@@ -137,7 +137,9 @@ def test_patterns_are_paired_by_what_the_star_matches(write, tmp_path):
 def test_an_unpaired_file_of_a_pattern_is_named(write, tmp_path):
     for name in ("1.de", "2.de", "1.en"):
         write(name, b"x\n")
-    with pytest.raises(UserError, match=r"2 files and \*.en 1: .*2.de has no other"):
+    with pytest.raises(
+        UserError, match=r"2 files and \*.en names 1: .*2.de has no counter"
+    ):
         text.match_files(["*.de", "*.en"], str(tmp_path))
 
 
@@ -163,7 +165,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     monkeypatch.setattr(text, "LONGEST_LINE", 1000)
     content = b"a line\n" + b"x" * 1_000_000
     path = write(name, gzip.compress(content) if name == "t.gz" else content)
-    message = rf"{name}, line 2 has more than the 1,000 bytes that a line may have"
+    message = rf"{name}, line 2 has more than 1,000 bytes, the limit for a line"
     with pytest.raises(UserError, match=message):
         Lines(path)
     short = b"x" * 1000 + b"\n" + b"y" * 1000

@@ -113,7 +113,7 @@ _ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|nbsp|#\d+|#x[0-9a-fA-F]+);")
 _MARK = re.compile(r"@-@|@@(?:\s|$)|▁")
 _APART = re.compile(r"(?<=\w) [.,](?:\s|$)")
 _OTHERWISE = "otherwise sacreBLEU scores are not comparable"
-_SPACED = f"have a space before full stops or commas: detokenise, {_OTHERWISE}"
+_SPACED = f"have spaced punctuation, as if tokenised: detokenise, {_OTHERWISE}"
 # (message, detector for a line, share of lines above which to report it, and above
 # which it is serious). Detectors see all lines, so cheap tests come first.
 CHECKS = (

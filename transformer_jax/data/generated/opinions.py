@@ -123,7 +123,7 @@ class Noun(NamedTuple):
 
 
 def generate(split: str, size: int) -> list[dict[str, str]]:
-    """Return the first `size` records of a split; each two in sequence have both labels."""
+    """Return the first `size` records of a split; each two have both labels."""
     check_split(split, SPLITS)
     random = Random(split)
     critic = Critic(random)
