@@ -48,7 +48,7 @@ def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
     ("task", "model"),
     [(t, m) for t in tasks.names() for m in registry.names_for(tasks.find(t).role)],
 )
-def test_a_config_has_keys_of_the_options_alone(task, model):
+def test_a_config_has_only_keys_of_the_options(task, model):
     section = config.base(task, model).get("decode", {})
     options = tasks.find(task).options(**section)
     types = {field.name: type(field.default) for field in FIELDS}
@@ -78,7 +78,7 @@ def test_a_value_outside_a_bound_is_refused_with_both_numbers(field, bound):
     inside = type(field.default)(limit)
     assert free(**{field.name: inside}).find_problems() == []
     outside = inside + (-1 if bound == "least" else 1)
-    # Others may follow: a beam of 0 is also less wide than n_best.
+    # More problems may follow: a beam of 0 is also narrower than n_best.
     problem, *_ = free(**{field.name: outside}).find_problems()
     assert problem.startswith(f"decode.{field.name} = {outside}: must be ")
     assert f"at {bound} {limit}" in problem
@@ -89,7 +89,7 @@ def free(**changes):
     return parsing.Options(**{"well_formed": False, **changes})
 
 
-def test_both_bounds_stand_in_one_sentence():
+def test_both_bounds_are_in_one_sentence():
     wanted = "decode.top_p = 2.0: must be at least 1e-09 and at most 1"
     assert Options(top_p=2.0).find_problems() == [wanted]
 
@@ -116,7 +116,7 @@ def test_options_are_a_static_argument_of_jit():
     assert hash(Options(beams=3)) == hash(Options(beams=3)) != hash(Options())
 
 
-def test_a_default_that_can_be_no_flag_is_refused(known_flags):
+def test_a_default_that_cannot_be_a_flag_is_refused(known_flags):
     @dataclasses.dataclass
     class Several:
         several: tuple = keys.key((), "Several.")

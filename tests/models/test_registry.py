@@ -55,7 +55,7 @@ def test_a_module_is_built_with_padded_tables_and_without_absent_layers():
     assert isinstance(alone, LanguageModel) and alone.config.encoder_layers == 0
 
 
-def test_a_module_gets_what_its_role_has_beside_the_sizes():
+def test_a_module_gets_the_arguments_of_its_role_besides_the_sizes():
     config = configs.base("classification")
     about = dict(source_vocab_size=13, outputs=3, pooling="mean")
     module = registry.build(config, "text_classifier", **about)

@@ -1,4 +1,4 @@
-"""Similarity: pairs tell right from wrong, vectors are found, splits are searched."""
+"""Similarity: pairs teach right from wrong, vectors are found, splits are searched."""
 
 import io
 import json
@@ -76,8 +76,8 @@ def test_a_row_without_a_pair_is_neither_right_nor_wrong(run):
     assert float(nothing.loss) == float(nothing.weight) == 0
 
 
-def test_what_says_the_same_is_not_wrong(run):
-    """Of three pairs, one again and one the other way round: none is a wrong answer."""
+def test_a_text_with_the_same_meaning_is_not_a_wrong_answer(run):
+    """One of three pairs repeated and one reversed: neither is a wrong answer."""
     loss = jax.jit(run.task.objective.loss)
     batch = batch_of(run, (0, 1, 2))
     length = max(a.shape[1] for a in batch.values())
@@ -121,7 +121,7 @@ def test_wrong_answers_are_those_of_all_devices(run):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_a_batch_is_not_taken_apart():
+def test_a_batch_is_not_split_into_micro_batches():
     with pytest.raises(UserError, match="which must not be taken apart: use 1"):
         config.load("similarity", {"train.accumulation": "2"})
 
@@ -133,7 +133,7 @@ def test_it_learns_what_words_mean_the_same(run):
     assert "recall@1 = " in scores["summary"] and "TF-IDF: " in scores["summary"]
 
 
-def test_vectors_have_length_1_and_are_alone_what_they_are_in_a_batch(run):
+def test_vectors_have_length_1_and_do_not_depend_on_the_batch(run):
     together = run.encode(LINES)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, rtol=1e-5)
     for line, vector in zip(LINES, together, strict=True):
@@ -159,7 +159,7 @@ def test_two_texts_are_answered_by_their_cosine(run):
 
 
 def test_a_split_is_searched_for_each_target(run):
-    """Whatever its place in the split, and with TF-IDF beside."""
+    """At any position in the split, next to TF-IDF."""
     scoring = run.task.scoring
     records = [{"source": "the cat", "target": "cats all"},
                {"source": "a  dog", "target": "dog\tsleeps"}]  # fmt: skip
@@ -200,7 +200,7 @@ def test_predict_finds_the_nearest_lines_of_a_file(run, tmp_path):
     assert found[0]["cosine"] >= found[1]["cosine"]
 
 
-def test_attention_is_shown_of_one_text(run):
+def test_attention_is_shown_for_one_text(run):
     maps = run.attention(LINES[0], "")
     assert isinstance(maps, AttentionMaps)
     queries, _ = maps.tokens["encoder"]

@@ -1,9 +1,9 @@
-"""The store: all examples of a split, encoded once into memory-mapped columns.
+"""Store all examples of a split, encoded once into memory-mapped columns.
 
-A column is ragged (any number of values an example) or of a fixed shape, and of any
-dtype; `Column` says which. A store is keyed by the fingerprint of its records and of
-all that encoded them. It is written in chunks, so memory stays flat. No example is left
-out without an entry in the ledger.
+A column is ragged (any number of values per example) or has a fixed shape; `Column`
+gives its shape and dtype. A store is keyed by the fingerprints of its records and of
+everything that encodes them. It is written in chunks, so memory use does not grow with
+it. Every example that is left out is counted in the ledger.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from transformer_jax.data import cache
 from transformer_jax.data.records import Records
 from transformer_jax.errors import UserError
 
-FORMAT = 3  # of the files; part of the fingerprint
-SHOWN = 3  # examples of each reason in a ledger
-CHUNK = 20_000  # records encoded together, and
-CHUNK_CHARACTERS = 4_000_000  # no more text than this (but at least one record)
-RECORD = "record"  # a column of every store: the number of the record, from 0
+FORMAT = 3  # version of the files; part of the fingerprint
+SHOWN = 3  # examples per reason in a ledger
+CHUNK = 20_000  # most records encoded together,
+CHUNK_CHARACTERS = 4_000_000  # and most text, but at least one record
+RECORD = "record"  # a column of every store: the index of the record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Column:
     """The type of a column: the dtype and the shape of an example's values."""
 
     dtype: str
-    shape: tuple[int, ...] | None = None  # None: ragged
+    shape: tuple[int, ...] | None = None  # None if ragged
 
 
 class Ragged(NamedTuple):
@@ -44,7 +44,7 @@ class Ragged(NamedTuple):
     lengths: np.ndarray
 
     def rows(self) -> list[np.ndarray]:
-        """Split the values into an array for each example."""
+        """Split the values into one array per example."""
         return np.split(self.values, np.cumsum(self.lengths)[:-1])
 
 
@@ -95,8 +95,8 @@ class Store:
         begins = np.where(examples > 0, ends[examples - 1], 0)
         lengths = ends[examples] - begins
         shift = begins - (np.cumsum(lengths) - lengths)
-        places = np.repeat(shift, lengths) + np.arange(lengths.sum())
-        return Ragged(self._columns[name][places], lengths)
+        indices = np.repeat(shift, lengths) + np.arange(lengths.sum())
+        return Ragged(self._columns[name][indices], lengths)
 
 
 def build(
@@ -108,10 +108,10 @@ def build(
     make_filter: Callable[[], Callable[[Any, Any], str | None]] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Store:
-    """Open the store of these records, after building it unless a sound one exists.
+    """Open the store of these records, building it unless a sound one exists.
 
-    `encode` turns several records into rows of columns; `make_filter` makes a function
-    (record, row) → the reason for leaving an example out, or None.
+    `encode` turns a list of records into rows of columns; `make_filter` returns a
+    function (record, row) → the reason for leaving an example out, or None.
     """
     key = hashlib.sha256(f"{FORMAT}:{columns}:{fingerprint}".encode()).hexdigest()[:24]
     write = functools.partial(
@@ -121,7 +121,7 @@ def build(
 
 
 def summary(ledger: dict[str, Any]) -> str:
-    """Say what was left out: "12 that came before"; empty if nothing was."""
+    """Describe the examples left out: "12 with an empty side"; empty if none."""
     return ", ".join(f"{entry['count']:,} {why}" for why, entry in ledger.items())
 
 
@@ -130,7 +130,7 @@ def _keep_all():
 
 
 def _write(records, columns, encode, make_filter, progress, folder) -> None:
-    why_not = make_filter()
+    find_fault = make_filter()
     columns = {**columns, RECORD: Column("int64", ())}
     dropped: dict[str, dict[str, Any]] = {}
     size = number = 0
@@ -140,7 +140,7 @@ def _write(records, columns, encode, make_filter, progress, folder) -> None:
             kept = []
             rows = _encoded(encode, chunk, records, number)
             for record, row in zip(chunk, rows, strict=True):
-                reason = why_not(record, row)
+                reason = find_fault(record, row)
                 if reason:
                     _note(dropped, reason, records.where(number), record)
                 else:
@@ -160,7 +160,7 @@ def _write(records, columns, encode, make_filter, progress, folder) -> None:
 
 
 def _encoded(encode, chunk: list, records, first: int) -> list:
-    """Encode a chunk; name the line of an example that cannot be encoded."""
+    """Encode a chunk; if that fails, name the line of the faulty example."""
     try:
         return encode(chunk)
     except UserError:

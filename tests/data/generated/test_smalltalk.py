@@ -1,4 +1,4 @@
-"""The embedded small talk: one right reply, which follows from what was said before."""
+"""The embedded small talk: one right reply, which follows from the turns before it."""
 
 import re
 from collections import Counter, defaultdict
@@ -129,7 +129,7 @@ def test_the_corpus_is_rich_and_dialogues_have_two_to_eight_turns():
     assert "{" not in lines and "  " not in lines
 
 
-def test_what_can_not_be_given_is_refused(monkeypatch):
+def test_unknown_splits_and_impossible_sizes_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="dev.*train, validation, test"):
         generate("dev", 5)
     with pytest.raises(ValueError, match="turns is 0"):

@@ -1,9 +1,9 @@
 """Small talk: dialogues of two speakers in which the second has one right answer.
 
-The first tells something and asks about it, so that the second's reply follows from
-the last three turns, and often not from fewer: `My name is Ana`, `Nice to meet you,
-Ana`, `What is my name?`, `Your name is Ana`. Only the turns of the second speaker are
-replies to learn.
+The first speaker says something and asks about it, so that the second's reply follows
+from the last three turns, and often not from fewer: `My name is Ana`, `Nice to meet
+you, Ana`, `What is my name?`, `Your name is Ana`. Only the turns of the second speaker
+are replies to learn.
 """
 
 import re
@@ -16,7 +16,7 @@ VERSION = 1  # part of the data fingerprint: raise when the generated text chang
 SPLITS = ("train", "validation", "test")
 SEPARATOR = " __eou__ "
 FIXED = ("Hi how are you", "I am fine")
-_PATIENCE = 50_000  # dialogues in a row that bring nothing new before giving up
+_PATIENCE = 50_000  # dialogues in sequence without a new one before giving up
 
 # A line and its answer, in any context.
 _GREETINGS = """Hello=Hello to you|Hi=Hi there|Good morning=Good morning to you|
@@ -72,7 +72,7 @@ _KINDS = "brothers sisters cousins children uncles aunts nephews nieces"
 _AGAIN = "Can you say that again?|What did you say?|Sorry, what was that?|Pardon?"
 _NUMBERS = "two three four five six seven eight nine ten"
 
-Exchange = tuple[str, str]  # what the first says and what the second answers
+Exchange = tuple[str, str]  # a line of the first speaker, the second's answer
 
 
 def generate(split: str, size: int, turns: int = 3) -> list[dict[str, str]]:
@@ -112,7 +112,7 @@ def dialogues(split: str, size: int) -> list[list[str]]:
 
 
 def _draw(split: str) -> Iterator[tuple[str, ...]]:
-    """Draw the dialogues of a split for ever; `train` starts with the fixed one."""
+    """Draw the dialogues of a split without end; `train` starts with the fixed one."""
     check_split(split, SPLITS)
     if split == "train":
         yield FIXED
@@ -142,11 +142,11 @@ class Talker:
         self.pick = random.choice
 
     def chance(self, probability: float) -> bool:
-        """Return true with a probability."""
+        """Return True with a given probability."""
         return self.random.random() < probability
 
     def dialogue(self) -> tuple[str, ...]:
-        """Draw a dialogue; `{you}` is a name, and `{again}` what was answered last."""
+        """Draw a dialogue; `{you}` is a name, and `{again}` is the last answer."""
         size = self.random.choices((1, 2, 3, 4), (1, 3, 4, 4))[0]
         exchanges = self._greeting() if self.chance(0.4) else []
         scenes = self.random.sample(self._scenes(), size)
@@ -325,7 +325,7 @@ class Talker:
 
 
 def _address(last: str) -> str:
-    """Return ", Ana" if the answer before called somebody Ana, else nothing."""
+    """Return ", Ana" if the last answer addressed Ana, otherwise ""."""
     name = re.search(r"(?:meet you,|our name is) (\w+)$", last)
     return f", {name[1]}" if name else ""
 
@@ -353,5 +353,5 @@ WEATHER = [tuple(entry.split(":")) for entry in _list(_WEATHER)]
 FOODS = [(e.split(":")[0], e.split(":")[1].split()) for e in _list(_FOODS)]
 RELATIVES = [tuple(entry.split("=")) for entry in _RELATIVES.split()]
 HER = {"she": "her", "he": "his"}
-# Openings are few and everybody's: no other split holds them out.
+# Openings are few and common to all splits, so they always count as training.
 COMMON = {FIXED[0], SEPARATOR.join(FIXED)} | {line for line, _ in GREETINGS}
