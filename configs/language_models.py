@@ -67,7 +67,7 @@ def get_config(variant="350m"):
         config.targets = ("h200x64", "v5e-256")
         config.model.d_model = 2048
         config.model.d_ff = 8192
-        # Split over 256 devices, each has 8 rows of a matrix: too few to scatter on TPUs.
+        # Over 256 devices each has 8 rows of a matrix: too few to scatter on a TPU.
         config.mesh.data = -1
         config.mesh.fsdp = 16
         config.data.batch_tokens = 2**21

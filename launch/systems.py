@@ -35,8 +35,8 @@ SYSTEMS = (
     "recurrent",
     "recurrent:lstm",
 )
-# Each training step on a CPU allocates hundreds of megabytes, which the system clears page
-# by page; large pages make that fast.
+# Each training step on a CPU allocates hundreds of megabytes, which the system clears
+# page by page; large pages make that fast.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 

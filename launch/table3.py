@@ -27,7 +27,7 @@ def main() -> int:
         "--rows", default="", help="rows, separated by commas; default: all"
     )
     parser.add_argument("--full", action="store_true", help="use the paper's sizes")
-    parser.add_argument("--print", action="store_true", help="only print finished rows")
+    parser.add_argument("--print", action="store_true", help="only print the table")
     args, overrides = parser.parse_known_args()
     table = runpy.run_path(str(CONFIG))["ROWS"]
     rows = args.rows.split(",") if args.rows else list(table)
