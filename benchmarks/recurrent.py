@@ -1,13 +1,14 @@
-"""Recurrent models beside the Transformer: what reaches far, how fast, how good.
+"""Compare recurrent models with the Transformer: reach of gradients, speed and scores.
 
     python benchmarks/recurrent.py reach RUN RUN … --output reach.png
     python benchmarks/recurrent.py speed
     python benchmarks/recurrent.py scores RUN RUN …
 
 `reach` draws how much the log-probability of an output token depends on the embedding
-of a source token that was read so many tokens before; `speed` trains on sentences of
-given lengths, by turns; `scores` translates short and long sentences. RUNs are runs of
-translation of any model, such as of configs/quickstart.py and configs/recurrent.py.
+of a source token, by the number of tokens read in between. `speed` trains both models
+in turn on sentences of given lengths. `scores` translates short and long sentences.
+RUNs are translation runs of any model, for example of configs/quickstart.py and
+configs/recurrent.py.
 """
 
 import argparse
@@ -75,7 +76,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Read numbers between commas."""
+    """Read numbers separated by commas."""
     return tuple(int(n) for n in text.split(","))
 
 
@@ -108,7 +109,7 @@ def draw_reach(args: argparse.Namespace) -> None:
 
 
 def print_speed(args: argparse.Namespace) -> None:
-    """Print the tokens a second of each side, at each length."""
+    """Print the tokens per second of each side at each length."""
     sides = {name: Side(spec) for name, spec in SIDES.items()}
     print(", ".join(f"{n}: {side.size:,} parameters" for n, side in sides.items()))
     print(f"| length | {', tokens/s | '.join(sides)}, tokens/s | ratio |")
@@ -135,7 +136,7 @@ def print_speed(args: argparse.Namespace) -> None:
 
 
 class Side:
-    """A model in training, without anything around it."""
+    """A model in training, without the rest of the training loop."""
 
     def __init__(self, spec: str):
         config = configs.load(spec)
@@ -160,7 +161,7 @@ class Side:
         )
 
     def seconds(self, batch: dict, steps: int) -> float:
-        """Time so many steps."""
+        """Time a number of steps."""
         began = time.monotonic()
         for _ in range(steps):
             self.state, _ = self.update(self.state, batch)
