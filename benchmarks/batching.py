@@ -34,7 +34,7 @@ from transformer_jax.training import scoring
 from transformer_jax.training.prepare import prepare
 from transformer_jax.training.profile import Profile
 
-GOES_ON = types.SimpleNamespace(  # nobody preempts
+GOES_ON = types.SimpleNamespace(  # never preempted
     requested=lambda step: False, requested_meanwhile=lambda: False
 )
 
@@ -96,7 +96,7 @@ def find_ways(args: argparse.Namespace, overrides: dict) -> dict[str, dict[str, 
         overrides["data.max_length"] = str(limit)
         print(
             f"note       data.max_length is {limit} here, not {given.data.max_length}: "
-            "what is longer fits no row of the shortest kind"
+            "longer examples do not fit into the shortest rows"
         )
     ways = {name: overrides | way for name, way in ways.items()}
     for way in ways.values():
@@ -114,7 +114,7 @@ def compare(args: argparse.Namespace, folder: pathlib.Path, ways: dict) -> int:
     print(f"data       {data}", flush=True)
     turns: dict[str, list[dict]] = {name: [] for name in ways}
     for number in range(args.rounds):
-        # Whoever goes first changes too, so that a drift favours nobody.
+        # The first way changes as well, so that a drift favours none.
         cut = number % len(ways)
         for name in [*ways][cut:] + [*ways][:cut]:
             shutil.rmtree(folder / "cache" / "compiled", ignore_errors=True)
@@ -134,9 +134,9 @@ def compare(args: argparse.Namespace, folder: pathlib.Path, ways: dict) -> int:
 def print_table(steps: int, turns: dict[str, list[dict]]) -> None:
     """Print the medians of each way, and their ratios to the first."""
     print(
-        "\n| way to batch | padding, both sides | shapes | steps an epoch | tokens a "
-        f"step | lost at the start, s | tokens/s, {steps} steps from cold | ratio | "
-        f"tokens/s, compiled | ratio |\n|{'---|' * 10}"
+        "\n| way to batch | padding, both sides | shapes | steps per epoch | "
+        f"tokens per step | lost at the start, s | tokens/s, {steps} steps from cold | "
+        f"ratio | tokens/s, compiled | ratio |\n|{'---|' * 10}"
     )
     first = next(iter(turns.values()))
     for name, found in turns.items():
@@ -210,7 +210,7 @@ class Clock(metrics.RunLog):
     def write(self, window: metrics.LogWindow) -> None:
         """Record the only window, which ends with the last step."""
         self.ended, self.tokens = time.monotonic(), window.tokens
-        self.seconds = self.ended - window.began  # less waiting for what is compiled
+        self.seconds = self.ended - window.began  # without waiting for compilation
 
 
 @mock.patch.object(scoring, "validate", lambda *step: None)

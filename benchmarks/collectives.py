@@ -46,8 +46,8 @@ def main() -> int:
     count = sum(x.size for x in jax.tree.leaves(step.params))
     axes = " × ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     print(f"{args.target}, {axes}: {args.rows} × {args.length} tokens, {count:,} "
-          f"parameters, {memory.temp_size_in_bytes / 1e9:.2f} GB beside the "
-          f"arguments' {memory.argument_size_in_bytes / 1e9:.2f}; compiled in "
+          f"parameters, {memory.temp_size_in_bytes / 1e9:.2f} GB in addition to "
+          f"the arguments' {memory.argument_size_in_bytes / 1e9:.2f}; compiled in "
           f"{seconds:.0f} s")  # fmt: skip
     totals: dict[tuple, list] = counting.defaultdict(lambda: [0, 0.0])
     for one in found:

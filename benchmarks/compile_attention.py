@@ -23,7 +23,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum("case", "gpu_350m", [
     "gpu_350m", "gpu_packed", "gpu_long", "gpu_long_blockwise", "tpu_350m", "tpu_long",
     "tpu_packed",
-], "What is compiled.")  # fmt: skip
+], "The program to compile.")  # fmt: skip
 flags.DEFINE_integer("layers", 0, "Fewer layers, to compile sooner; 0: the case's.")
 flags.DEFINE_string("remat", "", "Another model.remat than the case's.")
 flags.DEFINE_bool("scan_layers", False, "Scan the layers: model.scan_layers.")

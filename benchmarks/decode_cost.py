@@ -26,7 +26,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workdir", required=True, help="a translation run")
-    parser.add_argument("--input", required=True, help="sentences, one a line")
+    parser.add_argument("--input", required=True, help="sentences, one per line")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--alone", type=int, default=1000, help="sentences sent alone")
     args = parser.parse_args()

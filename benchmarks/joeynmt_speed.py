@@ -139,7 +139,7 @@ def write_peer(config: ConfigDict, folder: pathlib.Path) -> str:
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
     names = [pieces.id_to_piece(i) for i in range(EOS + 1, pieces.get_piece_size())]
     (folder / "pieces.txt").write_text("".join(f"{name}\n" for name in names))
-    path = folder / "joeynmt.yaml"  # of which JSON is a part
+    path = folder / "joeynmt.yaml"  # JSON is a subset of YAML
     path.write_text(json.dumps(describe_peer(config, folder), indent=1))
     return str(path)
 

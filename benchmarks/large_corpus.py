@@ -29,7 +29,7 @@ import numpy as np
 
 from transformer_jax import cli
 
-CONFIG = "quickstart"  # a tiny model: what is measured is the way of the data
+CONFIG = "quickstart"  # a tiny model, because only the data path is measured
 PREPARATION, PLAN_SECONDS, PLAN_MEMORY = 3.0, 10.0, 1.0  # allowed; GB are 10^9 bytes
 WORDS, PHRASES = 20_000, 60_000  # of each of two made-up languages
 MEAN, SIGMA = 20.0, 0.55  # words of a sentence, log-normal

@@ -169,7 +169,7 @@ def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
         prepared = prepare_together(config, folder, writer)
         planned = make_plan(config, prepared.task, prepared.train)
         feeds[batching] = Feed(prepared.task, prepared.train.store, planned, mesh)
-    # From here on nobody waits for anybody.
+    # From here on the processes are independent.
     for batching, feed in feeds.items():
         with (place / f"{batching}-{number}").open("wb") as file:
             pickle.dump(feed.plan.steps_per_epoch, file)

@@ -61,7 +61,9 @@ def parse_arguments() -> argparse.Namespace:
 
     speed = commands.add_parser("speed", help="tokens/s of training by length")
     speed.add_argument("--lengths", type=numbers, default=(8, 16, 32, 64, 128, 256))
-    speed.add_argument("--tokens", type=int, default=2048, help="target tokens a batch")
+    speed.add_argument(
+        "--tokens", type=int, default=2048, help="target tokens per batch"
+    )
     speed.add_argument("--steps", type=int, default=5, help="updates of a turn")
     speed.add_argument("--rounds", type=int, default=5, help="turns of each model")
     speed.set_defaults(show=print_speed)

@@ -227,7 +227,7 @@ def draw_masking(args: Any) -> "Figure":
 
 
 def draw_padding(args: Any) -> "Figure":
-    """Draw a head's weights with padding behind the sentence, masked and not."""
+    """Draw a head's weights with padding after the sentence, with and without mask."""
     run, line, target, maps = read(args)
     kind = chosen(args, maps, own=True)
     place = kind, layer_of(args, maps, kind), max(args.head, 0)
