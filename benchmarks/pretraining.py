@@ -1,4 +1,4 @@
-"""How many labels does pretraining save? Accuracy by labels, pretrained and not.
+"""How many labels does pretraining save? Accuracy by labels, with and without it.
 
     python -m transformer_jax.train --config configs/masked.py:opinions \\
         --workdir runs/masked_opinions
@@ -6,10 +6,10 @@
         --output pretraining.jsonl --figure pretraining.png
 
 Trains the classifier of configs/opinions.py:pretrained for each number of labels, each
-seed and both beginnings, and scores each on the same test.
-All seeds have the same labelled texts; they differ in all else that is drawn. Stopped,
-the same command goes on: what the output has is not trained again. Other options
-(--config.key=value) hold for every training.
+seed and both initialisations, and scores each on the same test set. All seeds have the
+same labelled texts, and differ in everything else that is random. If it is stopped, the
+same command continues and skips the trainings that the output already contains. Other
+options (--config.key=value) apply to every training.
 """
 
 import argparse
@@ -30,7 +30,7 @@ BEGINNINGS = ("pretrained", "random")
 
 
 def main() -> int:
-    """Train what is missing, print the table, and draw the curves if asked."""
+    """Train the missing models, print the table, and draw the curves if asked."""
     words, overrides = cli.split_overrides(sys.argv[1:])
     args = parse_arguments(words)
     output = pathlib.Path(args.output)
@@ -72,14 +72,14 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def read(output: pathlib.Path) -> dict[tuple[int, int, str], float]:
-    """Read what an earlier call has measured."""
+    """Read the results of earlier calls."""
     lines = output.read_text().splitlines() if output.exists() else []
     found = map(json.loads, lines)
     return {(x["labels"], x["seed"], x["beginning"]): x["accuracy"] for x in found}
 
 
 def measure(labels: int, seed: int, initial: str, overrides: dict[str, str]) -> float:
-    """Train one classifier; return its accuracy on the test."""
+    """Train one classifier; return its accuracy on the test set."""
     changes = {
         "seed": str(seed),
         "data.train_size": str(labels),
@@ -112,7 +112,7 @@ def print_table(done: dict, args: argparse.Namespace) -> None:
 
 
 def draw(done: dict, args: argparse.Namespace) -> None:
-    """Draw a curve for each beginning, with a band of one standard deviation."""
+    """Draw a curve per initialisation, with a band of one standard deviation."""
     from transformer_jax.visualize.style import make_figure, save
 
     figure = make_figure(5.2, 3.4)

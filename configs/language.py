@@ -1,4 +1,4 @@
-"""A language model: text that goes on from what is given, character by character.
+"""A language model: it continues a given text, character by character.
 
     python -m transformer_jax.train --config configs/language.py --workdir runs/language
     echo "The old woman" | python -m transformer_jax.predict --workdir runs/language
@@ -7,11 +7,12 @@
 
 Variants: phrasebook (generated sentences, the default), canaries (the same with made-up
 secrets planted, for `python -m transformer_jax.audit`), shakespeare (tiny_shakespeare;
-PATH holds train.txt.gz and validation.txt.gz) and wikitext2 (words; PATH holds
-train.txt.gz and valid.txt.gz). A window is read alone: its first character, or word, is
-predicted from nothing (`evaluate --context=N` reads N characters before each).
-Measured, each window read alone: phrasebook 1.178 bits a character, shakespeare 1.469
-nats, wikitext2 perplexity 141.4 a word; see results/language_*.json.
+PATH contains train.txt.gz and validation.txt.gz) and wikitext2 (words; PATH contains
+train.txt.gz and valid.txt.gz). Each window is read alone: its first character, or word,
+is predicted without context (`evaluate --context=N` reads N characters before each
+window).
+Measured, each window read alone: phrasebook 1.178 bits per character, shakespeare 1.469
+nats, wikitext2 perplexity 141.4 per word; see results/language_*.json.
 """
 
 from transformer_jax.config import base

@@ -34,7 +34,7 @@ LONG = (
     '--target "Ana\'s cat sleeps on the couch."'
 )
 
-# Section → (picture, function of `figures`, words behind `visualize`).
+# Section → (picture, function of `figures`, words of the command).
 SECTIONS = {
     "Where a model looks": [
         ("attention", "attention", f"attention {PAIR} --kind cross --layer 1"),
@@ -73,9 +73,9 @@ SECTIONS = {
 }  # fmt: skip
 HEAD = """# Gallery
 
-Every figure of `transformer_jax.visualize`, by the command that draws it. Each is a
-function of `transformer_jax.visualize.figures` as well, from arrays to a matplotlib
-figure, for notebooks. `pip install -e '.[plots]'` installs matplotlib, and
+Every figure of `transformer_jax.visualize`, with the command that draws it. Each is
+also a function of `transformer_jax.visualize.figures`, from arrays to a matplotlib
+figure, for use in notebooks. `pip install -e '.[plots]'` installs matplotlib, and
 `python -m transformer_jax.visualize help` lists all names.
 
 `python docs/draw_gallery.py --draw` remakes this page and its pictures from runs of
@@ -90,7 +90,7 @@ def page() -> str:
         parts.append(f"## {section}\n")
         for picture, function, words in entries:
             text = inspect.getdoc(getattr(figures, function)) or ""
-            title, seen = re.split(r"To\s+see:\s+", text)
+            title, seen = re.split(r"What\s+to\s+look\s+for:\s+", text)
             title = title.split("\n\n")[0].replace("\n", " ").strip()
             seen = " ".join(seen.split())
             parts.append(
@@ -106,8 +106,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--workdir", default=RUN, help="a run of configs/quickstart.py")
     parser.add_argument("--images", default=IMAGES, help="a run of configs/images.py")
-    parser.add_argument("--draw", action="store_true", help="the pictures, too")
-    parser.add_argument("--only", default="", help="names between commas")
+    parser.add_argument("--draw", action="store_true", help="draw the pictures as well")
+    parser.add_argument("--only", default="", help="names separated by commas")
     args = parser.parse_args()
     PAGE.write_text(page(), encoding="utf-8")
     if not args.draw:

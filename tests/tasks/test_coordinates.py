@@ -171,7 +171,7 @@ def test_the_figure_has_the_pictures_and_their_curves(run, picture):
 
 
 def test_only_one_picture_is_drawn_at_a_time(run, tiny_run, monkeypatch):
-    with pytest.raises(UserError, match="is of the task translation"):
+    with pytest.raises(UserError, match="is a run of the task translation"):
         painting.read([transformer_jax.load(tiny_run)])
     found = iter([np.zeros((6, 10, 3)), np.ones((6, 10, 3))])
     monkeypatch.setattr(coordinates.Picture, "whole", property(lambda _: next(found)))

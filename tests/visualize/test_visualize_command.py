@@ -94,13 +94,13 @@ def test_every_figure_is_named_here():
             [f"--text={TEXT}", "--target=x", "--kind=x"],
             r"--kind=x: choose cross \| encoder \| decoder",
         ),
-        ("patches", [f"--text={TEXT}", "--target=x"], "patches are of images"),
+        ("patches", [f"--text={TEXT}", "--target=x"], "only images have patches"),
         ("similarity", [], "only a run with model.positions = 'learned'"),
         ("slices", ["--d_model=8"], "has depths up to 7"),
-        ("slices", ["--depths=1,x"], "numbers between commas"),
+        ("slices", ["--depths=1,x"], "give numbers separated by commas"),
         ("curves", [], "name run directories"),
         ("painting", [], "name runs of configs/coordinates.py"),
-        ("neighbours", ["--words=xyzzyx"], "no single piece"),
+        ("neighbours", ["--words=xyzzyx"], "not a single piece"),
     ],
 )
 def test_what_cannot_be_drawn_says_why(draw, name, given, says):

@@ -1,8 +1,9 @@
-"""All figures under one name: each is a function from arrays to a matplotlib `Figure`.
+"""All figures in one module: each is a function from arrays to a matplotlib `Figure`.
 
-The values come from the package's own functions, or are given. A notebook shows a
-returned figure by itself; `figure.savefig(path)` writes it. The docstring of each says
-what to see in it, and `python -m transformer_jax.visualize` draws them of a run.
+The values come from the package's own functions, or are passed in. A notebook displays
+a returned figure automatically; `figure.savefig(path)` writes it. Each docstring says
+what to look for, and `python -m transformer_jax.visualize` draws the figures from a
+run.
 """
 
 from transformer_jax.visualize.attention import (

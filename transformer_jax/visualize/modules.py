@@ -1,4 +1,4 @@
-"""List the calls of a config's model, with the shapes of their tensors."""
+"""List the module calls of a config's model, with the shapes of their tensors."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from transformer_jax.models import kernels, registry
 from transformer_jax.models.vision import VisionConfig
 from transformer_jax.visualize.structure import AXES, Call, calls, fold
 
-ROWS, SOURCE, TARGET = AXES  # sizes that stand for B, S and T
-IMAGE = 8, 8, 1  # of a model of images, whose data say how large they are
+ROWS, SOURCE, TARGET = AXES  # sizes that represent B, S and T
+IMAGE = 8, 8, 1  # a stand-in: the real size depends on the data
 
 
 def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
     """Build a config's model without parameters, and list the calls of its modules.
 
-    Of equal layers only the first is followed inside.
+    Only the first of several equal layers is expanded.
     """
     role = tasks.find(config.task).role
     size = config.tokenizer.vocab_size if "tokenizer" in config else 0
