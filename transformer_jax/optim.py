@@ -306,7 +306,7 @@ def _matrices(params: Any) -> Any:
 
 
 def _hidden(params: Any) -> Any:
-    """Mark the matrices between hidden layers, without tables, first and last layers."""
+    """Mark the matrices between hidden layers: not tables, first or last layers."""
     ends = ("projection/", "head/", "patches/")
 
     def is_hidden(path, leaf):

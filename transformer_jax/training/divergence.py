@@ -1,12 +1,13 @@
-"""Meet numbers that are not finite, as `train.on_divergence` says.
+"""Handle non-finite losses and gradients according to `train.on_divergence`.
 
-    stop   end the run: its last checkpoint is from before
-    skip   keep the parameters as they were before the batch, and go on with the next
-    back   begin again at the last checkpoint, from there on at half the rate
+    stop   end the run; its last checkpoint is from before
+    skip   leave the parameters as before the batch, and go on with the next batch
+    back   return to the last checkpoint, and go on from there at half the rate
 
-Each is said and written down with the parameters whose gradient is not finite and the
-examples of the batch. A run that is killed meets the same again, so it ends in the same
-bits; what `back` has changed is kept in the run's config (`optim.lowered`).
+Each event is logged and recorded, with the parameters whose gradient is not finite and
+the examples of the batch. A run that is killed and continued meets the same events, so
+its result is bit-identical; the change made by `back` is kept in the run's config
+(`optim.lowered`).
 """
 
 import copy
@@ -27,17 +28,17 @@ from transformer_jax.runs.checkpoint import NotFinite, TrainState
 from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import path_name
 
-LOWER = 0.5  # times the rate, after each way back
-SHOWN = 3  # names in a message; all are in FILE
+LOWER = 0.5  # the factor of the learning rate after each return
+SHOWN = 3  # names in a message; FILE has all
 FILE = "divergences.jsonl"
 
 
 def keep_if_finite(
     old: TrainState, new: TrainState, updates: Any, outcome: dict[str, Any]
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Return the new state, or the old one at the next step if anything is not finite.
+    """Return the new state if it is finite, otherwise the old one at the next step.
 
-    The optimizer counts the updates that were applied, and so sets the rate by them.
+    The optimizer counts the updates applied, which therefore determine the rate.
     """
     sizes = [outcome["sums"].loss, outcome["grad_norm"], optax.tree.norm(updates)]
     good = jnp.isfinite(jnp.stack([jnp.float32(size) for size in sizes])).all()
@@ -53,7 +54,7 @@ def keep_if_finite(
 
 
 class Divergence:
-    """What a training does when numbers are not finite, and what it says of them."""
+    """How a training run handles and reports non-finite losses and gradients."""
 
     def __init__(self, run: Any):
         """Watch a training (`train.Training`)."""
@@ -62,11 +63,11 @@ class Divergence:
         self.most = settings.divergences if settings.on_divergence == "skip" else 0
 
     def pass_by(self) -> None:
-        """Note that a step went well."""
+        """Note a finite step."""
         self.in_sequence = 0
 
     def meet(self, step: int, loss: float, norm: float, squares: np.ndarray) -> None:
-        """Note a step that did not; raise unless its batch has been skipped."""
+        """Report a non-finite step; raise unless its batch was skipped."""
         self.in_sequence += 1
         places = self._list_examples(step)
         names = name_parameters(self.run.abstract.params, squares)
@@ -89,8 +90,8 @@ class Divergence:
         )
 
     def _list_examples(self, step: int) -> list[str]:
-        """Name the places in the data that the batch of a step was made of."""
-        plan = copy.copy(self.run.feed.plan)  # a thread works ahead with the other
+        """List the places in the data of the examples in a step's batch."""
+        plan = copy.copy(self.run.feed.plan)  # a thread is using the original
         store, records = self.run.feed.store, self.run.prepared.train.records
         numbers = store.column(stores.RECORD)[plan.batch(step - 1).real]
         return [records.where(int(number)) for number in numbers]
@@ -105,9 +106,9 @@ class Divergence:
 
 
 def name_parameters(params: Any, squares: np.ndarray) -> list[str]:
-    """Name the parameters whose gradient is not finite, the nearest to the loss first.
+    """Name the parameters whose gradient is not finite, those next to the loss first.
 
-    That is where it began, if it began in the backward pass.
+    If the problem began in the backward pass, it began there.
     """
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     bad = [n for n, size in zip(names, squares, strict=True) if not math.isfinite(size)]
@@ -115,7 +116,7 @@ def name_parameters(params: Any, squares: np.ndarray) -> list[str]:
 
 
 def in_words(names: list[str], count: int) -> str:
-    """Say which gradients are not finite."""
+    """Describe which gradients are not finite."""
     if not names:
         return "the gradients are finite"
     which = f"all {count}" if len(names) == count else f"{len(names)} of {count}"
@@ -123,7 +124,7 @@ def in_words(names: list[str], count: int) -> str:
 
 
 def _depth(name: str) -> tuple[int, int]:
-    """Rank a parameter by how late the gradient comes to it."""
+    """Rank a parameter by how late the backward pass reaches it."""
     stages = {"encoder": 1, "embedding": 2, "source_embedding": 2}
     layer = re.search(r"layer_(\d+)", name)
     return stages.get(name.partition("/")[0], 0), -int(layer[1]) if layer else -(10**9)
@@ -135,9 +136,9 @@ def _first(names: list[str]) -> str:
 
 
 def go_back(run: Any, error: NotFinite) -> ConfigDict:
-    """Return the config with which a training goes on at its last checkpoint.
+    """Return the config to continue with from the last checkpoint.
 
-    Raise the error if it is not to, or has done so too often.
+    Raise the error if the run does not go back, or has done so too often.
     """
     config, settings = copy.deepcopy(run.config), run.config.train
     done = len(config.optim.lowered)
@@ -161,7 +162,7 @@ def go_back(run: Any, error: NotFinite) -> ConfigDict:
 
 
 def settle(config: ConfigDict, folder: Folder) -> ConfigDict:
-    """Take over how the rate of a run was lowered before it was stopped."""
+    """Take over the reductions of the rate from before the run was stopped."""
 
     def read() -> list:
         stored = folder.stored_config() or {}

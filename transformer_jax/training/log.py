@@ -1,4 +1,4 @@
-"""Measure a training, and write what was measured to the log, metrics.jsonl and
+"""Measure a training run, and write the measurements to the log, metrics.jsonl and
 TensorBoard. (The scores of answers are in `scores.py`.)"""
 
 import functools
@@ -33,23 +33,23 @@ console.setLevel(logging.INFO)
 console.propagate = False
 console.handlers = [PlainHandler("stdout")]
 
-SLOW = 1.2  # times the median: a process that the log names
-PART = 0.1  # of the time of a window that a host must work to hold up others
-BRIEF = 2.0  # seconds of a window that are too few to judge by
+SLOW = 1.2  # a process slower than this multiple of the median is named in the log
+PART = 0.1  # a process that works for less of the time cannot hold up others
+BRIEF = 2.0  # seconds; a shorter window says nothing about slow processes
 WRITTEN = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".2%"}
 
 
 def in_words(values: dict[str, Any], summary: str = "") -> str:
-    """Write 'loss 1.2345  perplexity 3.437  accuracy 71.02%', of those that there are.
+    """Write 'loss 1.2345  perplexity 3.437  accuracy 71.02%', as far as known.
 
-    Leaves out what the summary beside them has already.
+    Values that are part of the summary are left out.
     """
     names = [k for k in WRITTEN if k in values and f"{k} = " not in summary]
     return "  ".join(f"{k} {values[k]:{WRITTEN[k]}}" for k in names)
 
 
 class Utilization(NamedTuple):
-    """What the mathematics of a step takes, and what the hardware could do (MFU)."""
+    """The operations of a step and the peak of the hardware, from which MFU follows."""
 
     count: Callable[[Any], float]  # shape of a batch → FLOPs
     peak: float  # FLOP/s of all devices
@@ -70,7 +70,7 @@ def utilization(run: Any) -> Utilization | None:
 
 
 class LogWindow:
-    """The steps since the last log line, summed up."""
+    """The steps since the last log line, added up."""
 
     def __init__(
         self,
@@ -91,20 +91,20 @@ class LogWindow:
         self.steps = self.skipped = 0
         self.tokens = self.places = self.kept = 0
         self.operations = 0.0
-        self.waited = 0.0  # seconds for the device, and so for the slowest host
+        self.waited = 0.0  # seconds waited for the devices, so for the slowest host
         self.began = time.monotonic()
 
     def restart_clock(self) -> None:
-        """Begin to count time now: evaluations and saves are not training time."""
+        """Restart the clock, because evaluations and saves are not training time."""
         if not self.steps + self.skipped:
             self.began = time.monotonic()
 
     def leave_out(self, seconds: float) -> None:
-        """Leave out the time that a step waited until it was compiled."""
+        """Subtract the time spent waiting for a compilation."""
         self.began += seconds
 
     def add(self, step: int, shape: Any, outcome: dict) -> None:
-        """Wait for a step and add it, unless its numbers are not finite."""
+        """Wait for a step, and add it if its loss and gradient are finite."""
         began = time.monotonic()
         host = jax.device_get(outcome)
         self.waited += time.monotonic() - began
@@ -150,7 +150,7 @@ class LogWindow:
         return values
 
     def line(self, values: dict[str, float]) -> str:
-        """Write the values as a log line."""
+        """Format the values as a log line."""
         unit = self.task.objective.unit
         padding = f"padding {values['padding']:.0%}  " if "padding" in values else ""
         mfu = f"MFU {values['mfu']:.1%}  " if "mfu" in values else ""
@@ -171,10 +171,10 @@ class LogWindow:
 
 
 def find_slowest(busy: float, waited: float) -> tuple[int, float] | None:
-    """Return (process, times the median) of the slowest host, if one stands out.
+    """Return (process, multiple of the median) for a host much slower than the others.
 
-    All steps end together, so what is compared is the time in which each process did
-    not wait for its device; it must be a good part of the whole to slow others down.
+    All processes finish a step together, so the time that each did not wait for its
+    devices is compared. It must be a good part of the window to slow down others.
     """
     if jax.process_count() == 1:
         return None
@@ -202,8 +202,8 @@ class RunLog:
     def cut_back(self, step: int) -> None:
         """Remove the entries that a run resumed at this step will write again.
 
-        These are the later ones, and the scores of the end: after a kill between two of
-        them the first would be written twice.
+        These are all later entries and the final scores, because a kill between two
+        final scores would otherwise leave the first twice.
         """
         if not self.active:
             return
@@ -250,21 +250,21 @@ class RunLog:
         self._bar.show(step, total, text)
 
     def close(self) -> None:
-        """Clear the bar and close TensorBoard's file."""
+        """Clear the bar and close the TensorBoard file."""
         self._bar.clear()
         if self._board is not None:
             self._board.close()
 
 
 def read_entries(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Read a metrics.jsonl, without lines that nobody can read."""
+    """Read a metrics.jsonl, skipping unreadable lines."""
     return _parse(path)[0]
 
 
 def _parse(path: pathlib.Path) -> tuple[list[dict[str, Any]], str]:
-    """Return the entries of a metrics.jsonl, and what is wrong with the others, if any.
+    """Return the entries of a metrics.jsonl and a description of unreadable lines.
 
-    Only a last line that was cut short by a kill is nothing to speak of.
+    A last line cut short by a kill is ignored.
     """
     if not os.path.lexists(path):
         return [], ""
@@ -287,7 +287,7 @@ def _parse(path: pathlib.Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def _is_entry(entry: Any) -> bool:
-    """Return whether a line has what every entry has; numbers are numbers."""
+    """Return whether a line has the keys and types of an entry."""
     if not isinstance(entry, dict) or type(entry.get("step")) is not int:
         return False
     names = {"loss", "seconds", "bleu", "chrf", *WRITTEN} & entry.keys()
@@ -296,13 +296,13 @@ def _is_entry(entry: Any) -> bool:
 
 
 def rank(config: ConfigDict, values: dict[str, Any]) -> float:
-    """Return a validation score as a number of which more is better."""
+    """Return the ranking score of a validation, for which higher is better."""
     name = config.checkpoint.best
     return -values[name] if name == "loss" else values[name]
 
 
 def stopped_early(config: ConfigDict, path: pathlib.Path, step: int) -> bool:
-    """Return whether the last evaluations up to a step brought nothing better."""
+    """Return whether the last evaluations up to a step brought no improvement."""
     patience = config.train.patience
     if not patience:
         return False
@@ -316,14 +316,14 @@ def stopped_early(config: ConfigDict, path: pathlib.Path, step: int) -> bool:
     ]
     enough = len(ranks) > patience
     stop = enough and max(ranks[-patience:]) <= max(ranks[:-patience])
-    # Only process 0 surely sees all of the file, and all must stop after the same step.
+    # Only process 0 reliably sees the complete file, and all must stop at one step.
     return hosts.broadcast_from_first(stop)
 
 
 def training_seconds(path: pathlib.Path) -> float:
-    """Sum up what updates and validations took, over all starts of a run.
+    """Add up the seconds of updates and validations over all starts of a run.
 
-    Leaves out compiling, saving, and the steps after the last entry of each start.
+    Compiling, saving, and the steps after the last entry of each start are left out.
     """
     entries = read_entries(path)
     parts = [e for e in entries if e["kind"] in ("train", "validation")]
@@ -331,7 +331,7 @@ def training_seconds(path: pathlib.Path) -> float:
 
 
 def count_skipped(path: pathlib.Path) -> int:
-    """Count the batches of a run that `train.on_divergence = "skip"` left out."""
+    """Count the batches of a run skipped by `train.on_divergence = "skip"`."""
     return sum(e.get("skipped", 0) for e in read_entries(path) if e["kind"] == "train")
 
 

@@ -1,7 +1,7 @@
 """Prepare the data of a run: learn tokenizers, encode the splits, plan the batches.
 
-Everything is made once and kept in the cache. All splits are read before training
-begins, so that a mistake in a test set is found now and not at the end.
+Everything is computed once and kept in the cache. All splits are read before training
+begins, so that a mistake in a test set is found at the start and not at the end.
 """
 
 import copy
@@ -28,10 +28,10 @@ from transformer_jax.training.warm_start import Origin
 
 logger = logging.getLogger(__name__)
 
-QUIET = 30.0  # seconds between lines about work that goes on
+QUIET = 30.0  # seconds between log lines about progress
 
 Say = Callable[[str], None]
-Show = Callable[[int, int, str], None]  # draws a bar: done, of how many, of what
+Show = Callable[[int, int, str], None]  # (done, total, text): draws a progress bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """The task of a run, its splits, and the ledger of what was left out of them."""
+    """The task of a run, its splits, and the ledger of the examples left out."""
 
     task: Task
     train: Split
@@ -54,9 +54,9 @@ class Prepared:
 
 
 def settle_shapes(config: ConfigDict, folder: Folder, platform: str) -> ConfigDict:
-    """Replace "auto" in `data.shapes_for`: as the run began, or for this hardware.
+    """Replace "auto" in `data.shapes_for`, as when the run began or for this platform.
 
-    It is kept in the run's config, so that the plan stays the same on other hardware.
+    The run's config keeps the result, so that the plan stays the same elsewhere.
     """
 
     def decide() -> str:
@@ -74,7 +74,7 @@ def settle_shapes(config: ConfigDict, folder: Folder, platform: str) -> ConfigDi
 def prepare_together(
     config: ConfigDict, folder: Folder, writer: metrics.RunLog
 ) -> Prepared:
-    """Prepare in process 0; the others wait for it and find its work in the cache."""
+    """Prepare in process 0; the others wait, then load its results from the cache."""
     if not writer.active and not hosts.broadcast_from_first(False):
         raise UserError("process 0 could not prepare the data: its message says why")
     if not writer.active:
@@ -93,7 +93,7 @@ def prepare_together(
 def prepare(
     config: ConfigDict, folder: Folder, say: Say, show: Show | None = None
 ) -> Prepared:
-    """Read and encode all splits of a config; `show(done, total)` draws a bar."""
+    """Read and encode all splits of a config; `show` draws a progress bar."""
     source = tasks.find(config.task).source(config)
     wanted = ["train", "validation", *_scored_splits(config, source, say)]
     records = {name: source.read(name) for name in dict.fromkeys(wanted)}
@@ -135,7 +135,7 @@ def prepare(
 
 
 def _scored_splits(config: ConfigDict, source: DataSource, say: Say) -> list[str]:
-    """Return those of eval.splits that exist; refuse a name that is no split."""
+    """Return the splits in eval.splits that exist; refuse an unknown name."""
     asked = config.eval.splits
     known = [split for split in source.known_splits if split != "train"]
     for name in asked:
@@ -144,7 +144,7 @@ def _scored_splits(config: ConfigDict, source: DataSource, say: Say) -> list[str
                 f"eval.splits has {name!r}, and no data of {config.task} have such a "
                 f"split to score: choose from {', '.join(known)}.{nearest(name, known)}"
             )
-        if name not in source.splits and asked != ("test",):  # which is the default
+        if name not in source.splits and asked != ("test",):  # the default
             say(f"note       these data have no {name!r} of eval.splits to score")
     return [name for name in asked if name in source.splits]
 
@@ -195,11 +195,11 @@ class Planned:
 
     plan: Plan
     sampler: Sampler | None
-    padding: float  # share of the places that hold no token
+    padding: float  # the share of positions without a token
 
 
 def make_plan(config: ConfigDict, task: Task, train: Split) -> Planned:
-    """Plan the batches of a training from the lengths of its examples alone."""
+    """Plan the batches of a training run, from the lengths of its examples alone."""
     lengths, sampler = task.data.lengths(train.store), None
     real = lengths
     if task.data.texts and config.tokenizer.sampling:
@@ -244,11 +244,11 @@ def _refuse_endless(task, name, records, store) -> None:
 
 
 class _Progress:
-    """Show how far the encoding is: a bar, and now and then a line."""
+    """Shows the progress of encoding, as a bar and occasional log lines."""
 
     def __init__(self, name: str, say: Say, show: Show | None):
         self.name, self.say, self.show = name, say, show
-        self.began = self._said = 0.0  # when the first records were encoded
+        self.began = self._said = 0.0  # the time of the first call
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
@@ -262,5 +262,5 @@ class _Progress:
             left = cli.duration((total - done) / rate)
             self.say(
                 f"encoding   {self.name}: {done:,} of {total:,} examples, {rate:,.0f} "
-                f"a second, left {left}"
+                f"per second, left {left}"
             )

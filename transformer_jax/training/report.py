@@ -1,4 +1,4 @@
-"""Put a training into words: its header, its validation scores, its last lines."""
+"""Describe a training run: its header, its validation scores, its last lines."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformer_jax.training.evaluator import Evaluation, evenly_spaced
 
 
 def header(run: Any) -> list[str]:
-    """Describe a training (`train.Training`) before an hour is spent on it."""
+    """Describe a training run before it begins."""
     config, feed, mesh = run.config, run.feed, run.mesh
     size = sum(x.size for x in jax.tree.leaves(run.abstract.params))
     axes = " × ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
@@ -30,14 +30,14 @@ def header(run: Any) -> list[str]:
         f"model      {size:,} parameters, {config.model.dtype} computation",
         *attention_line(config, feed.plan.shapes, mesh),
         f"data       {len(feed.store):,} examples{left_out}, "
-        f"{feed.plan.steps_per_epoch:,} steps an epoch, padding {run.padding:.1%}",
+        f"{feed.plan.steps_per_epoch:,} steps per epoch, padding {run.padding:.1%}",
         f"shapes     {len(feed.plan.shapes)} to compile: {shapes}",
         f"training   {config.train.steps:,} steps",
     ]
 
 
 def attention_line(config: Any, shapes: Any, mesh: Any) -> list[str]:
-    """Say which kernels the batches of a Transformer take, and why."""
+    """Describe which attention kernels the batches of a Transformer use, and why."""
     if not issubclass(registry.find(config.model.name).config, TransformerConfig):
         return []
     platform = mesh.devices.flat[0].platform
@@ -53,7 +53,7 @@ def attention_line(config: Any, shapes: Any, mesh: Any) -> list[str]:
 
 
 def validation(step: int, evaluation: Evaluation, samples: int) -> list[str]:
-    """Describe the scores of the validation split, and show so many answers."""
+    """Describe the scores of the validation split, and show `samples` answers."""
     task, values = evaluation.task, evaluation.scores
     summary, took = task.scoring.summary(values), cli.duration(values["seconds"])
     words = metrics.in_words(values, summary)
@@ -68,7 +68,7 @@ def validation(step: int, evaluation: Evaluation, samples: int) -> list[str]:
 
 
 def group_lines(scores: dict[str, Any]) -> list[str]:
-    """Describe the scores of groups of examples, where there are any."""
+    """Describe the scores of groups of examples, if there are any."""
     groups = scores.get("groups", scores.get("by_tag", {}))  # the name in older runs
     return [
         f"  {name or 'no tag'}: {found['summary']}  ({found['examples']} examples)"
@@ -77,12 +77,12 @@ def group_lines(scores: dict[str, Any]) -> list[str]:
 
 
 def print_result(result: dict[str, Any], folder: Folder, already: bool = False) -> None:
-    """Print the last lines of a training, in the first process only."""
+    """Print the last lines of a training run, in the first process only."""
     if jax.process_index():
         return
     state = "was already done" if already else "done"
     early = ", stopped early" if result["stopped_early"] else ""
-    # The result of an older version has no time.
+    # Results of older versions lack the time.
     took = f", trained {cli.duration(result['seconds'])}" * ("seconds" in result)
     lines = [f"{state}: {folder.place}, step {result['step']}{early}{took}"]
     for split, scores in result["scores"].items():

@@ -1,8 +1,8 @@
-"""Score a training: the validation split on its way, the others at its end.
+"""Score a training run: the validation split during it, the others at its end.
 
-What is scored has been saved before, so a kill loses the evaluation and nothing else.
-An evaluation is left between two batches or answers when the process is to stop; the
-next start makes it anew.
+The state is saved before it is scored, so a kill loses only the evaluation. On a
+request to stop, an evaluation ends between two batches or answers, and the next start
+repeats it.
 """
 
 import math
@@ -20,7 +20,7 @@ from transformer_jax.training.averaging import average_last
 from transformer_jax.training.evaluator import Evaluation, Evaluator
 from transformer_jax.training.preemption import Preempted
 
-Stop = Callable[[], bool]  # whether to leave what takes long
+Stop = Callable[[], bool]  # whether to leave an evaluation
 
 
 def is_due(run: Any, step: int) -> bool:
@@ -29,7 +29,7 @@ def is_due(run: Any, step: int) -> bool:
 
 
 def was_left(run: Any, step: int) -> bool:
-    """Return whether the evaluation after a step is still to be made."""
+    """Return whether the evaluation after a step is missing."""
 
     def look() -> bool:
         entries = metrics.read_entries(run.log.path)
@@ -41,9 +41,9 @@ def was_left(run: Any, step: int) -> bool:
 def validate(
     run: Any, step: int, state: TrainState, stop: Stop = lambda: False
 ) -> None:
-    """Score the validation split of a training (`train.Training`), and write it down.
+    """Score the validation split, and record the scores.
 
-    The checkpoint of this step gets the score that ranks it.
+    The score also ranks the checkpoint of this step.
     """
     config, log = run.config, run.log
     params = state.ema if config.eval.weights == "ema" else state.params
@@ -62,7 +62,7 @@ def validate(
 
 
 def go_on(run: Any, stop: Stop, left: str) -> Callable[[int, int], None]:
-    """Return what an evaluation calls after each batch, and after each answer."""
+    """Return the function that an evaluation calls after each batch and answer."""
 
     def progress(done: int, total: int) -> None:
         run.watchdog.beat()
@@ -113,8 +113,8 @@ def finish(run: Any, stop: Stop = lambda: False) -> dict[str, Any]:
 def choose_weights(run: Any, averaged: bool, stop: Stop) -> tuple[str, dict[str, Any]]:
     """Choose the parameters that answer (`eval.weights = "auto"`), by validation.
 
-    An average can be worse than the last parameters, if these still moved fast. Return
-    how the weights are called, and the scores of each, by their names in words.
+    An average can be worse than the last parameters if these still moved fast. Return
+    the name of the best weights, and the scores of each candidate by its name.
     """
     config, options = run.config, runs.decode_options(run.config)
     names = ["average"] * averaged + ["last"] + ["ema"] * bool(config.optim.ema)
@@ -132,12 +132,12 @@ def choose_weights(run: Any, averaged: bool, stop: Stop) -> tuple[str, dict[str,
         ranks[name] = rank if math.isfinite(rank) else -math.inf
         entries[words] = found.entry(step, words, options)
         run.log.say(f"weights    {words}: {in_words(found)}")
-    best = max(names, key=lambda name: ranks[name])  # the first of equals
+    best = max(names, key=lambda name: ranks[name])  # ties go to the first
     run.log.say(f"weights    {best}: the best by validation {config.checkpoint.best}")
     return best, entries
 
 
 def in_words(evaluation: Evaluation) -> str:
-    """Write the scores of an evaluation in a line."""
+    """Format the scores of an evaluation as a line."""
     summary = evaluation.task.scoring.summary(evaluation.scores)
     return f"{metrics.in_words(evaluation.scores, summary)}  {summary}".strip()
