@@ -208,7 +208,7 @@ def run_undisturbed(training: Training) -> Timeline:
         sys.exit(f"error: undisturbed, {training.failure()}")
     (first, first_time), (last, last_time) = seen[0], seen[-1]
     if not epoch_steps:
-        sys.exit(f"error: {training.log} does not name its 'steps an epoch'")
+        sys.exit(f"error: {training.log} does not name its 'steps per epoch'")
     return Timeline(
         steps=max(e["step"] for e in training.entries()),
         epoch_steps=epoch_steps,
@@ -220,7 +220,7 @@ def run_undisturbed(training: Training) -> Timeline:
 
 def read_epoch(training: Training) -> int:
     """Read the steps of an epoch, once the log has them: training must go beyond."""
-    pattern = r"([\d,]+) steps an epoch.*?training +([\d,]+) steps"
+    pattern = r"([\d,]+) steps per epoch.*?training +([\d,]+) steps"
     found = re.search(pattern, training.log.read_text(), re.DOTALL)
     if not found:
         return 0

@@ -54,8 +54,8 @@ def test_clean_text_passes_and_is_shown_as_the_model_sees_it(corpus, tmp_path):
     assert re.search(
         r"source     6\d\d pieces \(unigram\), \d+ used, 0.00% un", done.stdout
     )
-    assert re.search(r"buckets    \d+ steps an epoch, .* \(this config\)", done.stdout)
-    assert re.search(r"packed     \d+ steps an epoch", done.stdout)
+    assert re.search(r"buckets    \d+ steps per epoch, .* \(this config\)", done.stdout)
+    assert re.search(r"packed     \d+ steps per epoch", done.stdout)
     assert f"  source   {PAIRS[0].source}\n" in done.stdout
     assert f"  target   {PAIRS[499].target}\n" in done.stdout
     assert "</s>" in done.stdout

@@ -181,7 +181,7 @@ def test_the_command_answers_stdin_and_exits_with_1_if_a_line_was_refused(tiny_r
     assert "pieces" in entries[2]["error"] and entries[2]["output"] == ""
     assert re.fullmatch(  # and no more than that
         rb"line 3: 2501 pieces are more than the 64 allowed: .*\n"
-        rb"4 lines in \d+ s \([\d.]+ a second\), 1 refused\n",
+        rb"4 lines in \d+ s \([\d.]+ per second\), 1 refused\n",
         done.stderr,
     ), done.stderr
 
@@ -307,8 +307,8 @@ def test_two_runs_are_compared_by_paired_bootstrap(tiny_run, scored, tmp_path):
     assert "no difference can be told" in done.stdout and "bs:1000" in done.stdout
     assert f"{other}" in done.stdout
     assert done.stdout.endswith(
-        "\nThis is about these two trained models, not about the two methods: for "
-        "those, name several seeds of each\n"
+        "\nThis compares the two trained models, not the two methods: to compare "
+        "methods, name several seeds of each\n"
     )
 
 

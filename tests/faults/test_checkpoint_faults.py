@@ -67,7 +67,7 @@ def test_what_is_no_checkpoint_is_set_aside_and_blocks_nothing(run, name, caplog
     assert step == 9 and saver.regular.steps() == [6, 9, 12]
     kept = folder.damaged / f"checkpoints-{name}"
     assert (kept / "precious").read_text() == "content"
-    assert f"is no whole checkpoint: kept as {kept}" in caplog.text
+    assert f"is not a complete checkpoint: kept as {kept}" in caplog.text
 
 
 def test_a_file_and_a_dangling_link_are_no_checkpoints(run):
@@ -121,7 +121,7 @@ def test_without_any_good_checkpoint_the_average_says_so(run):
     folder, chosen = run
     for step in (6, 9):
         damage(folder.checkpoints / str(step))
-    with pytest.raises(UserError, match="none of the checkpoints to be averaged"):
+    with pytest.raises(UserError, match="none of the checkpoints to average"):
         average_last(
             chosen, folder, Checkpoints(folder.checkpoints), like().params, print
         )
