@@ -248,7 +248,12 @@ def test_every_row_says_how_it_was_made_and_what_it_compares_with(references):
         ("de", "it ' s", "it ' s old bzw.", "rules of de"),
         ("DE", "it ' s", "it ' s old bzw.", "rules of de"),
         ("fr", "it' s", "it' s old bzw .", "rules of fr"),
-        ("xx", "it ' s", "it ' s old bzw .", "English abbreviations because 'xx' has no"),
+        (
+            "xx",
+            "it ' s",
+            "it ' s old bzw .",
+            "English abbreviations because 'xx' has no",
+        ),
     ],
 )
 def test_moses_tokens_follow_the_language(language, answer, reference, says):

@@ -7,11 +7,13 @@ messages to stderr.
 """
 
 import errno
+import io
 import logging
 import os
+import select
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, TextIO
 
 from absl import app, flags
@@ -27,6 +29,8 @@ OF_THE_MACHINE = (  # errors that no code can fix
 HELP = ("-h", "-help", "--help", "--helpshort", "--helpfull")
 # The parameters of a run that answer; "auto" takes those that training found best.
 WEIGHTS = ("auto", "average", "best", "last", "ema")
+CHUNK = 2000  # lines read, sorted and answered together
+LONGEST = 1 << 24  # the most bytes in a line
 
 
 def run(main: Callable[[dict[str, str]], int | None]) -> None:
@@ -211,6 +215,47 @@ def standard_input() -> IO[bytes]:
     if sys.stdin is None:
         raise UserError("standard input is closed: name a file with --input")
     return sys.stdin.buffer
+
+
+def read_chunks(source: io.BufferedIOBase) -> Iterator[list[str]]:
+    """Yield chunks of lines; bytes that are not UTF-8 become U+FFFD.
+
+    Only a newline ends a line. A chunk also ends where reading would block, so a pipe
+    that is written line by line is answered line by line.
+    """
+    lines: list[bytes] = []
+    rest: list[bytes] = []  # parts of a line whose end has not been read
+    count, size = 0, 0
+    while data := source.read1(1 << 16):
+        *ended, begun = data.split(b"\n")
+        if ended:
+            ended[0], rest, size = b"".join([*rest, ended[0]]), [], 0
+        rest.append(begun)
+        lines, count, size = lines + ended, count + len(ended), size + len(begun)
+        if size > LONGEST:
+            yield [_decode(line) for line in lines]
+            raise UserError(
+                f"line {count + 1} has more than {LONGEST:,} bytes and no end: is this "
+                "a text file, to be answered line by line?"
+            )
+        while len(lines) >= CHUNK or (lines and not _would_not_block(source)):
+            yield [_decode(line) for line in lines[:CHUNK]]
+            lines = lines[CHUNK:]
+    lines += [b"".join(rest)] if any(rest) else []
+    for i in range(0, len(lines), CHUNK):
+        yield [_decode(line) for line in lines[i : i + CHUNK]]
+
+
+def _decode(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode("utf-8", "replace")
+
+
+def _would_not_block(source: io.BufferedIOBase) -> bool:
+    """Return whether a read would return at once, as it always does for a file."""
+    try:
+        return bool(select.select([source], [], [], 0)[0])
+    except (OSError, ValueError):  # no file descriptor: a buffer in memory
+        return True
 
 
 def refuse_overrides(overrides: dict[str, str]) -> None:
