@@ -28,10 +28,11 @@ from transformer_jax.data.store import summary
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
-from transformer_jax.training import log as metrics
 from transformer_jax.training import scoring
+from transformer_jax.training.log import RunLog
 from transformer_jax.training.prepare import prepare
 from transformer_jax.training.profile import Profile
+from transformer_jax.training.window import LogWindow
 
 GOES_ON = types.SimpleNamespace(  # nobody preempts
     requested=lambda step: False, requested_meanwhile=lambda: False
@@ -201,15 +202,16 @@ def prepare_data(spec: str, overrides: dict, folder: pathlib.Path) -> str:
     )
 
 
-class Clock(metrics.RunLog):
+class Clock(RunLog):
     """A log of training that notes tokens and time, and writes nothing."""
 
-    def write(self, window: metrics.LogWindow) -> None:
+    def note(self, window: LogWindow) -> None:
         """Note the only window, which ends with the last step."""
         self.ended, self.tokens = time.monotonic(), window.tokens
         self.seconds = self.ended - window.began  # less waiting for what is compiled
 
 
+@mock.patch.object(LogWindow, "write", lambda window, clock: clock.note(window))
 @mock.patch.object(scoring, "validate", lambda *step: None)
 def measure(spec: str, overrides: dict, folder: pathlib.Path, steps: int) -> dict:
     """Take a turn of a way: the same steps from a cold start, and when compiled."""

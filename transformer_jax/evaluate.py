@@ -35,8 +35,7 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 from transformer_jax.scores import Comparison, Score, verdict
 from transformer_jax.tasks.protocols import Comparable, Task
-from transformer_jax.training import groups, report
-from transformer_jax.training import log as metrics
+from transformer_jax.training import groups, log, report
 from transformer_jax.training.evaluator import Evaluation, Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
 from transformer_jax.training.significance import Difference, describe, name_groups
@@ -316,7 +315,7 @@ def print_scores(task: Task, scores: dict[str, Any]) -> None:
         f"{scores['answered'] / max(scores['answering_seconds'], 0.1):.1f} answers/s"
     )
     given = "given the truth so far: " * ("decode" in task.config)
-    print(f"{given}{metrics.in_words(scores, summary)}")
+    print(f"{given}{log.in_words(scores, summary)}")
     for line in report.group_lines(scores):
         print(line)
 

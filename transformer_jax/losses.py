@@ -11,8 +11,8 @@ them for a few rows at a time.
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import flax.struct
 import jax
@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax import sharding
+from transformer_jax.sharding import Params
 
 # Bytes of float32 logits that a device computes at a time, by platform; their gradient
 # takes as much again. A CPU is faster if the logits stay in its caches. Elsewhere the
@@ -38,6 +39,16 @@ class Sums(flax.struct.PyTreeNode):
 
     def __add__(self, other: "Sums") -> "Sums":
         return jax.tree.map(lambda a, b: a + b, self, other)
+
+
+class LossFn(Protocol):
+    """Sums the loss over a batch: with dropout, or without if the key is None."""
+
+    def __call__(
+        self, params: Params, batch: Mapping[str, Array], key: Any = None
+    ) -> Sums:
+        """Return the sums of a batch."""
+        ...
 
 
 def means(sums: Sums) -> dict[str, float]:
@@ -198,7 +209,7 @@ def split_rows(x: Array, parts: int) -> Array:
     return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
-def gradient(loss: Callable, micro_batches: int = 1) -> Callable:
+def make_gradient(loss: LossFn, micro_batches: int = 1) -> Callable:
     """Return a function (params, batch, key) → (gradients of the summed loss, sums).
 
     With several micro-batches the parts of a batch are processed in sequence, which

@@ -65,19 +65,19 @@ class OptimKeys:
 
 def make_schedule(config: ConfigDict) -> Callable:
     """Return a function from the number of updates so far to the next update's rate."""
-    optim = config.optim
-    end = optim.decay_steps or config.train.steps
-    shape = SCHEDULES[optim.schedule]
-    scale, lowered = optim.constant, tuple(optim.lowered)
-    if optim.schedule == "noam":
-        scale /= math.sqrt(config.model.d_model * optim.warmup_steps)
+    settings = config.optim
+    end = settings.decay_steps or config.train.steps
+    shape = SCHEDULES[settings.schedule]
+    scale, lowered = settings.constant, tuple(settings.lowered)
+    if settings.schedule == "noam":
+        scale /= math.sqrt(config.model.d_model * settings.warmup_steps)
 
     def rate(count):
         step = jnp.asarray(count, jnp.float32) + 1
         rising = 1.0
-        if optim.schedule != "constant":
-            rising = jnp.minimum(step / optim.warmup_steps, 1.0)
-        found = jnp.float32(scale) * rising * shape(step, end, optim)
+        if settings.schedule != "constant":
+            rising = jnp.minimum(step / settings.warmup_steps, 1.0)
+        found = jnp.float32(scale) * rising * shape(step, end, settings)
         for begin, factor in lowered:
             found *= jnp.where(step > begin, jnp.float32(factor), 1.0)
         return found
@@ -85,23 +85,23 @@ def make_schedule(config: ConfigDict) -> Callable:
     return rate
 
 
-def _rsqrt(step: Array, end: int, optim: ConfigDict) -> Array:
-    return jnp.sqrt(optim.warmup_steps / jnp.maximum(step, optim.warmup_steps))
+def _rsqrt(step: Array, end: int, settings: ConfigDict) -> Array:
+    return jnp.sqrt(settings.warmup_steps / jnp.maximum(step, settings.warmup_steps))
 
 
-def _linear(step: Array, end: int, optim: ConfigDict) -> Array:
+def _linear(step: Array, end: int, settings: ConfigDict) -> Array:
     """Decay linearly from the peak to 0 after the last update."""
-    done = (step - optim.warmup_steps) / (end + 1 - optim.warmup_steps)
+    done = (step - settings.warmup_steps) / (end + 1 - settings.warmup_steps)
     return 1 - jnp.clip(done, 0, 1)
 
 
-def _cosine(step: Array, end: int, optim: ConfigDict) -> Array:
-    return (1 - jnp.cos(jnp.pi * _linear(step, end, optim))) / 2
+def _cosine(step: Array, end: int, settings: ConfigDict) -> Array:
+    return (1 - jnp.cos(jnp.pi * _linear(step, end, settings))) / 2
 
 
-def _warmup_stable_decay(step: Array, end: int, optim: ConfigDict) -> Array:
+def _warmup_stable_decay(step: Array, end: int, settings: ConfigDict) -> Array:
     """Stay at the peak, then decay linearly to 0."""
-    return jnp.clip((end + 1 - step) / max(optim.decay_share * end, 1), 0, 1)
+    return jnp.clip((end + 1 - step) / max(settings.decay_share * end, 1), 0, 1)
 
 
 SCHEDULES: dict[str, Callable] = {
@@ -117,15 +117,15 @@ ENDING = ("linear", "cosine", "wsd")  # depend on the number of steps
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """Chain clipping, the optimizer, weight decay and the learning rate."""
-    optim = config.optim
+    settings = config.optim
     rate = optax.scale_by_learning_rate(make_schedule(config))
-    steps = [OPTIMIZERS[optim.name](optim), rate]
-    if optim.weight_decay:
-        steps.insert(1, optax.add_decayed_weights(optim.weight_decay, _matrices))
-    if optim.clip_norm:
-        steps.insert(0, optax.clip_by_global_norm(optim.clip_norm))
+    steps = [OPTIMIZERS[settings.name](settings), rate]
+    if settings.weight_decay:
+        steps.insert(1, optax.add_decayed_weights(settings.weight_decay, _matrices))
+    if settings.clip_norm:
+        steps.insert(0, optax.clip_by_global_norm(settings.clip_norm))
     optimizer = optax.chain(*steps)
-    if optim.state_dtype == "bfloat16":
+    if settings.state_dtype == "bfloat16":
         optimizer = keep_in_bfloat16(optimizer)
     if config.model.get("train_word_vectors", True):  # not a key of image models
         return optimizer
@@ -138,11 +138,11 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     return optax.partition(kinds, _label_tables)
 
 
-def _adam(optim: ConfigDict) -> optax.GradientTransformation:
-    return optax.scale_by_adam(optim.beta1, optim.beta2, optim.epsilon)
+def _adam(settings: ConfigDict) -> optax.GradientTransformation:
+    return optax.scale_by_adam(settings.beta1, settings.beta2, settings.epsilon)
 
 
-def _adafactor(optim: ConfigDict) -> optax.GradientTransformation:
+def _adafactor(settings: ConfigDict) -> optax.GradientTransformation:
     """Scale steps by the size of the parameter; factor second moments (Shazeer, Stern
     2018). Matrices of at least 128 rows and columns keep only the row and column means
     of the squared gradient."""
@@ -153,7 +153,7 @@ def _adafactor(optim: ConfigDict) -> optax.GradientTransformation:
     )
 
 
-def _muon(optim: ConfigDict) -> optax.GradientTransformation:
+def _muon(settings: ConfigDict) -> optax.GradientTransformation:
     """Orthogonalise the mean gradient of hidden matrices, and use Adam for the rest;
     both have Nesterov momentum and share a learning rate (Jordan 2024, Liu et al.
     2025)."""
@@ -164,11 +164,11 @@ def _muon(optim: ConfigDict) -> optax.GradientTransformation:
 
     return optax.contrib.muon(
         -1.0,  # undoes the sign flip of `scale_by_learning_rate`
-        beta=optim.beta1,
+        beta=settings.beta1,
         nesterov=True,
-        adam_b1=optim.beta1,
-        adam_b2=optim.beta2,
-        eps=optim.epsilon,
+        adam_b1=settings.beta1,
+        adam_b2=settings.beta2,
+        eps=settings.epsilon,
         muon_weight_dimension_numbers=sides,
         consistent_rms=0.2,
     )
@@ -179,7 +179,7 @@ OPTIMIZERS: dict[str, Callable] = {
     "adam": _adam,
     "adamw": _adam,  # `make_optimizer` adds the weight decay
     "adafactor": _adafactor,
-    "lion": lambda optim: optax.scale_by_lion(optim.beta1, optim.beta2),
+    "lion": lambda settings: optax.scale_by_lion(settings.beta1, settings.beta2),
     "muon": _muon,
 }
 

@@ -20,21 +20,21 @@ class Saver:
     """The checkpoints of a training run: regular ones, and the newest in between."""
 
     def __init__(self, config: ConfigDict, folder: Folder):
-        kept, identity = config.checkpoint, folder.identity(config)
+        settings, identity = config.checkpoint, folder.identity(config)
         self._folder = folder
-        self.every, self.last = kept.every, config.train.steps
-        self._seconds, self._saved = 60 * kept.minutes, time.monotonic()
+        self.every, self.last = settings.every, config.train.steps
+        self._seconds, self._saved = 60 * settings.minutes, time.monotonic()
         self._look_every = config.log.every
         self.regular = Checkpoints(
-            folder.checkpoints, kept.keep_last, kept.keep_best, True, identity
+            folder.checkpoints, settings.keep_last, settings.keep_best, True, identity
         )
         self.emergency = Checkpoints(folder.preempted, writer=True, identity=identity)
 
-    def due(self, step: int) -> bool:
+    def saves_at(self, step: int) -> bool:
         """Return whether a regular checkpoint is saved after this step."""
         return step % self.every == 0 or step == self.last
 
-    def overdue(self, step: int) -> bool:
+    def too_long_since_save(self, step: int) -> bool:
         """Return whether nothing was saved for `checkpoint.minutes`; all agree.
 
         The clock of process 0 decides. Because the others must ask it, they do so only
@@ -66,7 +66,7 @@ class Saver:
     def save_preempted(self, step: int, state: TrainState) -> None:
         """Save before the process stops, unless a regular checkpoint was saved."""
         self._folder.push()
-        if not self.due(step):
+        if not self.saves_at(step):
             self.emergency.save(step, state)
         self.wait()
 

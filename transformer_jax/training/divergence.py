@@ -25,8 +25,8 @@ from ml_collections import ConfigDict
 from transformer_jax import hosts
 from transformer_jax.data import store as stores
 from transformer_jax.runs.checkpoint import NotFinite, TrainState
-from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import path_name
+from transformer_jax.training.parts import StepOutcome, Training
 
 LOWER = 0.5  # the factor of the learning rate after each return
 SHOWN = 3  # names in a message; FILE has all
@@ -34,13 +34,13 @@ FILE = "divergences.jsonl"
 
 
 def keep_if_finite(
-    old: TrainState, new: TrainState, updates: Any, outcome: dict[str, Any]
-) -> tuple[TrainState, dict[str, Any]]:
+    old: TrainState, new: TrainState, updates: Any, outcome: StepOutcome
+) -> tuple[TrainState, StepOutcome]:
     """Return the new state if it is finite, otherwise the old one at the next step.
 
     The optimizer counts the updates applied, which therefore determine the rate.
     """
-    sizes = [outcome["sums"].loss, outcome["grad_norm"], optax.tree.norm(updates)]
+    sizes = [outcome.sums.loss, outcome.grad_norm, optax.tree.norm(updates)]
     good = jnp.isfinite(jnp.stack([jnp.float32(size) for size in sizes])).all()
     found = jax.tree.map(
         lambda a, b: jnp.where(good, b, a),
@@ -50,27 +50,26 @@ def keep_if_finite(
     params, opt_state, ema = found
     applied = optax.tree.get_all_with_path(opt_state, "count")[0][1]
     state = new.replace(params=params, opt_state=opt_state, ema=ema)
-    return state, {**outcome, "good": good, "applied": applied}
+    return state, outcome.replace(good=good, applied=applied)
 
 
 class Divergence:
     """How a training run handles and reports non-finite losses and gradients."""
 
-    def __init__(self, run: Any):
-        """Watch a training (`train.Training`)."""
-        self.run, self.in_sequence = run, 0
-        settings = run.config.train
+    def __init__(self, training: Training):
+        self.training, self.in_sequence = training, 0
+        settings = training.config.train
         self.most = settings.divergences if settings.on_divergence == "skip" else 0
 
-    def pass_by(self) -> None:
+    def note_finite(self) -> None:
         """Note a finite step."""
         self.in_sequence = 0
 
-    def meet(self, step: int, loss: float, norm: float, squares: np.ndarray) -> None:
+    def report(self, step: int, loss: float, norm: float, squares: np.ndarray) -> None:
         """Report a non-finite step; raise unless its batch was skipped."""
         self.in_sequence += 1
         places = self._list_examples(step)
-        names = name_parameters(self.run.abstract.params, squares)
+        names = name_parameters(self.training.abstract.params, squares)
         self._write(step, loss, norm, names, places)
         about = [
             f"step {step}: {in_words(names, len(squares))}",
@@ -80,7 +79,7 @@ class Divergence:
         what = f"step {step}: the loss is {loss} and the gradient norm {norm}"
         if self.in_sequence <= self.most:
             for line in [f"{what}: the batch is left out", *about]:
-                self.run.log.say(f"skipped    {line}")
+                self.training.log.say(f"skipped    {line}")
             return
         skipped = f"{self.most} batches before it were skipped. " if self.most else ""
         raise NotFinite(
@@ -91,17 +90,19 @@ class Divergence:
 
     def _list_examples(self, step: int) -> list[str]:
         """List the places in the data of the examples in a step's batch."""
-        plan = copy.copy(self.run.feed.plan)  # a thread is using the original
-        store, records = self.run.feed.store, self.run.prepared.train.records
-        numbers = store.column(stores.RECORD)[plan.batch(step - 1).real]
+        plan = copy.copy(self.training.feed.plan)  # a thread is using the original
+        store, records = self.training.feed.store, self.training.prepared.train.records
+        numbers = store.column(stores.RECORD)[plan.batch(index=step - 1).real]
         return [records.where(int(number)) for number in numbers]
 
-    def _write(self, step, loss, norm, names, places) -> None:
-        if not self.run.log.active:
+    def _write(
+        self, step: int, loss: float, norm: float, names: list[str], places: list[str]
+    ) -> None:
+        if not self.training.log.active:
             return
         entry = {"step": step, "loss": str(loss), "gradient_norm": str(norm)}
         entry |= {"not_finite": names, "examples": places}
-        with (self.run.folder.path / FILE).open("a", encoding="utf-8") as file:
+        with (self.training.folder.path / FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
 
@@ -135,45 +136,27 @@ def _first(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def go_back(run: Any, error: NotFinite) -> ConfigDict:
+def go_back(training: Training, error: NotFinite) -> ConfigDict:
     """Return the config to continue with from the last checkpoint.
 
     Raise the error if the run does not go back, or has done so too often.
     """
-    config, settings = copy.deepcopy(run.config), run.config.train
+    config, settings = copy.deepcopy(training.config), training.config.train
     done = len(config.optim.lowered)
     if settings.on_divergence != "back" or done >= settings.divergences:
         raise error
-    run.saver.wait()
-    saver = run.saver
+    training.saver.wait()
+    saver = training.saver
     begin = hosts.decide_in_first(
         lambda: max([0, *saver.regular.steps(), *saver.emergency.steps()])
     )
     config.optim.lowered = (*config.optim.lowered, (begin, LOWER))
     for line in error.problems:
-        run.log.say(f"diverged   {line}")
-    run.log.say(
+        training.log.say(f"diverged   {line}")
+    training.log.say(
         f"back       to step {begin:,}, from there on {LOWER} times the rate "
         f"({done + 1} of at most {settings.divergences} times)"
     )
-    if run.log.active:
-        run.folder.note_start(config)
-    return config
-
-
-def settle(config: ConfigDict, folder: Folder) -> ConfigDict:
-    """Take over the reductions of the rate from before the run was stopped."""
-
-    def read() -> list:
-        stored = folder.stored_config() or {}
-        optim = stored.get("optim")
-        found = optim.get("lowered") if isinstance(optim, dict) else None
-        return found if isinstance(found, list) else []
-
-    if not config.optim.lowered:
-        found = hosts.decide_in_first(read)
-        config = copy.deepcopy(config)
-        config.optim.lowered = tuple(
-            tuple(pair) if isinstance(pair, list) else pair for pair in found
-        )
+    if training.log.active:
+        training.folder.note_start(config)
     return config

@@ -22,7 +22,7 @@ class PlacedBatch(NamedTuple):
     """A planned batch as arrays on the mesh."""
 
     arrays: dict[str, jax.Array]
-    kept: int  # rows of this process whose sampled segmentation was too long
+    samples_too_long: int  # rows of this process with a sample that was too long
     shape: Shape  # as planned; the arrays may have more rows, which are empty
 
 
@@ -53,7 +53,8 @@ class Feed:
                 return columns, 0
             return sampler.resample(columns, part, epoch, self.plan.room(part))
 
-        return PlacedBatch(*self._assemble(planned, resample), planned.shape)
+        arrays, samples_too_long = self._assemble(planned, resample)
+        return PlacedBatch(arrays, samples_too_long, planned.shape)
 
     def empty(self, shape: Shape) -> dict[str, jax.Array]:
         """Place a batch without examples, to run a shape once."""

@@ -1,31 +1,20 @@
-"""Measure a training run, and write the measurements to the log, metrics.jsonl and
-TensorBoard. (The scores of answers are in `scores.py`.)"""
+"""Write what a training run does to the log, metrics.jsonl and TensorBoard, and read
+metrics.jsonl. (`window.py` measures the steps.)"""
 
-import functools
 import json
 import logging
-import math
 import os
 import pathlib
-import statistics
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import numpy as np
-from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from transformer_jax import files, hosts
-from transformer_jax.cli import Bar, PlainHandler, duration
-from transformer_jax.losses import Sums
-from transformer_jax.planning import flops, targets
+from transformer_jax.cli import Bar, PlainHandler
 from transformer_jax.runs.folder import Folder
 from transformer_jax.runs.steps import DAMAGED
-from transformer_jax.tasks.protocols import Task
-from transformer_jax.training.divergence import Divergence
 
 # The log lines are what the command prints, so they are shown in a notebook as well.
 console = logging.getLogger("transformer_jax.console")
@@ -33,9 +22,6 @@ console.setLevel(logging.INFO)
 console.propagate = False
 console.handlers = [PlainHandler("stdout")]
 
-SLOW = 1.2  # a process slower than this multiple of the median is named in the log
-PART = 0.1  # a process that works for less of the time cannot hold up others
-BRIEF = 2.0  # seconds; a shorter window says nothing about slow processes
 WRITTEN = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".2%"}
 
 
@@ -46,146 +32,6 @@ def in_words(values: dict[str, Any], summary: str = "") -> str:
     """
     names = [k for k in WRITTEN if k in values and f"{k} = " not in summary]
     return "  ".join(f"{k} {values[k]:{WRITTEN[k]}}" for k in names)
-
-
-class Utilization(NamedTuple):
-    """The operations of a step and the peak of the hardware, from which MFU follows."""
-
-    count: Callable[[Any], float]  # shape of a batch → FLOPs
-    peak: float  # FLOP/s of all devices
-
-
-def utilization(run: Any) -> Utilization | None:
-    """Return what a training (`train.Training`) uses; None if no peak is known."""
-    peak = targets.peak_of(run.mesh, run.config.model.dtype)
-    if not peak:
-        return None
-
-    @functools.cache
-    def count(shape: Any) -> float:
-        batch = run.feed.abstract(shape)
-        return flops.count_step(run.task.objective, run.abstract.params, batch)
-
-    return Utilization(count, peak)
-
-
-class LogWindow:
-    """The steps since the last log line, added up."""
-
-    def __init__(
-        self,
-        task: Task,
-        schedule: Any,
-        last: int,
-        work: Utilization | None,
-        divergence: Divergence,
-    ):
-        self.task, self.schedule, self.last = task, schedule, last
-        self.work, self.divergence = work, divergence
-        self.last_step = self.applied = 0
-        self.text = ""
-        self._empty()
-
-    def _empty(self) -> None:
-        self.sums, self.norms = Sums(0.0, 0.0, 0.0, 0.0), []
-        self.steps = self.skipped = 0
-        self.tokens = self.places = self.kept = 0
-        self.operations = 0.0
-        self.waited = 0.0  # seconds waited for the devices, so for the slowest host
-        self.began = time.monotonic()
-
-    def restart_clock(self) -> None:
-        """Restart the clock, because evaluations and saves are not training time."""
-        if not self.steps + self.skipped:
-            self.began = time.monotonic()
-
-    def leave_out(self, seconds: float) -> None:
-        """Subtract the time spent waiting for a compilation."""
-        self.began += seconds
-
-    def add(self, step: int, shape: Any, outcome: dict) -> None:
-        """Wait for a step, and add it if its loss and gradient are finite."""
-        began = time.monotonic()
-        host = jax.device_get(outcome)
-        self.waited += time.monotonic() - began
-        sums, norm = jax.tree.map(float, host["sums"]), float(host["grad_norm"])
-        good = math.isfinite(sums.loss) and math.isfinite(norm)
-        self.last_step, self.applied = step, int(host.get("applied", step))
-        if not (good and host.get("good", True)):
-            self.divergence.meet(step, sums.loss, norm, host["squares"])
-            self.skipped += 1
-            return
-        self.divergence.pass_by()
-        self.sums, self.steps = self.sums + sums, self.steps + 1
-        self.norms.append(norm)
-        self.tokens += sums.weight
-        self.kept += host["kept"]  # of the rows of this process
-        self.places += shape.rows * shape.lengths[-1]
-        if self.work:
-            self.operations += self.work.count(shape)
-        self.text = f"loss {sums.loss / max(sums.weight, 1):.4f}"
-
-    def take(self) -> dict[str, float]:
-        """Return the window's values, and begin the next window."""
-        seconds = time.monotonic() - self.began
-        step_seconds = seconds / (self.steps + self.skipped)
-        values = {
-            **(self.task.objective.means(self.sums) if self.steps else {}),
-            "seconds": round(seconds, 3),
-            "learning_rate": float(self.schedule(max(self.applied - 1, 0))),
-            **({"grad_norm": float(np.mean(self.norms))} if self.steps else {}),
-            f"{self.task.objective.unit}_per_second": self.tokens / seconds,
-            "samples_too_long": self.kept,
-            "seconds_left": step_seconds * (self.last - self.last_step),
-        }
-        if self.skipped:
-            values["skipped"] = self.skipped
-        if self.task.objective.unit == "tokens" and self.steps:
-            values["padding"] = 1 - self.tokens / self.places
-        if self.work:
-            values["mfu"] = self.operations / seconds / self.work.peak
-        if found := find_slowest(seconds - self.waited, self.waited):
-            values["slowest_process"], values["slowest_factor"] = found
-        self._empty()
-        return values
-
-    def line(self, values: dict[str, float]) -> str:
-        """Format the values as a log line."""
-        unit = self.task.objective.unit
-        padding = f"padding {values['padding']:.0%}  " if "padding" in values else ""
-        mfu = f"MFU {values['mfu']:.1%}  " if "mfu" in values else ""
-        gradient = skipped = slowest = ""
-        if "grad_norm" in values:
-            gradient = f"|grad| {values['grad_norm']:.3f}  "
-        if "skipped" in values:
-            skipped = f"skipped {values['skipped']}  "
-        if "slowest_process" in values:
-            name = hosts.name_of(int(values["slowest_process"]))
-            slowest = f"  slowest {name}, {values['slowest_factor']:.1f} × the median"
-        return (
-            f"step {self.last_step:>6}  {in_words(values)}  lr "
-            f"{values['learning_rate']:.2e}  {gradient}{skipped}"
-            f"{values[f'{unit}_per_second']:,.0f} {unit}/s  {padding}{mfu}"
-            f"left {duration(values['seconds_left'])}{slowest}"
-        )
-
-
-def find_slowest(busy: float, waited: float) -> tuple[int, float] | None:
-    """Return (process, multiple of the median) for a host much slower than the others.
-
-    All processes finish a step together, so the time that each did not wait for its
-    devices is compared. It must be a good part of the window to slow down others.
-    """
-    if jax.process_count() == 1:
-        return None
-    own = np.array([busy, waited], np.float32)
-    seconds, rest = np.asarray(multihost_utils.process_allgather(own)).T
-    slowest = int(seconds.argmax())
-    whole = float(seconds[slowest] + rest[slowest])
-    factor = float(seconds[slowest] / max(statistics.median_low(seconds), 1e-9))
-    if whole < BRIEF or seconds[slowest] < PART * whole or factor <= SLOW:
-        return None
-    return slowest, round(factor, 2)
 
 
 class RunLog:
@@ -225,12 +71,6 @@ class RunLog:
         if self.active:
             self._bar.clear()
             console.info(line)
-
-    def write(self, window: LogWindow) -> None:
-        """Record and print a window, and begin the next one."""
-        values = window.take()
-        self.record(window.last_step, "train", values)
-        self.say(window.line(values))
 
     def record(self, step: int, kind: str, values: dict[str, Any]) -> None:
         """Append an entry to metrics.jsonl, and its numbers to TensorBoard."""

@@ -4,7 +4,6 @@ Everything is computed once and kept in the cache. All splits are read before tr
 begins, so that a mistake in a test set is found at the start and not at the end.
 """
 
-import copy
 import dataclasses
 import logging
 import time
@@ -23,7 +22,7 @@ from transformer_jax.data.sampling import Sampler
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import DataSource, Task
-from transformer_jax.training import log as metrics
+from transformer_jax.training.log import RunLog
 from transformer_jax.training.warm_start import Origin
 
 logger = logging.getLogger(__name__)
@@ -53,39 +52,19 @@ class Prepared:
     ledger: dict[str, Any]
 
 
-def settle_shapes(config: ConfigDict, folder: Folder, platform: str) -> ConfigDict:
-    """Replace "auto" in `data.shapes_for`, as when the run began or for this platform.
-
-    The run's config keeps the result, so that the plan stays the same elsewhere.
-    """
-
-    def decide() -> str:
-        if config.data.shapes_for != "auto":
-            return config.data.shapes_for
-        run = folder.stored_config()
-        began_for = run["data"].get("shapes_for", "auto") if run else platform
-        return "tpu" if began_for == "tpu" else "auto"
-
-    config = copy.deepcopy(config)
-    config.data.shapes_for = hosts.decide_in_first(decide)
-    return config
-
-
-def prepare_together(
-    config: ConfigDict, folder: Folder, writer: metrics.RunLog
-) -> Prepared:
+def prepare_together(config: ConfigDict, folder: Folder, log: RunLog) -> Prepared:
     """Prepare in process 0; the others wait, then load its results from the cache."""
-    if not writer.active and not hosts.broadcast_from_first(False):
+    if not log.active and not hosts.broadcast_from_first(False):
         raise UserError("process 0 could not prepare the data: its message says why")
-    if not writer.active:
+    if not log.active:
         folder.pull()
     done = False
     try:
-        prepared = prepare(config, folder, writer.say, writer.progress)
-        folder.adopt_data(prepared.ledger, write=writer.active)
+        prepared = prepare(config, folder, log.say, log.progress)
+        folder.adopt_data(prepared.ledger, write=log.active)
         done = True
     finally:
-        if writer.active:
+        if log.active:
             hosts.broadcast_from_first(done)
     return prepared
 
@@ -200,37 +179,35 @@ class Planned:
 
 def make_plan(config: ConfigDict, task: Task, train: Split) -> Planned:
     """Plan the batches of a training run, from the lengths of its examples alone."""
-    lengths, sampler = task.data.lengths(train.store), None
-    real = lengths
+    data, store, sampler = config.data, train.store, None
+    lengths = expected = task.data.lengths(store)
     if task.data.texts and config.tokenizer.sampling:
         sampler = Sampler(
             task.data.texts,
             train.records,
             config.tokenizer.sampling,
             config.seed,
-            config.data.max_length,
+            data.max_length,
         )
-        growth = sampler.growth(train.store)
-        real = lengths * growth
+        # Sampled segmentations are longer, so the plan leaves room for most of them.
+        growth = sampler.growth(store)
+        expected = lengths * growth
         lengths = sampler.room(lengths, growth)
-    data = config.data
     shapes, length_multiple = limits(data)
-    kind, size = Buckets, shapes
+    others: dict[str, Any] = {
+        "row_multiple": data.row_multiple,
+        "length_multiple": length_multiple,
+        "seed": config.seed,
+        "repeats": train.records.repeats_of(store.column(stores.RECORD)),
+    }
     if data.batching == "packed":
-        kind, size = Packed, data.pack_length
-    plan = kind(
-        lengths,
-        data.batch_tokens,
-        size,
-        data.row_multiple,
-        length_multiple,
-        config.seed,
-        train.records.repeats_of(train.store.column(stores.RECORD)),
-    )
-    return Planned(plan, sampler, plan.padding_share(real))
+        plan = Packed(lengths, data.batch_tokens, data.pack_length, **others)
+    else:
+        plan = Buckets(lengths, data.batch_tokens, shapes, **others)
+    return Planned(plan, sampler, plan.padding_share(expected))
 
 
-def _refuse_endless(task, name, records, store) -> None:
+def _refuse_endless(task: Task, name: str, records: Any, store: stores.Store) -> None:
     """Refuse a held-out example that is too long for the memory of an evaluation."""
     limit = task.config.eval.max_length
     longest = task.data.lengths(store).max(axis=1) if len(store) else np.zeros(0)

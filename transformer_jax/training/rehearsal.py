@@ -16,22 +16,25 @@ from transformer_jax.data.batches import nothing
 from transformer_jax.decoding import Options
 from transformer_jax.training.evaluator import Evaluator, answer_all
 from transformer_jax.training.feed import assemble
+from transformer_jax.training.parts import Training
 
 
-def rehearse(run: Any, options: Options) -> None:
+def rehearse(training: Training, options: Options) -> None:
     """Run the largest programs of a training run once, on a state that is discarded.
 
     The compilation of its steps must have begun.
     """
-    shape, key = run.feed.plan.largest, jax.random.key(run.config.seed)
-    everything = has_little_memory(run.mesh)
+    shape, key = training.feed.plan.largest, jax.random.key(training.config.seed)
+    everything = has_little_memory(training.mesh)
     if everything:
-        shape = run.compiled.needs_most()
-    with jax.set_mesh(run.mesh):
-        state, _ = run.compiled.get(shape)(run.init(key), run.feed.empty(shape))
+        shape = training.compiled.needs_most()
+    with jax.set_mesh(training.mesh):
+        state, _ = training.compiled.get(shape)(
+            training.init(key), training.feed.empty(shape)
+        )
         jax.block_until_ready(state)
-    if everything and len(run.validation.records):
-        rehearse_evaluation(run.validation, state.params, options)
+    if everything and len(training.validation.records):
+        rehearse_evaluation(training.validation, state.params, options)
 
 
 def has_little_memory(mesh: Mesh) -> bool:

@@ -1,22 +1,27 @@
 """Describe a training run: its header, its validation scores, its last lines."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from transformer_jax import cli
 from transformer_jax.data import store as stores
+from transformer_jax.data.batches import Shape
 from transformer_jax.models import kernels, registry
 from transformer_jax.models.transformer_config import TransformerConfig, attention_case
 from transformer_jax.runs.folder import Folder
-from transformer_jax.training import log as metrics
+from transformer_jax.training import log
 from transformer_jax.training.evaluator import Evaluation, evenly_spaced
+from transformer_jax.training.parts import Training
 
 
-def header(run: Any) -> list[str]:
+def header(training: Training) -> list[str]:
     """Describe a training run before it begins."""
-    config, feed, mesh = run.config, run.feed, run.mesh
-    size = sum(x.size for x in jax.tree.leaves(run.abstract.params))
+    config, feed, mesh = training.config, training.feed, training.mesh
+    size = sum(x.size for x in jax.tree.leaves(training.abstract.params))
     axes = " × ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
     device = mesh.devices.flat[0].device_kind
     left_out = stores.summary(feed.store.ledger)
@@ -25,18 +30,21 @@ def header(run: Any) -> list[str]:
         f"{s.rows}×{'/'.join(map(str, s.lengths))}" for s in feed.plan.shapes
     )
     return [
-        f"run        {run.folder.place}",
+        f"run        {training.folder.place}",
         f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}",
         f"model      {size:,} parameters, {config.model.dtype} computation",
         *attention_line(config, feed.plan.shapes, mesh),
         f"data       {len(feed.store):,} examples{left_out}, "
-        f"{feed.plan.steps_per_epoch:,} steps per epoch, padding {run.padding:.1%}",
+        f"{feed.plan.steps_per_epoch:,} steps per epoch, "
+        f"padding {training.padding:.1%}",
         f"shapes     {len(feed.plan.shapes)} to compile: {shapes}",
         f"training   {config.train.steps:,} steps",
     ]
 
 
-def attention_line(config: Any, shapes: Any, mesh: Any) -> list[str]:
+def attention_line(
+    config: ConfigDict, shapes: Sequence[Shape], mesh: Mesh
+) -> list[str]:
     """Describe which attention kernels the batches of a Transformer use, and why."""
     if not issubclass(registry.find(config.model.name).config, TransformerConfig):
         return []
@@ -56,7 +64,7 @@ def validation(step: int, evaluation: Evaluation, samples: int) -> list[str]:
     """Describe the scores of the validation split, and show `samples` answers."""
     task, values = evaluation.task, evaluation.scores
     summary, took = task.scoring.summary(values), cli.duration(values["seconds"])
-    words = metrics.in_words(values, summary)
+    words = log.in_words(values, summary)
     lines = [f"validation step {step}  {words}  {summary}  ({took})"]
     lines += group_lines(values)
     for i in evenly_spaced(samples, len(evaluation.answers)):
@@ -88,10 +96,10 @@ def print_result(result: dict[str, Any], folder: Folder, already: bool = False) 
     for split, scores in result["scores"].items():
         summary = scores["summary"]
         lines.append(
-            f"{split}: {summary}  {metrics.in_words(scores, summary)}  "
+            f"{split}: {summary}  {log.in_words(scores, summary)}  "
             f"({scores['examples']} examples, {result['weights']} parameters)"
         )
         lines += group_lines(scores)
     command = f"python -m transformer_jax.predict --workdir {folder.place}"
     for line in [*lines, f'try it: echo "…" | {command}']:
-        metrics.console.info(line)
+        log.console.info(line)
