@@ -206,9 +206,9 @@ def asked_for(run: Run, pairs: Sequence[tuple[str, str]]) -> list[bool]:
         if reply.error:
             raise UserError(reply.error)
         space = " " * (begun != begun.rstrip())
-        whole = tokenizer.decode(tokenizer.encode_inside(f"{start}{space}{rest}"))
+        expected = tokenizer.decode(tokenizer.encode_inside(f"{start}{space}{rest}"))
         written = " ".join(reply.details["text"].split())
-        found.append(written.startswith(" ".join(whole.split())))
+        found.append(written.startswith(" ".join(expected.split())))
     return found
 
 

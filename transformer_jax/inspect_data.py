@@ -154,8 +154,8 @@ def _check_round_trip(config: ConfigDict, task: Task, split: Split) -> bool:
     serious = config.tokenizer.byte_fallback and not inexact
     before, after = changed[0]
     print(
-        f"pieces     {len(changed)} texts of {split.name} do not come back as they "
-        f"were{'  !!' if serious else ''}: {before[:60]!r} becomes {after[:60]!r}"
+        f"pieces     {len(changed)} texts of {split.name} are changed by encoding and "
+        f"decoding{'  !!' if serious else ''}: {before[:60]!r} becomes {after[:60]!r}"
     )
     return serious
 

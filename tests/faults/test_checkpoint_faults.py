@@ -87,7 +87,7 @@ def test_checkpoints_on_a_disk_that_is_gone_are_no_new_start(run):
     folder, chosen = run
     folder.checkpoints.rename(folder.path / "elsewhere")
     folder.checkpoints.symlink_to(folder.path / "unmounted")
-    with pytest.raises(UserError, match="a link to what is not there: mount its disk"):
+    with pytest.raises(UserError, match="a dangling link: mount its disk"):
         Saver(chosen, folder).restore(like())
 
 
@@ -170,7 +170,7 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_kept(tmp_path, full_
         kept.wait()
     kept.close()
     assert "step 4 cannot be saved" in str(caught.value)
-    assert "file too large. Of the checkpoints step 3 is kept" in str(caught.value)
+    assert "file too large. The checkpoint of step 3 is kept" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [p.name for p in tmp_path.iterdir()] == ["3"]
     kept.restore(3, like(state(3, 100_000)))

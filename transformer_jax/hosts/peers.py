@@ -196,8 +196,8 @@ def _collect(
                 here = {0: own, **{i: host for i, (host, _) in found.items()}}
                 present = ", ".join(f"{i} ({here[i]})" for i in sorted(here))
                 problem = (
-                    f"{_list(absent)} of {place.count} has not come within "
-                    f"{timeout:.0f} s. Here: {present}. See whether it runs and can "
+                    f"{_list(absent)} of {place.count} did not connect within "
+                    f"{timeout:.0f} s. Connected: {present}. See whether it runs and can "
                     f"reach {place.address}, or give it longer (timeout.start)"
                 )
                 _refuse(found, "absent", problem)
@@ -225,8 +225,8 @@ def _welcome(connection: socket.socket, place: Place, found: dict) -> None:
         )
     elif index in found:
         problem = (
-            f"two processes have the number {index}: on {found[index][0]} and on "
-            f"{host}; give each its own"
+            f"two processes have the number {index}, on {found[index][0]} and on "
+            f"{host}: give each its own"
         )
     if problem:
         _refuse({**found, -1: (host, connection)}, "problem", problem)
@@ -268,7 +268,7 @@ def _join(
             raise Absent(answer["absent"])
         raise UserError(answer["problem"])
     raise Absent(
-        f"process 0 of {place.count} has not come to {place.address} within "
+        f"process 0 of {place.count} did not answer at {place.address} within "
         f"{timeout:.0f} s ({why}). This is process {place.index} ({own}). See whether "
         "process 0 runs and can be reached, or give it longer (timeout.start)"
     )

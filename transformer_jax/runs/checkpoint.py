@@ -208,9 +208,11 @@ class Checkpoints:
         if jax.process_index() == 0:
             steps.remove_partial(self.folder, step)
         _drop_coroutines()
-        kept = f"step {self.steps()[-1]} is kept" if self.steps() else "none was before"
+        kept = "There is no earlier checkpoint"
+        if complete := self.steps():
+            kept = f"The checkpoint of step {complete[-1]} is kept"
         raise UserError(
-            f"step {step} cannot be saved in {self.folder}: {why}. Of the checkpoints "
+            f"step {step} cannot be saved in {self.folder}: {why}. "
             f"{kept}; make room, and start the same command again to continue"
         )
 

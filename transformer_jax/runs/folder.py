@@ -92,8 +92,8 @@ class Folder:
     def read_result(self) -> dict[str, Any] | None:
         """Read how the run ended; None if it did not, or if that is unreadable."""
         result = self.read_note("result.json")
-        whole = {"step", "stopped_early", "weights", "scores"} <= result.keys()
-        return result if whole else None
+        complete = {"step", "stopped_early", "weights", "scores"} <= result.keys()
+        return result if complete else None
 
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file; an unreadable old one is kept in `damaged/`."""

@@ -173,10 +173,10 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
     if about:
         params = bundle.read_params(folder.path, abstract_params(task, mesh))
         return Run(folder, config, task, params, about["step"], about["weights"], mesh)
-    params, step, words = read_params(
+    params, step, label = read_params(
         folder, task, mesh, weights or config.eval.weights
     )
-    return Run(folder, config, task, params, step, words, mesh)
+    return Run(folder, config, task, params, step, label, mesh)
 
 
 def answering_mesh() -> Mesh:
@@ -195,14 +195,14 @@ def read_params(
 ) -> tuple[Params, int, str]:
     """Return the parameters of a run, their step and the name of the weights."""
     like = abstract_params(task, mesh)
-    chosen, words = hosts.decide_in_first(lambda: choose_params(folder, weights))
-    place = folder.averaged if words == "averaged" else folder.checkpoints
+    chosen, label = hosts.decide_in_first(lambda: choose_params(folder, weights))
+    place = folder.averaged if label == "averaged" else folder.checkpoints
     for path in steps.list_foreign(place):
         logger.warning("warning    %s is not a complete checkpoint: not used", path)
     saved = Checkpoints(place, identity=folder.identity(task.config))
-    item = "ema" if words == "ema" else "params"
+    item = "ema" if label == "ema" else "params"
     try:
-        return saved.restore_params(chosen, like, item), chosen, words
+        return saved.restore_params(chosen, like, item), chosen, label
     except Damaged as error:
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 
@@ -228,14 +228,14 @@ def choose_params(folder: Folder, weights: str) -> tuple[int, str]:
 def _read_choice(folder: Folder, finished: bool) -> str:
     """Return the weights that the end of training found to be the best."""
     result = folder.read_result() or {}
-    words = result.get("weights", "")
-    if finished and words not in (*cli.WEIGHTS, "averaged"):
+    label = result.get("weights", "")
+    if finished and label not in (*cli.WEIGHTS, "averaged"):
         logger.warning(
             "warning    %s does not say which parameters are better, the average or "
             "the last: the last are taken. Start the training again to find out",
             folder.path / "result.json",
         )
-    return {"averaged": "average"}.get(words, words)
+    return {"averaged": "average"}.get(label, label)
 
 
 def abstract_params(task: Task, mesh: Mesh) -> Params:

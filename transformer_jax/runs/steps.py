@@ -1,7 +1,7 @@
 """Find the complete checkpoints in a folder, and move anything else aside.
 
-Orbax takes an empty folder `12`, or one named `007`, for a checkpoint: it refuses to
-save another one there, and deletes older ones in its favour.
+Orbax takes an empty folder `12`, or one named `007`, for a checkpoint. It then refuses
+to save another one there, and deletes older ones in its favour.
 """
 
 import json
@@ -58,7 +58,7 @@ def clear(folder: Any) -> None:
     """Move anything but checkpoints to the run's `damaged/`, with a warning."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise UserError(
-            f"{folder} is a file, or a link to what is not there: mount its disk, or "
+            f"{folder} is a file or a dangling link: mount its disk, or "
             "move it away to start without these checkpoints"
         )
     for path in list_foreign(folder):

@@ -30,7 +30,7 @@ class CompiledSteps:
 
     def __init__(
         self,
-        update: Any,
+        update: jax.stages.Wrapped,
         state: Any,
         abstract_batch: Callable[[Shape], Any],
         shapes: Sequence[Shape],
@@ -46,7 +46,7 @@ class CompiledSteps:
         self._waited = 0.0  # seconds, since `pop_wait_seconds`
 
     def start(self, first: jax.stages.Lowered) -> None:
-        """Begin to compile all shapes in order, of which the caller traced the first.
+        """Begin to compile all shapes in order; the caller has traced the first.
 
         So the traceback of an error in a model starts at the command, not in a thread.
         """

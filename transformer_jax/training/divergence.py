@@ -83,7 +83,7 @@ class Divergence:
             return
         skipped = f"{self.most} batches before it were skipped. " if self.most else ""
         raise NotFinite(
-            f"{what}. {skipped}Nothing of it was saved; lower optim.constant, lengthen "
+            f"{what}. {skipped}The step was not saved; lower optim.constant, lengthen "
             "optim.warmup_steps or set optim.clip_norm, and start again",
             *about,
         )

@@ -112,17 +112,17 @@ def find_scores(
     records = member.records(split)
     if (ledger.get("fingerprint"), ledger.get("content")) != _fingerprint(records):
         return None
-    step, words = runs.choose_params(folder, weights or config.eval.weights)
-    wanted: dict[str, Any] = {"schema": SCHEMA, "step": step, "weights": words}
+    step, label = runs.choose_params(folder, weights or config.eval.weights)
+    wanted: dict[str, Any] = {"schema": SCHEMA, "step": step, "weights": label}
     if "decode" in config:
         wanted |= {"beams": options.beams, "alpha": options.alpha}
     if any(entry.get(key) != config.eval[key] for key in _find_rules(member)):
         return None
     try:
-        whole = all(map(math.isfinite, member.task.scoring.measures(entry).values()))
+        finite = all(map(math.isfinite, member.task.scoring.measures(entry).values()))
     except (LookupError, TypeError):
         return None
-    return entry if whole and wanted.items() <= entry.items() else None
+    return entry if finite and wanted.items() <= entry.items() else None
 
 
 def measure(member: Member, entry: dict[str, Any]) -> dict[str, float]:

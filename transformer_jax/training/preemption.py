@@ -102,7 +102,7 @@ class Preemption:
         name = signal.Signals(number or signal.SIGTERM).name
         hosts.end_at_once(
             hosts.RESTART,
-            f"error: {name} came {self._patience:.0f} s ago, and the state is not "
+            f"error: {name} came {self._patience:.0f} s ago, but the state is not "
             "saved yet (timeout.preemption). The run continues from its last "
             "checkpoint when the same command is started again",
         )

@@ -90,11 +90,11 @@ def finish(training: Training, stop: Stop = lambda: False) -> dict[str, Any]:
     weights, candidates = config.eval.weights, {}
     if weights == "auto":
         weights, candidates = choose_weights(training, used != [last], stop)
-    params, step, words = runs.read_params(
+    params, step, label = runs.read_params(
         folder, training.task, training.mesh, weights
     )
     result = {"step": last, "stopped_early": last < config.train.steps}
-    result |= {"weights": words, "averaged_steps": used, "scores": {}}
+    result |= {"weights": label, "averaged_steps": used, "scores": {}}
     result |= {"candidates": candidates} if candidates else {}
     if skipped := log.count_skipped(training.log.path):
         result["skipped"] = skipped
@@ -104,13 +104,13 @@ def finish(training: Training, stop: Stop = lambda: False) -> dict[str, Any]:
     held_out = training.prepared.held_out
     for split in [s for s in config.eval.splits if s in held_out]:
         training.log.say(
-            f"scoring    {split} with the {words} parameters of step {step}"
+            f"scoring    {split} with the {label} parameters of step {step}"
         )
         evaluator = Evaluator(training.task, held_out[split], training.mesh)
         progress = make_progress(training, stop, f"{split} will be scored")
         with training.watchdog.phase("the evaluation", config.timeout.evaluate):
             evaluation = evaluator.evaluate(params, options, progress=progress)
-        scores = evaluation.entry(step, words, options)
+        scores = evaluation.entry(step, label, options)
         result["scores"][split] = scores
         training.log.record(last, split, scores)
     if training.log.active:
@@ -135,7 +135,7 @@ def choose_weights(
     ranks, entries = {}, {}
     progress = make_progress(training, stop, "the choice of weights will be made")
     for name in names:
-        params, step, words = runs.read_params(
+        params, step, label = runs.read_params(
             training.folder, training.task, training.mesh, name
         )
         with training.watchdog.phase("the evaluation", config.timeout.evaluate):
@@ -144,8 +144,8 @@ def choose_weights(
             )
         rank = log.rank(config, found.scores)
         ranks[name] = rank if math.isfinite(rank) else -math.inf
-        entries[words] = found.entry(step, words, options)
-        training.log.say(f"weights    {words}: {in_words(found)}")
+        entries[label] = found.entry(step, label, options)
+        training.log.say(f"weights    {label}: {in_words(found)}")
     best = max(names, key=lambda name: ranks[name])  # ties go to the first
     training.log.say(
         f"weights    {best}: the best by validation {config.checkpoint.best}"

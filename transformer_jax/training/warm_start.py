@@ -190,7 +190,7 @@ def _words(tokenizer: Tokenizer) -> dict[int, str]:
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     words = {}
     for i, piece in enumerate(pieces[SPECIAL:], SPECIAL):
-        whole = piece.startswith(SPACE) or not any(map(str.isalnum, piece))
-        if whole and (word := piece.removeprefix(SPACE)):
+        is_word = piece.startswith(SPACE) or not any(map(str.isalnum, piece))
+        if is_word and (word := piece.removeprefix(SPACE)):
             words[i] = word
     return words
