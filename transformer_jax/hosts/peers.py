@@ -197,8 +197,8 @@ def _collect(
                 present = ", ".join(f"{i} ({here[i]})" for i in sorted(here))
                 problem = (
                     f"{_list(absent)} of {place.count} did not connect within "
-                    f"{timeout:.0f} s. Connected: {present}. See whether it runs and can "
-                    f"reach {place.address}, or give it longer (timeout.start)"
+                    f"{timeout:.0f} s. Connected: {present}. See whether it runs and "
+                    f"can reach {place.address}, or give it longer (timeout.start)"
                 )
                 _refuse(found, "absent", problem)
                 raise Absent(problem)
