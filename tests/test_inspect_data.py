@@ -126,7 +126,7 @@ def test_pairs_of_a_task_that_does_not_pack_are_described_in_buckets(prepared, c
     inspect_data._describe(*prepared("similarity"))
     said = capsys.readouterr().out
     assert "buckets " in said and "packed" not in said
-    assert "target     " in said and "come back as" not in said
+    assert "target     " in said and "changed by encoding" not in said
 
 
 def test_tags_hide_no_fault_from_the_checks(prepared, tmp_path):

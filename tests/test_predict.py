@@ -194,7 +194,7 @@ def test_the_command_answers_stdin_and_exits_with_1_if_a_line_was_refused(tiny_r
         (["--wrokdir=x"], b"workdir"),
         (["--input=/no/such/file"], b"/no/such/file"),
         (["--config.decode.beams=2"], b"is for training"),
-        (["--on_long=split", "--alignment"], b"without --n_best and --alignment"),
+        (["--on_long=split", "--alignment"], b"leave out --n_best and --alignment"),
         (["more"], b"unexpected argument 'more'"),
     ],
 )
