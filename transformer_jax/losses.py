@@ -12,7 +12,7 @@ them for a few rows at a time.
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -41,6 +41,7 @@ class Sums(flax.struct.PyTreeNode):
         return jax.tree.map(lambda a, b: a + b, self, other)
 
 
+@runtime_checkable
 class LossFn(Protocol):
     """Sums the loss over a batch: with dropout, or without if the key is None."""
 

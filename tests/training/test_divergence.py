@@ -65,7 +65,7 @@ def test_a_training_that_stops_says_which_parameters_and_examples(
     with pytest.raises(UserError) as caught:
         train.train(config.load("quickstart", tiny()), tmp_path)
     first, gradients, examples = caught.value.problems
-    assert first.startswith(f"step {BAD}: the loss is ") and "norm nan. No" in first
+    assert first.startswith(f"step {BAD}: the loss is ") and "norm nan. The" in first
     assert f"step {BAD}: the gradients of " in gradients
     assert "not finite: encoder/layer_0/" in gradients
     assert "decoder" not in gradients
