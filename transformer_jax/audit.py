@@ -136,7 +136,7 @@ def choose_lines(
 ) -> tuple[list[str], list[str]]:
     """Draw lines from the training text and from a split, none of them in both."""
     source: Any = tasks.find(run.config.task).source(run.config)
-    most = run.config.data.window - 1  # a line follows a line end
+    most = run.config.data.window - 1  # the text of a line follows a line end
 
     def read(name):
         some = itertools.islice(source.lines(name), LINES_READ)

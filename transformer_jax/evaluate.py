@@ -40,7 +40,7 @@ from transformer_jax.training.evaluator import Evaluation, Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
 from transformer_jax.training.significance import Difference, describe, name_groups
 
-logger = logging.getLogger("transformer_jax.evaluate")  # as a command: __main__
+logger = logging.getLogger("transformer_jax.evaluate")  # __name__ may be __main__
 
 GROUPS = ("workdir", "compare")  # the flags that may name several runs
 

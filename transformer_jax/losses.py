@@ -43,7 +43,7 @@ class Sums(flax.struct.PyTreeNode):
 
 @runtime_checkable
 class LossFn(Protocol):
-    """Sums the loss over a batch: with dropout, or without if the key is None."""
+    """A function that sums the loss over a batch, without dropout if key is None."""
 
     def __call__(
         self, params: Params, batch: Mapping[str, Array], key: Any = None

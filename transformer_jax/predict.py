@@ -150,7 +150,7 @@ def _answer(args: Any) -> int:
 
 @dataclasses.dataclass
 class LineAnswerer:
-    """Answers lines with a run: by its task, with scores, or with vectors.
+    """Answer lines with a run: by its task, with scores, or with vectors.
 
     Lines are answered in chunks and in order. Refused lines are logged and counted.
     """

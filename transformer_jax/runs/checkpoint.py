@@ -333,7 +333,7 @@ class Checkpoints:
 
 
 class _Keeps:
-    """Adapts `Checkpoints.choose_kept` to Orbax's interface."""
+    """Adapt `Checkpoints.choose_kept` to Orbax's interface."""
 
     def __init__(self, choose: Callable[[Sequence[int]], set[int]]):
         self.choose = choose

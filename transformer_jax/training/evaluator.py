@@ -74,7 +74,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Scores one split repeatedly, with different parameters."""
+    """Score one split repeatedly, with different parameters."""
 
     def __init__(self, task: Task, split: Split, mesh: Mesh):
         self.task, self.mesh = task, mesh

@@ -34,7 +34,7 @@ class Preempted(Exception):
 
 
 class Preemption:
-    """Notices signals to stop, in a run of several processes those of any process."""
+    """Notice a signal to stop, in a run of several processes that of any process."""
 
     def __init__(self, patience: float = 0.0):
         """End a process that has not saved after `patience` seconds; 0 means wait."""

@@ -221,7 +221,7 @@ def _refuse_endless(task: Task, name: str, records: Any, store: stores.Store) ->
 
 
 class _Progress:
-    """Shows the progress of encoding, as a bar and occasional log lines."""
+    """Show the progress of encoding, as a bar and occasional log lines."""
 
     def __init__(self, name: str, say: Say, show: Show | None):
         self.name, self.say, self.show = name, say, show

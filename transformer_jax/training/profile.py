@@ -10,7 +10,7 @@ from transformer_jax.errors import UserError
 
 
 class Profile:
-    """Traces the steps of a range "first:last" into RUN/profile; "" traces none."""
+    """Trace the steps of a range "first:last" into RUN/profile; "" traces none."""
 
     def __init__(self, steps: str, workdir: str | os.PathLike):
         found = re.fullmatch(r"(\d+):(\d+)", steps or "0:0")

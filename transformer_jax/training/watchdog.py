@@ -36,7 +36,7 @@ class Phase:
 
 
 class Watchdog:
-    """Watches the work of one thread, phase by phase."""
+    """Watch the work of one thread, phase by phase."""
 
     def __init__(self, end: Callable[[str], None] | None = None):
         """Call `end(line)` when a phase takes too long; by default exit."""
