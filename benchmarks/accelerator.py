@@ -236,7 +236,7 @@ def measure_model(part: str, args: Any, note: Callable) -> None:
     used = jax.devices()[0].memory_stats() or {}
     note(step_ms=1000 * step, target_tokens_a_second=rows * length / step, flops=work,
          mfu=work / step / peak if peak else None,
-         peak_bytes=used.get("peak_bytes_in_use"), loss=float(outcome["sums"].loss),
+         peak_bytes=used.get("peak_bytes_in_use"), loss=float(outcome.sums.loss),
     )  # fmt: skip
 
 

@@ -29,10 +29,11 @@ from transformer_jax.data.store import summary
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
-from transformer_jax.training import log as metrics
 from transformer_jax.training import scoring
+from transformer_jax.training.log import RunLog
 from transformer_jax.training.prepare import prepare
 from transformer_jax.training.profile import Profile
+from transformer_jax.training.window import LogWindow
 
 GOES_ON = types.SimpleNamespace(  # never preempted
     requested=lambda step: False, requested_meanwhile=lambda: False
@@ -204,15 +205,16 @@ def prepare_data(spec: str, overrides: dict, folder: pathlib.Path) -> str:
     )
 
 
-class Clock(metrics.RunLog):
+class Clock(RunLog):
     """A training log that records tokens and time, and writes nothing."""
 
-    def write(self, window: metrics.LogWindow) -> None:
+    def note(self, window: LogWindow) -> None:
         """Record the only window, which ends with the last step."""
         self.ended, self.tokens = time.monotonic(), window.tokens
         self.seconds = self.ended - window.began  # without waiting for compilation
 
 
+@mock.patch.object(LogWindow, "write", lambda window, clock: clock.note(window))
 @mock.patch.object(scoring, "validate", lambda *step: None)
 def measure(spec: str, overrides: dict, folder: pathlib.Path, steps: int) -> dict:
     """Measure one way: the same steps from a cold start, and when compiled."""

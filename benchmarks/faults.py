@@ -268,7 +268,7 @@ class Bench:
         self.tally["ends"] += 1
         if found != self.end:
             self.fail(f"{what}: another end\n{self.end}{found}")
-        if left := [p for p in workdir.rglob("*") if steps.HALF_MADE in p.name]:
+        if left := [p for p in workdir.rglob("*") if steps.PARTIAL in p.name]:
             self.fail(f"{what}: left {left[0]}")
         if (workdir / "damaged").is_dir():
             names = [p.name for p in (workdir / "damaged").iterdir()]

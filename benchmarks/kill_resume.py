@@ -209,7 +209,7 @@ def run_undisturbed(training: Training) -> Timeline:
         sys.exit(f"error: undisturbed, {training.failure()}")
     (first, first_time), (last, last_time) = seen[0], seen[-1]
     if not epoch_steps:
-        sys.exit(f"error: {training.log} does not name its 'steps an epoch'")
+        sys.exit(f"error: {training.log} does not name its 'steps per epoch'")
     return Timeline(
         steps=max(e["step"] for e in training.entries()),
         epoch_steps=epoch_steps,

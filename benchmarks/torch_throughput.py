@@ -188,8 +188,8 @@ def our_training() -> tuple[Callable, Callable, str]:
     def read() -> None:
         outcome = jax.device_get(pending.pop(0))
         # Ours has the constant taken out that the smoothed loss cannot fall below.
-        last[0] = float(outcome["sums"].loss / outcome["sums"].weight) + least
-        last[1] = float(outcome["grad_norm"])
+        last[0] = float(outcome.sums.loss / outcome.sums.weight) + least
+        last[1] = float(outcome.grad_norm)
 
     def train(batch: dict) -> None:
         nonlocal state

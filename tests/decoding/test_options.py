@@ -122,7 +122,7 @@ def test_a_default_that_cannot_be_a_flag_is_refused(known_flags):
         several: tuple = keys.key((), "Several.")
 
     assert keys.defaults(Several) == {"several": ()}
-    with pytest.raises(TypeError, match="several of type tuple can be no flag"):
+    with pytest.raises(TypeError, match="several of type tuple cannot be a flag"):
         keys.define_flags(flags, Several)
-    with pytest.raises(TypeError, match="dict can be no key"):
+    with pytest.raises(TypeError, match="dict cannot be a key"):
         keys.key({}, "By name.")

@@ -256,7 +256,7 @@ def test_ten_steps_of_training_by_blocks_equal_those_of_the_einsum(monkeypatch):
         found, step = [], jax.jit(step)
         for _ in range(10):
             state, outcome = step(state, batch)
-            found.append(outcome["sums"].loss / outcome["sums"].weight)
+            found.append(outcome.sums.loss / outcome.sums.weight)
         return np.array(found)
 
     expected = train(CONFIG)

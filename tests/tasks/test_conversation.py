@@ -64,21 +64,20 @@ def test_a_session_reads_its_own_replies_and_says_what_it_forgot(
 
     monkeypatch.setattr("builtins.input", read)
     asked, numbers = [], []
-    shell = predict.Shell(run, None, 0)
 
     def answer(lines, first):
         asked.extend(lines)
         numbers.append(first)
         return [f"r{len(asked)}"]
 
-    shell.answer = answer
-    assert shell.converse() == 0
+    answerer = predict.LineAnswerer(run, None, 0)
+    assert answerer.converse(answer) == 0
     assert asked == [
         "Hi",
         SEPARATOR.join(["Hi", "r1", "I am Ana"]),
         SEPARATOR.join(["I am Ana", "r2", "Bye"]),
     ]
-    assert numbers == [1, 2, 3]  # so that the draws of each line differ
+    assert numbers == [0, 1, 2]  # so that the draws of each line differ
     out, err = capsys.readouterr()
     assert out.split() == ["r1", "r2", "r3"]
     assert err.count("(read: the last 3 turns of 5)") == 1
@@ -100,9 +99,10 @@ def test_zero_turns_are_refused():
 
 
 def test_predict_answers_a_line(run):
-    shell = predict.Shell(run, predict_options(run), 0)
+    answerer = predict.LineAnswerer(run, predict_options(run), 0)
     sink = io.BytesIO()
-    assert shell.answer_all(io.BytesIO(b"Hi how are you\n\n"), sink) == 0
+    source = io.BytesIO(b"Hi how are you\n\n")
+    assert answerer.answer_all(answerer.answer, source, sink) == 0
     assert len(sink.getvalue().split(b"\n")) == 3
 
 

@@ -184,17 +184,16 @@ def test_a_split_is_searched_for_each_target(run):
 
 def test_predict_finds_the_nearest_lines_of_a_file(run, tmp_path):
     (tmp_path / "lines").write_text("\n".join([*LINES, ""]))
-    shell = predict.Shell(run, runs.decode_options(run.config), 30)
-    shell.index = predict.retrieval.open_index(str(tmp_path / "lines"), run.encode)
+    answerer = predict.LineAnswerer(run, runs.decode_options(run.config), 30)
+    answerer.index = predict.retrieval.open_index(str(tmp_path / "lines"), run.encode)
     asked = [LINES[2], LINES[0], "word " * 90]
-    first, second, refused = shell.embed(asked)
+    first, second, refused = answerer.embed(asked)
     assert first == f"1.0000\t{LINES[2]}" and second == f"1.0000\t{LINES[0]}"
-    assert refused == "" and shell.refused == 1
-    shell.form, shell.nearest = "jsonl", 2
+    assert refused == "" and answerer.refused == 1
+    answerer.form, answerer.nearest = "jsonl", 2
     sink = io.BytesIO()
-    shell.answer = shell.embed
     source = io.BufferedReader(io.BytesIO(LINES[1].encode() + b"\n"))
-    assert shell.answer_all(source, sink) == 1  # of the line before
+    assert answerer.answer_all(answerer.embed, source, sink) == 1  # of the line before
     found = json.loads(sink.getvalue())["nearest"]
     assert [len(found), found[0]["text"]] == [2, LINES[1]]
     assert found[0]["cosine"] >= found[1]["cosine"]

@@ -34,8 +34,8 @@ def test_a_task_without_pairs_of_texts_is_scored_by_its_split(run, run_main, cap
             evaluate, f"--workdir={run.folder.path}", "--source=a", "--reference=b"
         )
     assert (
-        "--source and --reference are two texts, line by line, but the task tagging is "
-        "of other examples: use --split"
+        "--source and --reference are two texts, line by line, but the task tagging "
+        "has other examples: use --split"
     ) in capsys.readouterr().err
 
 

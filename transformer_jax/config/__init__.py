@@ -4,13 +4,8 @@
 """
 
 from transformer_jax.config.defaults import base, declared, items, renew
-from transformer_jax.config.loading import (
-    differences,
-    load,
-    shipped,
-    shipped_folder,
-    variants,
-)
+from transformer_jax.config.loading import load, shipped, shipped_folder, variants
+from transformer_jax.config.resuming import differences
 
 __all__ = [
     "base", "declared", "differences", "items", "load", "renew", "shipped",

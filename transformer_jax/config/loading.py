@@ -1,4 +1,4 @@
-"""Load a config file, apply the command line, and compare with an older run."""
+"""Load a config file, and apply the command line."""
 
 import ast
 import importlib.util
@@ -9,9 +9,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import keys, optim
+from transformer_jax import keys
 from transformer_jax.config import checks
-from transformer_jax.config.defaults import base, items, renew
+from transformer_jax.config.defaults import items, renew
 from transformer_jax.config.smoke import shrink
 from transformer_jax.errors import UserError, nearest
 
@@ -62,44 +62,6 @@ def shipped_folder() -> pathlib.Path:
     here = pathlib.Path(__file__).parents[1]
     inside = here / "configs"  # in a wheel; a checkout has them at the top level
     return inside if inside.is_dir() else here.parent / "configs"
-
-
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Lines about the keys that differ and may not, when a run is continued."""
-
-    lines = []
-    may_change = set(MAY_CHANGE_ON_RESUME)
-    if new["optim.schedule"] in optim.ENDING and not new["optim.decay_steps"]:
-        may_change.remove("train.steps")
-    # A key that is younger than the run: it had what is the default, as JSON has it.
-    default = dict(items(base(new["task"], new["model.name"])))
-    old = {k: list(v) if type(v) is tuple else v for k, v in default.items()} | old
-    old = renew(new["task"], new["model.name"], old)
-    for key in sorted({*old, *new}):
-        free = any(key == k or key.startswith(k + ".") for k in may_change)
-        if not free and old.get(key) != new.get(key):
-            lines.append(f"{key}: {old.get(key)!r} in the run, now {new.get(key)!r}")
-    return lines
-
-
-# What may differ when a run is continued: none of it changes what is learned from
-# which example. Everything else is compared with the run directory's config.json.
-MAY_CHANGE_ON_RESUME = (
-    "train.steps",  # unless the schedule ends there: see `differences`
-    "train.patience",
-    "train.on_divergence",
-    "train.divergences",
-    "model.scan_layers",  # parameters and dropout are the same
-    "model.remat",
-    "targets",
-    "imports",
-    "data.folder",  # the data are compared by what they hold, not by where they are
-    "mesh",
-    "log",
-    "eval",
-    "checkpoint",
-    "timeout",
-)
 
 
 def _run_file(spec: str) -> ConfigDict:

@@ -138,10 +138,10 @@ class Plan(abc.ABC):
         """The number of batches per epoch, which is the same for all epochs."""
         return len(self.epoch(0) if self._epoch[0] < 0 else self._epoch[1])
 
-    def batch(self, step: int) -> Batch:
-        """Return the batch of update number `step`, counted from 0."""
-        epoch, index = divmod(step, self.steps_per_epoch)
-        return self.epoch(epoch)[index]
+    def batch(self, index: int) -> Batch:
+        """Return a batch by its index, counted from 0 over all epochs."""
+        epoch, place = divmod(index, self.steps_per_epoch)
+        return self.epoch(epoch)[place]
 
     def epoch(self, epoch: int) -> list[Batch]:
         """Return the batches of an epoch in order."""

@@ -33,7 +33,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.requests import Inference
 from transformer_jax.errors import UserError
-from transformer_jax.losses import Sums
+from transformer_jax.losses import LossFn, Sums
 from transformer_jax.scores import Comparison, Score
 from transformer_jax.sharding import Params
 
@@ -116,8 +116,9 @@ class Objective(Protocol):
         """Draw fresh parameters."""
         ...
 
-    def loss(self, params: Params, batch: Mapping[str, Array], key: Any = None) -> Sums:
-        """Sum the loss over a batch: with dropout, or (key None) without."""
+    @property
+    def loss(self) -> LossFn:
+        """The loss as sums over a batch."""
         ...
 
     def means(
