@@ -312,5 +312,5 @@ def test_what_cannot_work_is_refused_with_the_way_out(changes, says):
 def test_a_conversation_and_a_tree_may_be_a_recurrent_models():
     for task in ("conversation", "parsing"):
         assert not checks.find_problems(configs.base(task, "recurrent"))
-    with pytest.raises(UserError, match="It has: transformer"):
+    with pytest.raises(UserError, match="Choose transformer"):
         configs.base("images", "recurrent")

@@ -291,7 +291,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(changes, problem):
 
 def test_images_of_another_size_are_refused_with_both():
     module, other = build(), jnp.zeros((B, WIDTH, HEIGHT, CHANNELS))
-    says = "images of 15x6x2, but the model reads 6x15x2: scale these images"
+    says = "images of 15x6x2, but the model reads 6x15x2: scale the images"
     with pytest.raises(UserError, match=says):
         module.init(jax.random.key(0), other)
 
@@ -302,9 +302,11 @@ def test_an_odd_width_cannot_be_halved():
 
 
 def test_a_table_of_another_grid_is_refused_with_both_numbers():
-    with pytest.raises(UserError, match="11 rows is not of a grid of 3x5, .* 16 with"):
+    with pytest.raises(
+        UserError, match="11 rows does not fit a grid of 3x5, .* 16 with"
+    ):
         resample(jnp.zeros((11, D)), (3, 5), (4, 4))
-    with pytest.raises(UserError, match="patch changes from 3 to 1"):
+    with pytest.raises(UserError, match="patch changes from 3 to 1, but"):
         resize({}, look(), look(patch=1))
 
 

@@ -122,7 +122,7 @@ def test_wrong_answers_are_those_of_all_devices(run):
 
 
 def test_a_batch_is_not_taken_apart():
-    with pytest.raises(UserError, match="which must not be taken apart: use 1"):
+    with pytest.raises(UserError, match="so a batch must not be split: use 1"):
         config.load("similarity", {"train.accumulation": "2"})
 
 

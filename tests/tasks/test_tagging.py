@@ -137,7 +137,7 @@ def test_what_cannot_work_is_said_before_anything_is_read(tmp_path):
     files = {f"data.{s}_files": str(tmp_path / "f") for s in ("train", "validation")}
     conll = files | {"data.source": "conll"}
     config.load("tagging", conll | {"data.tags_column": "2"})
-    with pytest.raises(UserError, match="data.tags_column = 'x': a column's number"):
+    with pytest.raises(UserError, match="data.tags_column = 'x': must be the number"):
         config.load("tagging", conll | {"data.tags_column": "x"})
     with pytest.raises(UserError, match="tokenizer.kind"):
         config.load("tagging", {"tokenizer.kind": "byte"})
