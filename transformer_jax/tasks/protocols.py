@@ -109,7 +109,7 @@ class Objective(Protocol):
     """Compute the loss of a batch."""
 
     module: Any  # the flax model
-    unit: str  # what the weight of a loss counts: tokens, masks or examples
+    unit: str  # what a loss is averaged over, such as tokens or examples
 
     def init(self, key: Array) -> Params:
         """Draw initial parameters."""
