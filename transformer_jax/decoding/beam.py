@@ -32,7 +32,11 @@ from transformer_jax.ids import EOS
 
 
 class Beam(flax.struct.PyTreeNode):
-    """The state of a beam search; L is the length of the output buffer."""
+    """The state of a beam search; L is the length of the output buffer.
+
+    The types are comments, because jax.tree.map also makes states of shardings and of
+    abstract arrays, which a checked type would refuse.
+    """
 
     step: Any  # Int []: tokens written so far
     tokens: Any  # Int [B, K, L] of the living hypotheses

@@ -14,7 +14,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
 import flax.struct
@@ -115,6 +115,7 @@ class Hypotheses(flax.struct.PyTreeNode):
     scores: Any  # Float [B, K]: log_probs divided by the length penalty
 
 
+@runtime_checkable
 class Search(Protocol):
     """A search with pure methods over its own state, a PyTree with rows [B, …].
 
