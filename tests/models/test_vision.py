@@ -277,10 +277,13 @@ def test_a_model_is_resized_to_larger_images(positions):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        (dict(height=28, width=28, patch=5), "image 28x28 .* patches of 5: use 4 or 7"),
-        (dict(height=28, width=28, patch=31), "image 28x28 .* of 31: use 28$"),
-        (dict(height=6, width=15, patch=2), "image 6x15 .* of 2: use 1 or 3"),
-        (dict(patch=0), "of 0: use 1$"),
+        (
+            dict(height=28, width=28, patch=5),
+            "image 28x28 .* patches of side 5: use 4 or 7",
+        ),
+        (dict(height=28, width=28, patch=31), "image 28x28 .* side 31: use 28$"),
+        (dict(height=6, width=15, patch=2), "image 6x15 .* side 2: use 1 or 3"),
+        (dict(patch=0), "side 0: use 1$"),
         (dict(positions="sinusoid2d"), "'sinusoid2d'.*Did you mean 'sinusoid_2d'"),
     ],
 )
@@ -297,7 +300,7 @@ def test_images_of_another_size_are_refused_with_both():
 
 
 def test_an_odd_width_cannot_be_halved():
-    with pytest.raises(UserError, match="d_model = 7: use 6 or 8"):
+    with pytest.raises(UserError, match="an even d_model, not 7: use 6 or 8"):
         sinusoid_2d((2, 3), 7)
 
 
