@@ -199,7 +199,7 @@ def test_f1_and_r_by_hand():
 @pytest.mark.parametrize(
     ("kind", "labels", "message"),
     [
-        ("labels", ["yes", "yes"], r"labels \['yes'\].*two kinds"),
+        ("labels", ["yes", "yes"], r"labels \['yes'\].*two different"),
         ("labels", ["yes", ""], r"each text needs one"),
         ("numbers", ["1", "many"], "'many' is not a number"),
         ("numbers", ["1", "nan"], "'nan' is not a number"),

@@ -128,7 +128,7 @@ def test_it_learns_and_answers_places_with_colours(run):
 def test_what_is_no_place_is_refused(run, line):
     with pytest.raises(Refused, match="is not a place: give|outside of the picture"):
         run.task.inference.parse(line)
-    with pytest.raises(Refused, match="no beginning"):
+    with pytest.raises(Refused, match="cannot begin with a given prefix"):
         run.task.inference.parse("0 0", prefix="#")
 
 

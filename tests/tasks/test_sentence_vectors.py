@@ -152,7 +152,7 @@ def test_two_texts_are_answered_by_their_cosine(run):
     ):
         with pytest.raises(Refused, match=words):
             run.task.inference.parse(line)
-    with pytest.raises(Refused, match="no beginning"):
+    with pytest.raises(Refused, match="cannot begin with a given prefix"):
         run.task.inference.parse("a\tb", prefix="c")
     with pytest.raises(Refused, match="pieces are more than the 4 allowed"):
         run.task.inference.parse("a\t" + "b " * 9, 4)

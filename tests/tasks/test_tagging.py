@@ -129,7 +129,7 @@ def test_what_is_too_long_or_has_a_beginning_is_refused(run):
     [reply] = run.replies(["a " * 50], max_input=20)
     assert "50 pieces are more than the 20 allowed" in reply.error
     [reply] = run.replies(["a"], prefixes=["O"])
-    assert "no beginning" in reply.error
+    assert "cannot begin with a given prefix" in reply.error
 
 
 def test_what_cannot_work_is_said_before_anything_is_read(tmp_path):
