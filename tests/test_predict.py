@@ -131,7 +131,7 @@ def with_learned_table(run, rows, extra_length=0):
     config.model.positions, config.model.max_positions = "learned", rows
     config.decode.extra_length = extra_length or config.decode.extra_length
     tokenizer = run.task.data.source_tokenizer
-    return translation.compose(config, tokenizer, tokenizer)
+    return translation.compose_translation(config, tokenizer, tokenizer)
 
 
 def test_a_learned_table_needs_no_row_for_padding(run):
@@ -531,7 +531,7 @@ def test_the_parts_of_a_line_have_its_tag_and_its_prefix_once(run):
     changed = copy.deepcopy(run.config)
     changed.data.train_tags = "<2en>, <2de>"
     tokenizer = run.task.data.source_tokenizer
-    task = translation.compose(changed, tokenizer, tokenizer)
+    task = translation.compose_translation(changed, tokenizer, tokenizer)
     parts = ["<2de> O gato dorme.", "<2de> Sim."]
     assert task.inference.split("<2de> O gato dorme. Sim.", 3) == parts
     assert task.inference.split("<2fr> Sim. Sim.", 3) == [
@@ -567,8 +567,9 @@ def test_the_parts_of_a_line_are_drawn_by_different_seeds(run):
     Recorded.parse = staticmethod(parse)
     line = "O gato dorme. O gato dorme. O gato dorme."
     options = runs.decode_options(run.config, sample=True)
-    list(answering.reply(Recorded(), run.params, run.mesh, [line, "O gato dorme."],
-        options, max_length=12, on_long="split", first=4))  # fmt: skip
+    list(answering.answer_lines(Recorded(), run.params, run.mesh,
+        [line, "O gato dorme."], options, max_length=12, on_long="split",
+        first=4))  # fmt: skip
     numbers = [number for found in parts.values() for number in found]
     assert len(numbers) > 2 and len(set(numbers)) == len(numbers)
     assert numbers[0] == 4 and 5 in numbers  # as lines that are not split
@@ -578,7 +579,7 @@ def test_an_answer_that_must_be_longer_than_it_may_be_is_refused(run):
     first, second = run.replies(["O gato.", ""], max_length=5, min_length=5)
     assert not first.error
     long, blank = run.replies(["O gato.", ""], min_length=40, extra_length=3)
-    assert "at least 40 pieces (min_length) is longer than this line's" in long.error
+    assert "at least 40 pieces (min_length) is longer than the" in long.error
     assert not blank.error
 
 

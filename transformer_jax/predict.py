@@ -30,7 +30,7 @@ from transformer_jax.data import retrieval
 from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.text import Lines
 from transformer_jax.decoding import Options, Reply
-from transformer_jax.decoding.answering import ON_LONG, reply
+from transformer_jax.decoding.answering import ON_LONG, answer_lines
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
@@ -202,7 +202,7 @@ class LineAnswerer:
                 f"there are {len(self.prefixes)} prefixes, but at least {end} lines: "
                 "give one prefix per line"
             )
-        replies = reply(
+        replies = answer_lines(
             self.run.task.inference,
             self.run.params,
             self.run.mesh,

@@ -248,7 +248,7 @@ def test_a_model_that_a_task_does_not_have_is_refused_with_those_it_has():
         config.base("translation", "transfomer")
     assert str(caught.value) == (
         "unknown model 'transfomer' of the task 'translation'. "
-        "Did you mean 'transformer'? It has: transformer, recurrent"
+        "Did you mean 'transformer'? Choose transformer, recurrent"
     )
     with pytest.raises(UserError, match="'recurrent' of the task 'language'"):
         config.base("language", "recurrent")
@@ -438,7 +438,7 @@ def test_a_missing_config_file_names_the_nearest_shipped_one():
         ({"model.dropout_residual": "1.0"}, ("1.0", "less than 1")),
         (
             {"model.dropout_words": "0.1", "data.train_tags": "<2en>"},
-            ("model.dropout_words = 0.1", "data.train_tags", "leave it 0.0"),
+            ("model.dropout_words = 0.1", "data.train_tags", "dropout_words to 0.0"),
         ),
         ({"mesh.sequence": "2"}, ("length_multiple", "2")),
         ({"mesh.tensor": "8"}, ("num_heads", "8")),
@@ -451,7 +451,7 @@ def test_a_missing_config_file_names_the_nearest_shipped_one():
         ({"optim.decay_share": "0"}, ("optim.decay_share = 0.0", "more than 0")),
         (
             {"tokenizer.kind": "byte", "tokenizer.lowercase": "true"},
-            ("tokenizer.lowercase", "'byte'", "leave it False"),
+            ("tokenizer.lowercase", "'byte'", "to False"),
         ),
     ],
 )
@@ -496,4 +496,6 @@ def test_the_library_never_reads_a_key_that_may_be_missing():
 def test_a_config_file_that_is_not_python_is_refused(tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("config = {}\n")
-    assert "is no Python file: a config's name ends in .py" in problems_of(str(file))[0]
+    assert (
+        "is not a Python file: a config's name ends in .py" in problems_of(str(file))[0]
+    )

@@ -16,7 +16,7 @@ from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.constraints import TreeConstraint
 from transformer_jax.decoding.sampling import SamplingSearch
-from transformer_jax.decoding.searching import DecodeInputs, Model, run
+from transformer_jax.decoding.searching import BoundModel, DecodeInputs, run
 from transformer_jax.ids import BOS, EOS
 
 A, B, CLOSE_A, CLOSE_B, X, Y, LEAD, INNER = range(4, 12)
@@ -66,7 +66,7 @@ def question(rows):
 def compiled(search):
     def call(asked):
         batch = {"rows": asked.limits}
-        return run(search, Model(start, extend), batch, asked, 9)
+        return run(search, BoundModel(start, extend), batch, asked, 9)
 
     return jax.jit(call)
 

@@ -85,7 +85,7 @@ def test_a_search_that_outgrows_its_room_continues_unchanged(model, kind, monkey
     asked = ask()[:8]
     roomy = search(model, asked, KINDS[kind], rows=8, multiple=8)
     assert max(len(found[0].tokens) for found in roomy) > 3
-    monkeypatch.setattr(_Shape, "room", 3)
+    monkeypatch.setattr(_Shape, "first_step_limit", 3)
     assert_same(roomy, search(model, asked, KINDS[kind], rows=8, multiple=8))
 
 

@@ -14,7 +14,7 @@ import pytest
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.sampling import SamplingSearch, narrow
-from transformer_jax.decoding.searching import DecodeInputs, Model, run
+from transformer_jax.decoding.searching import BoundModel, DecodeInputs, run
 from transformer_jax.ids import BOS, EOS, PAD
 
 V, LENGTH = 11, 7
@@ -30,7 +30,7 @@ def extend(tokens, positions, static, state):
     return jnp.asarray(TABLE, jnp.float32)[tokens], state
 
 
-MODEL = Model(start, extend)
+MODEL = BoundModel(start, extend)
 
 
 def ask(rows, prompts=None, limits=None, seeds=None):

@@ -16,7 +16,7 @@ import pytest
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.sampling import SamplingSearch
-from transformer_jax.decoding.searching import DecodeInputs, Model, bind, run, tile
+from transformer_jax.decoding.searching import BoundModel, DecodeInputs, bind, run, tile
 from transformer_jax.ids import BOS, EOS, PAD, UNK
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
@@ -43,7 +43,7 @@ def toy_extend(tokens, positions, static, state):
     return jnp.asarray(TABLE, jnp.float32)[code], state
 
 
-TOY = Model(toy_start, toy_extend)
+TOY = BoundModel(toy_start, toy_extend)
 
 
 def greedy(model, batch, prompt, prompt_lengths, limits, length):
@@ -208,7 +208,7 @@ def test_a_search_continues_while_an_unfinished_hypothesis_could_win(
     chances[4, after_4] = chances[5, UNK] = chances[[UNK, EOS], EOS] = 1
     with np.errstate(divide="ignore"):
         table = jnp.asarray(np.log(chances), jnp.float32)
-    model = Model(
+    model = BoundModel(
         lambda batch, length: (None, jnp.zeros((1, 1))),
         lambda tokens, positions, static, state: (table[tokens], state),
     )

@@ -111,7 +111,7 @@ def test_the_keys_of_one_sequence_are_placed_as_its_queries_are(heads):
 
     def weights(first):
         turn = rotation(first + jnp.arange(T)[None], HEAD - 1)
-        return even.apply(seen, x, place=PositionSignal(turn=turn))[1]
+        return even.apply(seen, x, signal=PositionSignal(turn=turn))[1]
 
     even = MultiHeadAttention(D, N, d_k=HEAD - 1)
     seen = even.init(jax.random.key(0), x)

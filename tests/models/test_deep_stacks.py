@@ -40,7 +40,7 @@ def stack_of(cross=False, **changes):
     mask = look_ahead_mask(ORDER) if cross else None
     memory = jnp.asarray(normal(B, S, D, seed=2)) if cross else None
     inputs = jnp.asarray(normal(B, T, D, seed=1)), ORDER, mask
-    shapes = jax.eval_shape(functools.partial(module.init, source=memory),
+    shapes = jax.eval_shape(functools.partial(module.init, memory=memory),
                             jax.random.key(0), *inputs)["params"]  # fmt: skip
     leaves, tree = jax.tree.flatten(shapes)
     noise = [0.4 * normal(*leaf.shape, seed=i) for i, leaf in enumerate(leaves)]

@@ -218,7 +218,10 @@ def test_a_kernel_that_cannot_run_is_an_error_in_training_and_is_replaced_elsewh
         ({"attention": "flash"}, "model.attention = 'flash': choose auto | einsum"),
         ({"attention": "cudnn"}, "set model.dtype to 'bfloat16'"),
         ({"attention": "splash", "positions": "alibi"}, "adds no bias to scores"),
-        ({"attention": "blockwise", "dropout_attention": 0.1}, "set that to 0.0"),
+        (
+            {"attention": "blockwise", "dropout_attention": 0.1},
+            "dropout_attention to 0.0",
+        ),
     ],
 )
 def test_a_config_with_a_kernel_that_cannot_work_is_refused(changes, message):

@@ -314,5 +314,5 @@ def test_impossible_settings_are_refused_with_advice(changes, says):
 def test_conversation_and_parsing_may_use_a_recurrent_model():
     for task in ("conversation", "parsing"):
         assert not checks.find_problems(configs.base(task, "recurrent"))
-    with pytest.raises(UserError, match="It has: transformer"):
+    with pytest.raises(UserError, match="Choose transformer"):
         configs.base("images", "recurrent")

@@ -277,10 +277,13 @@ def test_a_model_is_resized_to_larger_images(positions):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        (dict(height=28, width=28, patch=5), "image 28x28 .* patches of 5: use 4 or 7"),
-        (dict(height=28, width=28, patch=31), "image 28x28 .* of 31: use 28$"),
-        (dict(height=6, width=15, patch=2), "image 6x15 .* of 2: use 1 or 3"),
-        (dict(patch=0), "of 0: use 1$"),
+        (
+            dict(height=28, width=28, patch=5),
+            "image 28x28 .* patches of side 5: use 4 or 7",
+        ),
+        (dict(height=28, width=28, patch=31), "image 28x28 .* side 31: use 28$"),
+        (dict(height=6, width=15, patch=2), "image 6x15 .* side 2: use 1 or 3"),
+        (dict(patch=0), "side 0: use 1$"),
         (dict(positions="sinusoid2d"), "'sinusoid2d'.*Did you mean 'sinusoid_2d'"),
     ],
 )
@@ -291,20 +294,22 @@ def test_impossible_sizes_are_refused_with_advice(changes, problem):
 
 def test_images_of_another_size_are_refused_with_both():
     module, other = build(), jnp.zeros((B, WIDTH, HEIGHT, CHANNELS))
-    says = "images of 15x6x2, but the model reads 6x15x2: scale these images"
+    says = "images of 15x6x2, but the model reads 6x15x2: scale the images"
     with pytest.raises(UserError, match=says):
         module.init(jax.random.key(0), other)
 
 
 def test_an_odd_width_cannot_be_halved():
-    with pytest.raises(UserError, match="d_model = 7: use 6 or 8"):
+    with pytest.raises(UserError, match="an even d_model, not 7: use 6 or 8"):
         sinusoid_2d((2, 3), 7)
 
 
 def test_a_table_of_another_grid_is_refused_with_both_numbers():
-    with pytest.raises(UserError, match="11 rows is not of a grid of 3x5, .* 16 with"):
+    with pytest.raises(
+        UserError, match="11 rows does not fit a grid of 3x5, .* 16 with"
+    ):
         resample(jnp.zeros((11, D)), (3, 5), (4, 4))
-    with pytest.raises(UserError, match="patch changes from 3 to 1"):
+    with pytest.raises(UserError, match="patch changes from 3 to 1, but"):
         resize({}, look(), look(patch=1))
 
 

@@ -199,10 +199,10 @@ def test_f1_and_r_by_hand():
 @pytest.mark.parametrize(
     ("kind", "labels", "message"),
     [
-        ("labels", ["yes", "yes"], r"labels \['yes'\].*two kinds"),
-        ("labels", ["yes", ""], r"a text needs one"),
-        ("numbers", ["1", "many"], "'many' is no number"),
-        ("numbers", ["1", "nan"], "'nan' is no number"),
+        ("labels", ["yes", "yes"], r"labels \['yes'\].*two different"),
+        ("labels", ["yes", ""], r"each text needs one"),
+        ("numbers", ["1", "many"], "'many' is not a number"),
+        ("numbers", ["1", "nan"], "'nan' is not a number"),
         ("numbers", ["2", "2.0"], "all 2 training numbers are 2"),
     ],
 )
@@ -257,7 +257,7 @@ def test_other_segmentations_keep_the_special_token_and_the_text(tmp_path, tiny)
 def test_keys_that_it_does_not_read_do_not_exist():
     known = dict(config.items(config.base("classification")))
     assert not {"decode.beams", "model.decoder_layers", "filter.empty"} & set(known)
-    with pytest.raises(UserError, match=r"checkpoint.best = 'r' is no score"):
+    with pytest.raises(UserError, match=r"checkpoint.best = 'r' is not a score"):
         config.load("opinions", {"checkpoint.best": "r"})
     assert classification.TASK.metrics == ("accuracy", "f1", "r")
 

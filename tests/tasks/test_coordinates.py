@@ -126,9 +126,9 @@ def test_it_learns_and_answers_positions_with_colours(run):
 
 @pytest.mark.parametrize("line", ["", "a b", "0.5", "0.1 0.2 0.3", "0.5 1.5", "nan 0"])
 def test_an_invalid_position_is_refused(run, line):
-    with pytest.raises(Refused, match="is no place: give|outside of the picture"):
+    with pytest.raises(Refused, match="is not a place: give|outside of the picture"):
         run.task.inference.parse(line)
-    with pytest.raises(Refused, match="no beginning"):
+    with pytest.raises(Refused, match="cannot begin with a given prefix"):
         run.task.inference.parse("0 0", prefix="#")
 
 

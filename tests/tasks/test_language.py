@@ -274,8 +274,8 @@ def test_greedy_takes_the_likeliest_of_a_full_forward(run):
 
 def test_a_text_longer_than_the_trained_window_is_refused_with_both_numbers(run):
     [reply] = run.replies(["x" * 30], max_length=9)
-    assert "30 pieces and 9 that are to follow are more than the 32" in reply.error
-    with pytest.raises(UserError, match="goes on for 1 to 24 pieces"):
+    assert "30 pieces and 9 to follow are more than the 32" in reply.error
+    with pytest.raises(UserError, match="must be 1 to 24 pieces"):
         config.load("language", {"data.window": "32", "decode.max_length": "25"})
 
 

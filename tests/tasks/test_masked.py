@@ -179,7 +179,7 @@ def test_a_text_alone_is_filled_as_in_a_batch(run):
 
 def test_a_text_without_masks_or_too_long_is_refused(run):
     replies = run.replies(["The cat sleeps.", f"{'x' * 50} {MASK}"])
-    assert f"there is no {MASK} in it" in replies[0].error
+    assert f"there is no {MASK} in the line" in replies[0].error
     assert "51 characters are more than the 37 of a window" in replies[1].error
 
 

@@ -80,7 +80,9 @@ def test_the_reference_is_the_gold_tree_of_the_record():
 
 def test_a_reference_is_never_repaired_but_refused():
     for wrong in ("(S (NP XX )NP XX", "(S (NP (NNS birds)) (VBP sing))"):
-        with pytest.raises(UserError, match=r"no tree of 'birds sing' .*data\.source"):
+        with pytest.raises(
+            UserError, match=r"not a tree of .birds sing. .*data\.source"
+        ):
             TreeScoring().reference({"source": "birds sing", "target": wrong})
 
 
@@ -93,7 +95,7 @@ def test_a_sentence_is_parsed_whole_or_not_at_all(run):
 def test_settings_that_leave_no_choice_of_trees_are_refused(run):
     for changes, problem in (
         ({"data.leaves": "words"}, "set tokenizer.shared=True and tokenizer.kind bpe"),
-        ({**WORDS, "data.train_tags": "<x>"}, "a tag is no word of the tree"),
+        ({**WORDS, "data.train_tags": "<x>"}, "a tag is not a word of the tree"),
         ({"tokenizer.lowercase": "true"}, "labels of trees have capitals"),
     ):
         with pytest.raises(UserError, match=problem):
@@ -111,7 +113,7 @@ def test_settings_that_leave_no_choice_of_trees_are_refused(run):
     [reply] = run.replies(["a b c d e"], max_length=7)
     assert reply.text and reply.details["repairs"]
     [reply] = run.replies(["birds sing"], prefixes=["(S"])
-    assert "a tree begins with no prefix" in reply.error
+    assert "a tree takes no prefix" in reply.error
 
 
 def test_training_trees_contain_the_words_of_their_sentence(run_of_words):
@@ -148,7 +150,7 @@ def test_each_bracket_is_one_piece(run, run_of_words):
         tokenizer = form.tokenizer
         pairs = [tokenizer.pieces(pair) for pair in form.pairs]
         assert ["(NP", ")NP"] in [[p.lstrip(SPACE) for p in pair] for pair in pairs]
-        text = form.prepare({"source": "a", "target": "(S (NP XX )NP )S"})["target"]
+        text = form.write({"source": "a", "target": "(S (NP XX )NP )S"})["target"]
         ids = [i for pair in form.pairs for i in pair]
         assert sum(i in ids for i in tokenizer.encode(text)) == 4
 

@@ -122,7 +122,7 @@ def test_wrong_answers_are_those_of_all_devices(run):
 
 
 def test_a_batch_is_not_split_into_micro_batches():
-    with pytest.raises(UserError, match="which must not be taken apart: use 1"):
+    with pytest.raises(UserError, match="so a batch must not be split: use 1"):
         config.load("similarity", {"train.accumulation": "2"})
 
 
@@ -152,7 +152,7 @@ def test_two_texts_are_answered_by_their_cosine(run):
     ):
         with pytest.raises(Refused, match=words):
             run.task.inference.parse(line)
-    with pytest.raises(Refused, match="no beginning"):
+    with pytest.raises(Refused, match="cannot begin with a given prefix"):
         run.task.inference.parse("a\tb", prefix="c")
     with pytest.raises(Refused, match="pieces are more than the 4 allowed"):
         run.task.inference.parse("a\t" + "b " * 9, 4)

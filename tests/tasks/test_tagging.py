@@ -129,7 +129,7 @@ def test_a_line_that_is_too_long_or_has_a_prefix_is_refused(run):
     [reply] = run.replies(["a " * 50], max_input=20)
     assert "50 pieces are more than the 20 allowed" in reply.error
     [reply] = run.replies(["a"], prefixes=["O"])
-    assert "no beginning" in reply.error
+    assert "cannot begin with a given prefix" in reply.error
 
 
 def test_impossible_settings_are_reported_before_anything_is_read(tmp_path):
@@ -137,7 +137,7 @@ def test_impossible_settings_are_reported_before_anything_is_read(tmp_path):
     files = {f"data.{s}_files": str(tmp_path / "f") for s in ("train", "validation")}
     conll = files | {"data.source": "conll"}
     config.load("tagging", conll | {"data.tags_column": "2"})
-    with pytest.raises(UserError, match="data.tags_column = 'x': a column's number"):
+    with pytest.raises(UserError, match="data.tags_column = 'x': must be the number"):
         config.load("tagging", conll | {"data.tags_column": "x"})
     with pytest.raises(UserError, match="tokenizer.kind"):
         config.load("tagging", {"tokenizer.kind": "byte"})

@@ -1,6 +1,6 @@
-"""Every key of a run, its default and meaning, and the checks before a run.
+"""All keys of a run with their defaults and meanings, and the checks before a run.
 
-`python -m transformer_jax keys CONFIG` lists those of a config.
+`python -m transformer_jax keys CONFIG` lists the keys of a config.
 """
 
 from transformer_jax.config.defaults import base, declared, items, renew

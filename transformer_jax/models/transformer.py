@@ -1,9 +1,9 @@
 """Models made of encoder and decoder stacks (paper, section 3).
 
-`Seq2Seq` is the paper's Transformer, `LanguageModel` its decoder alone. Both offer the
-two pure functions that every search in `decoding/` drives: `start` and `extend`.
-The trap: cross-attention takes its queries from the decoder and its keys and values
-from the encoder; source and target need not be of one length.
+`Seq2Seq` is the paper's Transformer, `LanguageModel` its decoder alone. Both implement
+the two pure functions that every search in `decoding/` drives: `start` and `extend`.
+Pitfall: cross-attention takes its queries from the decoder and its keys and values from
+the encoder, so source and target may differ in length.
 """
 
 import flax.linen as nn
@@ -59,9 +59,9 @@ class Seq2Seq(EmbeddingTables):
     ) -> Outputs:
         """Predict each token of the target from those before it (teacher forcing).
 
-        `target` is what the decoder reads, shifted right. Without segments every token
-        is real. Without positions they count from 0, and a row is one sequence, padded
-        at its end; with them it may be several, each a segment.
+        `target` is the decoder's input, shifted right. Without segments every token is
+        real. Without positions, a row is one sequence from position 0, padded at its
+        end; with them, a row may hold several sequences, each its own segment.
         """
         source_segments = all_real(source_segments, source)
         target_segments = all_real(target_segments, target)
@@ -74,11 +74,17 @@ class Seq2Seq(EmbeddingTables):
             self._embed_target(target, positions, train),
             positions,
             look_ahead_mask(positions, target_segments, target_positions is None),
-            memory if self.config.scan_layers else self.decoder.source(memory),
+            memory,
             Mask(source_segments, target_segments, whole=whole),
             train=train,
         )
-        return Outputs(self.logits(x), self_weights, cross_weights, encoder_weights, x)
+        return Outputs(
+            logits=self.logits(x),
+            self_attention=self_weights,
+            cross_attention=cross_weights,
+            encoder_attention=encoder_weights,
+            hidden=x,
+        )
 
     def encode(
         self,
@@ -87,22 +93,23 @@ class Seq2Seq(EmbeddingTables):
         positions: Int[Array, "#B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
-        """Return the encoder's output, and its attention weights by layer."""
+        """Return the encoder's output and its attention weights by layer."""
         c = self.config
         segments = all_real(segments, source)
         mask = Mask(segments, segments, whole=positions is None)
         positions = _count(source) if positions is None else positions
-        place = self.source_positions if c.positions == "learned" else self.positions
-        x = self.embed_source(source, train) + place(positions)
+        learned = c.positions == "learned"
+        encoding = self.source_positions if learned else self.positions
+        x = self.embed_source(source, train) + encoding(positions)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
         return x, weights
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
-        """Encode a batch: what stays for all steps, and an empty cache to fill."""
+        """Encode a batch; return its static part and an empty cache."""
         memory, _ = self.encode(batch["source"], batch["source_segments"])
         static = {
-            "source": self.decoder.source(memory),
+            "source_keys_values": self.decoder.cross_keys_values(memory),
             "segments": batch["source_segments"],
         }
         return static, _empty_cache(self.config, len(batch["source"]), length)
@@ -114,24 +121,25 @@ class Seq2Seq(EmbeddingTables):
         static: dict,
         state: KVCache,
     ) -> tuple[Float[Array, "B K T V"], KVCache]:
-        """Read tokens at their positions; return the logits of what follows each."""
-        source = static["source"], padding_mask(static["segments"])
+        """Read tokens at their positions; return the logits of the next ones."""
+        source = static["source_keys_values"], padding_mask(static["segments"])
         return _extend(self, self._embed_target, tokens, positions, source, state)
 
     def _embed_target(self, tokens, positions, train):
         c = self.config
-        place = self.target_positions if c.positions == "learned" else self.positions
-        x = self.embed_target(tokens, train) + place(positions)
+        learned = c.positions == "learned"
+        encoding = self.target_positions if learned else self.positions
+        x = self.embed_target(tokens, train) + encoding(positions)
         return sharding.constrain(self.drop(x.astype(c.dtype), train))
 
 
 class LanguageModel(nn.Module):
-    """The decoder without a source: each token from those before it."""
+    """The decoder without a source: predict each token from those before it."""
 
     config: TransformerConfig
 
     def setup(self):
-        """Make the embedding, the decoder, and an output layer if it is not tied."""
+        """Make the embedding, the decoder and, unless it is tied, the output layer."""
         c = self.config
         self.embedding = TokenEmbedding(
             c.vocab_size, c.vocab_rows, c.d_model, c.dtype, c.dropout_words
@@ -149,9 +157,9 @@ class LanguageModel(nn.Module):
         positions: Int[Array, "#B T"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Predict what follows each token; without segments every token is real.
+        """Predict the token after each token; without segments every token is real.
 
-        Without positions a row is one sequence, padded at its end.
+        Without positions, a row is one sequence, padded at its end.
         """
         segments, whole = all_real(segments, tokens), positions is None
         positions = _count(tokens) if positions is None else positions
@@ -161,7 +169,7 @@ class LanguageModel(nn.Module):
             look_ahead_mask(positions, segments, whole),
             train=train,
         )
-        return Outputs(self.logits(x), weights, hidden=x)
+        return Outputs(logits=self.logits(x), self_attention=weights, hidden=x)
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
         """Score every token of the vocabulary."""
@@ -170,7 +178,7 @@ class LanguageModel(nn.Module):
         return self.embedding.logits(x)
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
-        """Begin a search: nothing stays for all steps, and a cache is to be filled."""
+        """Begin a search; return an empty static part and an empty cache."""
         return {}, _empty_cache(self.config, len(batch["prompt"]), length)
 
     def extend(
@@ -180,7 +188,7 @@ class LanguageModel(nn.Module):
         static: dict,
         state: KVCache,
     ) -> tuple[Float[Array, "B K T V"], KVCache]:
-        """Read tokens at their positions; return the logits of what follows each."""
+        """Read tokens at their positions; return the logits of the next ones."""
         return _extend(self, self._embed, tokens, positions, (None, None), state)
 
     def _embed(self, tokens, positions, train):
@@ -202,7 +210,7 @@ def _empty_cache(c: TransformerConfig, rows: int, slots: int) -> KVCache:
 
 
 def _extend(model, embed, tokens, positions, source, cache):
-    """Prefill, or make a step: beams are folded into rows, and out again."""
+    """Read a prompt or one step, with the beams folded into rows."""
     rows, beams, length = tokens.shape
     flat = tokens.reshape(-1, length), positions.reshape(-1, length)
     cache = cache.begin_step(positions)

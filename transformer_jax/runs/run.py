@@ -101,7 +101,7 @@ class Run:
             raise TypeError(f"replies takes a list of lines, not {lines[:40]!r}")
         if on_long == "split":
             max_input = max_input or self.config.data.get("max_length", 0)
-        found = answering.reply(
+        found = answering.answer_lines(
             self.task.inference,
             self.params,
             self.mesh,

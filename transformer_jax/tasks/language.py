@@ -1,11 +1,11 @@
-"""Language modelling: text goes on from what is given, token by token.
+"""Language modelling: continue a text token by token.
 
     P(text) = Π_t P(token_t | tokens before it in the same window)
 
-The context rule, also of every perplexity: a window is read alone, its first token is
-predicted from nothing; with `eval.context`, held-out windows are read behind the text
-before them, which is not judged. Bits per character count all that a window costs, over
-its characters, so that vocabularies compare.
+The context rule, which also holds for perplexity: each window is read alone, and its
+first token is predicted without context. With `eval.context`, held-out windows are read
+after the text before them, which is not judged. Bits per character are the negative
+log-likelihood of a window divided by its characters, so that vocabularies compare.
 """
 
 import dataclasses
@@ -40,6 +40,7 @@ from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.reading import TextInspector
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
 from transformer_jax.tasks.parts.text import (
+    SHORTEN_OR_RAISE,
     TextData,
     check_length,
     dropout_rngs,
@@ -54,20 +55,20 @@ from transformer_jax.tasks.parts.writing import Writer, Written
 from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
 CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
-PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
+PROMPT = 1 / 4  # share of a held-out window that is given, to be continued
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationKeys:
-    """Set how held-out windows are judged."""
+    """How held-out windows are judged."""
 
     context: int = key(
-        0, "Characters of a language model's window that it only reads.", least=0
+        0, "Characters of a language model's window that are not judged.", least=0
     )
 
 
 class Stream(Source):
-    """Splits whose lines are one running text, in windows."""
+    """Splits whose lines form one running text, cut into windows."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Stream(Source):
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def read(self, split: str) -> Windows:
-        """Read the windows of a split; only held-out ones have a context."""
+        """Read the windows of a split; only held-out windows have a context."""
         data, lines = self.data, self._plant(split, self.lines(split))
         stride, context = (data.stride, 0) if split == "train" else (0, self.context)
         return Windows(lines, data.window, stride, self.whole_words, self.flat, context)
@@ -92,7 +93,7 @@ class Stream(Source):
         return super().read(split)
 
     def _plant(self, split: str, lines: Records) -> Records:
-        """Plant the canaries that the config asks for into the training text."""
+        """Plant the config's canaries into the training text."""
         times = () if self.flat or split != "train" else self.data.canaries
         if not times:
             return lines
@@ -101,7 +102,7 @@ class Stream(Source):
 
 
 def configure(config: ConfigDict) -> None:
-    """Remove what running text has no use for; there is no source to encode."""
+    """Remove the keys that running text does not use; there is no source to encode."""
     windows.remove_keys(config)
     config.train.label_smoothing = 0.0
     config.eval.answers = 3
@@ -113,22 +114,22 @@ def configure(config: ConfigDict) -> None:
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List what cannot work in the lengths of windows and of texts to write."""
+    """List the problems in the lengths of windows and of texts to write."""
     data, context = config.data, config.eval.context
     problems = canaries.find_problems(data.canaries)
-    if not 0 <= context < data.window:  # also asked by `evaluate --context`
+    if not 0 <= context < data.window:  # also for `evaluate --context`
         problems.append(
-            f"eval.context = {context}: of the {data.window} characters of "
-            f"data.window, 0 to {data.window - 1} can be read only, not judged"
+            f"eval.context = {context}: must be 0 to {data.window - 1}, because at "
+            f"least one of the {data.window} characters of data.window must be judged"
         )
     most = data.window - int(data.window * PROMPT)
     if 1 <= config.decode.max_length <= most:
         return problems
     return [
         *problems,
-        f"decode.max_length = {config.decode.max_length}: a text goes on for 1 "
-        f"to {most} pieces, so that with a quarter of data.window "
-        f"{data.window} before it, it fits in",
+        f"decode.max_length = {config.decode.max_length}: must be 1 to {most} pieces, "
+        f"so that the text fits into data.window {data.window} after a prompt of a "
+        "quarter of it",
     ]
 
 
@@ -138,16 +139,16 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
 
 
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
-    """Compose the task of its parts."""
+    """Compose the task from its parts."""
     module = registry.build(config, "language_model", vocab_size=tokenizer.vocab_size)
     prompts = Prompts(config, tokenizer)
     return Task(
-        config,
-        StreamData(config, tokenizer),
-        LanguageObjective(config, module, tokenizer.vocab_size),
-        TextInference(config, prompts, Writer(config, module, tokenizer)),
-        TextScoring(config, prompts),
-        TextInspector(config, module, tokenizer),
+        config=config,
+        data=StreamData(config, tokenizer),
+        objective=LanguageObjective(config, module, tokenizer.vocab_size),
+        inference=TextInference(config, prompts, Writer(config, module, tokenizer)),
+        scoring=TextScoring(config, prompts),
+        inspector=TextInspector(config, module, tokenizer),
     )
 
 
@@ -160,13 +161,13 @@ class StreamData(TextData):
         self.fingerprint += "-inside" * whole_words
 
     def columns_for(self, records: Any) -> dict[str, Column]:
-        """Describe the pieces, and how many are not judged where there are any."""
+        """Describe the pieces and, with a context, how many of them are not judged."""
         small = self.tokenizer.vocab_size <= 1 << 16
         columns = {"text": Column("uint16" if small else "int32")}
         return columns | ({"before": Column("int32", ())} if records.context else {})
 
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Encode windows, each behind its context."""
+        """Encode windows, each after its context."""
         rows = []
         for record in records:
             row: dict[str, Any] = {"text": self.tokenizer.encode_inside(record["text"])}
@@ -177,9 +178,9 @@ class StreamData(TextData):
         return rows
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
-        """Pad or pack windows; count the pieces of each that are not judged."""
+        """Pad or pack windows; with a context, add the number of pieces not judged."""
         arrays = pad_or_pack(columns["text"], batch, batch.shape.lengths[0])
-        if "before" in columns:  # held-out windows, which are never packed
+        if "before" in columns:  # in held-out windows, which are never packed
             real = batch.examples[:, 0] >= 0
             arrays["before"] = np.zeros(len(real), np.int32)
             arrays["before"][real] = columns["before"]
@@ -196,13 +197,13 @@ class LanguageObjective:
         self.smoothing = config.train.label_smoothing
 
     def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
+        """Draw initial parameters."""
         return init_text_model(self.module, key)
 
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
-        """Sum over the real tokens, a context's apart."""
+        """Sum over the real tokens that do not belong to a context."""
         tokens, positions = batch["tokens"], batch.get("positions")
         judged = tokens != PAD
         if "before" in batch:
@@ -225,7 +226,7 @@ class LanguageObjective:
         )
 
     def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
-        """Return means per token; of a whole split, bits per character too."""
+        """Return means per token and, for a complete split, bits per character."""
         found = losses.means(sums)
         if records is not None:
             characters = sum(len(record["text"]) for record in records)
@@ -235,23 +236,23 @@ class LanguageObjective:
 
 
 class Prompts:
-    """Cut held-out windows into a beginning that is given, and the rest."""
+    """Cut held-out windows into a prompt and its continuation."""
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-        self.room = config.data.window - config.decode.max_length
+        self.longest = config.data.window - config.decode.max_length  # in pieces
 
     def cut(self, record: Mapping[str, str]) -> tuple[str, str]:
-        """Return beginning and rest; so little is given that the answer has room."""
+        """Return prompt and rest; the prompt leaves space for the longest answer."""
         text = record.get("before", "") + record["text"]
         given = max(int(len(text) * PROMPT), 1)
-        while len(self.tokenizer.encode_inside(text[:given])) > self.room:
+        while len(self.tokenizer.encode_inside(text[:given])) > self.longest:
             given -= 1  # a character may be several bytes
         return text[:given], text[given:]
 
 
 class TextInference:
-    """A beginning in, the text out."""
+    """The beginning of a text in, the complete text out."""
 
     def __init__(self, config: ConfigDict, prompts: Prompts, writer: Writer):
         self.config, self.prompts, self.writer = config, prompts, writer
@@ -261,24 +262,24 @@ class TextInference:
         line: str,
         max_length: int = 0,
         prefix: str = "",
-        number: int = 0,
+        draw_seed: int = 0,
         options: Options | None = None,
     ) -> DecodeRequest:
-        """Encode a beginning; with what is to follow it must fit into the window."""
+        """Encode a beginning, which must fit into the window with its continuation."""
         options = options or Options(**self.config.decode)
         tokenizer = self.writer.tokenizer
-        check_length(tokenizer, line, max_length, "shorten it, or raise --max_input")
+        check_length(tokenizer, line, max_length, SHORTEN_OR_RAISE)
         given = tokenizer.encode_inside(line + prefix)
-        # Of one piece a character; of longer pieces a window held fewer.
-        room = self.config.data.window
+        # A window holds at most one piece per character.
+        most = self.config.data.window
         following = options.max_length or options.extra_length
-        if len(given) + following > room:
+        if len(given) + following > most:
             raise Refused(
-                f"{len(given)} pieces and {following} that are to follow are more than "
-                f"the {room} that the model was trained to see: shorten it, or lower "
+                f"{len(given)} pieces and {following} to follow are more than the "
+                f"{most} that the model was trained to see: shorten the line, or lower "
                 "--max_length"
             )
-        return DecodeRequest((), tuple(given), number, line)
+        return DecodeRequest((), tuple(given), draw_seed, line)
 
     def question(self, record: Mapping[str, str]) -> str:
         """Return the beginning of a window."""
@@ -291,13 +292,13 @@ class TextInference:
         mesh: Mesh,
         options: Options,
     ) -> Iterator[tuple[int, Reply]]:
-        """Yield (number of a request, the text it goes on to) as found."""
+        """Yield (number of a request, its continued text) as found."""
         for number, texts in self.writer.write(params, requests, mesh, options):
             yield number, make_reply(requests[number].line, texts)
 
 
 def make_reply(line: str, texts: Sequence[Written]) -> Reply:
-    """Make a reply of whole texts; their line ends are in the details alone."""
+    """Make a reply from texts; only the details keep their line breaks."""
     best, *others = texts
     details: dict[str, Any] = {"score": best.score, "text": best.text}
     if others:
@@ -307,27 +308,27 @@ def make_reply(line: str, texts: Sequence[Written]) -> Reply:
 
 
 class TextScoring(Scoring):
-    """How varied the texts are; what they cost is the loss."""
+    """The diversity of the texts; their likelihood is the loss."""
 
     def __init__(self, config: ConfigDict, prompts: Prompts):
         self.window, self.prompts = config.data.window, prompts
 
     def reference(self, record: Mapping[str, str]) -> str:
-        """Return what follows the beginning of a window."""
+        """Return the rest of a window after its beginning."""
         return self.prompts.cut(record)[1]
 
     def count_answered(self, records: Any) -> int:
-        """Count windows; with a context, so many as hold the text once."""
+        """Count windows; with a context, as many as cover the text once."""
         if not records.context:
             return len(records)
         return min(len(records), -(-len(records.text) // records.size))
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Return the share of different pairs of words."""
+        """Return the share of distinct pairs of words."""
         return {"distinct_2": scores.distinct(texts_of(replies), 2)}
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put bits per character and the context rule into words."""
+        """Format bits per character and the context rule."""
         bits = scores.get("bits_per_character")
         written = f"distinct pairs of words {scores['distinct_2']:.0%}"
         if bits is None:
@@ -340,7 +341,7 @@ class TextScoring(Scoring):
         )
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return bits per character, which any two vocabularies share."""
+        """Return bits per character, which are comparable across vocabularies."""
         return {"bits per character": scores["bits_per_character"]}
 
 

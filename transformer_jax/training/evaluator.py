@@ -183,7 +183,7 @@ def answer_all(
     """Answer each example; raise if one is refused."""
     questions = [task.inference.question(record) for record in records]
     replies = []
-    for reply in answering.reply(
+    for reply in answering.answer_lines(
         task.inference, params, mesh, questions, options, progress=progress
     ):
         if reply.error:

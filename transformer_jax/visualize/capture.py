@@ -58,17 +58,17 @@ def check_place(maps: Mapping[str, np.ndarray], kind: str, layer: int, head: int
             raise UserError(f"--{name}={asked}: this model has 0 to {count - 1}")
 
 
-def _parts(attention, x, memory, mask=None, place=None, train=False, **_):
+def _parts(attention, x, memory, mask=None, signal=None, train=False, **_):
     """Return queries [N, T, K], keys [G, K, S], values [G, S, H], mask and bias."""
     query = attention.query(x)
     query = query.reshape(*query.shape[:-1], attention.num_heads, -1)
     if attention.qk_norm:
         query = attention.query_norm(query)
-    if place is not None and place.turn is not None:
-        query = rotate(query, place.turn)
+    if signal is not None and signal.turn is not None:
+        query = rotate(query, signal.turn)
     shape = (query.shape[1], memory.key.shape[-1])
     allowed = mask.dense() if isinstance(mask, Mask) else mask
-    bias = place and place.bias
+    bias = signal and signal.bias
     bias = bias.dense() if isinstance(bias, DistanceBias) else bias
     queries = np.asarray(query[0], np.float32).swapaxes(0, 1)
     made = memory.key[0], memory.value[0]

@@ -80,7 +80,7 @@ def read(
                 "configs/coordinates.py"
             )
         source: Any = tasks.find(config.task).source(config)
-        picture = source.whole
+        picture = source.image
         pictures.append(picture)
         name = place if config.model.features in painted else config.model.features
         painted[name] = paint(run, picture.shape[:2])
