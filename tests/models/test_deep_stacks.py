@@ -146,7 +146,9 @@ def waves(number):
 def test_every_arrangement_is_its_formula(form, cross):
     module, params, inputs, memory = stack_of(cross, **form)
     source = (
-        module.apply({"params": params}, memory, method="source") if cross else None
+        module.apply({"params": params}, memory, method="cross_keys_values")
+        if cross
+        else None
     )
     got = module.apply({"params": params}, *inputs, source)[0]
     exact = jax.tree.map(lambda a: np.asarray(a, np.float64), params)

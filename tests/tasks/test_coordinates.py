@@ -174,7 +174,7 @@ def test_only_one_picture_is_drawn_at_a_time(run, tiny_run, monkeypatch):
     with pytest.raises(UserError, match="is a run of the task translation"):
         painting.read([transformer_jax.load(tiny_run)])
     found = iter([np.zeros((6, 10, 3)), np.ones((6, 10, 3))])
-    monkeypatch.setattr(coordinates.Picture, "whole", property(lambda _: next(found)))
+    monkeypatch.setattr(coordinates.Picture, "image", property(lambda _: next(found)))
     monkeypatch.setattr(painting, "paint", lambda run, size: np.zeros((*size, 3)))
     with pytest.raises(UserError, match="these runs paint different pictures"):
         painting.read([run, run])
