@@ -8,6 +8,7 @@ at any time.
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ import random
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from transformer_jax import files
 
@@ -65,6 +66,28 @@ def build_once(
             shutil.rmtree(temporary, ignore_errors=True)
         _sound[str(place)] = content
     return place
+
+
+def digest(files: Sequence[pathlib.Path]) -> str:
+    """Return a digest of the names and bytes of files.
+
+    All are read only if a size or a time of change is not as it was: what came of a
+    large folder is kept in the cache.
+    """
+    seen = hashlib.sha256()
+    for file in files:
+        found = file.stat()
+        seen.update(f"{file.resolve()} {found.st_size} {found.st_mtime_ns}\n".encode())
+
+    def read(place: pathlib.Path) -> None:
+        total = hashlib.sha256()
+        for file in files:
+            total.update(f"\n{file.parent.name}/{file.name} ".encode())
+            total.update(hashlib.sha256(file.read_bytes()).digest())
+        (place / "digest").write_text(total.hexdigest(), encoding="utf-8")
+
+    place = build_once(folder() / "images" / seen.hexdigest()[:24], read)
+    return (place / "digest").read_text(encoding="utf-8")
 
 
 def seal(place: pathlib.Path, content: str = "") -> None:

@@ -24,12 +24,14 @@ MODELS = (
     "transformer",
     "recurrent",
     "coordinate_mlp",
+    "speech",
 )
 _others: list[str] = []  # of other packages, since they were named
 
 ROLES = (
     "seq2seq", "language_model", "masked_language_model", "text_classifier",
     "token_classifier", "text_embedder", "image_classifier", "coordinates",
+    "transcriber", "sound_classifier",
 )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ class Seq2Seq(EmbeddingTables):
 
     def __call__(
         self,
-        source: Int[Array, "B S"],
+        source: Int[Array, "B S"] | Float[Array, "B S bands"],
         target: Int[Array, "B T"],
         source_segments: Int[Array, "B S"] | None = None,
         target_segments: Int[Array, "B T"] | None = None,
@@ -61,9 +61,11 @@ class Seq2Seq(EmbeddingTables):
 
         `target` is what the decoder reads, shifted right. Without segments every token
         is real. Without positions they count from 0, and a row is one sequence, padded
-        at its end; with them it may be several, each a segment.
+        at its end; with them it may be several, each a segment. The source is tokens,
+        or what else a subclass encodes.
         """
-        source_segments = all_real(source_segments, source)
+        if source_segments is None:
+            source_segments = jnp.ones(source.shape[:2], jnp.int32)
         target_segments = all_real(target_segments, target)
         memory, encoder_weights = self.encode(
             source, source_segments, source_positions, train
@@ -75,7 +77,7 @@ class Seq2Seq(EmbeddingTables):
             positions,
             look_ahead_mask(positions, target_segments, target_positions is None),
             memory if self.config.scan_layers else self.decoder.source(memory),
-            Mask(source_segments, target_segments, whole=whole),
+            Mask(self.memory_segments(source_segments), target_segments, whole=whole),
             train=train,
         )
         return Outputs(self.logits(x), self_weights, cross_weights, encoder_weights, x)
@@ -88,22 +90,37 @@ class Seq2Seq(EmbeddingTables):
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
         """Return the encoder's output, and its attention weights by layer."""
-        c = self.config
         segments = all_real(segments, source)
+        vectors = self.embed_source(source, train)
+        return self.encode_vectors(vectors, segments, positions, train)
+
+    def encode_vectors(
+        self,
+        x: Float[Array, "B S D"],
+        segments: Int[Array, "B S"],
+        positions: Int[Array, "#B S"] | None = None,
+        train: bool = False,
+    ) -> tuple[Float[Array, "B S D"], tuple]:
+        """Encode vectors, to which positions are still to be added."""
+        c = self.config
         mask = Mask(segments, segments, whole=positions is None)
-        positions = _count(source) if positions is None else positions
+        positions = _count(segments) if positions is None else positions
         place = self.source_positions if c.positions == "learned" else self.positions
-        x = self.embed_source(source, train) + place(positions)
+        x = x + place(positions)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
         return x, weights
+
+    def memory_segments(self, segments: Int[Array, "B S"]) -> Int[Array, "B M"]:
+        """Return the segments of what `encode` returns: here, of the source itself."""
+        return segments
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
         """Encode a batch: what stays for all steps, and an empty cache to fill."""
         memory, _ = self.encode(batch["source"], batch["source_segments"])
         static = {
             "source": self.decoder.source(memory),
-            "segments": batch["source_segments"],
+            "segments": self.memory_segments(batch["source_segments"]),
         }
         return static, _empty_cache(self.config, len(batch["source"]), length)
 

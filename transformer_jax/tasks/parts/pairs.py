@@ -149,11 +149,14 @@ class Seq2SeqObjective:
     def loss(self, params: Params, batch: Any, key: Array | None = None) -> losses.Sums:
         """Sum over the target's real tokens; drop out only with a key."""
         target, positions = batch["target"], batch.get("target_positions")
+        source_segments = batch.get("source_segments")
+        if source_segments is None:
+            source_segments = segments(batch["source"])
         outputs = self.module.apply(
             {"params": params},
             batch["source"],
             shift_right(target, positions),
-            batch.get("source_segments", segments(batch["source"])),
+            source_segments,
             batch.get("target_segments", segments(target)),
             batch.get("source_positions"),
             positions,

@@ -1,0 +1,84 @@
+"""Speech to text: commands that a synthesizer speaks, LibriSpeech, or your own WAV.
+
+    python -m transformer_jax.train --config configs/speech.py --workdir runs/speech
+    echo said.wav | python -m transformer_jax.predict --workdir runs/speech
+    python -m transformer_jax.train --config configs/speech.py:librispeech \\
+        --config.data.folder=PATH --workdir runs/libri
+    python -m transformer_jax.train --config configs/speech.py:sounds --workdir runs/sounds
+
+Variants: commands (generated sentences of 61 words; the test has speakers and sentences
+that training does not have), librispeech (PATH has its folders train-clean-100,
+dev-clean and test-clean, their FLAC converted to WAV; on one GPU) and sounds (the class
+of a generated sound). Your own: --config.data.source=tsv with lines of a path, a tab
+and a transcript, or, for sounds, =folder with train/CLASS/*.wav.
+Not yet measured: librispeech.
+"""
+
+from transformer_jax.config import base
+from transformer_jax.errors import UserError
+
+VARIANTS = ("commands", "librispeech", "sounds")
+
+
+def get_config(variant="commands"):
+    if variant not in VARIANTS:
+        raise UserError(
+            f"speech.py has no variant {variant!r}: choose {', '.join(VARIANTS)}"
+        )
+    config = base(task="sounds" if variant == "sounds" else "speech")
+    config.data.batch_tokens = 64 * 256  # frames, of 64 sounds of 2.6 s
+    config.data.max_length = 800
+    config.data.shapes = 4
+    config.model.encoder_layers = 3
+    config.model.d_model = 128
+    config.model.d_ff = 512
+    config.model.num_heads = 4
+    config.train.mask_bands = 8
+    config.train.mask_frames = 20
+    config.checkpoint.every = 100
+
+    if variant == "sounds":
+        config.data.shapes = 3
+        config.model.encoder_layers = 2
+        config.model.d_model = 64
+        config.model.d_ff = 128
+        config.train.steps = 600
+        config.optim.warmup_steps = 100
+        config.optim.constant = 0.15
+        config.eval.every = 200
+        return config
+
+    config.model.decoder_layers = 2
+    config.tokenizer.vocab_size = 120
+    config.tokenizer.byte_fallback = False
+    config.train.steps = 1500
+    config.optim.warmup_steps = 300
+    config.eval.every = 300
+    config.decode.max_length = 40
+    if variant == "librispeech":
+        config.data.source = "librispeech"
+        config.data.train_files = "train-clean-100"
+        config.data.validation_files = "dev-clean"
+        config.data.test_files = "test-clean"
+        config.data.bands = 80
+        config.data.batch_tokens = 64 * 1600
+        config.data.max_length = 1700
+        config.data.shapes = 6
+        config.tokenizer.vocab_size = 1000
+        config.tokenizer.lowercase = True
+        config.model.encoder_layers = 12
+        config.model.decoder_layers = 6
+        config.model.d_model = 256
+        config.model.d_ff = 2048
+        config.model.dtype = "bfloat16"
+        config.train.mask_bands = 27
+        config.train.mask_frames = 100
+        config.train.steps = 60_000
+        config.optim.warmup_steps = 5000
+        config.eval.every = 2000
+        config.eval.answers = 500
+        config.checkpoint.every = 1000
+        config.checkpoint.average = 10
+        config.decode.max_length = 250
+        config.targets = ("h200",)
+    return config
