@@ -26,19 +26,19 @@ def get_config(variant="commands"):
             f"speech.py has no variant {variant!r}: choose {', '.join(VARIANTS)}"
         )
     config = base(task="sounds" if variant == "sounds" else "speech")
-    config.data.batch_tokens = 64 * 256  # frames, of 64 sounds of 2.6 s
+    config.data.batch_tokens = 32 * 256  # frames, of 32 sounds of 2.6 s
     config.data.max_length = 800
-    config.data.shapes = 4
+    config.data.shapes = 3
     config.model.encoder_layers = 3
-    config.model.d_model = 128
-    config.model.d_ff = 512
+    config.model.d_model = 96
+    config.model.d_ff = 384
     config.model.num_heads = 4
+    config.train.masks = 1
     config.train.mask_bands = 8
-    config.train.mask_frames = 20
+    config.train.mask_frames = 15
     config.checkpoint.every = 100
 
     if variant == "sounds":
-        config.data.shapes = 3
         config.model.encoder_layers = 2
         config.model.d_model = 64
         config.model.d_ff = 128
@@ -51,9 +51,9 @@ def get_config(variant="commands"):
     config.model.decoder_layers = 2
     config.tokenizer.vocab_size = 120
     config.tokenizer.byte_fallback = False
-    config.train.steps = 1500
-    config.optim.warmup_steps = 300
-    config.eval.every = 300
+    config.train.steps = 2000
+    config.optim.warmup_steps = 400
+    config.eval.every = 500
     config.decode.max_length = 40
     if variant == "librispeech":
         config.data.source = "librispeech"
@@ -71,6 +71,7 @@ def get_config(variant="commands"):
         config.model.d_model = 256
         config.model.d_ff = 2048
         config.model.dtype = "bfloat16"
+        config.train.masks = 2
         config.train.mask_bands = 27
         config.train.mask_frames = 100
         config.train.steps = 60_000

@@ -38,7 +38,7 @@ def run(quick_run_of, folder):
 
 def test_it_learns_what_tells_two_kinds_apart(run):
     scores = run.folder.read("result.json")["scores"]["validation"]
-    assert scores["accuracy"] == 1.0 and scores["examples"] == 8
+    assert scores["accuracy"] > 0.8 and scores["examples"] == 8
 
 
 def test_a_line_is_the_path_of_a_wav_file(run, folder, tmp_path):

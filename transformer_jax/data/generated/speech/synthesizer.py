@@ -150,12 +150,15 @@ def _filter(
 
     formants, (av, ab, an) = frames[:, :3], frames[:, 3:6].T[..., None]
     centre, width = frames[:, 6:].T[..., None]
-    hertz, tilt = _hertz(), 1 / (1 + 1j * _hertz() / voice.tilt)
-    hiss = transform(white)
-    voiced = transform(pulses) * tilt * av + hiss * (ab + voice.breath * av)
-    band = np.exp(-np.square((hertz - centre) / width))
-    spectrum = voiced * _tract(formants, voice) + 2 * an * band * hiss
-    parts = np.fft.irfft(spectrum * _radiation(), SIZE)
+    hiss, spectrum = transform(white), transform(pulses)
+    spectrum *= _radiation() / (1 + 1j * _hertz() / voice.tilt)
+    spectrum *= av
+    spectrum += hiss * ((ab + voice.breath * av) * _radiation())
+    spectrum *= _tract(formants, voice)
+    noisy = an[:, 0] > 0
+    band = np.exp(-np.square((_hertz() - centre[noisy]) / width[noisy]))
+    spectrum[noisy] += hiss[noisy] * (2 * an[noisy] * band)
+    parts = np.fft.irfft(spectrum, SIZE)
     out = np.zeros((count + SIZE // HOP, HOP))
     for i in range(SIZE // HOP):
         out[i : i + count] += parts[:, i * HOP : (i + 1) * HOP]
@@ -178,8 +181,9 @@ def _tract(
         longer[:, 2:] += c * product
         product = longer
     # Each resonance passes 0 Hz as it is.
-    gain = product.sum(axis=1, keepdims=True)
-    return gain / (product @ _powers(product.shape[1]))
+    product /= product.sum(axis=1, keepdims=True)
+    powers = _powers(product.shape[1])
+    return 1 / (product @ powers.real + 1j * (product @ powers.imag))
 
 
 @functools.cache
