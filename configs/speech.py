@@ -1,23 +1,25 @@
-"""Speech to text: commands that a synthesizer speaks, LibriSpeech, or your own WAV.
+"""Speech to text: commands that a synthesizer speaks, or WAV files of your own.
 
     python -m transformer_jax.train --config configs/speech.py --workdir runs/speech
     echo said.wav | python -m transformer_jax.predict --workdir runs/speech
-    python -m transformer_jax.train --config configs/speech.py:librispeech \\
+    python -m transformer_jax.train --config configs/speech.py:folder \\
         --config.data.folder=PATH --workdir runs/libri
-    python -m transformer_jax.train --config configs/speech.py:sounds --workdir runs/sounds
+    python -m transformer_jax.train --config configs/speech.py:sounds \\
+        --workdir runs/sounds
 
-Variants: commands (generated sentences of 61 words; the test has speakers and sentences
-that training does not have), librispeech (PATH has its folders train-clean-100,
-dev-clean and test-clean, their FLAC converted to WAV; on one GPU) and sounds (the class
-of a generated sound). Your own: --config.data.source=tsv with lines of a path, a tab
-and a transcript, or, for sounds, =folder with train/CLASS/*.wav.
-Not yet measured: librispeech.
+Variants: commands (generated sentences of 68 words; the tests have speakers and
+sentences that training does not have), folder (LibriSpeech's layout: PATH has
+train-clean-100, dev-clean and test-clean with their *.trans.txt, and the FLAC files
+converted to WAV; a model for one GPU) and sounds (the class of a sound, generated).
+Other data of your own: --config.data.source=tsv, a path, a tab and a transcript on each
+line; for sounds, --config.data.source=folder, with train/CLASS/*.wav in PATH.
+Not yet measured: folder.
 """
 
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
-VARIANTS = ("commands", "librispeech", "sounds")
+VARIANTS = ("commands", "folder", "sounds")
 
 
 def get_config(variant="commands"):
@@ -58,7 +60,7 @@ def get_config(variant="commands"):
     config.optim.warmup_steps = 400
     config.eval.every = 500
     config.decode.max_length = 40
-    if variant == "librispeech":
+    if variant == "folder":
         config.data.source = "librispeech"
         config.data.train_files = "train-clean-100"
         config.data.validation_files = "dev-clean"

@@ -76,10 +76,12 @@ def decode(content: bytes) -> tuple[Float[np.ndarray, "samples"], int]:
     whole = values[: len(values) // channels * channels]
     if not len(whole):
         raise ValueError("it holds no samples")
-    samples = whole.reshape(-1, channels).mean(axis=1, dtype=np.float64)
+    with np.errstate(all="ignore"):  # what overflows is not finite, and refused
+        samples = whole.reshape(-1, channels).mean(axis=1, dtype=np.float64)
+        samples = samples.astype(np.float32)
     if not np.isfinite(samples).all():
         raise ValueError("it has samples that are not finite")
-    return samples.astype(np.float32), rate
+    return samples, rate
 
 
 def resample(
