@@ -1,5 +1,7 @@
 """Speech: trained on a few spoken commands, answered from WAV files and samples."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +12,10 @@ from transformer_jax import config
 from transformer_jax.data import wav
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
+from transformer_jax.ids import EOS, PAD
+from transformer_jax.losses import Sums
+from transformer_jax.models.outputs import Outputs
 from transformer_jax.tasks.parts import sound
-from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
 from transformer_jax.visualize import figures
 
 SIDES = "source", "target"
@@ -129,13 +133,47 @@ def test_masks_hide_bands_and_stretches_within_a_sound():
 
 
 def test_training_hides_what_an_evaluation_hears(run, monkeypatch):
-    monkeypatch.setattr(Seq2SeqObjective, "loss", lambda _, p, batch, key: batch)
-    frames = jnp.ones((1, 50, 12))
-    batch = {"source": frames, "source_segments": jnp.ones((1, 50), jnp.int32)}
-    heard = run.task.objective.loss(run.params, batch)["source"]
-    hidden = run.task.objective.loss(run.params, batch, jax.random.key(1))["source"]
-    np.testing.assert_array_equal(heard, frames)
-    assert (hidden == 0).any()
+    seen = []
+    objective = run.task.objective
+
+    def outputs(params, batch, key=None):
+        seen.append(batch["source"])
+        return Outputs(None)
+
+    monkeypatch.setattr(objective, "outputs", outputs)
+    monkeypatch.setattr(objective, "compare", lambda *_: Sums(0.0, 0.0, 0.0, 1.0))
+    monkeypatch.setattr(objective, "_align", lambda *_: 5.0)
+    batch = {
+        "source": jnp.ones((1, 50, 12)),
+        "source_segments": jnp.ones((1, 50), jnp.int32),
+        "target": jnp.ones((1, 3), jnp.int32),
+    }
+    assert objective.loss(run.params, batch).loss == 0
+    assert objective.loss(run.params, batch, jax.random.key(1)).loss == 0.3 * 5
+    heard, hidden = seen
+    assert (heard == 1).all() and (hidden == 0).any()
+
+
+def test_the_second_loss_adds_up_all_ways_to_align(run):
+    """Two vectors and the piece 5: it is written at the first, the second or both."""
+    logits = np.random.RandomState(0).standard_normal((1, 2, 40)).astype(np.float32)
+    chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    (first, second), blank = chances[0][:, 5], chances[0][:, PAD]
+    expected = -np.log(first * blank[1] + blank[0] * second + first * second)
+
+    class Module:
+        def apply(self, variables, memory, method):
+            return jnp.asarray(memory)
+
+    objective = copy.copy(run.task.objective)
+    objective.module = Module()
+    padded = jnp.asarray(np.pad(logits, ((0, 0), (0, 1), (0, 0)), constant_values=3.0))
+    batch = {
+        "source_segments": jnp.asarray([[1] * 7 + [0] * 4]),
+        "target": jnp.asarray([[5, EOS, PAD]]),
+    }
+    found = objective._align({}, padded, batch)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_a_mesh_that_would_split_frames_is_refused():

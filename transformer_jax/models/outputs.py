@@ -13,3 +13,4 @@ class Outputs(flax.struct.PyTreeNode):
     cross_attention: tuple[Any, ...] = ()
     encoder_attention: tuple[Any, ...] = ()
     hidden: Any = None  # what the logits are of: model.logits(hidden)
+    memory: Any = None  # the encoder's last output, [B, S, D]

@@ -21,7 +21,8 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
 from transformer_jax.models.attention import Mask
-from transformer_jax.models.layers import Dropout, dense
+from transformer_jax.models.embeddings import project
+from transformer_jax.models.layers import Dropout, dense, output_layer
 from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding
 from transformer_jax.models.registry import Model
@@ -73,12 +74,31 @@ class Ear(nn.Module):
 
 
 class Transcriber(Seq2Seq):
-    """An encoder-decoder whose source are frames of sound; its target is text."""
+    """An encoder-decoder whose source is frames of sound, and whose target is text.
+
+    With `ctc` there is an output layer on the encoder, too, for a second loss.
+    """
+
+    ctc: bool = False
 
     def setup(self):
         """Make the convolutions, and what any encoder-decoder has."""
         super().setup()
-        self.ear = Ear(self.config.d_model, self.config.dtype)
+        c = self.config
+        self.ear = Ear(c.d_model, c.dtype)
+        if self.ctc:
+            self.ctc_projection = output_layer(c.vocab_rows, c.dtype, use_bias=False)
+
+    def __call__(self, *inputs: Any, **options: Any) -> Outputs:
+        """Predict each token of the target, as `Seq2Seq` does."""
+        outputs = super().__call__(*inputs, **options)
+        if self.ctc and self.is_initializing():
+            self.ctc_logits(outputs.memory)
+        return outputs
+
+    def ctc_logits(self, memory: Float[Array, "B Q D"]) -> Float[Array, "B Q V"]:
+        """Score every token, and the blank in the place of padding, at each vector."""
+        return project(self.ctc_projection, memory, self.config.vocab_size)
 
     def encode(
         self,

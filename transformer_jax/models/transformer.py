@@ -80,7 +80,8 @@ class Seq2Seq(EmbeddingTables):
             Mask(self.memory_segments(source_segments), target_segments, whole=whole),
             train=train,
         )
-        return Outputs(self.logits(x), self_weights, cross_weights, encoder_weights, x)
+        weights = self_weights, cross_weights, encoder_weights
+        return Outputs(self.logits(x), *weights, x, memory)
 
     def encode(
         self,

@@ -3,10 +3,17 @@
     python -m transformer_jax.predict --workdir RUN < paths.txt
 
 The encoder reads log-mel frames through two convolutions (`models/speech.py`); the
-decoder, its search and its loss are those of translation. Lengths are counted in
-frames, 100 a second, on the source's side and in pieces on the target's.
+decoder and its search are those of translation.
+
+    loss = 0.7 · decoder's cross-entropy + 0.3 · CTC of the encoder
+
+Without CTC (`train.ctc`; Watanabe et al. 2017) the decoder first learns the grammar of
+the transcripts alone, and is slow to find where each word is said. An evaluation, and
+the search, do without it. Lengths are counted in frames, 100 per second, on the
+source's side, and in pieces on the target's.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
@@ -30,9 +38,10 @@ from transformer_jax.data.recordings import (
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.ids import BOS, EOS
+from transformer_jax.ids import BOS, EOS, PAD
+from transformer_jax.keys import key
 from transformer_jax.models import kernels, registry
-from transformer_jax.models.speech import STRIDE
+from transformer_jax.models.speech import STRIDE, shorten
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import sound
 from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
@@ -49,6 +58,18 @@ from transformer_jax.tasks.protocols import (
     Task,
     TaskDefinition,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignmentKeys:
+    """Learn when each piece is said: a key of `config.train`."""
+
+    ctc: float = key(
+        0.3,
+        "Share of the loss that is the encoder's own, by CTC; 0.0: none.",
+        least=0,
+        below=1,
+    )
 
 
 def configure(config: ConfigDict) -> None:
@@ -85,7 +106,12 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
 
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task of its parts."""
-    module = registry.build(config, "transcriber", vocab_size=tokenizer.vocab_size)
+    module = registry.build(
+        config,
+        "transcriber",
+        vocab_size=tokenizer.vocab_size,
+        ctc=config.train.ctc > 0,
+    )
     data = SpeechData(config, tokenizer)
     inference = SpeechInference(config, Writer(config, module, tokenizer))
     return Task(
@@ -160,13 +186,26 @@ class SpeechObjective(Seq2SeqObjective):
         return self.module.init(key, frames, jnp.ones((1, 1), jnp.int32))["params"]
 
     def loss(self, params: Params, batch: Any, key: Array | None = None) -> losses.Sums:
-        """Sum over the pieces; a key hides parts of the sounds."""
-        if key is not None:
-            lengths = batch["source_segments"].sum(axis=1)
-            drawn = jax.random.fold_in(key, sound.MASKS)
-            hidden = sound.hide(batch["source"], lengths, drawn, self.train)
-            batch = {**batch, "source": hidden}
-        return super().loss(params, batch, key)
+        """Sum over the pieces; a key hides parts of the sounds, and adds CTC's loss."""
+        if key is None:
+            return super().loss(params, batch)
+        lengths = batch["source_segments"].sum(axis=1)
+        drawn = jax.random.fold_in(key, sound.MASKS)
+        hidden = sound.hide(batch["source"], lengths, drawn, self.train)
+        outputs = self.outputs(params, {**batch, "source": hidden}, key)
+        sums = self.compare(params, outputs, batch["target"])
+        if not (share := self.train.ctc):
+            return sums
+        aligned = self._align(params, outputs.memory, batch)
+        return sums.replace(loss=(1 - share) * sums.loss + share * aligned)
+
+    def _align(self, params: Params, memory: Array, batch: Any) -> Array:
+        """Sum the loss of all ways to write the pieces along the vectors, in order."""
+        logits = self.module.apply({"params": params}, memory, method="ctc_logits")
+        unheard = shorten(batch["source_segments"]) == 0
+        unsaid = (batch["target"] == PAD) | (batch["target"] == EOS)
+        unheard, unsaid = (x.astype(jnp.float32) for x in (unheard, unsaid))
+        return optax.ctc_loss(logits, unheard, batch["target"], unsaid, PAD).sum()
 
 
 class SpeechInference:
@@ -245,7 +284,7 @@ TASK = TaskDefinition(
     open=open_run,
     role="transcriber",
     metrics=("word_accuracy",),
-    keys={"data": (RecordingKeys, FrameKeys), "train": (MaskKeys,)},
+    keys={"data": (RecordingKeys, FrameKeys), "train": (MaskKeys, AlignmentKeys)},
     choices={
         "data.batching": ("buckets",),
         "model.positions": sound.POSITIONS,

@@ -24,6 +24,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.engine import positions_needed
 from transformer_jax.ids import PAD
+from transformer_jax.models.outputs import Outputs
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.text import (
     check_positions,
@@ -146,13 +147,13 @@ class Seq2SeqObjective:
         tokens = jnp.ones((1, 1), jnp.int32)
         return self.module.init(key, tokens, tokens, tokens, tokens)["params"]
 
-    def loss(self, params: Params, batch: Any, key: Array | None = None) -> losses.Sums:
-        """Sum over the target's real tokens; drop out only with a key."""
+    def outputs(self, params: Params, batch: Any, key: Array | None = None) -> Outputs:
+        """Apply the model to a batch; drop out only with a key."""
         target, positions = batch["target"], batch.get("target_positions")
         source_segments = batch.get("source_segments")
         if source_segments is None:
             source_segments = segments(batch["source"])
-        outputs = self.module.apply(
+        return self.module.apply(
             {"params": params},
             batch["source"],
             shift_right(target, positions),
@@ -162,6 +163,13 @@ class Seq2SeqObjective:
             positions,
             **dropout_rngs(key),
         )
+
+    def loss(self, params: Params, batch: Any, key: Array | None = None) -> losses.Sums:
+        """Sum over the target's real tokens; drop out only with a key."""
+        return self.compare(params, self.outputs(params, batch, key), batch["target"])
+
+    def compare(self, params: Params, outputs: Outputs, target: Array) -> losses.Sums:
+        """Sum the loss of what the model has predicted."""
         return token_loss(
             self.module,
             params,
