@@ -205,7 +205,9 @@ class SpeechObjective(Seq2SeqObjective):
         unheard = shorten(batch["source_segments"]) == 0
         unsaid = (batch["target"] == PAD) | (batch["target"] == EOS)
         unheard, unsaid = (x.astype(jnp.float32) for x in (unheard, unsaid))
-        return optax.ctc_loss(logits, unheard, batch["target"], unsaid, PAD).sum()
+        return optax.ctc_loss(
+            logits, unheard, batch["target"], unsaid, blank_id=PAD
+        ).sum()
 
 
 class SpeechInference:
