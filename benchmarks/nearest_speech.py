@@ -1,11 +1,10 @@
-"""What is said in the training sound that is most like a sound: a baseline for speech.
+"""A baseline for speech: answer with the transcript of the nearest training sound.
 
     python benchmarks/nearest_speech.py --config configs/speech.py
 
-No model is trained. Each sound is cut into 16 equal stretches, and the mean frames of
-these are compared with those of all training sounds; of the nearest, the answer is the
-transcript of the one that is nearest by dynamic time warping. Beside it: the one answer
-that is best for all sounds.
+No model is trained. A sound is cut into 16 equal stretches, and their mean frames are
+compared with those of all training sounds. Among the 20 nearest, dynamic time warping
+chooses one, and its transcript is the answer. A constant answer is scored as well.
 """
 
 import argparse

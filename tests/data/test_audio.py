@@ -59,7 +59,7 @@ def test_channels_are_averaged_and_other_parts_passed_over():
     np.testing.assert_allclose(samples, 0.25 * WAVE, atol=1e-4)
 
 
-def test_what_is_written_is_read_again(tmp_path):
+def test_written_samples_are_read_again(tmp_path):
     wav.write(tmp_path / "a.wav", WAVE)
     np.testing.assert_allclose(wav.read(tmp_path / "a.wav"), WAVE, atol=1e-4)
 
@@ -74,7 +74,7 @@ def test_a_tone_of_another_rate_keeps_its_frequency(rate):
     np.testing.assert_allclose(found[500:-500], expected[500:-500], atol=2e-2)
 
 
-def test_what_the_lower_rate_cannot_hold_is_left_out():
+def test_frequencies_above_the_new_rate_are_left_out():
     high = np.sin(2 * np.pi * 9500 * np.arange(48_000) / 48_000).astype(np.float32)
     assert np.abs(wav.resample(high, 48_000)).max() < 1e-3
 
@@ -92,7 +92,7 @@ def test_what_the_lower_rate_cannot_hold_is_left_out():
         (make_wav(b"\0\0")[:30], "it has no sound"),
     ],
 )  # fmt: skip
-def test_what_is_no_wav_file_is_refused_by_its_name(content, message, tmp_path):
+def test_other_files_are_refused_by_name(content, message, tmp_path):
     (tmp_path / "a.wav").write_bytes(content)
     with pytest.raises(
         wav.NoSound, match=f"a.wav cannot be read as sound: .*{message}"
@@ -130,7 +130,7 @@ def direct_log_mel(samples, bands):
     return (logs - logs.mean(0)) / (logs.std(0) + 1e-3)
 
 
-def test_frames_are_what_the_definition_says():
+def test_frames_agree_with_a_direct_transform():
     samples = np.random.RandomState(2).standard_normal(1211) * np.linspace(0.1, 1, 1211)
     found = log_mel.log_mel(samples, 23)
     assert found.shape == (log_mel.frames_of(1211), 23) == (6, 23)
@@ -173,7 +173,7 @@ def test_a_folder_of_librispeech_is_read_with_its_transcripts(libri):
     assert records.where(1).endswith("3-7.trans.txt, line 2")
 
 
-def test_a_file_that_is_not_there_is_named_with_its_line(libri):
+def test_a_missing_file_is_named_with_its_line(libri):
     (libri / "dev/3/7/3-7-0001.wav").rename(libri / "dev/3/7/3-7-0001.flac")
     source = open_with(source="librispeech", folder=str(libri), test_files="dev")
     with pytest.raises(

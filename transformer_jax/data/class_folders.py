@@ -10,9 +10,9 @@ from transformer_jax.errors import UserError
 def list_files(
     folder: pathlib.Path, suffixes: Sequence[str], what: str
 ) -> tuple[list[pathlib.Path], list[str]]:
-    """List the files of a split by class, and notes about what else is there.
+    """List the files of a split by class, and notes about other files.
 
-    Each folder in it is a class, and must have a file; `what` is the word for one.
+    Each folder in it is a class, and must have a file; `what` is the word for a file.
     """
     files, others = [], 0
     for place in sorted(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""Log-mel spectrograms: what a model hears.
+"""Log-mel spectrograms, the input of models of sound.
 
     S = |DFT(window · samples)|²    x = log(filters · S)    x ← (x - mean) / deviation
 
@@ -17,8 +17,8 @@ RATE = 16_000
 WINDOW, HOP = 400, 160  # samples: 25 ms, 10 ms
 SIZE = 512  # of the transform
 LOWEST, HIGHEST = 20.0, 8000.0  # Hz
-RANGE = 1e-8  # of the loudest band: what is softer is taken for as soft as this
-DTYPE = np.float16  # of frames: halves a store, and is wrong by 0.1 % at most
+RANGE = 1e-8  # of the loudest band: the floor of the power
+DTYPE = np.float16  # of frames: halves a store, rounds by 0.05 % at most
 
 
 def frames_of(samples: int) -> int:

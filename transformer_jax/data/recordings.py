@@ -1,10 +1,10 @@
 """Sound with its transcript: generated, in LibriSpeech's layout, or a table of files.
 
-    FOLDER/SPLIT/19/198/19-198.trans.txt   a line is ID TEXT, the sound ID.wav beside it
-    train.tsv                              a line is PATH, a tab and TEXT
+    SPLIT/19/198/19-198.trans.txt   lines of ID TEXT; ID.wav is in the same folder
+    train.tsv                       lines of PATH, a tab and TEXT
 
-A record is {"samples": array, "name": str, "text": str}. Sound is made or read when its
-record is asked for, so a corpus need not fit into memory; transcripts are at hand.
+A record is {"samples": array, "name": str, "text": str}. Its sound is synthesized or
+read on demand, so a corpus need not fit into memory; only the transcripts are kept.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class RecordingKeys:
 
 
 class Spoken(Records):
-    """Sentences that are spoken when they are asked for."""
+    """Sentences that are synthesized on demand."""
 
     def __init__(self, split: str, size: int):
         self.split, self.size = split, size
@@ -77,7 +77,7 @@ class Spoken(Records):
         text, samples = self.texts[index], self._kept.get(index)
         if samples is None:
             samples = speech.speak(text, self.split, index).astype(np.float32)
-        if self.split != "train":  # which is encoded once, and these are read often
+        if self.split != "train":  # held-out sounds are read at each evaluation
             self._kept[index] = samples
         return {"samples": samples, "name": self.where(index), "text": text}
 
@@ -148,7 +148,7 @@ class Recordings:
         return Generated(lambda: made, records.fingerprint)
 
     def find_problems(self) -> list[str]:
-        """List what is missing on disk, before anything is read."""
+        """List missing files, before anything is read."""
         problems = []
         for split in ("train", "validation"):
             if not self.data[f"{split}_files"]:
@@ -162,7 +162,7 @@ class Recordings:
                     )
         return problems
 
-    advice, inside = "", ""  # for messages: what a key names, and what is in it
+    advice, inside = "", ""  # for messages: what a key names, and the files inside
 
     def exists(self, place: pathlib.Path) -> bool:
         """Return whether what a key names is there."""
@@ -235,7 +235,7 @@ def _read_folder(folder: pathlib.Path) -> WavFiles:
     if not transcripts:
         raise UserError(
             f"{folder} holds no transcripts: there must be files *.trans.txt in it or "
-            "below, each line of which is an ID and what is said in ID.wav"
+            "below, with lines of an ID, a space and the transcript of ID.wav"
         )
     rows, notes = [], []
     for path in transcripts:
@@ -244,7 +244,7 @@ def _read_folder(folder: pathlib.Path) -> WavFiles:
         for number, line in enumerate(lines):
             name, _, text = line.partition(" ")
             rows.append((path.with_name(f"{name}.wav"), text, lines.where(number)))
-    return _check(rows, notes, "an ID, a space and what is said")
+    return _check(rows, notes, "an ID, a space and a transcript")
 
 
 def _read_table(path: str) -> WavFiles:
@@ -256,10 +256,10 @@ def _read_table(path: str) -> WavFiles:
             columns = line.count("\t") + 1
             raise UserError(
                 f"{lines.where(number)} has {columns} tab-separated columns: a line is "
-                "the path of a WAV file, a tab and what is said"
+                "the path of a WAV file, a tab and its transcript"
             )
         rows.append((folder / name, text, lines.where(number)))
-    return _check(rows, lines.notes, "a path, a tab and what is said")
+    return _check(rows, lines.notes, "a path, a tab and a transcript")
 
 
 def _check(

@@ -38,7 +38,7 @@ class SoundKeys:
 
 
 class Made(Records):
-    """Sounds that are generated when they are asked for."""
+    """Sounds that are generated on demand."""
 
     def __init__(self, split: str, size: int):
         self.split, self.size = split, size
@@ -46,7 +46,7 @@ class Made(Records):
 
     @functools.cached_property
     def content(self) -> str:
-        """The hash of a few sounds, which differs when what makes them has changed."""
+        """The hash of a few sounds: it changes with their generator."""
         digest = hashlib.sha256()
         for i in range(min(PROBED, self.size)):
             samples = np.rint(1000 * self[i]["samples"]).astype("<i2")
@@ -119,7 +119,7 @@ class Sounds:
         return tuple(sorted(sounds.KINDS))
 
     def find_problems(self) -> list[str]:
-        """List what is missing on disk, before anything is read."""
+        """List missing files, before anything is read."""
         return []
 
     def _open(self, split: str) -> Records:

@@ -2,13 +2,12 @@
 
     x = GELU(conv(GELU(conv(frames)))) + positions      both of width 3 and stride 2
 
-So a vector stands for four frames, 40 ms: as in LibriSpeech recipes of the Transformer
-(Dong et al. 2018), where Whisper has one convolution of stride 1 and one of stride 2.
-`Transcriber` writes what was said with the decoder of `Seq2Seq`; `SoundClassifier` puts
-a class token before the vectors.
-Pitfall: padding is not silence to a convolution with a bias. What lies behind the end
-is set to 0 before each one, as if the sound were alone: a sound gets the same vectors
-in any batch.
+The encoder reads one vector per four frames, that is, per 40 ms, as in the
+Speech-Transformer (Dong et al. 2018). Whisper has one convolution of stride 1 and one
+of stride 2. `Transcriber` writes a transcript with the decoder of `Seq2Seq`;
+`SoundClassifier` puts a class token before the vectors.
+Pitfall: after a convolution with a bias, padding is no longer 0. Frames after the end
+are set to 0 before each convolution, so a sound gets the same vectors in any batch.
 """
 
 from typing import Any
@@ -64,7 +63,7 @@ class Ear(nn.Module):
     def __call__(
         self, frames: Float[Array, "B S bands"], segments: Int[Array, "B S"]
     ) -> Float[Array, "B Q D"]:
-        """Convolve twice; what is padding has no influence on what is real."""
+        """Convolve twice; padding does not influence real vectors."""
         x = frames.astype(self.dtype)
         for convolution in self.convolution:
             x = x * (segments != 0)[..., None].astype(x.dtype)
@@ -76,13 +75,13 @@ class Ear(nn.Module):
 class Transcriber(Seq2Seq):
     """An encoder-decoder whose source is frames of sound, and whose target is text.
 
-    With `ctc` there is an output layer on the encoder, too, for a second loss.
+    With `ctc` the encoder has an output layer of its own, for a second loss.
     """
 
     ctc: bool = False
 
     def setup(self):
-        """Make the convolutions, and what any encoder-decoder has."""
+        """Make the convolutions and the parts of any encoder-decoder."""
         super().setup()
         c = self.config
         self.ear = Ear(c.d_model, c.dtype)

@@ -62,7 +62,7 @@ class Seq2Seq(EmbeddingTables):
         `target` is what the decoder reads, shifted right. Without segments every token
         is real. Without positions they count from 0, and a row is one sequence, padded
         at its end; with them it may be several, each a segment. The source is tokens,
-        or what else a subclass encodes.
+        unless a subclass encodes something different.
         """
         if source_segments is None:
             source_segments = jnp.ones(source.shape[:2], jnp.int32)

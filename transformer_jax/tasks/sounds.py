@@ -1,8 +1,9 @@
-"""Sounds: the path of a WAV file in, its class out, read off a class token.
+"""Sounds: the path of a WAV file in, its class out.
 
     python -m transformer_jax.predict --workdir RUN < paths.txt
 
-The model is the encoder of `speech` with a class token before the first vector.
+The model is the encoder of `speech`; a linear head reads a class token, which stands
+before the first vector.
 """
 
 import dataclasses
@@ -162,14 +163,14 @@ class SoundObjective:
     def outputs(
         self, params: Params, frames: Array, segments: Array, key: Array | None = None
     ) -> Array:
-        """Return what the head makes of sounds, [B, labels]."""
+        """Return the logits of sounds, [B, labels]."""
         arguments = {"params": params}, frames, segments
         return self.module.apply(*arguments, **dropout_rngs(key)).logits
 
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
-        """Sum over the sounds; a key hides parts of them."""
+        """Sum over the sounds; a key masks them."""
         frames, segments, labels = batch["frames"], batch["segments"], batch["labels"]
         if key is not None:
             drawn = jax.random.fold_in(key, sound.MASKS)

@@ -1,4 +1,4 @@
-"""Speech: the path of a WAV file in, what is said in it out.
+"""Speech: the path of a WAV file in, its transcript out.
 
     python -m transformer_jax.predict --workdir RUN < paths.txt
 
@@ -7,10 +7,10 @@ decoder and its search are those of translation.
 
     loss = 0.7 · decoder's cross-entropy + 0.3 · CTC of the encoder
 
-Without CTC (`train.ctc`; Watanabe et al. 2017) the decoder first learns the grammar of
-the transcripts alone, and is slow to find where each word is said. An evaluation, and
-the search, do without it. Lengths are counted in frames, 100 per second, on the
-source's side, and in pieces on the target's.
+Without CTC (`train.ctc`; Watanabe et al. 2017) the decoder learns the grammar of the
+transcripts first, and much later where in the sound each word is. Evaluation and search
+do not use it. Source lengths are counted in frames, 100 per second, target lengths in
+pieces.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ from transformer_jax.tasks.protocols import (
 
 @dataclasses.dataclass(frozen=True)
 class AlignmentKeys:
-    """Learn when each piece is said: a key of `config.train`."""
+    """Learn the alignment of sound and text: a key of `config.train`."""
 
     ctc: float = key(
         0.3,
@@ -73,7 +73,7 @@ class AlignmentKeys:
 
 
 def configure(config: ConfigDict) -> None:
-    """Set lengths in frames, and remove what sound has no use for."""
+    """Set lengths in frames, and remove the keys of source text."""
     data, model = config.data, config.model
     data.batch_tokens = 16_000
     data.max_length = 3000
@@ -125,7 +125,7 @@ def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
 
 
 class SpeechData:
-    """Frames of sound, and the pieces of what is said with their end."""
+    """Frames of sound, and the pieces of transcripts with their ends."""
 
     texts = None
 
@@ -174,7 +174,7 @@ class SpeechData:
 
 
 class SpeechObjective(Seq2SeqObjective):
-    """The loss of translation, given frames of which training hides some."""
+    """The loss of translation over masked frames, and CTC of the encoder."""
 
     def __init__(self, config: ConfigDict, module: Any, vocab_size: int):
         super().__init__(config, module, vocab_size)
@@ -186,7 +186,7 @@ class SpeechObjective(Seq2SeqObjective):
         return self.module.init(key, frames, jnp.ones((1, 1), jnp.int32))["params"]
 
     def loss(self, params: Params, batch: Any, key: Array | None = None) -> losses.Sums:
-        """Sum over the pieces; a key hides parts of the sounds, and adds CTC's loss."""
+        """Sum over the pieces; a key masks the sounds and adds the loss of CTC."""
         if key is None:
             return super().loss(params, batch)
         lengths = batch["source_segments"].sum(axis=1)
@@ -200,7 +200,7 @@ class SpeechObjective(Seq2SeqObjective):
         return sums.replace(loss=(1 - share) * sums.loss + share * aligned)
 
     def _align(self, params: Params, memory: Array, batch: Any) -> Array:
-        """Sum the loss of all ways to write the pieces along the vectors, in order."""
+        """Sum CTC's loss: over all monotonic alignments of pieces and vectors."""
         logits = self.module.apply({"params": params}, memory, method="ctc_logits")
         unheard = shorten(batch["source_segments"]) == 0
         unsaid = (batch["target"] == PAD) | (batch["target"] == EOS)
@@ -211,7 +211,7 @@ class SpeechObjective(Seq2SeqObjective):
 
 
 class SpeechInference:
-    """The path of a WAV file in, what is said out."""
+    """The path of a WAV file in, its transcript out."""
 
     def __init__(self, config: ConfigDict, writer: Writer):
         self.bands, self.writer = config.data.bands, writer
@@ -247,14 +247,14 @@ class SpeechInference:
 
 
 class SpeechInspector:
-    """Show what attends to what while a transcript is written."""
+    """Show the attention while a transcript is written."""
 
     def __init__(self, data: SpeechData, inference: SpeechInference, module: Any):
         self.data, self.inference = data, inference
         self.module = kernels.with_weights(module)
 
     def attention(self, params: Params, source: Any, target: str) -> AttentionMaps:
-        """Return the weights; vectors of sound are named by their seconds."""
+        """Return the weights; vectors of sound are named by their times in seconds."""
         frames = self.inference.parse(source).source
         written = [*self.data.tokenizer.encode(target), EOS]
         read = [BOS, *written[:-1]]

@@ -157,7 +157,7 @@ def draw_patches(args: Any) -> "Figure":
 
 
 def draw_spectrogram(args: Any) -> "Figure":
-    """Draw what a model hears, and which part of it each written piece attends to."""
+    """Draw a spectrogram and the attention of each written piece to it."""
     run, line, _, maps = read(args)
     if run.config.task != "speech":
         raise UserError("a spectrogram is of sound: use a run of configs/speech.py")

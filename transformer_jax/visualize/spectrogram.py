@@ -1,4 +1,4 @@
-"""Draw what a model hears, and which part of it each written piece attends to."""
+"""Draw a spectrogram and the attention of each written piece to it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,10 +21,8 @@ def spectrogram(
 ) -> "Figure":
     """Draw a log-mel spectrogram above the attention of the pieces that are written.
 
-    To see: the weights climb from left to right as the words are spoken, because
-    nothing but the sound tells the order. A word is written when its sounds have been
-    heard, so its bright cells lie under its last consonants. The end of the text
-    attends to the silence.
+    To see: the weights move from left to right, in the order in which the words are
+    spoken. No rule asks for that; the model has learned it.
     """
     end = len(frames) * SECONDS
     figure = make_figure(8.0, 2.2 + CELL * len(pieces))

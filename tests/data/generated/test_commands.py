@@ -1,4 +1,4 @@
-"""Spoken commands: always the same, and what is held out is not in training."""
+"""Spoken commands: deterministic, with held-out sentences and voices."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_a_sound_is_a_function_of_the_split_and_its_number():
         assert len(sound) != len(first) or np.abs(sound - first).max() > 0.1
 
 
-def test_sentences_and_voices_that_are_held_out_are_not_in_training():
+def test_held_out_sentences_and_voices_are_not_in_training():
     found = {split: set(speech.sentences(split, 300)) for split in speech.SPLITS}
     assert all(len(texts) == 300 for texts in found.values())
     assert found["test"] == found["test_noise"]

@@ -1,8 +1,8 @@
 """Sounds of ten kinds, between one and two seconds, in noise.
 
-Pitch, speed, length and loudness are drawn for each, so that no kind is told by one
-frequency or by its loudness alone: a siren and a whistle, or rain and wind, differ in
-how they change.
+Pitch, speed, length and noise are drawn for each, so neither one frequency nor the
+loudness gives a kind away: a siren and a whistle, or rain and wind, differ in how they
+change over time.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
-"""Sound as tasks share it: read from a line, encoded as frames, masked in training.
+"""Read sound from a line, encode and pad it as frames, mask it in training.
 
     hidden: bands b … b + w of all frames, and frames t … t + v, of drawn widths w and v
 
-Masks are those of SpecAugment (Park et al. 2019), without its time warping. What is
-drawn depends on the key of the step and the row alone.
+The masks are those of SpecAugment (Park et al. 2019), without its time warping. They
+depend on the key of the step and the number of the row only.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ from transformer_jax.keys import key
 from transformer_jax.models import positions
 from transformer_jax.tasks.protocols import Record, Row
 
-# A table of learned positions would be of vectors, and lengths are of frames.
+# A learned table has a row per vector, while lengths are counted in frames.
 POSITIONS = tuple(name for name in positions.POSITIONS if name != "learned")
-MASKS = 7921  # folded into the key of a step, for what hides parts of its sounds
+MASKS = 7921  # folded into the key of a step, for the masks of its sounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ def make_filter(most: int) -> Callable[[Record, Row], str | None]:
 
 
 def check_mesh(config: ConfigDict) -> list[str]:
-    """Refuse a mesh that would split frames, of which the model keeps a quarter."""
+    """Refuse a mesh that would split frames."""
     if config.mesh.sequence == 1:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Word and character error rates: how many edits make an answer of the reference.
+"""Word and character error rates, from the edits between answer and reference.
 
 WER = (substitutions + deletions + insertions) / words of all references
 """
@@ -30,7 +30,7 @@ class Edits(NamedTuple):
 def count_edits(answer: Sequence[str], reference: Sequence[str]) -> Edits:
     """Count the fewest edits; among equally few, those with the most substitutions.
 
-    The table is filled row by row: of a row, insertions are a running minimum.
+    The table is filled row by row; within a row, insertions are a running minimum.
     """
     numbers = {symbol: i for i, symbol in enumerate({*answer, *reference})}
     ours = np.array([numbers[symbol] for symbol in answer], np.int64)
@@ -46,7 +46,7 @@ def count_edits(answer: Sequence[str], reference: Sequence[str]) -> Edits:
 
 
 def _trace(table: np.ndarray, answer: Sequence[str], reference: Sequence[str]) -> Edits:
-    """Go back from the corner of a table, along cells that explain each other."""
+    """Trace the table back from its corner, and count the edits of each kind."""
     i, j, counts = len(reference), len(answer), [0, 0, 0]
     while i or j:
         here = table[i, j]

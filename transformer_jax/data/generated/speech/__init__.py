@@ -1,8 +1,8 @@
 """Commands, spoken by a synthesizer: sentences, voices and samples.
 
-A sentence is a function of the split and its number, and so are the voice and all that
-is drawn while it is spoken. Held-out splits have sentences and voices that training
-does not have; `test_noise` has those of `test` in louder noise.
+The sentence, the voice and everything random about a sound are functions of the seed,
+the split and the number of the example. Held-out splits have sentences and voices that
+training does not have; `test_noise` has those of `test` in louder noise.
 """
 
 import functools

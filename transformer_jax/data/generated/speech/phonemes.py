@@ -1,4 +1,4 @@
-"""Phonemes as targets of a formant synthesizer, and the words that are made of them.
+"""Phonemes as targets of a formant synthesizer, and a lexicon of words.
 
 A phoneme is one or two segments. A segment has a duration, the first three resonances
 of the vocal tract, and how loud its three sources are: the voice, breath through the

@@ -2,10 +2,10 @@
 
     spectrum = (voice · tilt + breath) / Π resonances + noise · its band
 
-Every 8 ms a frame of pulses and of white noise is filtered by what the tract is at that
-moment, and the frames are added up where they overlap (Klatt 1980 filters sample by
-sample; frames are a hundred times faster in NumPy). Targets of segments are smoothed
-over time, which makes the transitions that tell consonants apart.
+Every 8 ms a frame of pulses and white noise is filtered by the shape of the vocal tract
+at that moment, and the frames are overlapped and added. (Klatt 1980 filters sample by
+sample, which is far slower in NumPy.) The targets of segments are smoothed over time,
+which gives the formant transitions that tell consonants apart.
 """
 
 import functools
@@ -97,7 +97,7 @@ def add_noise(
 
 
 def _fit(segment: Segment, voice: Voice) -> tuple[float, ...]:
-    """Fit a segment to a speaker: everything but its duration."""
+    """Fit a segment, without its duration, to a speaker."""
     habits, tract = voice.habits[PLACES[segment]], voice.tract
     formants = np.asarray(segment[1:4]) * habits * tract
     centre = min(segment.centre * (0.7 + 0.3 * tract), 7200.0)
@@ -140,7 +140,7 @@ def _filter(
     voice: Voice,
     random: np.random.RandomState,
 ) -> Float[np.ndarray, "samples"]:
-    """Filter the sources frame by frame, and add up what comes out."""
+    """Filter the sources frame by frame, then overlap and add."""
     count, window = len(frames), np.hanning(WINDOW + 1)[:-1]
     white = random.standard_normal(len(pulses))
 
@@ -193,7 +193,7 @@ def _hertz() -> Float[np.ndarray, "bins"]:
 
 @functools.cache
 def _radiation() -> Float[np.ndarray, "bins"]:
-    """Return what the lips let through: no steady pressure."""
+    """Return the high-pass filter of the lips."""
     return _hertz() / (_hertz() + 150)
 
 
