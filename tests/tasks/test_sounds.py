@@ -1,15 +1,17 @@
 """Sounds: a class read off the class token, from WAV files as from samples."""
 
+import jax
 import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config
+from transformer_jax import config, sharding
 from transformer_jax.data import wav
 from transformer_jax.data.generated import sounds
 from transformer_jax.data.sound_files import open_sounds
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
+from transformer_jax.tasks import sounds as sounds_task
 
 
 @pytest.fixture(scope="module")
@@ -26,46 +28,73 @@ def folder(tmp_path_factory):
     return place
 
 
+KEYS = {
+    "data.source": "folder", "data.bands": "12", "data.validation_size": "8",
+    "data.batch_tokens": "728", "data.max_length": "90",
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def run(quick_run_of, folder):
-    keys = {
-        "data.source": "folder", "data.folder": str(folder), "data.bands": "12",
-        "data.validation_size": "8", "data.batch_tokens": "728", "train.steps": "30",
-        "optim.constant": "0.05", "eval.splits": "validation", "data.max_length": "90",
+def task(tiny, folder):
+    """The task, and parameters that nothing has trained."""
+    known = dict(config.items(config.load("speech:sounds")))
+    small = {k: v for k, v in tiny().items() if k in known} | KEYS
+    small["data.folder"] = str(folder)
+    made = sounds_task.compose(config.load("speech:sounds", small), ("high", "low"))
+    return made, jax.jit(made.objective.init)(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def ask(task):
+    def answer(requests):
+        made, params = task
+        mesh = sharding.local_mesh()
+        return dict(made.inference.answers(params, requests, mesh, Options()))
+
+    return answer
+
+
+@pytest.mark.system
+def test_it_learns_what_tells_two_kinds_apart(quick_run_of, folder):
+    keys = KEYS | {
+        "data.folder": str(folder), "train.steps": "40", "optim.constant": "0.05",
+        "eval.splits": "validation",
     }  # fmt: skip
-    return transformer_jax.load(quick_run_of("speech:sounds", **keys))
-
-
-def test_it_learns_what_tells_two_kinds_apart(run):
+    run = transformer_jax.load(quick_run_of("speech:sounds", **keys))
     scores = run.folder.read("result.json")["scores"]["validation"]
     assert scores["accuracy"] > 0.8 and scores["examples"] == 8
+    [high] = run.replies([str(folder / "train/high/3.wav")])
+    assert high.text == "high"
 
 
-def test_a_line_is_the_path_of_a_wav_file(run, folder, tmp_path):
+def test_a_line_is_the_path_of_a_wav_file(task, folder, tmp_path):
+    parse, path = task[0].inference.parse, folder / "train/high/3.wav"
+    source = parse(str(path)).source
+    np.testing.assert_array_equal(source, parse(wav.read(path)).source)
     (tmp_path / "broken.wav").write_bytes(b"nothing")
-    paths = [folder / "train/high/3.wav", tmp_path / "broken.wav"]
-    high, broken = run.replies([*map(str, paths)])
-    assert high.text == "high" and "cannot be read as sound" in broken.error
+    with pytest.raises(UserError, match="broken.wav cannot be read as sound"):
+        parse(str(tmp_path / "broken.wav"))
+    with pytest.raises(UserError, match="no beginning to be given"):
+        parse(str(path), prefix="h")
 
 
-def test_a_sound_alone_gets_what_it_gets_in_a_batch(run):
-    inference = run.task.inference
-    lines = [inference.question(record) for record in run.records("validation")]
-    requests = [inference.parse(line) for line in lines]
+def test_a_sound_alone_gets_what_it_gets_in_a_batch(task, ask, folder):
+    data = config.load("speech:sounds", KEYS | {"data.folder": str(folder)}).data
+    records = open_sounds(data).read("validation")
+    inference = task[0].inference
+    requests = [inference.parse(inference.question(record)) for record in records]
     assert len({len(request.source) for request in requests}) > 3
-    ask = inference.answers
-    together = dict(ask(run.params, requests, run.mesh, Options()))
+    together = ask(requests)
     assert sorted(together) == list(range(8))
     for i in (0, 5):
-        [(_, alone)] = ask(run.params, [requests[i]], run.mesh, Options())
-        chances = together[i].details["chances"]
-        assert alone.details["chances"] == pytest.approx(chances, abs=1e-5)
+        alone = ask([requests[i]])[0].details["chances"]
+        assert alone == pytest.approx(together[i].details["chances"], abs=1e-5)
 
 
-def test_a_label_that_training_never_saw_is_refused(run):
+def test_a_label_that_training_never_saw_is_refused(task):
     record = {"samples": np.zeros(900), "name": "a", "label": "other"}
     with pytest.raises(UserError, match="label other is not among.*: high, low"):
-        run.task.data.encode([record])
+        task[0].data.encode([record])
 
 
 def test_generated_sounds_are_the_same_again_and_of_ten_kinds():

@@ -35,11 +35,10 @@ def generate(split: str, index: int, seed: int = 0) -> tuple[Wave, str]:
 def _bell(time: Wave, random: Random) -> Wave:
     base, begin = random.uniform(300, 900), random.uniform(0, 0.3)
     since = time - begin
-    partials = sum(
-        np.sin(2 * np.pi * base * ratio * time) * np.exp(-since * (2 + ratio))
-        for ratio in (0.5, 1, 1.2, 1.5, 2, 2.7)
-    )
-    return np.where(since > 0, partials, 0)
+    ratios = np.array([[0.5], [1], [1.2], [1.5], [2], [2.7]])
+    partials = np.sin(2 * np.pi * base * ratios * time)
+    partials *= np.exp(-since * (2 + ratios))
+    return np.where(since > 0, partials.sum(axis=0), 0)
 
 
 def _whistle(time: Wave, random: Random) -> Wave:
@@ -76,7 +75,8 @@ def _clock(time: Wave, random: Random) -> Wave:
 def _motor(time: Wave, random: Random) -> Wave:
     base = random.uniform(50, 130) * (1 + random.uniform(-0.2, 0.2) * time)
     phase = 2 * np.pi * np.cumsum(base) / RATE
-    return sum(np.sin(k * phase + k * k) / k for k in range(1, 16))
+    harmonics = np.arange(1, 16)[:, None]
+    return (np.sin(harmonics * (phase + harmonics)) / harmonics).sum(axis=0)
 
 
 def _rain(time: Wave, random: Random) -> Wave:

@@ -47,19 +47,20 @@ def count_edits(answer: Sequence[str], reference: Sequence[str]) -> Edits:
 
 def _trace(table: np.ndarray, answer: Sequence[str], reference: Sequence[str]) -> Edits:
     """Trace the table back from its corner, and count the edits of each kind."""
-    i, j, counts = len(reference), len(answer), [0, 0, 0]
+    i, j = len(reference), len(answer)
+    substitutions = deletions = insertions = 0
     while i or j:
         here = table[i, j]
         if i and j:
             cost = int(reference[i - 1] != answer[j - 1])
             if here == table[i - 1, j - 1] + cost:
-                i, j, counts[0] = i - 1, j - 1, counts[0] + cost
+                i, j, substitutions = i - 1, j - 1, substitutions + cost
                 continue
         if i and here == table[i - 1, j] + 1:
-            i, counts[1] = i - 1, counts[1] + 1
+            i, deletions = i - 1, deletions + 1
         else:
-            j, counts[2] = j - 1, counts[2] + 1
-    return Edits(*counts, len(reference))
+            j, insertions = j - 1, insertions + 1
+    return Edits(substitutions, deletions, insertions, len(reference))
 
 
 def add_edits(edits: Sequence[Edits]) -> Edits:

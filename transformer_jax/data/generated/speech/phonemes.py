@@ -23,11 +23,15 @@ class Segment(NamedTuple):
     width: float = 1000.0
 
 
-def _vowel(duration: float, *formants: float) -> tuple[Segment, ...]:
-    return (Segment(duration, *formants),)
+def _vowel(duration: float, f1: float, f2: float, f3: float) -> tuple[Segment, ...]:
+    return (Segment(duration, f1, f2, f3),)
 
 
-def _glide(duration: float, first: tuple, second: tuple) -> tuple[Segment, ...]:
+def _glide(
+    duration: float,
+    first: tuple[float, float, float],
+    second: tuple[float, float, float],
+) -> tuple[Segment, ...]:
     """Move from one vowel to another; the first takes more of the time."""
     return Segment(0.6 * duration, *first), Segment(0.4 * duration, *second)
 
@@ -39,7 +43,7 @@ def _fricative(
 
 
 def _stop(
-    locus: tuple, noise: float, centre: float, width: float, voiced: bool
+    locus: tuple[float, float], noise: float, centre: float, width: float, voiced: bool
 ) -> tuple[Segment, ...]:
     """Close the tract, then release it: a burst, and breath if it has no voice."""
     voice, breath = (0.6, 0.0) if voiced else (0.0, 0.35)

@@ -182,8 +182,8 @@ def _tract(
         product = longer
     # Each resonance passes 0 Hz as it is.
     product /= product.sum(axis=1, keepdims=True)
-    powers = _powers(product.shape[1])
-    return 1 / (product @ powers.real + 1j * (product @ powers.imag))
+    cosines, sines = _waves(product.shape[1])
+    return 1 / (product @ cosines - 1j * (product @ sines))
 
 
 @functools.cache
@@ -198,8 +198,10 @@ def _radiation() -> Float[np.ndarray, "bins"]:
 
 
 @functools.cache
-def _powers(count: int) -> Complex[np.ndarray, "powers bins"]:
-    return np.exp(-2j * np.pi / RATE * np.outer(np.arange(count), _hertz()))
+def _waves(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return cosines and sines [powers, bins] of the powers of a delay."""
+    turns = 2 * np.pi / RATE * np.outer(np.arange(count), _hertz())
+    return np.cos(turns), np.sin(turns)
 
 
 def _even(length: int) -> int:
