@@ -60,6 +60,7 @@ def get_config(variant="commands"):
     config.optim.warmup_steps = 400
     config.eval.every = 1000
     config.eval.answers = 100
+    config.eval.splits = ("test", "test_noise")
     config.eval.batch_rows = 32
     config.decode.max_length = 40
     if variant == "folder":
@@ -87,6 +88,7 @@ def get_config(variant="commands"):
         config.optim.warmup_steps = 5000
         config.eval.every = 2000
         config.eval.answers = 500
+        config.eval.splits = ("test",)
         config.eval.batch_rows = 64
         config.checkpoint.every = 1000
         config.checkpoint.average = 10
