@@ -3,8 +3,9 @@
     python docs/draw_gallery.py           write docs/gallery.md
     python docs/draw_gallery.py --draw    and draw its pictures
 
-The pictures are of runs of configs/quickstart.py and configs/images.py. What there is
-to see in each is said by the docstring of its function.
+The pictures are of runs of configs/quickstart.py, configs/images.py and
+configs/speech.py. What there is to see in each is said by the docstring of its
+function.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from transformer_jax.visualize import figures
 DOCS = pathlib.Path(__file__).parent
 PAGE, PICTURES = DOCS / "gallery.md", DOCS / "gallery"
 COLORS = 256
-RUN, IMAGES = "runs/quickstart", "runs/images"
+RUN, IMAGES, SPEECH = "runs/quickstart", "runs/images", "runs/speech"
 PAINTED = "runs/raw runs/sinusoid runs/gaussian"  # of configs/coordinates.py
 PAIR = (
     f"--workdir {RUN} --text 'A menina não leu o livro vermelho ontem.' "
@@ -33,6 +34,7 @@ LONG = (
     f"--workdir {RUN} --text 'O gato da Ana dorme no sofá.' "
     '--target "Ana\'s cat sleeps on the couch."'
 )
+HEARD = "--example test:0 --layer 1"
 
 # Section → (picture, function of `figures`, words of the command).
 SECTIONS = {
@@ -45,6 +47,7 @@ SECTIONS = {
         ("entropy", "entropy_and_distance", f"entropy {PAIR} --kind encoder"),
         ("rollout", "rollout", f"rollout {PAIR} --kind encoder"),
         ("patches", "patches", f"patches --workdir {IMAGES} --example test:3"),
+        ("spectrogram", "spectrogram", f"spectrogram --workdir {SPEECH} {HEARD}"),
     ],
     "One computation": [
         ("explain", "computation", f"explain {SHORT} --kind decoder --columns 4"),
@@ -79,7 +82,7 @@ figure, for use in notebooks. `pip install -e '.[plots]'` installs matplotlib, a
 `python -m transformer_jax.visualize help` lists all names.
 
 `python docs/draw_gallery.py --draw` remakes this page and its pictures from runs of
-`configs/quickstart.py` and `configs/images.py`.
+`configs/quickstart.py`, `configs/images.py` and `configs/speech.py`.
 """
 
 
@@ -106,6 +109,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--workdir", default=RUN, help="a run of configs/quickstart.py")
     parser.add_argument("--images", default=IMAGES, help="a run of configs/images.py")
+    parser.add_argument("--speech", default=SPEECH, help="a run of configs/speech.py")
     parser.add_argument("--draw", action="store_true", help="draw the pictures as well")
     parser.add_argument("--only", default="", help="names separated by commas")
     args = parser.parse_args()
@@ -118,6 +122,7 @@ def main() -> int:
         if only and picture not in only:
             continue
         words = words.replace(RUN, args.workdir).replace(IMAGES, args.images)
+        words = words.replace(SPEECH, args.speech)
         output = PICTURES / f"{picture}.png"
         command = [sys.executable, "-m", "transformer_jax.visualize"]
         command += [*shlex.split(words), f"--output={output}", "--dpi=72"]

@@ -29,6 +29,8 @@ SYSTEMS = (
     "parsing",
     "images",
     "images:colour",
+    "speech",
+    "speech:sounds",
     "coordinates",
     "similarity",
     "sets",

@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 import jax
+import numpy as np
 from absl import flags
 from jax.sharding import AxisType, Mesh
 from ml_collections import ConfigDict
@@ -194,8 +195,10 @@ def compile_decoding(
     else:
         kind, length = tasks.find(config.task), load.largest.lengths[0]
         options = kind.options(**config.decode)
-        reads = kind.role == "seq2seq"
-        request = DecodeRequest(range(length) if reads else (), prefix=())
+        source: Any = range(length) if kind.role == "seq2seq" else ()
+        if kind.role == "transcriber":
+            source = np.zeros((length, config.data.bands), np.float32)
+        request = DecodeRequest(source, prefix=())
         begin, advance = writer.engine(mesh).compile(
             params, request, options, **target.options
         )

@@ -60,6 +60,7 @@ VARIANTS = {
     "sets": ["", ":none", ":sinusoid"],
     "similarity": ["", ":paraphrases", ":tatoeba"],
     "tagging": ["", ":phrases", ":pos", ":ptb_sample"],
+    "speech": ["", ":commands", ":folder", ":sounds"],
     "table3": ["", ":base", ":a_1", ":d_smoothing_2", ":big"],
 }  # fmt: skip
 

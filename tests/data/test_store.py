@@ -46,6 +46,34 @@ def test_columns_of_a_fixed_shape_and_any_dtype(tmp_path):
     assert isinstance(built.column("y").base, np.memmap)
 
 
+def test_examples_may_be_any_number_of_vectors(tmp_path):
+    def encode(records):
+        return [{"x": np.arange(3.0 * r["n"]).reshape(-1, 3)} for r in records]
+
+    columns = {"x": Column("float16", (None, 3))}
+    built = store.build(tmp_path, RECORDS, columns, encode, "vectors")
+    assert list(built.lengths("x")) == [3, 0, 7, 1]
+    taken = built.take(np.array([2, 1, 3]))["x"]
+    assert taken.values.dtype == np.float16 and taken.values.shape == (8, 3)
+    assert [row.tolist() for row in taken.rows()[1:]] == [[], [[0, 1, 2]]]
+    assert built.row("x", 0).tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    empty = columns["x"].empty()
+    assert empty.values.shape == (0, 3) and not len(empty.lengths)
+
+
+def test_arrays_count_for_the_size_of_a_chunk(tmp_path, monkeypatch):
+    sounds = Generated(lambda: [{"samples": np.zeros(40)} for _ in range(5)], "")
+    seen = []
+
+    def encode(records):
+        seen.append(len(records))
+        return [{"x": [1]} for _ in records]
+
+    monkeypatch.setattr(store, "CHUNK_CHARACTERS", 100)
+    store.build(tmp_path, sounds, {"x": Column("uint16")}, encode, "arrays")
+    assert seen == [2, 2, 1]
+
+
 def test_every_example_knows_its_record(tmp_path):
     def keep_odd():
         return lambda record, columns: None if record["n"] % 2 else "even"

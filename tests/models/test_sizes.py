@@ -16,7 +16,7 @@ from transformer_jax.data import tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.models import registry
 from transformer_jax.models.vision import VisionConfig
-from transformer_jax.tasks import classification, images
+from transformer_jax.tasks import classification, images, sounds
 from transformer_jax.tasks.classification import Scale
 
 VOCAB = 40_960  # a multiple of the rows' 64, so that no row is padding
@@ -169,6 +169,8 @@ def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
             inputs, more = [jnp.ones((1, 28, 28, 1))], {"vision": vision}
         case "coordinates":
             inputs, more = [jnp.ones((1, 2))], {"size": (28, 28)}
+        case "transcriber":
+            inputs = [jnp.ones((1, 8, 40)), inputs[0]]
     with config.unlocked():  # all layers are alike
         for key in {"encoder_layers", "decoder_layers"} & set(config.model):
             config.model[key] = min(config.model[key], 2)
@@ -194,6 +196,7 @@ def of_other_tasks():
         text.objective.init,
         images.compose(configs.base("images"), about).objective.init,
         lambda key: painter.init(key, jnp.ones((1, 2)))["params"],
+        sounds.compose(configs.base("sounds"), ("rain", "wind")).objective.init,
     ):
         shapes = jax.eval_shape(begin, jax.random.key(0))
         leaves = jax.tree_util.tree_leaves_with_path(shapes)

@@ -77,7 +77,7 @@ def axis_labels(axis):
 
 def test_every_figure_is_named_here():
     elsewhere = {"patches", "alignment", "similarity", "curves", "neighbours", "reach"}
-    elsewhere |= {"painting"}
+    elsewhere |= {"painting", "spectrogram"}
     assert {*OF_RUN, *ALONE, *elsewhere} == set(commands.DRAWINGS)
     assert {*commands.DRAWINGS, "explain"} <= set(COMMANDS)
 
@@ -95,6 +95,7 @@ def test_every_figure_is_named_here():
             r"--kind=x: choose cross \| encoder \| decoder",
         ),
         ("patches", [f"--text={TEXT}", "--target=x"], "only images have patches"),
+        ("spectrogram", [f"--text={TEXT}", "--target=x"], "a spectrogram is of sound"),
         ("similarity", [], "only a run with model.positions = 'learned'"),
         ("slices", ["--d_model=8"], "has depths up to 7"),
         ("slices", ["--depths=1,x"], "give numbers separated by commas"),

@@ -8,6 +8,7 @@ any time.
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ import random
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from transformer_jax import files
 
@@ -65,6 +66,27 @@ def build_once(
             shutil.rmtree(temporary, ignore_errors=True)
         _sound[str(entry)] = content
     return entry
+
+
+def digest(files: Sequence[pathlib.Path]) -> str:
+    """Return a digest of the names and bytes of files.
+
+    It is cached: the files are read again only if a size or modification time changed.
+    """
+    key = hashlib.sha256()
+    for file in files:
+        status = file.stat()
+        key.update(f"{file.resolve()} {status.st_size} {status.st_mtime_ns}\n".encode())
+
+    def write_digest(entry: pathlib.Path) -> None:
+        total = hashlib.sha256()
+        for file in files:
+            total.update(f"\n{file.parent.name}/{file.name} ".encode())
+            total.update(hashlib.sha256(file.read_bytes()).digest())
+        (entry / "digest").write_text(total.hexdigest(), encoding="utf-8")
+
+    entry = build_once(folder() / "images" / key.hexdigest()[:24], write_digest)
+    return (entry / "digest").read_text(encoding="utf-8")
 
 
 def seal(entry: pathlib.Path, content: str = "") -> None:

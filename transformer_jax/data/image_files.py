@@ -11,11 +11,10 @@ import hashlib
 import pathlib
 from collections.abc import Sequence
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
-from transformer_jax.data import cache
+from transformer_jax.data import cache, class_folders
 from transformer_jax.data.images import Labelled, NoImage, read_image
 from transformer_jax.data.records import Record, Records
 from transformer_jax.errors import UserError
@@ -40,7 +39,7 @@ class ImageFiles(Records):
         self, files: Sequence[pathlib.Path], size: tuple[int, int, int], notes: Any = ()
     ):
         self.files, self.size, self.notes = files, size, tuple(notes)
-        content = hashlib.sha256(f"{size}\n{_digest(files)}".encode())
+        content = hashlib.sha256(f"{size}\n{cache.digest(files)}".encode())
         self.fingerprint = content.hexdigest()
 
     def __len__(self) -> int:
@@ -61,75 +60,9 @@ class ImageFiles(Records):
         return str(self.files[index])
 
 
-def _digest(files: Sequence[pathlib.Path]) -> str:
-    """Return a digest of the names and bytes of files.
-
-    It is cached: the files are read again only if a size or modification time changed.
-    """
-    key = hashlib.sha256()
-    for file in files:
-        status = file.stat()
-        key.update(f"{file.resolve()} {status.st_size} {status.st_mtime_ns}\n".encode())
-
-    def write_digest(folder: pathlib.Path) -> None:
-        digest = hashlib.sha256()
-        for file in files:
-            digest.update(f"\n{file.parent.name}/{file.name} ".encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-        (folder / "digest").write_text(digest.hexdigest(), encoding="utf-8")
-
-    entry = cache.folder() / "images" / key.hexdigest()[:24]
-    cache.build_once(entry, write_digest)
-    return (entry / "digest").read_text(encoding="utf-8")
-
-
 def list_images(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
-    """List the image files of a split, and notes about other files.
-
-    Each subfolder is a class, and must contain an image.
-    """
-    files, others = [], 0
-    for subfolder in sorted(folder.iterdir()):
-        if not subfolder.is_dir():
-            others += 1
-            continue
-        contents = sorted(subfolder.iterdir())
-        images = [f for f in contents if f.suffix.lower() in SUFFIXES]
-        if not images:
-            raise UserError(
-                f"{subfolder} holds no image ({', '.join(SUFFIXES)}): put images of "
-                "its class there, or remove the folder"
-            )
-        files += images
-        others += len(contents) - len(images)
-    if not files:
-        raise UserError(
-            f"{folder} holds no folder of images: make one for each class, such as "
-            f"{folder / 'cat'}"
-        )
-    notes = [f"{folder}: {others:,} files that are not images are left out"]
-    return files, notes if others else []
-
-
-def draw_held_out(
-    files: Sequence[pathlib.Path], validation: int
-) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
-    """Split files into training and validation, by a hash of their names."""
-    if not 0 < validation < len(files):
-        raise UserError(
-            f"{validation} of {len(files)} images cannot be held out for validation: "
-            f"set data.validation_size to 1 to {len(files) - 1}, or make a folder "
-            "validation next to train"
-        )
-    names = [f"{file.parent.name}/{file.name}" for file in files]
-    order = sorted(
-        range(len(files)), key=lambda i: (crc32(names[i].encode()), names[i])
-    )
-    chosen = set(order[:validation])
-    return (
-        [file for i, file in enumerate(files) if i not in chosen],
-        [files[i] for i in sorted(chosen)],
-    )
+    """List the image files of a split, and notes about what else is there."""
+    return class_folders.list_files(folder, SUFFIXES, "image")
 
 
 def read_cifar10(folder: pathlib.Path, kind: str) -> Labelled:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.data import image_files, images
+from transformer_jax.data import class_folders, image_files, images
 from transformer_jax.data.generated import colour
 from transformer_jax.data.records import Concatenation, Records
 from transformer_jax.data.sources import SPLITS
@@ -189,7 +189,8 @@ class ClassFolders(Pictures):
             files, notes = image_files.list_images(self.folder / split)
         else:
             files, notes = image_files.list_images(self.folder / "train")
-            parts = image_files.draw_held_out(files, self.data.validation_size)
+            count = self.data.validation_size
+            parts = class_folders.draw_held_out(files, count, "image")
             files = parts[split == "validation"]
         return image_files.ImageFiles(files, (size, size, channels), notes)
 

@@ -298,7 +298,8 @@ def _shape_of(request: DecodeRequest, options: Options) -> _Shape:
 def check_least(request: DecodeRequest, options: Options) -> None:
     """Refuse a line whose shortest allowed answer exceeds its longest."""
     most = longest_answer(request, options)
-    if options.min_length > most and (request.source or request.prefix):
+    asks = len(request.source) or len(request.prefix)
+    if options.min_length > most and asks:
         raise Refused(
             f"an answer of at least {options.min_length} pieces (min_length) is longer "
             f"than the {most} allowed for this line: lower min_length, or raise "
@@ -329,9 +330,15 @@ def pad_length(length: int) -> int:
 
 
 def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, Any]:
-    """Return the arrays of a batch; the limit of an empty row is 0."""
+    """Return the arrays of a batch; the limit of an empty row is 0.
+
+    Sources are tokens or arrays of vectors, all of the same kind as the first.
+    """
+    first = np.asarray(requests[0].source)
+    kind = np.float32 if first.ndim > 1 else np.int32
     batch = {
-        "source": np.zeros((rows, shape.source), np.int32),
+        "source": np.zeros((rows, shape.source, *first.shape[1:]), kind),
+        "source_segments": np.zeros((rows, shape.source), np.int32),
         "prompt": np.zeros((rows, shape.prompt), np.int32),
         "prompt_lengths": np.ones(rows, np.int32),
         "limits": np.zeros(rows, np.int32),
@@ -346,8 +353,9 @@ def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, 
         }
     batch["prompt"][:, 0] = BOS
     for i, request in enumerate(requests):
-        # The source is empty for a language model.
-        batch["source"][i, : len(request.source)] = request.source
+        length = len(request.source)  # 0 for a language model
+        batch["source"][i, :length] = request.source
+        batch["source_segments"][i, :length] = 1
         batch["prompt"][i, 1 : len(request.prefix) + 1] = request.prefix
         batch["prompt_lengths"][i] += len(request.prefix)
         batch["limits"][i] = longest_answer(request, options)
@@ -355,7 +363,6 @@ def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, 
         for name, _ in shape.constraint:
             values = request.constraint[name]
             batch["constraint"][name][i, : len(values)] = values
-    batch["source_segments"] = (batch["source"] != 0).astype(np.int32)
     # An empty row still needs a token to attend to.
     batch["source_segments"][len(requests) :, 0] = 1
     return batch

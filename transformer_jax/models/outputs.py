@@ -13,3 +13,4 @@ class Outputs(flax.struct.PyTreeNode):
     cross_attention: tuple[Any, ...] = ()
     encoder_attention: tuple[Any, ...] = ()
     hidden: Any = None  # the input of the output layer: logits = model.logits(hidden)
+    memory: Any = None  # the encoder's output, [B, S, D]

@@ -24,12 +24,14 @@ MODELS = (
     "transformer",
     "recurrent",
     "coordinate_mlp",
+    "speech",
 )
 _others: list[str] = []  # models of other packages that have been found so far
 
 ROLES = (
     "seq2seq", "language_model", "masked_language_model", "text_classifier",
     "token_classifier", "text_embedder", "image_classifier", "coordinates",
+    "transcriber", "sound_classifier",
 )  # fmt: skip
 
 

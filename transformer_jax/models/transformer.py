@@ -49,7 +49,7 @@ class Seq2Seq(EmbeddingTables):
 
     def __call__(
         self,
-        source: Int[Array, "B S"],
+        source: Int[Array, "B S"] | Float[Array, "B S bands"],
         target: Int[Array, "B T"],
         source_segments: Int[Array, "B S"] | None = None,
         target_segments: Int[Array, "B T"] | None = None,
@@ -61,9 +61,11 @@ class Seq2Seq(EmbeddingTables):
 
         `target` is the decoder's input, shifted right. Without segments every token is
         real. Without positions, a row is one sequence from position 0, padded at its
-        end; with them, a row may hold several sequences, each its own segment.
+        end; with them, a row may hold several sequences, each its own segment. The
+        source is tokens, unless a subclass encodes something else.
         """
-        source_segments = all_real(source_segments, source)
+        if source_segments is None:
+            source_segments = jnp.ones(source.shape[:2], jnp.int32)
         target_segments = all_real(target_segments, target)
         memory, encoder_weights = self.encode(
             source, source_segments, source_positions, train
@@ -75,7 +77,7 @@ class Seq2Seq(EmbeddingTables):
             positions,
             look_ahead_mask(positions, target_segments, target_positions is None),
             memory,
-            Mask(source_segments, target_segments, whole=whole),
+            Mask(self.memory_segments(source_segments), target_segments, whole=whole),
             train=train,
         )
         return Outputs(
@@ -84,6 +86,7 @@ class Seq2Seq(EmbeddingTables):
             cross_attention=cross_weights,
             encoder_attention=encoder_weights,
             hidden=x,
+            memory=memory,
         )
 
     def encode(
@@ -94,23 +97,38 @@ class Seq2Seq(EmbeddingTables):
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
         """Return the encoder's output and its attention weights by layer."""
-        c = self.config
         segments = all_real(segments, source)
+        vectors = self.embed_source(source, train)
+        return self.encode_vectors(vectors, segments, positions, train)
+
+    def encode_vectors(
+        self,
+        x: Float[Array, "B S D"],
+        segments: Int[Array, "B S"],
+        positions: Int[Array, "#B S"] | None = None,
+        train: bool = False,
+    ) -> tuple[Float[Array, "B S D"], tuple]:
+        """Encode vectors, to which positions are still to be added."""
+        c = self.config
         mask = Mask(segments, segments, whole=positions is None)
-        positions = _count(source) if positions is None else positions
+        positions = _count(segments) if positions is None else positions
         learned = c.positions == "learned"
         encoding = self.source_positions if learned else self.positions
-        x = self.embed_source(source, train) + encoding(positions)
+        x = x + encoding(positions)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
         return x, weights
+
+    def memory_segments(self, segments: Int[Array, "B S"]) -> Int[Array, "B M"]:
+        """Return the segments of what `encode` returns: here, of the source itself."""
+        return segments
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
         """Encode a batch; return its static part and an empty cache."""
         memory, _ = self.encode(batch["source"], batch["source_segments"])
         static = {
             "source_keys_values": self.decoder.cross_keys_values(memory),
-            "segments": batch["source_segments"],
+            "segments": self.memory_segments(batch["source_segments"]),
         }
         return static, _empty_cache(self.config, len(batch["source"]), length)
 

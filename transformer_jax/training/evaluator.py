@@ -187,7 +187,7 @@ def answer_all(
         task.inference, params, mesh, questions, options, progress=progress
     ):
         if reply.error:
-            shown = textwrap.shorten(questions[len(replies)], 60)
+            shown = textwrap.shorten(str(questions[len(replies)]), 60)
             raise UserError(f"{shown!r} cannot be answered: {reply.error}")
         replies.append(reply)
     return replies

@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 from transformer_jax import sharding, tasks
 from transformer_jax.config import checks
 from transformer_jax.data.batches import Shape, limits, nothing
-from transformer_jax.data.store import Ragged
 from transformer_jax.data.tags import Lexicon
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
@@ -77,12 +76,7 @@ def without_data(
     """Open a task without data; arguments of 0 are replaced by the config's values."""
     task = _open(config, _Vocabulary(vocabulary or config.tokenizer.vocab_size))
     found = task.data.columns_for(_NoRecords())
-    columns = {
-        name: np.zeros((0, *column.shape), column.dtype)
-        if column.shape is not None
-        else Ragged(np.zeros(0, column.dtype), np.zeros(0, np.int64))
-        for name, column in found.items()
-    }
+    columns = {name: column.empty() for name, column in found.items()}
     shape = _largest(config, task, rows, length)
     return Workload(task, columns, {shape: 1})
 

@@ -157,6 +157,17 @@ def draw_patches(args: Any) -> "Figure":
     return figures.patches(maps["encoder"], maps.picture, maps.grid)
 
 
+def draw_spectrogram(args: Any) -> "Figure":
+    """Draw a spectrogram and the attention of each written piece to it."""
+    run, line, _, maps = read(args)
+    if run.config.task != "speech":
+        raise UserError("a spectrogram is of sound: use a run of configs/speech.py")
+    weights = maps["cross"][layer_of(args, maps, "cross")]
+    weights = weights.mean(axis=0) if args.head < 0 else weights[args.head]
+    frames = run.task.inference.parse(line).source
+    return figures.spectrogram(frames, weights, style.readable(maps.written))
+
+
 def draw_alignment(args: Any) -> "Figure":
     """Draw the alignment error rate of each head on the phrasebook's gold links."""
     errors = aligning.head_errors(open_run(args), args.split, args.sentences, args.when)

@@ -28,6 +28,7 @@ from transformer_jax.visualize.positions import (
     similarity,
     waves,
 )
+from transformer_jax.visualize.spectrogram import spectrogram
 from transformer_jax.visualize.structure import neighbours, reach, shapes
 from transformer_jax.visualize.training import (
     curves,
@@ -41,5 +42,5 @@ __all__ = [
     "dot_products", "entropy_and_distance", "heads", "length_histogram", "mask",
     "masking", "neighbours", "padding", "painting", "patch_similarity", "patches",
     "positional_encoding", "positional_slices", "reach", "rollout", "schedules",
-    "shapes", "similarity", "smoothed_target", "waves", "word_links",
+    "shapes", "similarity", "smoothed_target", "spectrogram", "waves", "word_links",
 ]  # fmt: skip

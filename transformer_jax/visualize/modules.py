@@ -30,6 +30,7 @@ def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
         "token_classifier": {"source_vocab_size": size, "outputs": 2},
         "text_embedder": {"source_vocab_size": size},
         "image_classifier": {},
+        "transcriber": {"vocab_size": size},
     }[role]
     if role == "image_classifier":
         model = config.model
@@ -37,13 +38,16 @@ def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
     if role == "text_classifier":
         sizes["pooling"] = config.model.pooling
     module = kernels.with_weights(registry.build(config, role, **sizes))
-    return fold(calls(module, *_arguments(role), depth=depth))
+    bands = config.data.get("bands", 0)
+    return fold(calls(module, *_arguments(role, bands), depth=depth))
 
 
-def _arguments(role: str) -> list[jax.ShapeDtypeStruct]:
+def _arguments(role: str, bands: int) -> list[jax.ShapeDtypeStruct]:
     tokens = jax.ShapeDtypeStruct((ROWS, TARGET), jnp.int32)
     if role == "image_classifier":
         return [jax.ShapeDtypeStruct((ROWS, *IMAGE), jnp.float32)]
+    if role == "transcriber":
+        return [jax.ShapeDtypeStruct((ROWS, SOURCE, bands), jnp.float32), tokens]
     if role == "seq2seq":
         source = jax.ShapeDtypeStruct((ROWS, SOURCE), jnp.int32)
         return [source, tokens]

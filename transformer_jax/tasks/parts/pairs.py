@@ -24,6 +24,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.engine import positions_needed
 from transformer_jax.ids import PAD
+from transformer_jax.models.outputs import Outputs
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.text import (
     SHORTEN_ANSWER,
@@ -155,21 +156,33 @@ class Seq2SeqObjective:
         tokens = jnp.ones((1, 1), jnp.int32)
         return self.module.init(key, tokens, tokens, tokens, tokens)["params"]
 
-    def loss(
+    def outputs(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
-    ) -> losses.Sums:
-        """Sum over the target's real tokens; use dropout only with a key."""
+    ) -> Outputs:
+        """Apply the model to a batch; use dropout only with a key."""
         target, positions = batch["target"], batch.get("target_positions")
-        outputs = self.module.apply(
+        source_segments = batch.get("source_segments")
+        if source_segments is None:
+            source_segments = segments(batch["source"])
+        return self.module.apply(
             {"params": params},
             batch["source"],
             shift_right(target, positions),
-            batch.get("source_segments", segments(batch["source"])),
+            source_segments,
             batch.get("target_segments", segments(target)),
             batch.get("source_positions"),
             positions,
             **dropout_rngs(key),
         )
+
+    def loss(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> losses.Sums:
+        """Sum over the target's real tokens; use dropout only with a key."""
+        return self.compare(params, self.outputs(params, batch, key), batch["target"])
+
+    def compare(self, params: Params, outputs: Outputs, target: Array) -> losses.Sums:
+        """Sum the loss of the model's predictions."""
         return token_loss(
             self.module,
             params,

@@ -120,7 +120,7 @@ class Seq2SeqInference:
             yield places[number], make_reply(asked[number].line, texts)
 
 
-def make_reply(line: str, texts: Sequence[Written]) -> Reply:
+def make_reply(line: Any, texts: Sequence[Written]) -> Reply:
     """Make a reply from the texts written for a line, best first."""
     best, *others = (Reply(line, one_line(t.text), t.score) for t in texts)
     details: dict[str, Any] = {"score": best.score}
