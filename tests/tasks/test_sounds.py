@@ -74,6 +74,8 @@ def test_a_line_is_the_path_of_a_wav_file(task, folder, tmp_path):
     (tmp_path / "broken.wav").write_bytes(b"nothing")
     with pytest.raises(UserError, match="broken.wav cannot be read as sound"):
         parse(str(tmp_path / "broken.wav"))
+    with pytest.raises(UserError, match=r"an array of shape \(2, 3\): give samples"):
+        parse(np.zeros((2, 3)))
     with pytest.raises(UserError, match="cannot begin with a given prefix"):
         parse(str(path), prefix="h")
 
