@@ -17,14 +17,14 @@ nats, wikitext2 perplexity 141.4 a word; see results/language_*.json.
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
-VARIANTS = ("phrasebook", "canaries", "shakespeare", "wikitext2")
+VARIANTS = ("phrasebook", "stories", "canaries", "shakespeare", "wikitext2")
 
 
 def get_config(variant="phrasebook"):
     config = base(task="language", model="transformer")
     if variant not in VARIANTS:
         raise UserError(
-            f"language.py has no variant {variant!r}: phrasebook, canaries, "
+            f"language.py has no variant {variant!r}: phrasebook, stories, canaries, "
             "shakespeare or wikitext2"
         )
     config.tokenizer.kind = "char"
@@ -52,6 +52,20 @@ def get_config(variant="phrasebook"):
 
     if variant == "canaries":
         config.data.canaries = (0, 1, 10, 100)
+
+    if variant == "stories":
+        config.data.source = "stories"
+        config.data.train_size = 20_000
+        config.data.window = 560  # characters: about 128 pieces
+        config.data.batch_tokens = 3072
+        config.tokenizer.kind = "bpe"
+        config.tokenizer.vocab_size = 1500
+        config.model.positions = "rotary"
+        config.train.steps = 700
+        config.optim.schedule = "linear"
+        config.optim.constant = 0.003
+        config.eval.every = 350
+        config.decode.max_length = 120  # a story is of about 90 pieces
 
     if variant == "shakespeare":
         config.data.source = "text"

@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 from transformer_jax import losses, scores
 from transformer_jax.data import sources, windows
 from transformer_jax.data.batches import Batch, pad_or_pack
-from transformer_jax.data.generated import canaries, phrasebook
+from transformer_jax.data.generated import canaries, phrasebook, stories
 from transformer_jax.data.records import Records
 from transformer_jax.data.sources import GeneratedSource, Source
 from transformer_jax.data.store import Column
@@ -75,7 +75,8 @@ class Stream(Source):
         embedded: GeneratedSource | None = None,
         flat: bool = False,
     ):
-        super().__init__(config.data, ("text",), embedded or PHRASES)
+        generated = EMBEDDED.get(config.data.source, PHRASES)
+        super().__init__(config.data, ("text",), embedded or generated)
         self.whole_words = config.tokenizer.kind not in CHARACTERS
         self.flat = flat
         self.context = 0 if flat else config.eval.context
@@ -353,6 +354,14 @@ PHRASES = GeneratedSource(
 )
 
 
+def _stories(split: str, size: int) -> list[dict[str, str]]:
+    return [{"text": story} for story in stories.generate(split, size)]
+
+
+STORIES = GeneratedSource("stories", stories.VERSION, stories.SPLITS, _stories)
+EMBEDDED = {source.name: source for source in (PHRASES, STORIES)}
+
+
 TASK = TaskDefinition(
     configure=configure,
     source=Stream,
@@ -362,7 +371,7 @@ TASK = TaskDefinition(
     role="language_model",
     keys={
         "data": (
-            sources.declare(("text",), "phrasebook"),
+            sources.declare(("text",), *EMBEDDED),
             WindowKeys,
             canaries.CanaryKeys,
         ),
