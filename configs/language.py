@@ -57,14 +57,14 @@ def get_config(variant="phrasebook"):
         config.data.source = "stories"
         config.data.train_size = 20_000
         config.data.window = 560  # characters: about 128 pieces
-        config.data.batch_tokens = 3072
+        config.data.batch_tokens = 4480
         config.tokenizer.kind = "bpe"
         config.tokenizer.vocab_size = 1500
         config.model.positions = "rotary"
-        config.train.steps = 700
+        config.train.steps = 600
         config.optim.schedule = "linear"
         config.optim.constant = 0.003
-        config.eval.every = 350
+        config.eval.every = 300
         config.decode.max_length = 120  # a story is of about 90 pieces
 
     if variant == "shakespeare":

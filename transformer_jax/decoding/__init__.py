@@ -4,6 +4,7 @@ requests    DecodeRequest, Reply, and what inference must implement
 options     how to search
 answering   lines → replies, in order
 engine      requests → hypotheses, in batches
+sliding     texts longer than what a model reads at once
 searching   what every search shares; beam, sampling: the searches
 rules       which tokens may follow; constraints: a task's own rule
 trace       one search, step by step, with what it did not choose

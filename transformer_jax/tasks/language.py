@@ -9,7 +9,6 @@ its characters, so that vocabularies compare.
 """
 
 import dataclasses
-import functools
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,27 +20,28 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, scores
+from transformer_jax import decoding, losses, scores
 from transformer_jax.data import sources, windows
 from transformer_jax.data.batches import Batch, pad_or_pack
-from transformer_jax.data.generated import canaries, phrasebook, stories
-from transformer_jax.data.records import Records
-from transformer_jax.data.sources import GeneratedSource, Source
+from transformer_jax.data.generated import canaries
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.windows import WindowKeys, Windows
-from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.data.windows import WindowKeys
+from transformer_jax.decoding import DecodeRequest, Reply, sliding
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused
 from transformer_jax.ids import PAD
 from transformer_jax.keys import key
 from transformer_jax.models import registry
+from transformer_jax.models.positions import BIASES
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.reading import TextInspector
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
+from transformer_jax.tasks.parts.streams import CHARACTERS, EMBEDDED, Stream
 from transformer_jax.tasks.parts.text import (
     TextData,
     check_length,
+    check_positions,
     dropout_rngs,
     init_text_model,
     learn_tokenizer,
@@ -53,7 +53,7 @@ from transformer_jax.tasks.parts.text import (
 from transformer_jax.tasks.parts.writing import Writer, Written
 from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
-CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
+SLIDING = ("rotary", "relative", *BIASES, "none")  # positions that are distances
 PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
 
 
@@ -66,39 +66,16 @@ class EvaluationKeys:
     )
 
 
-class Stream(Source):
-    """Splits whose lines are one running text, in windows."""
+@dataclasses.dataclass(frozen=True)
+class Options(decoding.Options):
+    """Set how to go on with a text."""
 
-    def __init__(
-        self,
-        config: ConfigDict,
-        embedded: GeneratedSource | None = None,
-        flat: bool = False,
-    ):
-        generated = EMBEDDED.get(config.data.source, PHRASES)
-        super().__init__(config.data, ("text",), embedded or generated)
-        self.whole_words = config.tokenizer.kind not in CHARACTERS
-        self.flat = flat
-        self.context = 0 if flat else config.eval.context
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Windows:
-        """Read the windows of a split; only held-out ones have a context."""
-        data, lines = self.data, self._plant(split, self.lines(split))
-        stride, context = (data.stride, 0) if split == "train" else (0, self.context)
-        return Windows(lines, data.window, stride, self.whole_words, self.flat, context)
-
-    def lines(self, split: str) -> Records:
-        """Read the lines of a split, without canaries."""
-        return super().read(split)
-
-    def _plant(self, split: str, lines: Records) -> Records:
-        """Plant the canaries that the config asks for into the training text."""
-        times = () if self.flat or split != "train" else self.data.canaries
-        if not times:
-            return lines
-        seed = self.data.canary_seed
-        return canaries.Planted(lines, canaries.draw(times, seed), seed)
+    window: int = key(
+        0,
+        "Language models: pieces that are read at once, of a longer text the last; "
+        "0: as data.window, if positions allow more.",
+        least=0,
+    )
 
 
 def configure(config: ConfigDict) -> None:
@@ -125,12 +102,24 @@ def check(config: ConfigDict) -> list[str]:
     most = data.window - int(data.window * PROMPT)
     if 1 <= config.decode.max_length <= most:
         return problems
+    if config.decode.max_length and slides(config, config.decode.get("window", 0)):
+        return problems
     return [
         *problems,
         f"decode.max_length = {config.decode.max_length}: a text goes on for 1 "
         f"to {most} pieces, so that with a quarter of data.window "
-        f"{data.window} before it, it fits in",
+        f"{data.window} before it, it fits in; for longer ones set decode.window "
+        f"or one of model.positions {', '.join(SLIDING)}",
     ]
+
+
+def slides(config: ConfigDict, window: int) -> bool:
+    """Return whether a text may outgrow what is read at once.
+
+    Positions that are distances look the same wherever the window stands. With others
+    it must be asked for.
+    """
+    return window > 0 or config.model.get("positions") in SLIDING
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
@@ -240,7 +229,8 @@ class Prompts:
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-        self.room = config.data.window - config.decode.max_length
+        window = config.data.window
+        self.room = max(window - config.decode.max_length, int(window * PROMPT))
 
     def cut(self, record: Mapping[str, str]) -> tuple[str, str]:
         """Return beginning and rest; so little is given that the answer has room."""
@@ -263,23 +253,38 @@ class TextInference:
         max_length: int = 0,
         prefix: str = "",
         number: int = 0,
-        options: Options | None = None,
+        options: decoding.Options | None = None,
     ) -> DecodeRequest:
-        """Encode a beginning; with what is to follow it must fit into the window."""
+        """Encode a beginning, which with what follows may have to fit into a window."""
         options = options or Options(**self.config.decode)
         tokenizer = self.writer.tokenizer
         check_length(tokenizer, line, max_length, "shorten it, or raise --max_input")
         given = tokenizer.encode_inside(line + prefix)
-        # Of one piece a character; of longer pieces a window held fewer.
-        room = self.config.data.window
+        request = DecodeRequest((), tuple(given), number, line)
+        window, room = getattr(options, "window", 0), self._window(options)
+        check_positions(self.config, window, f"a window of {window} pieces", "lower it")
+        if sliding.fits(request, options, room):
+            return request
         following = options.max_length or options.extra_length
-        if len(given) + following > room:
+        more = f"{len(given)} pieces and {following} that are to follow are more than "
+        if not slides(self.config, window):
             raise Refused(
-                f"{len(given)} pieces and {following} that are to follow are more than "
-                f"the {room} that the model was trained to see: shorten it, or lower "
-                "--max_length"
+                f"{more}the {room} that the model was trained to see: shorten it, "
+                f"lower --max_length, or read the last {room} alone: --window={room}"
             )
-        return DecodeRequest((), tuple(given), number, line)
+        if options.beams > 1 and not options.sample:
+            raise Refused(
+                f"{more}the {room} that are read at once, which no beam goes beyond: "
+                "use --beams=1 or --sample, or lower --max_length"
+            )
+        return request
+
+    def _window(self, options: decoding.Options) -> int:
+        """Return how many pieces are read at once.
+
+        Of one piece a character data.window has as many; of longer pieces it has fewer.
+        """
+        return getattr(options, "window", 0) or self.config.data.window
 
     def question(self, record: Mapping[str, str]) -> str:
         """Return the beginning of a window."""
@@ -290,10 +295,11 @@ class TextInference:
         params: Params,
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
-        options: Options,
+        options: decoding.Options,
     ) -> Iterator[tuple[int, Reply]]:
         """Yield (number of a request, the text it goes on to) as found."""
-        for number, texts in self.writer.write(params, requests, mesh, options):
+        window = self._window(options)
+        for number, texts in self.writer.write(params, requests, mesh, options, window):
             yield number, make_reply(requests[number].line, texts)
 
 
@@ -345,23 +351,6 @@ class TextScoring(Scoring):
         return {"bits per character": scores["bits_per_character"]}
 
 
-def _phrases(split: str, size: int) -> list[dict[str, str]]:
-    return [{"text": p.target} for p in phrasebook.generate(split, size)]
-
-
-PHRASES = GeneratedSource(
-    "phrasebook", phrasebook.VERSION, phrasebook.SPLITS, _phrases, ("en",)
-)
-
-
-def _stories(split: str, size: int) -> list[dict[str, str]]:
-    return [{"text": story} for story in stories.generate(split, size)]
-
-
-STORIES = GeneratedSource("stories", stories.VERSION, stories.SPLITS, _stories)
-EMBEDDED = {source.name: source for source in (PHRASES, STORIES)}
-
-
 TASK = TaskDefinition(
     configure=configure,
     source=Stream,
@@ -369,6 +358,7 @@ TASK = TaskDefinition(
     learn=learn_tokenizer,
     open=open_run,
     role="language_model",
+    options=Options,
     keys={
         "data": (
             sources.declare(("text",), *EMBEDDED),

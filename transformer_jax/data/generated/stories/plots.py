@@ -1,10 +1,10 @@
 """Plots of the stories: stages, each with the sentences that may tell it.
 
-A line with "-" begins a stage and "?" an optional one, of which a story has at most one.
-"=" names shared stages, "+" adds a wording to the shared endings; indented lines are
-other wordings. {A} is the hero and {B} the helper; he, him and his
-are the hero's pronouns. A word in braces is a slot of `lexicon`, whose value stays the
-same for the story. The slot behind the name of a plot is what it is about.
+A line with "-" begins a stage and "?" an optional one, of which a story has one at
+most. "=" names shared stages, "+" adds a wording to the shared endings; indented lines
+are other wordings. {A} is the hero and {B} the helper; he, him and his are the hero's
+pronouns. A word in braces is a slot of `lexicon`, whose value stays the same throughout
+a story. The second word of a title is the slot that the plot is about.
 """
 
 import dataclasses
