@@ -66,6 +66,7 @@ def get_config(variant="phrasebook"):
         config.optim.constant = 0.003
         config.eval.every = 300
         config.decode.max_length = 120  # a story is of about 90 pieces
+        config.decode.window = 128  # pieces that are read at once
 
     if variant == "shakespeare":
         config.data.source = "text"

@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
 
 
 def check(story: str) -> Verdict:
-    """Check one story; a line end at its end says that it is over.
+    """Check one story.
 
     words: all exist. sentences: all are of the grammar. names: hero and helper stay
     the same. pronouns: those of the hero agree. things: every other slot stays the
