@@ -49,7 +49,7 @@ VARIANTS = {
     "dailydialog": [""],
     "opinions": ["", ":label", ":score", ":pretrained"],
     "masked": ["", ":phrasebook", ":wikitext2", ":opinions"],
-    "language": ["", ":phrasebook", ":shakespeare", ":wikitext2", ":canaries"],
+    "language": ["", ":phrasebook", ":stories", ":shakespeare", ":wikitext2", ":canaries"],
     "smalltalk": [""],
     "images": ["", ":digits", ":mnist", ":colour", ":cifar10", ":vit_ti", ":vit_s",
                ":vit_b"],
