@@ -53,11 +53,11 @@ def search(
     """
     at_once = [i for i, r in enumerate(requests) if fits(r, options, window)]
     chosen = [requests[i] for i in at_once]
-    for place, found in engine.search(params, chosen, options):
-        yield at_once[place], found
+    for place, hypotheses in engine.search(params, chosen, options):
+        yield at_once[place], hypotheses
     drafts = [Draft(i, 0, (), 0.0) for i in range(len(requests)) if i not in {*at_once}]
-    found: dict[int, list[Draft]] = {draft.number: [] for draft in drafts}
-    turn, waiting = 0, {number: 1 for number in found}
+    finished: dict[int, list[Draft]] = {draft.number: [] for draft in drafts}
+    turn, waiting = 0, [*finished]
     while drafts:
         going = []
         for draft in _write_turn(
@@ -65,14 +65,15 @@ def search(
         ):
             most = longest_answer(requests[draft.number], options)
             if draft.tokens[-1] == EOS or len(draft.tokens) >= most:
-                found[draft.number].append(draft)
+                finished[draft.number].append(draft)
             else:
                 going.append(draft)
         drafts, turn = going, turn + 1
         open_ = {draft.number for draft in drafts}
-        for number in [n for n in waiting if n not in open_]:
-            del waiting[number]
-            yield number, _rank(found[number], options)
+        for number in waiting:
+            if number not in open_:
+                yield number, _rank(finished[number], options)
+        waiting = [number for number in waiting if number in open_]
 
 
 def _write_turn(engine, params, requests, drafts, turn, options, window):
