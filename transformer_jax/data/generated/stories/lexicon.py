@@ -1,12 +1,10 @@
 """Words of the stories: the values of each slot, names and what agrees with them."""
 
-GIRLS: list[
-    str
-] = """Ana Eva Mia Nora Lucy Rosa Emma Clara Julia Sara Maria Laura
+from collections.abc import Sequence
+
+GIRLS: Sequence[str] = """Ana Eva Mia Nora Lucy Rosa Emma Clara Julia Sara Maria Laura
     Helen Alice Irene Sofia Olga Vera Greta Carmen Zoe Ruth Ida Lena""".split()
-BOYS: list[
-    str
-] = """Tom Paul Leo Max Ivan Omar Hugo Felix David Peter Simon Adam
+BOYS: Sequence[str] = """Tom Paul Leo Max Ivan Omar Hugo Felix David Peter Simon Adam
     Marco Victor Daniel Martin Bruno Oscar Nils Yusuf Finn Carl Jack Ben""".split()
 GENDERS: dict[str, str] = dict.fromkeys(GIRLS, "she") | dict.fromkeys(BOYS, "he")
 KINDS = {
