@@ -6,12 +6,14 @@
         --config.data.folder=PATH --workdir runs/shakespeare
 
 Variants: phrasebook (generated sentences, the default), canaries (the same with made-up
-secrets planted, for `python -m transformer_jax.audit`), shakespeare (tiny_shakespeare;
-PATH holds train.txt.gz and validation.txt.gz) and wikitext2 (words; PATH holds
-train.txt.gz and valid.txt.gz). A window is read alone: its first character, or word, is
-predicted from nothing (`evaluate --context=N` reads N characters before each).
-Measured, each window read alone: phrasebook 1.178 bits a character, shakespeare 1.469
-nats, wikitext2 perplexity 141.4 a word; see results/language_*.json.
+secrets planted, for `python -m transformer_jax.audit`), stories (generated stories of 7
+or 8 sentences, in pieces of words), shakespeare (tiny_shakespeare; PATH holds
+train.txt.gz and validation.txt.gz) and wikitext2 (words; PATH holds train.txt.gz and
+valid.txt.gz). A window is read alone: its first character, or word, is predicted from
+nothing (`evaluate --context=N` reads N characters before each).
+Measured, each window read alone: phrasebook 1.178 bits a character, stories 0.2216 (but
+2.5 % of the sampled stories are consistent), shakespeare 1.469 nats, wikitext2
+perplexity 141.4 a word; see results/language_*.json.
 """
 
 from transformer_jax.config import base
