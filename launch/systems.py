@@ -22,6 +22,7 @@ SYSTEMS = (
     "quickstart",
     "smalltalk",
     "language",
+    "language:stories",
     "masked",
     "opinions",
     "opinions:score",

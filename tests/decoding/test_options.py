@@ -10,9 +10,10 @@ from absl import flags
 from transformer_jax import config, keys, predict, tasks
 from transformer_jax.decoding import Options
 from transformer_jax.models import registry
-from transformer_jax.tasks import parsing
+from transformer_jax.tasks import language, parsing
 
-FIELDS = dataclasses.fields(parsing.Options)  # those of every task and its own
+KINDS = parsing.Options, language.Options  # those of every task and its own
+FIELDS = [*{f.name: f for kind in KINDS for f in dataclasses.fields(kind)}.values()]
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
     want = not field.default if type(field.default) is bool else field.default
     known_flags(["predict", f"--{field.name}={want}"])
     assert flag.value == want and type(flag.value) is type(field.default)
-    assert keys.given_flags(known_flags, parsing.Options) == {field.name: want}
+    assert keys.given_flags(known_flags, *KINDS) == {field.name: want}
 
 
 @pytest.mark.parametrize(
@@ -54,13 +55,15 @@ def test_a_config_has_only_keys_of_the_options(task, model):
     types = {field.name: type(field.default) for field in FIELDS}
     assert all(type(value) is types[name] for name, value in section.items())
     assert ("well_formed" in section) == (task == "parsing")
+    assert ("window" in section) == (task == "language")
     assert options.find_problems() == []
 
 
 def test_a_translation_has_the_defaults_of_the_dataclass():
     assert Options(**config.base().decode) == Options()
     assert set(config.base().decode) == set(keys.defaults(Options))
-    assert keys.defaults(Options).keys() | {"well_formed"} == {f.name for f in FIELDS}
+    own = {"well_formed", "window"}
+    assert keys.defaults(Options).keys() | own == {f.name for f in FIELDS}
 
 
 @pytest.mark.parametrize(
@@ -86,6 +89,8 @@ def test_a_value_outside_a_bound_is_refused_with_both_numbers(field, bound):
 
 def free(**changes):
     """Options of a search that is not bound to trees."""
+    if "window" in changes:
+        return language.Options(**changes)
     return parsing.Options(**{"well_formed": False, **changes})
 
 

@@ -4,6 +4,7 @@ requests     DecodeRequest, Reply, and the protocol of inference
 options      how to search
 answering    lines → replies, in order
 engine       requests → hypotheses, in batches
+sliding      texts longer than what a model reads at once
 searching    the parts that all searches share
 beam         beam search
 sampling     greedy search and sampling

@@ -358,7 +358,7 @@ def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, 
         batch["source_segments"][i, :length] = 1
         batch["prompt"][i, 1 : len(request.prefix) + 1] = request.prefix
         batch["prompt_lengths"][i] += len(request.prefix)
-        batch["limits"][i] = longest_answer(request, options)
+        batch["limits"][i] = request.limit or longest_answer(request, options)
         batch["seeds"][i] = request.seed
         for name, _ in shape.constraint:
             values = request.constraint[name]

@@ -19,6 +19,7 @@ class DecodeRequest:
     prefix: Sequence[int] = ()  # pieces with which the answer begins
     seed: int = 0  # of the draws, if answers are sampled
     line: Any = ""  # the line itself
+    limit: int = 0  # tokens of its answer at most; 0: as the options say
     # Arrays [W] that the engine's constraint reads, such as the words of a tree.
     constraint: Mapping[str, np.ndarray] | None = None
 

@@ -39,6 +39,11 @@ class TurnKeys:
     """Dialogues; `source` is a context, `target` its reply: keys of `config.data`."""
 
     turns: int = key(3, "Turns of a dialogue that are read.", least=1)
+    topics: str = key(
+        "few",
+        "Generated small talk; many: more topics, and lines that are not understood.",
+        choices=smalltalk.TOPICS,
+    )
 
 
 def configure(config: ConfigDict) -> None:
@@ -49,17 +54,18 @@ def configure(config: ConfigDict) -> None:
 
 def source(config: ConfigDict) -> Source:
     """Read the generated dialogues, or files of them."""
-    turns = config.data.turns
+    turns, topics = config.data.turns, config.data.topics
+    splits = smalltalk.WIDE_SPLITS if topics == "many" else smalltalk.SPLITS
 
     def generate(split: str, size: int) -> list[dict[str, str]]:
-        found = smalltalk.generate(split, size, turns=turns)
+        found = smalltalk.generate(split, size, turns=turns, topics=topics)
         pairs = [(r["context"], r["reply"]) for r in found]
         if split == "train":  # each example occurs once, but people greet often
             pairs += [FIXED] * (size // 200)
         return [{"source": context, "target": reply} for context, reply in pairs]
 
-    about = ("smalltalk", smalltalk.VERSION, smalltalk.SPLITS, generate)
-    embedded = GeneratedSource(*about, (str(turns),))
+    about = ("smalltalk", smalltalk.VERSION, splits, generate)
+    embedded = GeneratedSource(*about, (str(turns), *["many"] * (topics == "many")))
     read = functools.partial(_read_dialogue, turns)
     readings = {"dialogues": Reading(read, str(turns), once=True)}
     return Source(config.data, embedded=embedded, readings=readings)

@@ -9,7 +9,6 @@ log-likelihood of a window divided by its characters, so that vocabularies compa
 """
 
 import dataclasses
-import functools
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,28 +20,29 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, scores
+from transformer_jax import decoding, losses, scores
 from transformer_jax.data import sources, windows
 from transformer_jax.data.batches import Batch, pad_or_pack
-from transformer_jax.data.generated import canaries, phrasebook
-from transformer_jax.data.records import Records
-from transformer_jax.data.sources import GeneratedSource, Source
+from transformer_jax.data.generated import canaries
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.windows import WindowKeys, Windows
-from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.data.windows import WindowKeys
+from transformer_jax.decoding import DecodeRequest, Reply, sliding
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused
 from transformer_jax.ids import PAD
 from transformer_jax.keys import key
 from transformer_jax.models import registry
+from transformer_jax.models.positions import BIASES
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.reading import TextInspector
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
+from transformer_jax.tasks.parts.streams import CHARACTERS, EMBEDDED, Stream
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
     TextData,
     check_length,
+    check_positions,
     dropout_rngs,
     init_text_model,
     learn_tokenizer,
@@ -54,7 +54,7 @@ from transformer_jax.tasks.parts.text import (
 from transformer_jax.tasks.parts.writing import Writer, Written
 from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
-CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
+SLIDING = ("rotary", "relative", *BIASES, "none")  # positions that are distances
 PROMPT = 1 / 4  # share of a held-out window that is given, to be continued
 
 
@@ -67,38 +67,16 @@ class EvaluationKeys:
     )
 
 
-class Stream(Source):
-    """Splits whose lines form one running text, cut into windows."""
+@dataclasses.dataclass(frozen=True)
+class Options(decoding.Options):
+    """Set how to continue a text."""
 
-    def __init__(
-        self,
-        config: ConfigDict,
-        embedded: GeneratedSource | None = None,
-        flat: bool = False,
-    ):
-        super().__init__(config.data, ("text",), embedded or PHRASES)
-        self.whole_words = config.tokenizer.kind not in CHARACTERS
-        self.flat = flat
-        self.context = 0 if flat else config.eval.context
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Windows:
-        """Read the windows of a split; only held-out windows have a context."""
-        data, lines = self.data, self._plant(split, self.lines(split))
-        stride, context = (data.stride, 0) if split == "train" else (0, self.context)
-        return Windows(lines, data.window, stride, self.whole_words, self.flat, context)
-
-    def lines(self, split: str) -> Records:
-        """Read the lines of a split, without canaries."""
-        return super().read(split)
-
-    def _plant(self, split: str, lines: Records) -> Records:
-        """Plant the config's canaries into the training text."""
-        times = () if self.flat or split != "train" else self.data.canaries
-        if not times:
-            return lines
-        seed = self.data.canary_seed
-        return canaries.Planted(lines, canaries.draw(times, seed), seed)
+    window: int = key(
+        0,
+        "Language models: pieces that are read at once; of a longer text, the last; 0 "
+        "means data.window, if the positions allow longer texts.",
+        least=0,
+    )
 
 
 def configure(config: ConfigDict) -> None:
@@ -125,12 +103,24 @@ def check(config: ConfigDict) -> list[str]:
     most = data.window - int(data.window * PROMPT)
     if 1 <= config.decode.max_length <= most:
         return problems
+    if config.decode.max_length and slides(config, config.decode.get("window", 0)):
+        return problems
     return [
         *problems,
         f"decode.max_length = {config.decode.max_length}: must be 1 to {most} pieces, "
         f"so that the text fits into data.window {data.window} after a prompt of a "
-        "quarter of it",
+        "quarter of it; for longer texts set decode.window, or one of model.positions "
+        f"{', '.join(SLIDING)}",
     ]
+
+
+def slides(config: ConfigDict, window: int) -> bool:
+    """Return whether a text may outgrow what is read at once.
+
+    Positions that are distances look the same wherever the window stands. With others
+    it must be asked for.
+    """
+    return window > 0 or config.model.get("positions") in SLIDING
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
@@ -240,7 +230,8 @@ class Prompts:
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-        self.longest = config.data.window - config.decode.max_length  # in pieces
+        window = config.data.window
+        self.longest = max(window - config.decode.max_length, int(window * PROMPT))
 
     def cut(self, record: Mapping[str, str]) -> tuple[str, str]:
         """Return prompt and rest; the prompt leaves space for the longest answer."""
@@ -263,23 +254,38 @@ class TextInference:
         max_length: int = 0,
         prefix: str = "",
         draw_seed: int = 0,
-        options: Options | None = None,
+        options: decoding.Options | None = None,
     ) -> DecodeRequest:
-        """Encode a beginning, which must fit into the window with its continuation."""
+        """Encode a beginning, which may have to fit into a window with the rest."""
         options = options or Options(**self.config.decode)
         tokenizer = self.writer.tokenizer
         check_length(tokenizer, line, max_length, SHORTEN_OR_RAISE)
         given = tokenizer.encode_inside(line + prefix)
-        # A window holds at most one piece per character.
-        most = self.config.data.window
+        request = DecodeRequest((), tuple(given), draw_seed, line)
+        window, most = getattr(options, "window", 0), self._window(options)
+        check_positions(self.config, window, f"a window of {window} pieces", "lower it")
+        if sliding.fits(request, options, most):
+            return request
         following = options.max_length or options.extra_length
-        if len(given) + following > most:
+        lengths = f"{len(given)} pieces and {following} to follow are more than the "
+        if not slides(self.config, window):
             raise Refused(
-                f"{len(given)} pieces and {following} to follow are more than the "
-                f"{most} that the model was trained to see: shorten the line, or lower "
-                "--max_length"
+                f"{lengths}{most} that the model was trained to see: shorten the line, "
+                f"lower --max_length, or read only the last {most}: --window={most}"
             )
-        return DecodeRequest((), tuple(given), draw_seed, line)
+        if options.beams > 1 and not options.sample:
+            raise Refused(
+                f"{lengths}{most} that are read at once, and a beam cannot go beyond: "
+                "use --beams=1 or --sample, or lower --max_length"
+            )
+        return request
+
+    def _window(self, options: decoding.Options) -> int:
+        """Return how many pieces are read at once.
+
+        With one piece per character this is data.window; longer pieces are fewer.
+        """
+        return getattr(options, "window", 0) or self.config.data.window
 
     def question(self, record: Mapping[str, str]) -> str:
         """Return the beginning of a window."""
@@ -290,10 +296,11 @@ class TextInference:
         params: Params,
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
-        options: Options,
+        options: decoding.Options,
     ) -> Iterator[tuple[int, Reply]]:
         """Yield (number of a request, its continued text) as found."""
-        for number, texts in self.writer.write(params, requests, mesh, options):
+        window = self._window(options)
+        for number, texts in self.writer.write(params, requests, mesh, options, window):
             yield number, make_reply(requests[number].line, texts)
 
 
@@ -345,15 +352,6 @@ class TextScoring(Scoring):
         return {"bits per character": scores["bits_per_character"]}
 
 
-def _phrases(split: str, size: int) -> list[dict[str, str]]:
-    return [{"text": p.target} for p in phrasebook.generate(split, size)]
-
-
-PHRASES = GeneratedSource(
-    "phrasebook", phrasebook.VERSION, phrasebook.SPLITS, _phrases, ("en",)
-)
-
-
 TASK = TaskDefinition(
     configure=configure,
     source=Stream,
@@ -361,9 +359,10 @@ TASK = TaskDefinition(
     learn=learn_tokenizer,
     open=open_run,
     role="language_model",
+    options=Options,
     keys={
         "data": (
-            sources.declare(("text",), "phrasebook"),
+            sources.declare(("text",), *EMBEDDED),
             WindowKeys,
             canaries.CanaryKeys,
         ),

@@ -39,10 +39,10 @@ from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
 from transformer_jax.sharding import Params
-from transformer_jax.tasks.language import PHRASES, Stream
 from transformer_jax.tasks.parts.masking import PERCENT, hide, of_content
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import Scoring
+from transformer_jax.tasks.parts.streams import PHRASES, Stream
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
     TextData,

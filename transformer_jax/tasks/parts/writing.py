@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding import DecodeRequest, Options, Reply, sliding
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.engine import Engine, positions_needed
 from transformer_jax.decoding.requests import one_line
@@ -58,9 +58,17 @@ class Writer:
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
         options: Options,
+        window: int = 0,
     ) -> Iterator[tuple[int, list[Written]]]:
-        """Yield (number of a request, its texts, best first)."""
-        for number, found in self.engine(mesh).search(params, requests, options):
+        """Yield (number of a request, its texts, best first).
+
+        With a `window`, texts that outgrow it continue from their last tokens.
+        """
+        engine, asked = self.engine(mesh), (params, requests, options)
+        answers = (
+            sliding.search(engine, *asked, window) if window else engine.search(*asked)
+        )
+        for number, found in answers:
             prefix = requests[number].prefix
             yield (
                 number,
