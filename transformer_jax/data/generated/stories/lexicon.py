@@ -7,8 +7,7 @@ GIRLS: Sequence[str] = """Ana Eva Mia Nora Lucy Rosa Emma Clara Julia Sara Maria
 BOYS: Sequence[str] = """Tom Paul Leo Max Ivan Omar Hugo Felix David Peter Simon Adam
     Marco Victor Daniel Martin Bruno Oscar Nils Yusuf Finn Carl Jack Ben""".split()
 GENDERS: dict[str, str] = {
-    **dict.fromkeys(GIRLS, "she"),
-    **dict.fromkeys(BOYS, "he"),
+    name: gender for gender, names in (("she", GIRLS), ("he", BOYS)) for name in names
 }
 KINDS = {
     "she": "girl woman princess shepherdess".split(),
