@@ -91,7 +91,7 @@ def get_config(variant="commands"):
         config.eval.splits = ("test",)
         config.eval.batch_rows = 64
         config.checkpoint.every = 1000
-        config.checkpoint.average = 10
+        config.checkpoint.average = config.checkpoint.keep_last = 10
         config.decode.max_length = 250
-        config.targets = ("h200",)
+        config.targets = ("h200x1",)
     return config

@@ -9,7 +9,7 @@ import pytest
 from transformer_jax import config, sharding
 from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.decoding import sliding
-from transformer_jax.decoding.answering import reply
+from transformer_jax.decoding.answering import answer_lines
 from transformer_jax.decoding.engine import Engine
 from transformer_jax.decoding.requests import DecodeRequest
 from transformer_jax.errors import UserError
@@ -37,7 +37,7 @@ class Run:
     def replies(self, lines, **options):
         options = Options(beams=1, **options)
         inference = self.task.inference
-        return [*reply(inference, self.params, self.mesh, lines, options)]
+        return [*answer_lines(inference, self.params, self.mesh, lines, options)]
 
 
 @pytest.fixture(scope="module")

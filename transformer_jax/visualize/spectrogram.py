@@ -21,7 +21,7 @@ def spectrogram(
 ) -> "Figure":
     """Draw a log-mel spectrogram above the attention of the pieces that are written.
 
-    To see: the weights move from left to right, in the order in which the words are
+    What to look for: the weights move from left to right, in the order in which the words are
     spoken. No rule asks for that; the model has learned it.
     """
     end = len(frames) * SECONDS
