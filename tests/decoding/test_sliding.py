@@ -147,7 +147,7 @@ def test_positions_that_are_no_distances_need_a_window_that_is_asked_for():
         with pytest.raises(UserError, match="more than the 32 .*--window=32"):
             inference.parse("a", options=long)
         assert inference.parse("a", options=dataclasses.replace(long, window=24))
-    with pytest.raises(UserError, match="no beam goes beyond.*--beams=1"):
+    with pytest.raises(UserError, match="a beam cannot go beyond.*--beams=1"):
         task(**{"model.positions": "rotary"}).inference.parse(
             "a", options=dataclasses.replace(long, beams=4)
         )
