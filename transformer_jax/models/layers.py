@@ -41,7 +41,6 @@ OLDER_ACTIVATIONS = {"gelu": "gelu_tanh"}  # in configs that name only one of th
 NORMS = ("post", "pre", "sandwich", "deepnorm")
 NORM_FIRST = ("pre", "sandwich")  # a stack of these ends with a norm of its own
 SHARINGS = ("none", "all", "universal")  # of parameters, by the layers of a stack
-NORM_KINDS = ("layer", "rms")
 DTYPES = ("float32", "bfloat16")
 # What a layer computes again in its backward pass, instead of keeping it: nothing; the
 # scores and weights of attentions, which kernels do anyway; all but the outputs of its
@@ -212,6 +211,13 @@ def layer_norm(epsilon: float, dtype: Any, name: str | None = None) -> nn.LayerN
 def rms_norm(epsilon: float, dtype: Any) -> nn.RMSNorm:
     """Make x / √(mean x² + ε) · scale: no mean taken out, no bias (Zhang 2019)."""
     return nn.RMSNorm(epsilon, dtype=dtype)
+
+
+# What `model.norm_kind` chooses from: a norm is made of (ε, type of the computation).
+NORM_KINDS: dict[str, Callable[[float, Any], nn.Module]] = {
+    "layer": layer_norm,
+    "rms": rms_norm,
+}
 
 
 class Dropout(nn.Module):

@@ -231,7 +231,11 @@ class ImageInference(WholeAnswers):
         about, shape = self.about, self.objective.module.vision.image
         if not isinstance(line, str):
             if np.shape(line) != shape:
-                raise Refused(f"an array of shape {np.shape(line)}, not {shape}")
+                raise Refused(
+                    f"an array of shape {np.shape(line)}, but the model reads {shape}: "
+                    "scale it to that size, or give the path of an image file, which "
+                    "is scaled here"
+                )
             return DecodeRequest(images.as_floats(np.asarray(line)), line=line)
         path = line.strip()
         if not os.path.isfile(path):
