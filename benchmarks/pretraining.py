@@ -126,7 +126,7 @@ def furnish(
         "tokenizer.file": ",".join(files),
         "data.train_size": str(max(args.labels)),
         "train.steps": str(args.steps),
-        "optim.warmup_steps": str(args.steps // 10),
+        "optim.warmup_steps": str(max(args.steps // 10, 1)),
         "eval.splits": "test",
     }
     config = configs.load("opinions:pretrained", changes | overrides)
