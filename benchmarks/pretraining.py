@@ -200,23 +200,22 @@ def print_table(done: dict, args: argparse.Namespace) -> None:
 
 def draw(done: dict, args: argparse.Namespace) -> None:
     """Draw a curve for each starting point, with a band of one standard deviation."""
-    from transformer_jax.visualize.style import make_figure, save
+    from transformer_jax.visualize.style import LINES, make_figure, save
 
     figure = make_figure(5.2, 3.4)
     axes = figure.subplots()
-    for kind, marker in zip(BEGINNINGS, "os", strict=True):
+    for kind, marker, color in zip(BEGINNINGS, "os", LINES, strict=False):
         column = ("random", "pretrained").index(kind)
         found = [compare(done, labels) for labels in args.labels]
         means = [100 * one.means[column] for one in found]
         spread = [100 * one.deviations[column] for one in found]
-        (line,) = axes.plot(args.labels, means, marker=marker, label=kind)
+        axes.plot(args.labels, means, marker=marker, label=kind, color=color)
         low = [m - s for m, s in zip(means, spread, strict=True)]
         high = [m + s for m, s in zip(means, spread, strict=True)]
-        axes.fill_between(
-            args.labels, low, high, alpha=0.2, color=line.get_color(), linewidth=0
-        )
+        axes.fill_between(args.labels, low, high, alpha=0.2, color=color, linewidth=0)
     axes.set_xscale("log")
     axes.set_xticks(args.labels, [str(n) for n in args.labels])
+    axes.minorticks_off()
     axes.set_xlabel("labelled texts")
     axes.set_ylabel("% right on the test")
     axes.legend()
