@@ -56,7 +56,7 @@ JUDGED = 192  # sentences of the validation split
 SIZES = {
     "model.d_model": 32, "model.d_ff": 64, "model.num_heads": 4,
     "optim.warmup_steps": 100, "optim.constant": 0.12, "eval.splits": "",
-    "data.validation_size": 1000,
+    "data.validation_size": 1200,
 }  # fmt: skip
 
 # What the norms of the stack that is being traced are told: which tokens are real.
