@@ -117,24 +117,26 @@ def main() -> int:
     output = pathlib.Path(args.output)
     done = read(output)
     environment.use_compile_cache()
+    wanted = [
+        (form, texts, rows)
+        for texts in args.texts
+        for rows in args.rows
+        for form in args.forms
+    ]
+    missing = [one for one in wanted if one not in done]
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
             nn.intercept_methods(tell_norms),
         ):
-            corpus = read_corpus(folder, overrides)
-            for texts in args.texts:
-                for rows in args.rows:
-                    for form in args.forms:
-                        if (form, texts, rows) in done:
-                            continue
-                        found = measure(
-                            corpus, form, texts, rows, args.steps, overrides
-                        )
-                        done[form, texts, rows] = found
-                        with output.open("a") as file:
-                            file.write(json.dumps(found) + "\n")
-                        print(json.dumps(found), flush=True)
+            corpus = None
+            for form, texts, rows in missing:
+                corpus = corpus or read_corpus(folder, overrides)
+                found = measure(corpus, form, texts, rows, args.steps, overrides)
+                done[form, texts, rows] = found
+                with output.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+                print(json.dumps(found), flush=True)
     except UserError as error:
         cli.fail(*error.problems)
     print_tables(done, args)
