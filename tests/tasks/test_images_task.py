@@ -36,7 +36,10 @@ def folder(tmp_path_factory):
 
 def test_pixels_of_another_size_are_refused(run):
     [reply] = run.replies([np.zeros((2, 3))])
-    assert reply.error == "an image of shape (2, 3), not (6, 4, 1): scale it first"
+    assert reply.error.startswith(
+        "an array of shape (2, 3), but the model reads (6, 4, 1): scale it to that "
+        "size, or give the path of an image file"
+    )
 
 
 def test_a_run_of_images_has_no_neighbours_of_words(run):

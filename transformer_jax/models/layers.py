@@ -41,7 +41,6 @@ OLDER_ACTIVATIONS = {"gelu": "gelu_tanh"}  # in configs that name only one of th
 NORMS = ("post", "pre", "sandwich", "deepnorm")
 NORM_FIRST = ("pre", "sandwich")  # such a stack ends with one more norm
 SHARINGS = ("none", "all", "universal")  # how the layers of a stack share parameters
-NORM_KINDS = ("layer", "rms")
 DTYPES = ("float32", "bfloat16")
 # What a layer recomputes in its backward pass instead of keeping it: nothing; attention
 # scores and weights, as kernels do anyway; everything except the outputs of its linear
@@ -212,6 +211,13 @@ def layer_norm(epsilon: float, dtype: Any, name: str | None = None) -> nn.LayerN
 def rms_norm(epsilon: float, dtype: Any) -> nn.RMSNorm:
     """Make x / √(mean x² + ε) · scale: no mean subtracted, no bias (Zhang 2019)."""
     return nn.RMSNorm(epsilon, dtype=dtype)
+
+
+# The choices of `model.norm_kind`: functions from (ε, dtype) to a norm.
+NORM_KINDS: dict[str, Callable[[float, Any], nn.Module]] = {
+    "layer": layer_norm,
+    "rms": rms_norm,
+}
 
 
 class Dropout(nn.Module):

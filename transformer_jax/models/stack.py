@@ -27,16 +27,15 @@ from transformer_jax.models.attention import Mask, MultiHeadAttention
 from transformer_jax.models.cache import KeysValues, KVCache
 from transformer_jax.models.layers import (
     NORM_FIRST,
+    NORM_KINDS,
     DeepNorm,
     Dropout,
     FeedForward,
     deepnorm_for,
     keep_mask,
     keep_products,
-    layer_norm,
     recompute,
     residual,
-    rms_norm,
 )
 from transformer_jax.models.positions import (
     BIASES,
@@ -324,5 +323,4 @@ def _attention(c: TransformerConfig, deepnorm: DeepNorm) -> MultiHeadAttention:
 
 
 def _norm(c: TransformerConfig) -> nn.Module:
-    kind = {"layer": layer_norm, "rms": rms_norm}[c.norm_kind]
-    return kind(c.norm_epsilon, c.dtype)
+    return NORM_KINDS[c.norm_kind](c.norm_epsilon, c.dtype)

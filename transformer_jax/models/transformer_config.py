@@ -48,7 +48,7 @@ class TransformerConfig(Vocabularies):
     norm_kind: str = key(
         "layer",
         "LayerNorm, or RMSNorm (no mean subtracted, no bias).",
-        choices=NORM_KINDS,
+        choices=lambda: NORM_KINDS,
     )
     parallel_sublayers: bool = key(
         False, "A layer's sublayers read the same input, and their sum is added to it."

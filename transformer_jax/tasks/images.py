@@ -232,7 +232,9 @@ class ImageInference(WholeAnswers):
         if not isinstance(line, str):
             if np.shape(line) != shape:
                 raise Refused(
-                    f"an image of shape {np.shape(line)}, not {shape}: scale it first"
+                    f"an array of shape {np.shape(line)}, but the model reads {shape}: "
+                    "scale it to that size, or give the path of an image file, which "
+                    "is scaled here"
                 )
             return DecodeRequest(images.as_floats(np.asarray(line)), line=line)
         path = line.strip()
