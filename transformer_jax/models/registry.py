@@ -30,6 +30,7 @@ _others: list[str] = []  # of other packages, since they were named
 ROLES = (
     "seq2seq", "language_model", "masked_language_model", "text_classifier",
     "token_classifier", "text_embedder", "image_classifier", "coordinates",
+    "decisions",
 )  # fmt: skip
 
 

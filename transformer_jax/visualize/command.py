@@ -44,9 +44,11 @@ def define_flags() -> None:
     flags.DEFINE_integer("head", -1, "A head, from 0.")
     flags.DEFINE_string("word", "", "arcs: whose attention; smoothing: the truth.")
     flags.DEFINE_string("words", "", "neighbours: words between commas.")
-    flags.DEFINE_integer("count", 6, "neighbours: how many of each word.")
+    flags.DEFINE_integer("count", 6, "neighbours: of each word; drawings: captions.")
     flags.DEFINE_string("when", "writing", "words, alignment: writing | reading it.")
-    flags.DEFINE_string("split", "test", "alignment, reach: of the run's data.")
+    flags.DEFINE_string(
+        "split", "test", "alignment, reach, drawings: of the run's data."
+    )
     flags.DEFINE_integer("sentences", 200, "alignment, reach: how many.")
     flags.DEFINE_integer("length", 64, "positions: how many.")
     flags.DEFINE_integer("d_model", 512, "Width of the positions.")

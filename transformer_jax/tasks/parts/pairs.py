@@ -96,7 +96,8 @@ class PairData:
         }
         self.fingerprint = f"translation-{source.fingerprint}-{target.fingerprint}"
         self.fingerprint += form
-        self.filter_fingerprint = f"{config.filter.to_json()}{config.data.max_length}"
+        rules = config.filter.to_json() if "filter" in config else ""
+        self.filter_fingerprint = f"{rules}{config.data.max_length}"
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe a column of pieces for each side."""
