@@ -28,13 +28,13 @@ def get_config(variant="cartpole"):
     config.model.d_model = 64
     config.model.d_ff = 256
     config.model.num_heads = 4
-    config.train.steps = 2000
+    config.train.steps = 1200
     config.optim.schedule = "linear"
     config.optim.constant = 0.001
     config.optim.warmup_steps = 100
-    config.eval.every = 1000
+    config.eval.every = 600
     config.eval.batch_rows = 600
-    config.checkpoint.every = 200
+    config.checkpoint.every = 100
     config.checkpoint.best = "reached"
     if variant == "orchard":
         config.data.source = "orchard"

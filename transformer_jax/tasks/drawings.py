@@ -114,7 +114,7 @@ def configure(config: ConfigDict) -> None:
     config.decode.sample = True
     config.decode.max_length = 65
     config.eval.splits = ("test", "test_combinations")
-    del config.filter, config.tokenizer.sampling
+    del config.filter
 
 
 def check(config: ConfigDict) -> list[str]:
