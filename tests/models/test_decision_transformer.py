@@ -1,5 +1,7 @@
 """A decision transformer: what an action may depend on, and reading step by step."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +16,7 @@ B, T, F, A = 2, 5, 3, 7
 
 def make(returns=True, **model):
     config = configs.base("decisions")
-    small = {"decoder_layers": 2, "d_model": 24, "d_ff": 32, "num_heads": 2}
+    small = {"decoder_layers": 1, "d_model": 24, "d_ff": 32, "num_heads": 2}
     with config.unlocked():
         config.model.update(small | model)
     module = registry.build(config, "decisions", sizes=DecisionSizes(F, A, T, returns))
@@ -28,20 +30,22 @@ def make(returns=True, **model):
     return module, {"params": params}, steps, real
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoid", "rotary"])
-@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize(
+    ("returns", "positions"), [(True, "learned"), (False, "rotary")]
+)
 def test_reading_step_by_step_gives_the_logits_of_reading_all_at_once(
     returns, positions
 ):
     module, variables, steps, real = make(returns, positions=positions)
     wanted = module.apply(variables, steps, real).logits
+    read = jax.jit(functools.partial(module.apply, method="extend"))
     batch = {"rows": jnp.zeros(B)}
     static, state = module.apply(variables, batch, T + 2, method="start")
 
     def extend(part, places, state):
         some = jax.tree.map(lambda a: a[:, None, part], steps)
         places = jnp.broadcast_to(jnp.array(places), (B, 1, len(places)))
-        return module.apply(variables, some, places, static, state, method="extend")
+        return read(variables, some, places, static, state)
 
     # What is at position -1 is not there.
     _, state = extend(slice(3, 5), [-1, -1], state)

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import math
-import pathlib
 import re
 import runpy
 
@@ -193,7 +192,7 @@ def of_other_tasks():
     about = images.About(8, 8, 1, ("0", "1"))
     paint = configs.base("coordinates", "coordinate_mlp")
     painter = registry.build(paint, "coordinates", size=(8, 8))
-    player = decisions.open_run(configs.base("decisions"), pathlib.Path())
+    player = decisions.compose(configs.base("decisions"))
     for begin in (
         text.objective.init,
         images.compose(configs.base("images"), about).objective.init,

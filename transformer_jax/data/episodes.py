@@ -1,22 +1,64 @@
 """Recorded episodes, cut into windows: what was seen, what was done, what followed.
 
-A window is a record of `length` steps at most. Each step has the state, the action, the
-action before it (none at a window's start) and its return-to-go, the sum of all rewards
-from this step to the end of the episode.
+A record is a window of some steps: their states, their actions and their returns-to-go.
+A return-to-go is the sum of the rewards from a step to the end of the episode. Windows
+overlap by half, as they do when a model plays (`decoding/rollouts.py`).
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from ml_collections import ConfigDict
 
 from transformer_jax.data.generated import cartpole, orchard
-from transformer_jax.data.records import Record
+from transformer_jax.data.records import Concatenation, Record
 from transformer_jax.data.sources import SPLITS, GeneratedSource
+from transformer_jax.errors import UserError
+from transformer_jax.keys import key
 
 WORLDS: dict[str, Any] = {world.NAME: world for world in (cartpole, orchard)}
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeKeys:
+    """Record episodes: keys of `config.data`."""
+
+    source: str = key("cartpole", "The world that is played.", choices=lambda: WORLDS)
+    train_size: int = key(2000, "Episodes.", least=1, most=10**6)
+    validation_size: int = key(100, "Episodes.", least=1, most=10**6)
+    test_size: int = key(100, "Episodes.", least=1, most=10**6)
+    window: int = key(20, "Steps that are read together; even.", least=2, most=1000)
+    asked: tuple = key(
+        (50.0, 100.0, 200.0, 300.0, 400.0, 500.0), "Returns to be judged by."
+    )
+
+
+class EpisodeSource:
+    """The windows of recorded episodes."""
+
+    splits = known_splits = SPLITS
+
+    def __init__(self, data: ConfigDict):
+        self.data = data
+
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
+    def read(self, split: str) -> Concatenation:
+        """Record the episodes of a split."""
+        if split not in SPLITS:
+            raise UserError(
+                f"there is no split {split!r}: episodes have {', '.join(SPLITS)}"
+            )
+        data = self.data
+        made = describe(data.source, data.window, data.window // 2, data.asked)
+        return Concatenation([made.read(data, split)])
+
+    def find_problems(self) -> list[str]:
+        """List nothing: all episodes are recorded by the package."""
+        return []
 
 
 def record(world: Any, split: str, size: int) -> list[Record]:
@@ -84,7 +126,7 @@ def generate(
     return windows
 
 
-def source(
+def describe(
     name: str, length: int, stride: int, asked: Sequence[float]
 ) -> GeneratedSource:
     """Describe the windows of a world's episodes as generated data."""

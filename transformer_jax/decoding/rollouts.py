@@ -11,7 +11,6 @@ import dataclasses
 import functools
 from typing import Any
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -43,7 +42,7 @@ class Rules:
 
 
 def play(
-    module: nn.Module,
+    module: Any,
     rules: Rules,
     params: Params,
     asked: Float[Array, "R"],
@@ -52,7 +51,7 @@ def play(
 ) -> Float[Array, "R"]:
     """Return the return that each episode reaches from its first state.
 
-    An episode depends on its own row alone.
+    `module` has `start` and `extend`. An episode depends on its own row alone.
     """
     rows, half = len(asked), rules.half
     blank = Steps(

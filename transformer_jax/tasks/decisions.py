@@ -24,8 +24,7 @@ from ml_collections import ConfigDict
 from transformer_jax import losses, sharding
 from transformer_jax.data import episodes
 from transformer_jax.data.batches import Batch
-from transformer_jax.data.records import Concatenation
-from transformer_jax.data.sources import SPLITS
+from transformer_jax.data.episodes import EpisodeKeys, EpisodeSource
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply, rollouts
@@ -35,28 +34,28 @@ from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.models.decisions import DecisionSizes, ReturnKeys, Steps
 from transformer_jax.sharding import Params
+from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.scoring import Scoring
 from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
-from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
+from transformer_jax.tasks.protocols import (
+    DataSource,
+    Record,
+    Say,
+    Task,
+    TaskDefinition,
+)
 
+WORLD_FILE = "world.json"  # in the tokenizer's folder
 FIRST_STATES = 20_000  # seed of the states in which episodes of an answer begin
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeKeys:
-    """Record episodes: keys of `config.data`."""
+class Played:
+    """Name the world that a run has learned to play."""
 
-    source: str = key(
-        "cartpole", "The world that is played.", choices=lambda: episodes.WORLDS
-    )
-    train_size: int = key(2000, "Episodes.", least=1, most=10**6)
-    validation_size: int = key(100, "Episodes.", least=1, most=10**6)
-    test_size: int = key(100, "Episodes.", least=1, most=10**6)
-    window: int = key(20, "Steps that are read together; even.", least=2, most=1000)
-    asked: tuple = key(
-        (50.0, 100.0, 200.0, 300.0, 400.0, 500.0), "Returns to be judged by."
-    )
+    world: str
+    version: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,30 +64,6 @@ class PlayKeys:
 
     episodes: int = key(100, "Played for each return asked for.", least=1, most=10**5)
     sample: bool = key(True, "Draw actions by chance; False: take the likeliest.")
-
-
-class Source:
-    """The windows of recorded episodes."""
-
-    splits = known_splits = SPLITS
-
-    def __init__(self, data: ConfigDict):
-        self.data = data
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Concatenation:
-        """Record the episodes of a split."""
-        if split not in SPLITS:
-            raise UserError(
-                f"there is no split {split!r}: episodes have {', '.join(SPLITS)}"
-            )
-        data = self.data
-        made = episodes.source(data.source, data.window, data.window // 2, data.asked)
-        return Concatenation([made.read(data, split)])
-
-    def find_problems(self) -> list[str]:
-        """List nothing: all episodes are recorded by the package."""
-        return []
 
 
 def configure(config: ConfigDict) -> None:
@@ -125,8 +100,29 @@ def check(config: ConfigDict) -> list[str]:
     return problems
 
 
+def learn(
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+) -> None:
+    """Note the world."""
+    path, name = folder / WORLD_FILE, config.data.source
+    if not path.exists():
+        learnt.write(path, Played(name, episodes.WORLDS[name].VERSION))
+
+
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
-    """Compose the task of its parts; nothing is learned before training."""
+    """Open the task; refuse a run of a world that has changed since."""
+    played = Played(**learnt.read(folder / WORLD_FILE, world=str, version=int))
+    world = episodes.WORLDS[config.data.source]
+    if played != Played(world.NAME, world.VERSION):
+        raise UserError(
+            f"this run learned to play {played.world!r}, version {played.version}, and "
+            f"this package has version {world.VERSION} of {world.NAME!r}: train again"
+        )
+    return compose(config)
+
+
+def compose(config: ConfigDict) -> Task:
+    """Compose the task of its parts."""
     data, world = config.data, episodes.WORLDS[config.data.source]
     sizes = DecisionSizes(
         world.FEATURES, world.ACTIONS, data.window, config.model.returns
@@ -353,8 +349,8 @@ class ReturnScoring(Scoring):
 
 TASK = TaskDefinition(
     configure=configure,
-    source=lambda config: Source(config.data),
-    learn=lambda *_: None,
+    source=lambda config: EpisodeSource(config.data),
+    learn=learn,
     open=open_run,
     role="decisions",
     metrics=("reached",),
@@ -363,6 +359,7 @@ TASK = TaskDefinition(
         "data.batching": ("buckets",),
         "model.positions": ("sinusoid", "sinusoid_concat", "learned", "rotary"),
     },
+    ends=0,
     evaluation=PlayKeys,
     check=check,
 )
