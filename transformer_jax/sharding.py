@@ -44,8 +44,7 @@ RULES: tuple[Rule, ...] = (
     (r"(out|outer)/bias$", PartitionSpec()),
     (r"norm/(scale|bias)$", PartitionSpec()),
     (r"head/(kernel|bias)$", PartitionSpec()),  # as many columns as there are labels
-    (r"patches/(kernel|bias)$|class_token$", PartitionSpec()),  # as few rows as pixels
-    (r"(action|goal|state)/(kernel|bias)$", PartitionSpec()),  # of a step in a world
+    (r"(patches|action|goal|state)/(kernel|bias)$|class_token$", PartitionSpec()),
     (r"ns_coeffs$", PartitionSpec()),  # Muon's: three numbers
 )
 

@@ -23,7 +23,8 @@ CAPTION = "a red circle left of a blue square"
 def run(quick_run_of):
     few = {
         "tokenizer.vocab_size": "100", "data.batch_tokens": "1040",
-        "data.train_size": "300", "eval.splits": "test", "decode.max_length": "65", "model.dropout_attention": "0.0",
+        "data.train_size": "300", "eval.splits": "test",
+        "decode.max_length": "65", "model.dropout_attention": "0.0",
     }  # fmt: skip
     return transformer_jax.load(quick_run_of("drawings", **few))
 
@@ -135,7 +136,7 @@ def test_a_sheet_has_a_row_for_each_caption_and_marks_what_is_wrong(run):
     assert panels[0, 0].get_ylabel().replace("\n", " ") == captions[0]
     width = [axes.spines["top"].get_linewidth() for axes in panels[1]]
     assert width[0] < width[1]
-    with pytest.raises(UserError, match="--text=a pink circle: no caption"):
+    with pytest.raises(UserError, match="--text=a pink circle cannot be drawn: no"):
         sheets.sample(run, ["a pink circle"], 1)
     with pytest.raises(UserError, match="name a run of configs/drawings.py"):
         sheets.check(types.SimpleNamespace(config=OTHER, folder=run.folder))

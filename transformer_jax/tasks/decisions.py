@@ -87,7 +87,9 @@ def check(config: ConfigDict) -> list[str]:
         problems.append(
             f"data.window = {data.window} cannot be halved: use {data.window + 1}"
         )
-    world = episodes.WORLDS[data.source]
+    world = episodes.WORLDS.get(data.source)
+    if world is None:  # which the check of its key says
+        return problems
     numbers = all(
         type(goal) in (int, float) and world.LEAST <= goal <= world.MOST
         for goal in data.asked

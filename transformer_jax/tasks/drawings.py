@@ -105,7 +105,8 @@ def configure(config: ConfigDict) -> None:
     config.tokenizer.vocab_size = 100
     config.tokenizer.shared = False
     config.model.tie = "decoder"
-    config.model.positions = "learned"
+    if "positions" in config.model:  # a recurrent model has none
+        config.model.positions = "learned"
     config.checkpoint.best = "right"
     config.eval.samples = 0
     config.data.max_length = 64

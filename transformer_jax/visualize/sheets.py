@@ -56,7 +56,7 @@ def sample(
     found = []
     for reply in run.replies(lines):
         if reply.error:
-            raise UserError(f"--text={reply.line}: {reply.error}")
+            raise UserError(f"--text={reply.line} cannot be drawn: {reply.error}")
         found.append(task.as_picture(scoring.book, reply.text))
     right = [
         regions.judge(picture, line).right
