@@ -16,7 +16,7 @@ from transformer_jax.config import base
 def get_config():
     config = base(task="drawings", model="transformer")
     config.data.train_size = 20_000
-    config.data.batch_tokens = 65 * 64  # 64 pictures
+    config.data.batch_tokens = 65 * 32  # 32 pictures
     config.model.encoder_layers = 1
     config.model.decoder_layers = 3
     config.model.d_model = 96
@@ -26,11 +26,12 @@ def get_config():
     config.model.max_positions = 65
     config.model.dropout_embedding = 0.0
     config.model.dropout_residual = 0.0
-    config.train.steps = 800
+    config.train.steps = 1500
     config.train.label_smoothing = 0.0
     config.optim.schedule = "linear"
     config.optim.constant = 0.002
     config.optim.warmup_steps = 100
-    config.eval.every = 400
+    config.eval.answers = 50
+    config.eval.every = 500
     config.checkpoint.every = 100
     return config

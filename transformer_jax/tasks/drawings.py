@@ -65,7 +65,7 @@ class DrawingKeys:
 class CodeKeys:
     """Learn the codebook: keys of `config.tokenizer`."""
 
-    codes: int = key(256, "Patches of the codebook, at most.", least=2, most=65_000)
+    codes: int = key(96, "Patches of the codebook, at most.", least=2, most=65_000)
     patch: int = key(4, "Pixels of a patch's side.", least=1, most=32)
 
 

@@ -2,9 +2,9 @@
 
     a red circle            a red circle left of a blue square
 
-A caption names one figure, or two and where the first is. Place and size are drawn for
-each picture. Two figures that are named together in `test_combinations` are never
-together in a picture of the other splits, whatever their relation.
+A caption names one figure, or two and where the first is. Place, size and lightness are
+drawn for each picture. Two figures that are named together in `test_combinations` are
+never together in a picture of the other splits, whatever their relation.
 """
 
 import itertools
@@ -21,8 +21,9 @@ VERSION = 1  # part of the data fingerprint: raise when pictures or captions cha
 SPLITS = ("train", "validation", "test", "test_combinations")
 
 SIZE = 32  # pixels of a side
-SIDES = (10, 12)  # of a figure
-STEP = 2  # figures lie on a grid of so many pixels
+SIDES = (8, 12)  # of a figure
+STEP = 4  # figures lie on a grid of so many pixels
+LIGHTS = (0.85, 1.0, 1.1)  # by which the colour of a figure is multiplied
 GAP = 4  # pixels between two figures, at least
 ASIDE = 8  # pixels that the second figure may lie off the axis of a relation, at most
 BACKGROUND = (245, 245, 240)
@@ -95,14 +96,15 @@ def is_held_out(scene: Scene) -> bool:
 
 
 def draw(scene: Scene, drawer: Drawer) -> UInt8[np.ndarray, "32 32 3"]:
-    """Draw a picture of a scene; sizes and places are drawn, too."""
+    """Draw a picture of a scene, with sizes, places and lightness of its own."""
     picture = np.tile(np.array(BACKGROUND, np.uint8), (SIZE, SIZE, 1))
     sides = [drawer.pick(SIDES) for _ in scene.figures]
     for figure, side, (x, y) in zip(
         scene.figures, sides, _places(scene, sides, drawer), strict=True
     ):
         part = picture[y : y + side, x : x + side]
-        part[shape_mask(figure.shape, side, side)] = COLOURS[figure.colour]
+        colour = np.array(COLOURS[figure.colour]) * drawer.pick(LIGHTS)
+        part[shape_mask(figure.shape, side, side)] = np.clip(np.rint(colour), 0, 255)
     return picture
 
 
