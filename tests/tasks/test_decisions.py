@@ -105,7 +105,7 @@ def play(asked, half=5, world=cartpole, **rules):
     model, rows = Balance(), len(asked)
     states = cartpole.begin(np.random.RandomState(3), rows).astype(np.float32)
     keys = jax.random.split(jax.random.key(0), rows)
-    rules = rollouts.Rules(world, half, **{"sample": False, **rules})
+    rules = rollouts.Rules(world, half, **{"greedy": True, **rules})
     found = rollouts.play(
         model, rules, {}, jnp.asarray(asked), jnp.asarray(states), keys
     )
@@ -156,6 +156,23 @@ def test_an_episode_does_not_depend_on_those_beside_it(run):
     assert several.shape == (4, 3) and (several >= 5).all()
     alone = run.task.inference.play(run.params, [40.0], run.mesh)
     np.testing.assert_array_equal(alone[0], several[2])
+
+
+def test_actions_are_drawn_by_their_probability_unless_greedy():
+    logits = jnp.log(jnp.tile(jnp.array([0.2, 0.8]), (400, 1)))
+    keys = jax.random.split(jax.random.key(0), 400)
+
+    def choose(greedy, number):
+        rules = rollouts.Rules(cartpole, 2, greedy)
+        return np.asarray(rollouts._choose(rules, logits, keys, number))
+
+    drawn, again, later, best = (
+        choose(greedy, i)
+        for greedy, i in ((False, 0), (False, 0), (False, 1), (True, 0))
+    )
+    assert drawn.mean() == pytest.approx(0.8, abs=0.05)
+    np.testing.assert_array_equal(drawn, again)
+    assert (drawn != later).mean() > 0.2 and (best == 1).all()
 
 
 def test_a_run_answers_a_return_with_the_mean_of_those_reached(run):

@@ -38,7 +38,7 @@ class Rules:
 
     world: Any  # a module such as data/generated/cartpole.py
     half: int  # steps of half a window
-    sample: bool  # draw actions by their probability; False: the likeliest
+    greedy: bool  # take the likeliest action; False: draw by probability
 
 
 def play(
@@ -116,7 +116,7 @@ def _play_half(module, rules, params, keys, episodes: Episodes) -> Episodes:
 
 
 def _choose(rules, logits, keys, number):
-    if not rules.sample:
+    if rules.greedy:
         return logits.argmax(axis=-1).astype(jnp.int32)
     drawn = jax.vmap(
         lambda key, row: jax.random.categorical(jax.random.fold_in(key, number), row)

@@ -63,7 +63,7 @@ class PlayKeys:
     """Play episodes: keys of `config.eval`."""
 
     episodes: int = key(100, "Played for each return asked for.", least=1, most=10**5)
-    sample: bool = key(True, "Draw actions by chance; False: take the likeliest.")
+    greedy: bool = key(False, "Take the likeliest action; False: draw one.")
 
 
 def configure(config: ConfigDict) -> None:
@@ -293,13 +293,13 @@ class ReturnInference(WholeAnswers):
             }
             with jax.set_mesh(mesh):
                 given = sharding.to_global(batch, mesh)
-                made = self.compiled(mesh, self.config.eval.sample)(params, given)
+                made = self.compiled(mesh, self.config.eval.greedy)(params, given)
             found[part] = jax.device_get(made)[:used]
         return found.reshape(len(asked), count)
 
-    def _compile(self, mesh: Mesh, sample: bool) -> Any:
+    def _compile(self, mesh: Mesh, greedy: bool) -> Any:
         module, half = self.objective.module, self.config.data.window // 2
-        rules = rollouts.Rules(self.world, half, sample)
+        rules = rollouts.Rules(self.world, half, greedy)
 
         def play(params, batch):
             draw = functools.partial(jax.random.fold_in, jax.random.key(0))
