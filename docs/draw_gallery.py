@@ -25,6 +25,8 @@ PAGE, PICTURES = DOCS / "gallery.md", DOCS / "gallery"
 COLORS = 256
 RUN, IMAGES, SPEECH = "runs/quickstart", "runs/images", "runs/speech"
 PAINTED = "runs/raw runs/sinusoid runs/gaussian"  # of configs/coordinates.py
+PLAYED = "runs/cartpole runs/cloning"  # of configs/decisions.py
+DRAWN = "runs/drawings"
 PAIR = (
     f"--workdir {RUN} --text 'A menina não leu o livro vermelho ontem.' "
     "--target 'The girl did not read the red book yesterday.'"
@@ -68,6 +70,8 @@ SECTIONS = {
         ("smoothing", "smoothed_target", "smoothing"),
         ("curves", "curves", f"curves {RUN}"),
         ("painting", "painting", f"painting {PAINTED}"),
+        ("returns", "returns", f"returns {PLAYED}"),
+        ("drawings", "drawings", f"drawings --workdir {DRAWN}"),
         ("beam", "beam_tree", f"beam {PAIR} --beams 3 --steps_shown 7"),
         ("neighbours", "neighbours", f"neighbours --workdir {RUN} --words gato,red"),
         ("reach", "reach", "reach --length 24"),

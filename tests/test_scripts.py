@@ -33,6 +33,7 @@ SHORTEST = (
     " --vocab 420",
     "depth.py --output RUNS --depths 1 --forms post --steps 2"
     " --config.optim.warmup_steps=1",
+    "drawings.py --examples 20",
     "kill_resume.py --kills 2 --steps 60 --config.model.d_model=16"
     " --config.optim.warmup_steps=30 --config.data.train_size=2000"
     " --config.data.validation_size=20 --config.data.test_size=20",

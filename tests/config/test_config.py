@@ -55,6 +55,8 @@ VARIANTS = {
     "images": ["", ":digits", ":mnist", ":colour", ":cifar10", ":vit_ti", ":vit_s",
                ":vit_b"],
     "coordinates": ["", ":gaussian", ":sinusoid", ":raw"],
+    "decisions": ["", ":cartpole", ":cloning", ":orchard"],
+    "drawings": [""],
     "parsing": ["", ":treebank", ":ptb_sample", ":wsj", ":semi_supervised"],
     "recurrent": ["", ":rnn", ":gru", ":lstm", ":rnn_attention", ":gru_attention",
                   ":lstm_attention", ":multi30k"],
@@ -112,6 +114,8 @@ TASKS_AND_MODELS = [
 FREE = {
     r"data\.(folder|\w+_(files|source|target|text|label|images|labels))": "paths",
     r"data\.picture": "a path",
+    r"data\.asked": "returns, which decisions.check compares with the world's",
+    r"decode\.pictures": "a path",
     r"data\.(\w+_(column|split|tags|weights)|tfds_name)": "what the user's data say",
     r"data\.target_language": "codes, which sacreBLEU knows",
     r"filter\.\w+_script": "the first words of Unicode's names of letters",

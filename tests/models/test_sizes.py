@@ -15,8 +15,9 @@ from transformer_jax import sharding, tasks
 from transformer_jax.data import tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.models import registry
+from transformer_jax.models.decisions import DecisionSizes, Steps
 from transformer_jax.models.vision import VisionConfig
-from transformer_jax.tasks import classification, images, sounds
+from transformer_jax.tasks import classification, decisions, images, sounds
 from transformer_jax.tasks.classification import Scale
 
 VOCAB = 40_960  # a multiple of the rows' 64, so that no row is padding
@@ -171,6 +172,9 @@ def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
             inputs, more = [jnp.ones((1, 2))], {"size": (28, 28)}
         case "transcriber":
             inputs = [jnp.ones((1, 8, 40)), inputs[0]]
+        case "decisions":
+            steps = Steps(inputs[0], jnp.ones((1, 1)), jnp.ones((1, 1, 4)))
+            inputs, more = [steps, inputs[0]], {"sizes": DecisionSizes(4, 2, 20)}
     with config.unlocked():  # all layers are alike
         for key in {"encoder_layers", "decoder_layers"} & set(config.model):
             config.model[key] = min(config.model[key], 2)
@@ -185,18 +189,20 @@ def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
 
 
 def of_other_tasks():
-    """The parameters of models that classify text and images, or that paint."""
+    """The parameters of models that classify text and images, that paint or play."""
     text = classification.compose(
         configs.base("classification"), tokenizer.Bytes(), Scale(("no", "yes"))
     )
     about = images.About(8, 8, 1, ("0", "1"))
     paint = configs.base("coordinates", "coordinate_mlp")
     painter = registry.build(paint, "coordinates", size=(8, 8))
+    player = decisions.compose(configs.base("decisions"))
     for begin in (
         text.objective.init,
         images.compose(configs.base("images"), about).objective.init,
         lambda key: painter.init(key, jnp.ones((1, 2)))["params"],
         sounds.compose(configs.base("sounds"), ("rain", "wind")).objective.init,
+        player.objective.init,
     ):
         shapes = jax.eval_shape(begin, jax.random.key(0))
         leaves = jax.tree_util.tree_leaves_with_path(shapes)

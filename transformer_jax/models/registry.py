@@ -31,7 +31,7 @@ _others: list[str] = []  # models of other packages that have been found so far
 ROLES = (
     "seq2seq", "language_model", "masked_language_model", "text_classifier",
     "token_classifier", "text_embedder", "image_classifier", "coordinates",
-    "transcriber", "sound_classifier",
+    "transcriber", "sound_classifier", "decisions",
 )  # fmt: skip
 
 

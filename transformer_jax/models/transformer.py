@@ -19,6 +19,7 @@ from transformer_jax.models.attention import (
 )
 from transformer_jax.models.cache import KVCache
 from transformer_jax.models.classifier import Classifier, Embedder, MaskedLM, Tagger
+from transformer_jax.models.decisions import DecisionTransformer
 from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
 from transformer_jax.models.layers import Dropout, output_layer
 from transformer_jax.models.outputs import Outputs
@@ -249,6 +250,7 @@ MODEL = Model(
         "token_classifier": Tagger,
         "text_embedder": Embedder,
         "image_classifier": ViT,
+        "decisions": DecisionTransformer,
     },
     find_problems,
 )

@@ -46,9 +46,13 @@ def define_flags() -> None:
     flags.DEFINE_integer("head", -1, "A head, from 0.")
     flags.DEFINE_string("word", "", "arcs: the word that looks; smoothing: the truth.")
     flags.DEFINE_string("words", "", "neighbours: words, separated by commas.")
-    flags.DEFINE_integer("count", 6, "neighbours: how many per word.")
+    flags.DEFINE_integer(
+        "count", 6, "neighbours: how many per word; drawings: captions."
+    )
     flags.DEFINE_string("when", "writing", "words, alignment: writing | reading.")
-    flags.DEFINE_string("split", "test", "alignment, reach: a split of the run's data.")
+    flags.DEFINE_string(
+        "split", "test", "alignment, reach, drawings: a split of the run's data."
+    )
     flags.DEFINE_integer("sentences", 200, "alignment, reach: how many.")
     flags.DEFINE_integer("length", 64, "positions: how many.")
     flags.DEFINE_integer("d_model", 512, "Width of the positions.")

@@ -25,6 +25,8 @@ from transformer_jax.visualize import (
     gradients,
     modules,
     painting,
+    playing,
+    sheets,
     style,
     training,
 )
@@ -32,6 +34,7 @@ from transformer_jax.visualize import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SAMPLES = 8  # pictures drawn for each caption
 # For figures without a run.
 SENTENCE = "The girl is making the decision more difficult ."
 
@@ -297,6 +300,20 @@ def draw_painting(args: Any) -> "Figure":
     if not args.run:
         raise UserError("name runs of configs/coordinates.py after 'painting'")
     return figures.painting(*painting.read([runs.load(path) for path in args.run]))
+
+
+def draw_returns(args: Any) -> "Figure":
+    """Draw what RUNs of decisions reach against what they are asked for."""
+    if not args.run:
+        raise UserError("name runs of configs/decisions.py behind 'returns'")
+    return figures.returns(*playing.play([runs.load(path) for path in args.run]))
+
+
+def draw_drawings(args: Any) -> "Figure":
+    """Draw pictures that a run draws for --text, or for --count captions of --split."""
+    run = open_run(args)
+    captions = [args.text] if args.text else sheets.choose(run, args.split, args.count)
+    return figures.drawings(captions, *sheets.sample(run, captions, SAMPLES))
 
 
 def draw_beam(args: Any) -> "Figure":

@@ -20,6 +20,7 @@ from transformer_jax.visualize.beams import beam_tree
 from transformer_jax.visualize.explained import computation
 from transformer_jax.visualize.masks import mask, masking, padding
 from transformer_jax.visualize.painting import painting
+from transformer_jax.visualize.playing import returns
 from transformer_jax.visualize.positions import (
     dot_products,
     patch_similarity,
@@ -28,6 +29,7 @@ from transformer_jax.visualize.positions import (
     similarity,
     waves,
 )
+from transformer_jax.visualize.sheets import drawings
 from transformer_jax.visualize.spectrogram import spectrogram
 from transformer_jax.visualize.structure import neighbours, reach, shapes
 from transformer_jax.visualize.training import (
@@ -39,8 +41,9 @@ from transformer_jax.visualize.training import (
 
 __all__ = [
     "alignment_errors", "arcs", "attention", "beam_tree", "computation", "curves",
-    "dot_products", "entropy_and_distance", "heads", "length_histogram", "mask",
-    "masking", "neighbours", "padding", "painting", "patch_similarity", "patches",
-    "positional_encoding", "positional_slices", "reach", "rollout", "schedules",
-    "shapes", "similarity", "smoothed_target", "spectrogram", "waves", "word_links",
+    "dot_products", "drawings", "entropy_and_distance", "heads", "length_histogram",
+    "mask", "masking", "neighbours", "padding", "painting", "patch_similarity",
+    "patches", "positional_encoding", "positional_slices", "reach", "returns",
+    "rollout", "schedules", "shapes", "similarity", "smoothed_target", "spectrogram",
+    "waves", "word_links",
 ]  # fmt: skip

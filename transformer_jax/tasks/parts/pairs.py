@@ -102,7 +102,8 @@ class PairData:
         }
         both = source_tokenizer.fingerprint, target_tokenizer.fingerprint
         self.fingerprint = f"translation-{both[0]}-{both[1]}{transform_name}"
-        self.filter_fingerprint = f"{config.filter.to_json()}{config.data.max_length}"
+        rules = config.filter.to_json() if "filter" in config else ""
+        self.filter_fingerprint = f"{rules}{config.data.max_length}"
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe a column of pieces for each side."""

@@ -1,0 +1,37 @@
+"""Drawings: pictures of coloured figures from captions, patch by patch.
+
+    python -m transformer_jax.train --config configs/drawings.py --workdir runs/drawings
+    echo "a red circle left of a blue square" | python -m transformer_jax.predict \\
+        --workdir runs/drawings --pictures pictures
+
+A codebook of 4 × 4 pixels is learned from the training pictures, and an encoder-decoder
+writes the 64 codes of a picture. `test` has captions like those of training, and
+`test_combinations` figures that are never together in a training picture. Not yet
+measured.
+"""
+
+from transformer_jax.config import base
+
+
+def get_config():
+    config = base(task="drawings", model="transformer")
+    config.data.train_size = 20_000
+    config.data.batch_tokens = 65 * 32  # 32 pictures
+    config.model.encoder_layers = 1
+    config.model.decoder_layers = 3
+    config.model.d_model = 96
+    config.model.d_ff = 384
+    config.model.num_heads = 4
+    config.model.norm = "pre"
+    config.model.max_positions = 65
+    config.model.dropout_embedding = 0.0
+    config.model.dropout_residual = 0.0
+    config.train.steps = 1500
+    config.train.label_smoothing = 0.0
+    config.optim.schedule = "linear"
+    config.optim.constant = 0.002
+    config.optim.warmup_steps = 100
+    config.eval.answers = 50
+    config.eval.every = 500
+    config.checkpoint.every = 100
+    return config
