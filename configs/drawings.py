@@ -23,15 +23,16 @@ def get_config():
     config.model.d_ff = 384
     config.model.num_heads = 4
     config.model.norm = "pre"
-    config.model.max_positions = 65
+    # What a patch goes on from is near to it: in its row, or in the row above.
+    config.model.positions = "sinusoid+rotary"
     config.model.dropout_embedding = 0.0
     config.model.dropout_residual = 0.0
-    config.train.steps = 1500
+    config.train.steps = 800
     config.train.label_smoothing = 0.0
+    config.optim.name = "muon"
     config.optim.schedule = "linear"
     config.optim.constant = 0.002
     config.optim.warmup_steps = 100
-    config.eval.answers = 50
-    config.eval.every = 500
+    config.eval.every = 400
     config.checkpoint.every = 100
     return config

@@ -24,7 +24,7 @@ def records():
 @pytest.fixture(scope="module")
 def book():
     pictures = [r["picture"] for r in drawings.generate("train", 800)]
-    return codebook.learn(pictures, 96, 4)
+    return codebook.learn(pictures, 64, 4)
 
 
 def right(picture, caption):

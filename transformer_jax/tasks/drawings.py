@@ -65,7 +65,7 @@ class DrawingKeys:
 class CodeKeys:
     """Learn the codebook: keys of `config.tokenizer`."""
 
-    codes: int = key(96, "Patches of the codebook, at most.", least=2, most=65_000)
+    codes: int = key(64, "Patches of the codebook, at most.", least=2, most=65_000)
     patch: int = key(4, "Pixels of a patch's side.", least=1, most=32)
 
 
@@ -105,8 +105,6 @@ def configure(config: ConfigDict) -> None:
     config.tokenizer.vocab_size = 100
     config.tokenizer.shared = False
     config.model.tie = "decoder"
-    if "positions" in config.model:  # a recurrent model has none
-        config.model.positions = "learned"
     config.checkpoint.best = "right"
     config.eval.samples = 0
     config.data.max_length = 64
