@@ -21,8 +21,9 @@ def spectrogram(
 ) -> "Figure":
     """Draw a log-mel spectrogram above the attention of the pieces that are written.
 
-    To see: the weights move from left to right, in the order in which the words are
-    spoken. No rule asks for that; the model has learned it.
+    To see: words that only the sound can tell, such as colours and things, attend to
+    the time when they are spoken, in their order. Words that follow from the grammar,
+    such as "the", attend to nothing in particular.
     """
     end = len(frames) * SECONDS
     figure = make_figure(8.0, 2.2 + CELL * len(pieces))
