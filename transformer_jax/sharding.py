@@ -44,7 +44,6 @@ RULES: tuple[Rule, ...] = (
     (r"(out|outer)/bias$", PartitionSpec()),
     (r"norm/(scale|bias)$", PartitionSpec()),
     (r"head/(kernel|bias)$", PartitionSpec()),  # one column per label
-    # Few rows: pixels, or the numbers of a step.
     (r"(patches|action|goal|state)/(kernel|bias)$|class_token$", PartitionSpec()),
     (r"ns_coeffs$", PartitionSpec()),  # Muon's three constants
 )

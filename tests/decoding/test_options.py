@@ -10,9 +10,10 @@ from absl import flags
 from transformer_jax import config, keys, predict, tasks
 from transformer_jax.decoding import Options
 from transformer_jax.models import registry
-from transformer_jax.tasks import language, parsing
+from transformer_jax.tasks import drawings, language, parsing
 
-KINDS = parsing.Options, language.Options  # those of every task and its own
+# The options of every task, and those of one task each.
+KINDS = parsing.Options, language.Options, drawings.Options
 FIELDS = [*{f.name: f for kind in KINDS for f in dataclasses.fields(kind)}.values()]
 
 
@@ -32,7 +33,7 @@ def known_flags(monkeypatch):
 def test_every_option_has_a_meaning_and_bounds(field):
     assert field.metadata["meaning"].endswith(".")
     bounded = field.metadata["least"] is not None or field.metadata["most"] is not None
-    assert bounded != (type(field.default) is bool)
+    assert bounded == (type(field.default) in (int, float))
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda f: f.name)
@@ -56,13 +57,14 @@ def test_a_config_has_only_keys_of_the_options(task, model):
     assert all(type(value) is types[name] for name, value in section.items())
     assert ("well_formed" in section) == (task == "parsing")
     assert ("window" in section) == (task == "language")
+    assert ("pictures" in section) == (task == "drawings")
     assert options.find_problems() == []
 
 
 def test_a_translation_has_the_defaults_of_the_dataclass():
     assert Options(**config.base().decode) == Options()
     assert set(config.base().decode) == set(keys.defaults(Options))
-    own = {"well_formed", "window"}
+    own = {"well_formed", "window", "pictures"}
     assert keys.defaults(Options).keys() | own == {f.name for f in FIELDS}
 
 

@@ -15,7 +15,8 @@ from transformer_jax.models.recurrent import Recurrent
 
 
 def test_a_model_is_found_by_its_name_and_a_typo_by_the_nearest():
-    assert registry.names() == ("transformer", "recurrent", "coordinate_mlp")
+    names = ("transformer", "recurrent", "coordinate_mlp", "speech")
+    assert registry.names() == names
     assert registry.find("recurrent").modules["seq2seq"] is Recurrent
     with pytest.raises(UserError, match="'transfomer'. Did you mean 'transformer'?"):
         registry.find("transfomer")

@@ -75,7 +75,7 @@ def test_a_transcript_may_be_begun(run):
 def test_a_sound_that_is_too_long_is_refused_with_its_length(run):
     with pytest.raises(UserError, match=r"998 frames \(10.0 s\) are more than the 500"):
         run.task.inference.parse(np.zeros(160_000, np.float32), 500)
-    with pytest.raises(UserError, match=r"an array of shape \(2, 3\)"):
+    with pytest.raises(UserError, match=r"an array of shape \(2, 3\): give samples"):
         run.task.inference.parse(np.zeros((2, 3)))
 
 

@@ -77,7 +77,7 @@ def axis_labels(axis):
 
 def test_every_figure_is_named_here():
     elsewhere = {"patches", "alignment", "similarity", "curves", "neighbours", "reach"}
-    elsewhere |= {"painting", "spectrogram"}
+    elsewhere |= {"painting", "spectrogram", "returns", "drawings"}
     assert {*OF_RUN, *ALONE, *elsewhere} == set(commands.DRAWINGS)
     assert {*commands.DRAWINGS, "explain"} <= set(COMMANDS)
 

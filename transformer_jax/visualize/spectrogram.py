@@ -21,8 +21,9 @@ def spectrogram(
 ) -> "Figure":
     """Draw a log-mel spectrogram above the attention of the pieces that are written.
 
-    What to look for: the weights move from left to right, in the order in which the
-    words are spoken. No rule asks for that; the model has learned it.
+    What to look for: words that only the sound can tell, such as colours and things,
+    attend to the time at which they are spoken, in order. Words that follow from the
+    grammar, such as "the", attend to nothing in particular.
     """
     end = len(frames) * SECONDS
     figure = make_figure(8.0, 2.2 + CELL * len(pieces))
