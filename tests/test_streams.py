@@ -93,7 +93,7 @@ class Endless(io.RawIOBase):
 
 
 def test_a_line_without_end_is_refused_behind_the_answers_before_it(monkeypatch):
-    monkeypatch.setattr(predict, "LONGEST", 1 << 20)
+    monkeypatch.setattr(cli, "LONGEST", 1 << 20)
     seen = []
     with pytest.raises(UserError, match="line 3 has more than 1,048,576 bytes"):
         for chunk in cli.read_chunks(io.BufferedReader(Endless())):
