@@ -12,7 +12,7 @@ import collections
 import contextlib
 import functools
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,12 +100,23 @@ def train(
         prepared = prepare_together(config, folder, log)
         with Preemption(config.timeout.preemption) as preemption:
             stack.callback(profile.close)
-            try:
-                result = train_until_finite(
-                    config, folder, mesh, prepared, log, preemption, profile
-                )
-            except Preempted:
-                return cli.PREEMPTED
+            result = None
+            while result is None:  # runs again only after a divergence
+                with contextlib.closing(
+                    build(config, folder, mesh, prepared, log)
+                ) as training:
+                    try:
+                        train_steps(training, preemption, profile)
+                        result = scoring.finish(
+                            training, preemption.requested_meanwhile
+                        )
+                    except Preempted as stopped:
+                        with training.watchdog.phase("saving", config.timeout.save):
+                            training.saver.wait()
+                        log.say(f"preempted  {stopped}; the same command continues")
+                        return cli.PREEMPTED
+                    except NotFinite as error:
+                        config = divergence.go_back(training, error)
     report.print_result(result, folder)
     return 0
 
@@ -130,33 +141,6 @@ def is_done(config: ConfigDict, folder: Folder, step: int) -> bool:
     return step >= config.train.steps or stopped_early(
         config, folder.path / "metrics.jsonl", step
     )
-
-
-def train_until_finite(
-    config: ConfigDict,
-    folder: Folder,
-    mesh: Mesh,
-    prepared: Prepared,
-    log: RunLog,
-    preemption: Preemption,
-    profile: Profile,
-) -> dict[str, Any]:
-    """Train and score a run; after a divergence go back, as far as the config allows.
-
-    Return the result, or raise `Preempted` when the state has been saved.
-    """
-    while True:
-        with contextlib.closing(build(config, folder, mesh, prepared, log)) as training:
-            try:
-                train_steps(training, preemption, profile)
-                return scoring.finish(training, preemption.requested_meanwhile)
-            except Preempted as stopped:
-                with training.watchdog.phase("saving", config.timeout.save):
-                    training.saver.wait()
-                log.say(f"preempted  {stopped}; the same command continues")
-                raise
-            except NotFinite as error:
-                config = divergence.go_back(training, error)
 
 
 def build(
