@@ -1,20 +1,20 @@
-"""What a lent GPU or TPU must answer in one sitting, in the order of worth.
+"""Measure a GPU or TPU in one sitting, most valuable parts first.
 
     python benchmarks/accelerator.py --output sitting --multi30k PATH
     python benchmarks/accelerator.py --output tried --tiny        (here, on a CPU)
 
-Each part is a process of its own and writes FOLDER/PART.json as soon as it knows
-anything, so that a sitting that is cut short has lost nothing: the same command goes on
-with the parts that are not there. A part that fails is noted with its last lines.
+Each part runs in its own process and writes FOLDER/PART.json as soon as it has results,
+so a sitting that is cut short loses nothing: the same command continues with the
+missing parts. A part that fails is recorded with its last lines of output.
 
     kernels      outputs and gradients of each kernel against the einsum's, and times
-    quickstart   trained as on a CPU: the same scores
-    base, big, 350m   a step in training: tokens/s, MFU, memory beside the forecast
+    quickstart   trained as on a CPU, with the same scores
+    base, big, 350m   a training step: tokens/s, MFU, memory next to the forecast
     torch        the 350m model by torch.compile and SDPA, the same batch
-    decoding     the quickstart's translations beside CTranslate2 in float16
+    decoding     the quickstart's translations next to CTranslate2 in float16
     multi30k     DE→EN, trained to its score
 
-Needs torch and ctranslate2 for their parts; without them these are noted as left out.
+The parts torch and decoding need torch and ctranslate2, and are skipped without them.
 """
 
 import argparse
@@ -45,7 +45,7 @@ SMALL = {
 
 
 def main() -> int:
-    """Run the parts that are not done yet, each in a process of its own."""
+    """Run the parts that are not done yet, each in its own process."""
     args = parse_arguments()
     folder = pathlib.Path(args.output)
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_part(part: str, folder: pathlib.Path, seconds: float) -> None:
-    """Run a part in a process of its own; note how it ended if it did not end well."""
+    """Run a part in its own process; record how it ended if it failed."""
     began, words = time.monotonic(), [sys.executable, __file__, *sys.argv[1:]]
     try:
         done = subprocess.run(
@@ -103,7 +103,7 @@ def read(path: pathlib.Path) -> dict[str, Any]:
 
 
 def answer(part: str, args: argparse.Namespace, folder: pathlib.Path) -> None:
-    """Compute one part, and write it down whenever more is known."""
+    """Compute one part, and write its results as they become known."""
 
     def note(**found: Any) -> None:
         path = folder / f"{part}.part.json"
@@ -177,7 +177,7 @@ def _attend_and_back(attend, mask, real, query, key, value, kernel):
 
 
 def time_of(run: Callable, times: int) -> float:
-    """Return the median seconds of a call, after one that is not counted."""
+    """Return the median seconds of a call, after an uncounted first call."""
     import jax
 
     jax.block_until_ready(run())
@@ -190,7 +190,7 @@ def time_of(run: Callable, times: int) -> float:
 
 
 def measure_model(part: str, args: Any, note: Callable) -> None:
-    """Time steps of a config on random tokens, beside what `plan` forecasts."""
+    """Time a config's steps on random tokens, next to the forecast of `plan`."""
     import jax
     import numpy as np
 
@@ -236,7 +236,7 @@ def measure_model(part: str, args: Any, note: Callable) -> None:
     used = jax.devices()[0].memory_stats() or {}
     note(step_ms=1000 * step, target_tokens_a_second=rows * length / step, flops=work,
          mfu=work / step / peak if peak else None,
-         peak_bytes=used.get("peak_bytes_in_use"), loss=float(outcome["sums"].loss),
+         peak_bytes=used.get("peak_bytes_in_use"), loss=float(outcome.sums.loss),
     )  # fmt: skip
 
 

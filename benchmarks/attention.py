@@ -1,9 +1,9 @@
-"""Time and memory of a training step on long rows: attention by blocks, and einsum.
+"""Time and memory of a training step on long rows: attention in blocks, and einsum.
 
     python benchmarks/attention.py --lengths 512,1024,2048,4096,8192,16384
 
 The model is a language model of the quickstart's width; the memory is what the compiled
-step needs beside its parameters (`memory_analysis`), the time a median.
+step needs in addition to its parameters (`memory_analysis`), and the time is a median.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def step(module, params, tokens, key):
 
 
 def compile_step(kernel: str, length: int) -> tuple[Callable[[], Any], float]:
-    """Return (a function that runs a step, GB of temporary memory that it needs)."""
+    """Return a function that runs a step, and the GB of temporary memory it needs."""
     module = LanguageModel(
         dataclasses.replace(CONFIG, attention=kernel, remat=FLAGS.remat)
     )
@@ -61,9 +61,9 @@ def compile_step(kernel: str, length: int) -> tuple[Callable[[], Any], float]:
 
 
 def measure(length: int) -> list[tuple[float, float | None]]:
-    """Return for each kernel (GB, median seconds of a step; None if it is not run).
+    """Return (GB, median seconds per step or None if not run) for each kernel.
 
-    The kernels take turns, so that whatever else the machine does slows down both.
+    The kernels take turns, so that other load on the machine slows down both.
     """
     steps = [compile_step(kernel, length) for kernel in FLAGS.kernels]
     times: list[list[float]] = [[] for _ in steps]
@@ -80,7 +80,7 @@ def measure(length: int) -> list[tuple[float, float | None]]:
 
 
 def main(_) -> None:
-    """Print a table, one line for each length."""
+    """Print a table, one line per length."""
     print("| tokens | " + " | ".join(f"{k}: s, GB" for k in FLAGS.kernels) + " |")
     print("|---" * (1 + len(FLAGS.kernels)) + "|")
     for length in map(int, FLAGS.lengths):

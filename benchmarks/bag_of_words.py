@@ -1,9 +1,9 @@
-"""What a model that knows no order gets: logistic regression on the words of a text.
+"""Score a model that ignores word order: logistic regression on the words of a text.
 
     python benchmarks/bag_of_words.py --config configs/opinions.py
     python benchmarks/bag_of_words.py --config configs/sst2.py --config.data.folder=PATH
 
-The baseline to stand beside a run of a classification config, on the same examples.
+This is the baseline for a run of a classification config, on the same examples.
 """
 
 import argparse

@@ -3,9 +3,10 @@
     python benchmarks/batching.py --config configs/multi30k.py:en_de \\
         --config.data.folder=PATH --steps 200 --shapes 4,8,12 --rows 64,128,256
 
-Real (unpadded) target tokens a second of the package's own training loop: from a cold
-compile cache, all compiling included, and again when everything is compiled. The ways
-take turns, each in a process of its own; there are no evaluations and no checkpoints.
+Measures real (unpadded) target tokens per second in the package's own training loop:
+from a cold compile cache, including all compiling, and again when everything is
+compiled. The ways take turns, each in its own process, without evaluations and
+checkpoints.
 """
 
 import argparse
@@ -28,12 +29,13 @@ from transformer_jax.data.store import summary
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
-from transformer_jax.training import log as metrics
 from transformer_jax.training import scoring
+from transformer_jax.training.log import RunLog
 from transformer_jax.training.prepare import prepare
 from transformer_jax.training.profile import Profile
+from transformer_jax.training.window import LogWindow
 
-GOES_ON = types.SimpleNamespace(  # nobody preempts
+GOES_ON = types.SimpleNamespace(  # never preempted
     requested=lambda step: False, requested_meanwhile=lambda: False
 )
 
@@ -80,7 +82,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def find_ways(args: argparse.Namespace, overrides: dict) -> dict[str, dict[str, str]]:
-    """Return the overrides of each way, by its name; raise what cannot work."""
+    """Return the overrides of each way by name; raise an error for impossible ways."""
     ways = {
         f"buckets of {n} shapes": {"data.batching": "buckets", "data.shapes": str(n)}
         for n in args.shapes
@@ -95,7 +97,7 @@ def find_ways(args: argparse.Namespace, overrides: dict) -> dict[str, dict[str, 
         overrides["data.max_length"] = str(limit)
         print(
             f"note       data.max_length is {limit} here, not {given.data.max_length}: "
-            "what is longer fits no row of the shortest kind"
+            "longer examples do not fit into the shortest rows"
         )
     ways = {name: overrides | way for name, way in ways.items()}
     for way in ways.values():
@@ -104,7 +106,7 @@ def find_ways(args: argparse.Namespace, overrides: dict) -> dict[str, dict[str, 
 
 
 def compare(args: argparse.Namespace, folder: pathlib.Path, ways: dict) -> int:
-    """Let the ways take turns, and print what each has taken."""
+    """Let the ways take turns, and print the time of each."""
     load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
     print(f"folder     {folder}")
     print(f"machine    {os.cpu_count()} cores, load {load} (1, 5, 15 minutes)")
@@ -113,7 +115,7 @@ def compare(args: argparse.Namespace, folder: pathlib.Path, ways: dict) -> int:
     print(f"data       {data}", flush=True)
     turns: dict[str, list[dict]] = {name: [] for name in ways}
     for number in range(args.rounds):
-        # Whoever goes first changes too, so that a drift favours nobody.
+        # The first way changes as well, so that a drift favours none.
         cut = number % len(ways)
         for name in [*ways][cut:] + [*ways][:cut]:
             shutil.rmtree(folder / "cache" / "compiled", ignore_errors=True)
@@ -133,9 +135,9 @@ def compare(args: argparse.Namespace, folder: pathlib.Path, ways: dict) -> int:
 def print_table(steps: int, turns: dict[str, list[dict]]) -> None:
     """Print the medians of each way, and their ratios to the first."""
     print(
-        "\n| way to batch | padding, both sides | shapes | steps an epoch | tokens a "
-        f"step | lost at the start, s | tokens/s, {steps} steps from cold | ratio | "
-        f"tokens/s, compiled | ratio |\n|{'---|' * 10}"
+        "\n| way to batch | padding, both sides | shapes | steps per epoch | "
+        f"tokens per step | lost at the start, s | tokens/s, {steps} steps from cold | "
+        f"ratio | tokens/s, compiled | ratio |\n|{'---|' * 10}"
     )
     first = next(iter(turns.values()))
     for name, found in turns.items():
@@ -153,8 +155,10 @@ def print_table(steps: int, turns: dict[str, list[dict]]) -> None:
 
 
 def conclude(steps: int, turns: dict[str, list[dict]]) -> str:
-    """Name the way that is fastest for the tokens that the first has in these steps,
-    and from how many on another is: seconds = lost at the start + tokens / steady rate.
+    """Name the fastest way for the tokens of the first way in these steps.
+
+    Also print from how many tokens on another way is faster, because seconds = time
+    lost at the start + tokens / steady rate.
     """
     lost = {name: middle(found, "lost") for name, found in turns.items()}
     rate = {name: middle(found, "steady") for name, found in turns.items()}
@@ -177,20 +181,20 @@ def middle(found: list[dict], key: str) -> float:
 
 
 def apart(function, *arguments):
-    """Call a function in a process of its own."""
+    """Call a function in its own process."""
     with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def stop(*_) -> None:
-    """Stop the way that is running too."""
+    """Also stop the way that is running."""
     for child in multiprocessing.active_children():
         child.kill()
     sys.exit("error: stopped")
 
 
 def prepare_data(spec: str, overrides: dict, folder: pathlib.Path) -> str:
-    """Fill the cache, so that preparing takes every way as long."""
+    """Fill the cache, so that preparation takes the same time for every way."""
     config = configs.load(spec, overrides)
     prepared = prepare(config, folders.Folder(folder), print)
     store = prepared.train.store
@@ -201,18 +205,19 @@ def prepare_data(spec: str, overrides: dict, folder: pathlib.Path) -> str:
     )
 
 
-class Clock(metrics.RunLog):
-    """A log of training that notes tokens and time, and writes nothing."""
+class Clock(RunLog):
+    """A training log that records tokens and time, and writes nothing."""
 
-    def write(self, window: metrics.LogWindow) -> None:
-        """Note the only window, which ends with the last step."""
+    def note(self, window: LogWindow) -> None:
+        """Record the only window, which ends with the last step."""
         self.ended, self.tokens = time.monotonic(), window.tokens
-        self.seconds = self.ended - window.began  # less waiting for what is compiled
+        self.seconds = self.ended - window.began  # without waiting for compilation
 
 
+@mock.patch.object(LogWindow, "write", lambda window, clock: clock.note(window))
 @mock.patch.object(scoring, "validate", lambda *step: None)
 def measure(spec: str, overrides: dict, folder: pathlib.Path, steps: int) -> dict:
-    """Take a turn of a way: the same steps from a cold start, and when compiled."""
+    """Measure one way: the same steps from a cold start, and when compiled."""
     config = configs.load(spec, overrides)
     # The schedule stays the config's own, though only its first steps are taken.
     config.train.steps = config.log.every = steps

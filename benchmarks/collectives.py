@@ -1,12 +1,13 @@
-"""Which collectives a training step has, and how many bytes beside the least.
+"""List the collectives of a training step, and their bytes next to the least possible.
 
     python benchmarks/collectives.py --config configs/wmt14.py --target h200x8 \\
         --config.mesh.data=1 --config.mesh.fsdp=8 --config.model.dtype=bfloat16
 
-`python -m transformer_jax.plan` tells the sums; this script lists the largest ones, to
-find out where they come from. The real step is compiled, not run, so no device is
-needed: a target is h200x8 or so (JAX with its CUDA plugin), v5e-8 (with libtpu) or
-cpu-8. Every example has --length. Bytes are those that one device sends.
+`python -m transformer_jax.plan` prints the sums; this script lists the largest
+operations, to show where they come from. The real step is compiled, not run, so no
+device is needed. A target is for example h200x8 (JAX with its CUDA plugin), v5e-8 (with
+libtpu) or cpu-8. Every example has --length tokens. Bytes are those that one device
+sends.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from transformer_jax.training import workload
 
 
 def main() -> int:
-    """Print the bytes by kind beside the least, and the largest collectives."""
+    """Print the bytes by kind next to the least, and the largest collectives."""
     rest, overrides = cli.split_overrides(sys.argv[1:])
     args = parse_arguments(rest)
     targets.prepare(args.target)
@@ -45,8 +46,8 @@ def main() -> int:
     count = sum(x.size for x in jax.tree.leaves(step.params))
     axes = " × ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     print(f"{args.target}, {axes}: {args.rows} × {args.length} tokens, {count:,} "
-          f"parameters, {memory.temp_size_in_bytes / 1e9:.2f} GB beside the "
-          f"arguments' {memory.argument_size_in_bytes / 1e9:.2f}; compiled in "
+          f"parameters, {memory.temp_size_in_bytes / 1e9:.2f} GB in addition to "
+          f"the arguments' {memory.argument_size_in_bytes / 1e9:.2f}; compiled in "
           f"{seconds:.0f} s")  # fmt: skip
     totals: dict[tuple, list] = counting.defaultdict(lambda: [0, 0.0])
     for one in found:
@@ -70,7 +71,7 @@ def main() -> int:
 
 
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
-    """Read the command line, less the overrides of the config."""
+    """Read the command line, without the overrides of the config."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,12 +1,12 @@
-"""Compile training steps for hardware that is not here, and say what they need.
+"""Compile training steps for hardware that is not present, and report their needs.
 
     python benchmarks/compile_attention.py --case gpu_350m
 
 The real step of a language model (`train.train_step`) is compiled ahead of time for one
-H200 or TPU v5e: its kernels are read off the compiled program, its memory is the
-compiler's account. Nothing is run. It needs the plugin of that hardware
-(`pip install "jax[cuda13]"` or `"jax[tpu]"`), and no device. `python -m
-transformer_jax.plan` does the same for a config.
+H200 or TPU v5e: its kernels are read from the compiled program, and its memory is the
+compiler's estimate. Nothing is run. This needs the plugin for that hardware
+(`pip install "jax[cuda13]"` or `"jax[tpu]"`), but no device.
+`python -m transformer_jax.plan` does the same for a config.
 """
 
 import time
@@ -23,7 +23,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum("case", "gpu_350m", [
     "gpu_350m", "gpu_packed", "gpu_long", "gpu_long_blockwise", "tpu_350m", "tpu_long",
     "tpu_packed",
-], "What is compiled.")  # fmt: skip
+], "The program to compile.")  # fmt: skip
 flags.DEFINE_integer("layers", 0, "Fewer layers, to compile sooner; 0: the case's.")
 flags.DEFINE_string("remat", "", "Another model.remat than the case's.")
 flags.DEFINE_bool("scan_layers", False, "Scan the layers: model.scan_layers.")

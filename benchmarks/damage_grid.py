@@ -1,11 +1,11 @@
-"""What becomes of a command when a file is damaged? A run, its bundle, the cache.
+"""What happens to a command if a file of its run, bundle or cache is damaged?
 
     python benchmarks/damage_grid.py --cells 300
 
 Every file × (a flipped bit, cut, deleted, empty, swapped, another type, a folder) ×
-(train, predict, evaluate, bundle, predict with a bundle): the output is the same as
-without the damage, or it is one line and exit code 2, or there is a warning. Exit code
-0 if it is so. POSIX only; see `faults.py`.
+(train, predict, evaluate, bundle, predict with a bundle): either the output is the same
+as without the damage, or it is one line with exit code 2, or there is a warning. The
+exit code is 0 if this holds for all. POSIX only; see `faults.py`.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def flip(path):
 
 
 def swap(path):
-    """Exchange the file with the next one in its folder, or with nothing like it."""
+    """Swap the file with the next one in its folder, or with unrelated content."""
     others = [p for p in sorted(path.parent.iterdir()) if p.is_file() and p != path]
     content = path.read_bytes()
     path.write_bytes(others[0].read_bytes() if others else b"another file\n")
@@ -43,7 +43,7 @@ def swap(path):
 
 
 def make_folder(path):
-    """Put a folder in the place of a file."""
+    """Replace a file with a folder."""
     path.unlink()
     path.mkdir()
 
@@ -60,7 +60,7 @@ DAMAGE = {
 
 
 class Grid:
-    """Commands before which files are damaged."""
+    """Commands that run after a file is damaged."""
 
     def __init__(self, bench: Bench):
         self.bench, folder = bench, bench.folder
@@ -83,7 +83,7 @@ class Grid:
         self.expected = {name: self.call(name)[1] for name in self.commands()}
 
     def commands(self):
-        """Return the commands, by name: what is damaged, and what is called."""
+        """Return the commands by name: the place to damage and the function to call."""
         run, sealed, whole = self.run, self.bundle, self.bench.reference
         calls = {
             "train": command(train, config="quickstart", workdir=run),
@@ -99,7 +99,7 @@ class Grid:
         return found
 
     def call(self, name: str, place: str = "", path: str = "", damage: str = ""):
-        """Damage a file, call a command; return its exit code and what came out."""
+        """Damage a file and call a command; return its exit code and output."""
         source, copy, work = self.commands()[name]
         for folder in (copy, self.out, self.bench.cache):
             shutil.rmtree(folder, ignore_errors=True)
@@ -134,7 +134,7 @@ class Grid:
                 yield from itertools.product([name], [place], names, DAMAGE)
 
     def try_all(self, count: int, until: float) -> None:
-        """Try cells in a random order, until so many are done."""
+        """Try cells in random order, until the requested number is done."""
         cells = list(self.cells())
         print(f"the grid has {len(cells)} cells", flush=True)
         self.bench.chance.shuffle(cells)

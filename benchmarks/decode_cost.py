@@ -1,11 +1,11 @@
-"""What an answer costs: by the number of lines, by the beam; and that company is free.
+"""Measure the cost of an answer, by number of lines and beam width; compare batches.
 
     python benchmarks/decode_cost.py --workdir RUN --input FILE
 
-Three tables: seconds a sentence for 10, 100, … lines (repeated if the file has fewer);
-seconds a sentence for beams of 1, 2, 4, 8; and for each of 1,000 sentences, whether it
-gets the same tokens and scores alone as among the others. A first pass, in which
-programs are compiled, is excluded.
+Prints three tables: seconds per sentence for 10, 100, … lines (repeated if the file has
+fewer); seconds per sentence for beams of 1, 2, 4 and 8; and for each of 1,000
+sentences, whether it gets the same tokens and scores alone as among the others. A first
+pass, which compiles the programs, is excluded.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workdir", required=True, help="a translation run")
-    parser.add_argument("--input", required=True, help="sentences, one a line")
+    parser.add_argument("--input", required=True, help="sentences, one per line")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--alone", type=int, default=1000, help="sentences sent alone")
     args = parser.parse_args()
@@ -53,7 +53,7 @@ def by_number(run, lines, rounds):
 
 
 def by_beam(run, lines, rounds):
-    """Beams take turns, so that a busy moment does not fall on one of them."""
+    """Let beam widths take turns, so that other load does not hit only one of them."""
     for beams in BEAMS:
         run.predict(lines, beams=beams)
     found = {beams: [] for beams in BEAMS}

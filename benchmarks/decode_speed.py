@@ -2,11 +2,12 @@
 
     python benchmarks/decode_speed.py --workdir RUN --input FILE --lines 1000
 
-The same weights in all three, float32, the same sentences, greedy and beam 4 (without
-length penalty, which the three define differently). Loading, exporting and a first pass
-over the sentences (in which programs are compiled) are excluded. The sides take turns,
-each in a process of its own. Needs ctranslate2, transformers and torch. Hugging Face's
-Marian is post-norm only: it does not take part with a model of another norm.
+All three use the same weights in float32, the same sentences, and greedy and beam-4
+search (without length penalty, which the three define differently). Loading, exporting
+and a first pass over the sentences (which compiles the programs) are excluded. The
+sides take turns, each in its own process. Needs ctranslate2, transformers and torch.
+Hugging Face's Marian supports only post-norm, so it is left out for models with another
+norm.
 """
 
 import argparse
@@ -29,7 +30,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workdir", required=True, help="a translation run")
-    parser.add_argument("--input", required=True, help="sentences, one a line")
+    parser.add_argument("--input", required=True, help="sentences, one per line")
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -102,7 +103,7 @@ def conclude(rounds: list[dict]) -> None:
 
 
 def measure(args: argparse.Namespace) -> dict:
-    """Sentences a second of one side, and what it says."""
+    """Return the sentences per second of one side, and its translations."""
     lines = pathlib.Path(args.input).read_text().split("\n")[: args.lines]
     translate = globals()[f"load_{args.side}"](args)
     results = {}
@@ -186,7 +187,7 @@ def load_huggingface(args: argparse.Namespace):
 
 
 def make_marian(workdir: str):
-    """The run, and its weights in a MarianMTModel."""
+    """Return the run, and its weights in a MarianMTModel."""
     import torch
     from transformers import MarianConfig, MarianMTModel
 

@@ -1,12 +1,12 @@
-"""From which depth on does post-norm no longer train, and which arrangements still do?
+"""From which depth on does post-norm fail to train, and which arrangements still train?
 
     python benchmarks/depth.py --output depth.jsonl
     python benchmarks/depth.py --output depth.jsonl --forms post,deepnorm
 
 Trains a narrow model on the quickstart's pairs, once for each arrangement of its layers
-and each depth, and prints the accuracy of the next piece on the validation split.
-Stopped, the same command goes on: what the output has is not trained again. Other
-options (--config.key=value) hold for every training.
+and each depth, and prints the accuracy of the next piece on the validation split. If it
+is stopped, the same command continues and skips the trainings that the output already
+contains. Other options (--config.key=value) apply to every training.
 """
 
 import argparse
@@ -46,7 +46,7 @@ FAILED = 0.15  # right of all pieces: 0.07 are the most frequent one
 
 
 def main() -> int:
-    """Train what is missing, and print the table."""
+    """Train the missing models, and print the table."""
     words, overrides = cli.split_overrides(sys.argv[1:])
     args = parse_arguments(words)
     output = pathlib.Path(args.output)
@@ -86,7 +86,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def read(output: pathlib.Path) -> dict[tuple[str, int], dict]:
-    """Read what an earlier call has measured."""
+    """Read the results of earlier calls."""
     lines = output.read_text().splitlines() if output.exists() else []
     found = map(json.loads, lines)
     return {(one["form"], one["depth"]): one for one in found}
@@ -126,7 +126,7 @@ def measure(form: str, depth: int, steps: int, overrides: dict[str, str]) -> dic
 
 
 def print_table(done: dict, args: argparse.Namespace) -> None:
-    """Print the accuracies, those of models that have not learnt in brackets."""
+    """Print the accuracies, with those of models that failed to learn in brackets."""
     print(f"| arrangement | {' | '.join(f'{n}+{n}' for n in args.depths)} |")
     print(f"|---|{'---|' * len(args.depths)}")
     for form in args.forms:

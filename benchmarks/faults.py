@@ -1,18 +1,18 @@
-"""What becomes of a training at every fault? Kills, and file operations that fail.
+"""What happens to a training under faults: kills, and file operations that fail?
 
     python benchmarks/faults.py --kills 200
     python benchmarks/faults.py --errors ENOSPC,EROFS,EIO --every 7
 
-A tiny translation is trained once undisturbed, then again and again under faults:
+A tiny translator is trained once undisturbed, then repeatedly under faults:
 
-- kills: SIGKILL at a random file operation, or after a random time, again and again
-  until the run ends; it must end in the same bits
-- errors: every n-th file operation of a training fails; that is one line and exit code
-  2, or nothing; the same command started again must end in the same bits
+- kills: SIGKILL at a random file operation, or after a random time, repeated until the
+  run ends; it must end bit-identical
+- errors: every n-th file operation of a training fails, which must cause one line and
+  exit code 2, or nothing; the same command started again must end bit-identical
 
-Each command runs in a process forked from this one, which has all imported and has
-touched no device. Exit code 0 if all is as it must be. POSIX only. Damaged files are
-in `damage_grid.py`.
+Each command runs in a process forked from this one, which has imported everything but
+touched no device. The exit code is 0 if all checks pass. POSIX only. `damage_grid.py`
+covers damaged files.
 """
 
 import argparse
@@ -66,7 +66,7 @@ FREES = ("os.remove", "os.rmdir")
 
 
 class Operations:
-    """Count the file operations below some folders, and strike at one of them."""
+    """Count the file operations below some folders, and inject a fault into one."""
 
     def __init__(self, folders, strike_at=0, error="", sustained=False, count_in=None):
         self.folders = tuple(str(folder) for folder in folders)
@@ -77,7 +77,7 @@ class Operations:
         sys.addaudithook(self.hear)
 
     def hear(self, event, args):
-        """Count an event, if it is a file operation, and strike if it is its turn."""
+        """Count an event if it is a file operation, and inject the fault when due."""
         if event not in EVENTS or self.busy or not self.counts(event, args):
             return
         with self.lock:
@@ -96,7 +96,7 @@ class Operations:
 
     @contextlib.contextmanager
     def quietly(self):
-        """Leave what stands inside uncounted."""
+        """Do not count file operations inside this context."""
         self.busy = True
         try:
             yield
@@ -104,7 +104,7 @@ class Operations:
             self.busy = False
 
     def counts(self, event, args):
-        """Return whether this operation is below the folders, and can so fail."""
+        """Return whether this operation is below the folders, and can fail this way."""
         paths = [args[i] for i in EVENTS[event]]
         if not any(str(p).startswith(self.folders) for p in paths):
             return False
@@ -165,7 +165,7 @@ def command(module, **given):
 
 
 def describe(workdir: pathlib.Path):
-    """Return a function that prints what a finished run has, without its times."""
+    """Return a function that prints a finished run's contents, without its times."""
 
     def work():
         opened = runs.load(workdir)
@@ -188,7 +188,7 @@ def describe(workdir: pathlib.Path):
 
 
 def without_times(value):
-    """Drop all that depends on the clock."""
+    """Drop everything that depends on the clock."""
     if isinstance(value, dict):
         return {k: without_times(v) for k, v in value.items() if k not in CLOCK}
     return [without_times(x) for x in value] if isinstance(value, list) else value
@@ -203,7 +203,7 @@ def digest(tree) -> str:
 
 
 class Bench:
-    """A folder with the undisturbed run, its bundle, and what is tried on copies."""
+    """A folder with the undisturbed run, its bundle, and copies for the trials."""
 
     def __init__(self, folder: pathlib.Path, seed: int):
         self.folder, self.chance = folder, random.Random(seed)
@@ -214,7 +214,7 @@ class Bench:
         self.tally: collections.Counter = collections.Counter()
 
     def train(self, workdir, rule=None) -> int:
-        """Train, or continue, in a process of its own; `rule()` is called in it."""
+        """Train, or continue, in a separate process that calls `rule()`."""
         work = command(train, config="quickstart", workdir=workdir)
 
         def ruled():
@@ -225,7 +225,7 @@ class Bench:
         return run_forked(ruled, self.output)
 
     def prepare(self) -> None:
-        """Train the undisturbed run twice: only the second time all is in the cache."""
+        """Train the undisturbed run twice, so that the second finds a full cache."""
         self.reference = self.folder / "reference"
         for turn in range(2):
             shutil.rmtree(self.reference, ignore_errors=True)
@@ -254,21 +254,21 @@ class Bench:
         return self.output.read_text()
 
     def said(self) -> str:
-        """Return what the last process has said on stderr."""
+        """Return the stderr output of the last process."""
         return self.output.with_suffix(".err").read_text(errors="replace")
 
     def fail(self, what: str) -> None:
-        """Note what is not as it must be."""
+        """Record a failed check."""
         self.failures.append(what)
         print(f"WRONG      {what}", flush=True)
 
     def check_end(self, workdir, what: str) -> None:
-        """Compare a run that has ended with the undisturbed one."""
+        """Compare a finished run with the undisturbed one."""
         found = self.look(workdir)
         self.tally["ends"] += 1
         if found != self.end:
             self.fail(f"{what}: another end\n{self.end}{found}")
-        if left := [p for p in workdir.rglob("*") if steps.HALF_MADE in p.name]:
+        if left := [p for p in workdir.rglob("*") if steps.PARTIAL in p.name]:
             self.fail(f"{what}: left {left[0]}")
         if (workdir / "damaged").is_dir():
             names = [p.name for p in (workdir / "damaged").iterdir()]
@@ -282,7 +282,7 @@ class Bench:
         return 1 if self.failures else 0
 
     def kill(self, count: int, until: float) -> None:
-        """Kill trainings at random until so many kills were made, and the run ends."""
+        """Kill trainings at random until all kills are made and the run ends."""
         number, workdir = 0, self.folder / "killed"
         while self.tally["kills"] < count and time.monotonic() < until:
             shutil.rmtree(workdir, ignore_errors=True)
@@ -336,7 +336,7 @@ class Bench:
                 self.check_end(workdir, what)
 
     def judge(self, code: int, said: str, what: str) -> None:
-        """Check how a command met a fault."""
+        """Check a command's reaction to a fault."""
         lines = [x for x in said.splitlines() if x.startswith("error: ")]
         self.tally[f"exit code {code}"] += 1
         if code not in (0, 2) or "Traceback" in said or (code == 2 and not lines):
@@ -346,7 +346,7 @@ class Bench:
 
 
 def main() -> int:
-    """Try what the command line asks for; exit code 0 if all is as it must be."""
+    """Run the trials that the command line asks for; exit code 0 if all pass."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,14 +1,14 @@
-"""A config's translator in training, beside Joey NMT of the same sizes.
+"""Compare the training speed of a config's translator with Joey NMT of the same sizes.
 
     python benchmarks/joeynmt_speed.py --joeynmt PYTHON \\
         --config configs/multi30k.py:de_en --config.data.folder=PATH --rounds 3
 
-Both train as their users would: `python -m transformer_jax.train`, and `python -m
-joeynmt train` on a config made from ours (layers, widths, tokens of a batch; its one
-dropout acts inside attention and feed-forward, too), on the same text and pieces. They
-take turns, and are stopped after --updates; the first --warmup are not timed. PYTHON is
-that of an environment of its own, with `pip install joeynmt==2.3.0 importlib_metadata`.
-Both train on the CPU.
+Both train as their users would: `python -m transformer_jax.train`, and
+`python -m joeynmt train` on a config made from ours (layers, widths, tokens per batch;
+its single dropout rate also acts inside attention and feed-forward), on the same text
+and pieces. They take turns, and are stopped after --updates; the first --warmup updates
+are not timed. PYTHON is the interpreter of a separate environment, with
+`pip install joeynmt==2.3.0 importlib_metadata`. Both train on the CPU.
 """
 
 import argparse
@@ -53,7 +53,7 @@ main()
 
 
 def main() -> int:
-    """Let both sides take turns, and print what each has taken."""
+    """Let both sides take turns, and print the time of each."""
     words, overrides = cli.split_overrides(sys.argv[1:])
     args = parse_arguments(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped"))
@@ -100,7 +100,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def load(spec: str, overrides: dict[str, str]) -> ConfigDict:
-    """Load a config, if Joey NMT has such a model."""
+    """Load a config, if Joey NMT supports its model."""
     config = configs.load(spec, overrides)
     if config.task != "translation":
         raise UserError(f"{config.task} is not translation: name a config of that")
@@ -125,7 +125,7 @@ def load(spec: str, overrides: dict[str, str]) -> ConfigDict:
 
 
 def write_peer(config: ConfigDict, folder: pathlib.Path) -> str:
-    """Write Joey NMT's config, text and vocabulary; return the path of the first."""
+    """Write Joey NMT's config, text and vocabulary; return the path of the config."""
     prepared = prepare(config, folders.Folder(folder / "prepared"), print)
     for split, records in {
         "train": prepared.train.records,
@@ -139,7 +139,7 @@ def write_peer(config: ConfigDict, folder: pathlib.Path) -> str:
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
     names = [pieces.id_to_piece(i) for i in range(EOS + 1, pieces.get_piece_size())]
     (folder / "pieces.txt").write_text("".join(f"{name}\n" for name in names))
-    path = folder / "joeynmt.yaml"  # of which JSON is a part
+    path = folder / "joeynmt.yaml"  # JSON is a subset of YAML
     path.write_text(json.dumps(describe_peer(config, folder), indent=1))
     return str(path)
 
@@ -234,7 +234,7 @@ def compare(
 def turn(
     side: str, command: list[str], place: pathlib.Path, args: argparse.Namespace
 ) -> tuple[float, float]:
-    """Return seconds an update, and target tokens a second, after the warm-up."""
+    """Return seconds per update, and target tokens per second, after the warm-up."""
     if side == "ours":
         command = [*command, "--workdir", str(place)]
     else:
@@ -263,7 +263,7 @@ def turn(
 
 
 def read(output, pattern: re.Pattern, last: int, lines: list[str]):
-    """Yield (update, time, tokens a second) of each line of a log, up to the last."""
+    """Yield (update, time, tokens per second) of each log line, up to the end."""
     for line in output:
         lines.append(line)
         if match := pattern.search(line):

@@ -1,12 +1,13 @@
-"""Is a run that is killed again and again the run that nobody touched, bit for bit?
+"""Does a run that is killed repeatedly end bit-identical to an undisturbed run?
 
     python benchmarks/kill_resume.py --kills 5
     python benchmarks/kill_resume.py --kills 8 --config quickstart --steps 400 \\
         --config.model.d_model=64
 
-Trains once undisturbed, then again under SIGKILL at random moments (in start-up, in
-the midst of a save, in the second epoch, after the last step), and compares the last
-checkpoint, the averaged parameters, the metrics and the result. Exit code 0 if EQUAL.
+Trains once undisturbed, then again under SIGKILL at random moments (during start-up, in
+the middle of a save, in the second epoch, after the last step), and compares the last
+checkpoint, the averaged parameters, the metrics and the result. The exit code is 0 if
+EQUAL.
 """
 
 import argparse
@@ -42,7 +43,7 @@ CLOCK = ("time", "seconds", "tokens_per_second", "seconds_left")
 
 @dataclasses.dataclass
 class Kill:
-    """Where to strike, and where it struck."""
+    """The planned and the actual moment of a kill."""
 
     kind: str  # start | step | save | end
     target: int = 0  # strike once this step is logged or saved; a save: of a later one
@@ -65,7 +66,7 @@ class Timeline:
 
 
 class Training:
-    """One run directory, and the command that makes or continues it."""
+    """A run directory, and the command that starts or continues it."""
 
     def __init__(self, folder: pathlib.Path, command: list[str]):
         self.workdir = folder / "run"
@@ -77,7 +78,7 @@ class Training:
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        """Start the command, or start it again."""
+        """Start or restart the command."""
         self._metrics = self._metrics_file()
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
@@ -89,7 +90,7 @@ class Training:
             )
 
     def stop(self) -> None:
-        """Send SIGKILL to all processes of the run: nothing can be tidied up."""
+        """Send SIGKILL to all processes of the run, so that none can clean up."""
         if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -100,7 +101,7 @@ class Training:
             time.sleep(POLL)
 
     def resumed(self) -> bool:
-        """Return whether this start has cut back, thus replaced, the metrics."""
+        """Return whether this start has truncated and replaced the metrics."""
         return self._metrics_file() != self._metrics
 
     def _metrics_file(self) -> int:
@@ -193,7 +194,7 @@ def parse_arguments() -> tuple[argparse.Namespace, dict[str, str]]:
 
 
 def run_undisturbed(training: Training) -> Timeline:
-    """Train to the end, and note when log entries appear."""
+    """Train to the end, and record when log entries appear."""
     began = time.monotonic()
     seen: list[tuple[int, float]] = []
     epoch_steps = 0
@@ -208,7 +209,7 @@ def run_undisturbed(training: Training) -> Timeline:
         sys.exit(f"error: undisturbed, {training.failure()}")
     (first, first_time), (last, last_time) = seen[0], seen[-1]
     if not epoch_steps:
-        sys.exit(f"error: {training.log} does not name its 'steps an epoch'")
+        sys.exit(f"error: {training.log} does not name its 'steps per epoch'")
     return Timeline(
         steps=max(e["step"] for e in training.entries()),
         epoch_steps=epoch_steps,
@@ -219,8 +220,8 @@ def run_undisturbed(training: Training) -> Timeline:
 
 
 def read_epoch(training: Training) -> int:
-    """Read the steps of an epoch, once the log has them: training must go beyond."""
-    pattern = r"([\d,]+) steps an epoch.*?training +([\d,]+) steps"
+    """Read the steps per epoch once they are logged; training must exceed one epoch."""
+    pattern = r"([\d,]+) steps (?:an|per) epoch.*?training +([\d,]+) steps"
     found = re.search(pattern, training.log.read_text(), re.DOTALL)
     if not found:
         return 0
@@ -235,10 +236,11 @@ def read_epoch(training: Training) -> int:
 
 
 def plan_kills(count: int, timeline: Timeline, chance: random.Random) -> list[Kill]:
-    """Draw random moments, in the order in which a run passes them.
+    """Draw random moments for the kills, in the order of a run.
 
-    One is a save and one lies in the second epoch; with more, one comes before the
-    first log entry, one after the last step, and of the rest every other is a save.
+    One is during a save and one in the second epoch. With more kills, one is before the
+    first log entry, one after the last step, and every other one of the rest during a
+    save.
     """
     steps, epoch_steps = timeline.steps, timeline.epoch_steps
     # Steps become visible in the log's intervals only: the rest of the way is a delay.
@@ -259,7 +261,7 @@ def plan_kills(count: int, timeline: Timeline, chance: random.Random) -> list[Ki
 def run_disturbed(
     training: Training, plan: list[Kill], timeline: Timeline
 ) -> list[Kill]:
-    """Start, kill and start again, until the run is done."""
+    """Start, kill and restart, until the run is done."""
     print("\n| kill | moment | seconds | last trace | epoch | in a save | cache |")
     print("|---|---|---|---|---|---|---|", flush=True)
     kills: list[Kill] = []
@@ -304,7 +306,7 @@ def strike(training: Training, kill: Kill) -> bool:
 
 
 def find_missed(count: int, kills: list[Kill]) -> list[str]:
-    """List what this run was to show, and did not."""
+    """List the planned kills that missed their moments."""
     missed = []
     if len(kills) < count:
         missed.append(f"only {len(kills)} of {count} kills struck")
@@ -316,7 +318,7 @@ def find_missed(count: int, kills: list[Kill]) -> list[str]:
 
 
 def compare(reference: Training, killed: Training) -> bool:
-    """Print a line for each thing that must be the same; return whether all are."""
+    """Print a line per item that must be the same; return whether all are."""
     results = {}
     both = (reference, killed)
     first, second = (digests(one.workdir) for one in both)
@@ -344,7 +346,7 @@ def compare(reference: Training, killed: Training) -> bool:
 
 
 def digests(workdir: pathlib.Path) -> dict[str, str]:
-    """Hash all that the last checkpoint holds, and the averaged parameters."""
+    """Hash the contents of the last checkpoint, and the averaged parameters."""
     run = runs.load(workdir, weights="average")
     optimizer = optim.make_optimizer(run.config)
 
@@ -377,7 +379,7 @@ def digest(tree) -> str:
 
 
 def find_interrupted(training: Training) -> set[int]:
-    """Return the steps whose log window is cut short, as a resume lies within it."""
+    """Return the steps whose log window was cut short by a resume."""
     config = json.loads((training.workdir / "config.json").read_text())
     every = config["log"]["every"]
     found = re.findall(r"^resumed +from step ([\d,]+)", training.log.read_text(), re.M)
@@ -388,7 +390,7 @@ def find_interrupted(training: Training) -> set[int]:
 def metric_differences(
     first: list[dict], second: list[dict], interrupted: set[int]
 ) -> list[str]:
-    """List entries that are missing, come twice, or hold other numbers."""
+    """List entries that are missing, duplicated, or have different numbers."""
     lines = []
     names = [[(e["kind"], e["step"]) for e in entries] for entries in (first, second)]
     for name in sorted({*names[0], *names[1]}):

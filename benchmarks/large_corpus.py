@@ -5,10 +5,10 @@
     python benchmarks/large_corpus.py --text 1.1
 
 Generates parallel text, prepares it as a training does, plans its batches, and starts a
-training twice: with an empty and with a filled compile cache. Each part is a process of
-its own. Exit code 1 if one needs more memory or time than it is allowed. With --text,
-one file of so many GB is prepared as the windows of a language model, and no more.
---config.x=y changes the config, which is that of quickstart, or of language.
+training twice: with an empty and with a filled compile cache. Each part runs in its own
+process. The exit code is 1 if a part needs more memory or time than it is allowed. With
+--text, only a file of this many GB is prepared as the windows of a language model.
+--config.x=y changes the config, which is quickstart, or language with --text.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import numpy as np
 
 from transformer_jax import cli
 
-CONFIG = "quickstart"  # a tiny model: what is measured is the way of the data
+CONFIG = "quickstart"  # a tiny model, because only the data path is measured
 PREPARATION, PLAN_SECONDS, PLAN_MEMORY = 3.0, 10.0, 1.0  # allowed; GB are 10^9 bytes
 WORDS, PHRASES = 20_000, 60_000  # of each of two made-up languages
 MEAN, SIGMA = 20.0, 0.55  # words of a sentence, log-normal
@@ -39,7 +39,7 @@ LANGUAGES = {"aa": ("bdfgklmnprst", "aeiou"), "bb": ("chjqvwxz", "áéíóúy")}
 
 
 def main() -> int:
-    """Generate a corpus, and print what each part of a training's start takes."""
+    """Generate a corpus, and print the cost of each part of a training's start."""
     words, overrides = cli.split_overrides(sys.argv[1:])
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def make_config(folder: pathlib.Path) -> dict[str, str]:
-    """Return the overrides; nothing gets in the way of a training's start."""
+    """Return overrides for the corpus, without evaluations at the start."""
     changes = {"data.source": "text", "data.folder": str(folder)}
     for split in ("train", "validation"):
         changes[f"data.{split}_source"] = f"{split}.aa"
@@ -75,7 +75,7 @@ def make_config(folder: pathlib.Path) -> dict[str, str]:
 
 
 def measure(args: argparse.Namespace, folder: pathlib.Path, config: dict) -> int:
-    """Measure each part in a process of its own, and print the tables."""
+    """Measure each part in its own process, and print the tables."""
     print(f"folder     {folder}, {shutil.disk_usage(folder).free / 1e9:.0f} GB free")
     load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
     print(f"machine    {os.cpu_count()} cores, load {load} (1, 5, 15 minutes)")
@@ -121,7 +121,7 @@ def measure_text(args: argparse.Namespace, folder: pathlib.Path, changes: dict) 
 
 
 def say(line: str) -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     print(f"           {line}", flush=True)
 
 
@@ -134,21 +134,21 @@ def print_table(header: str, rows: list[list]) -> None:
 
 
 def apart(function, *arguments):
-    """Call a function in a process of its own."""
+    """Call a function in its own process."""
     # A child's ru_maxrss begins with its parent's: this process must stay small.
     with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def stop(*_) -> None:
-    """Stop the part that is running too."""
+    """Also stop the part that is running."""
     for child in multiprocessing.active_children():
         child.kill()
     sys.exit("error: stopped")
 
 
 def generate(folder: pathlib.Path, pairs: int, seed: int) -> str:
-    """Write sentences of phrases that both languages have, drawn by Zipf's law."""
+    """Write sentences of phrases that exist in both languages, drawn by Zipf's law."""
     began, random = time.monotonic(), np.random.default_rng(seed)
     counts = random.integers(1, 6, PHRASES)
     members = draw(random, WORDS, counts.sum())
@@ -172,7 +172,7 @@ def generate(folder: pathlib.Path, pairs: int, seed: int) -> str:
 
 
 def generate_text(folder: pathlib.Path, size: float, seed: int) -> str:
-    """Write paragraphs of words that are drawn by Zipf's law."""
+    """Write paragraphs of words drawn by Zipf's law."""
     began, random = time.monotonic(), np.random.default_rng(seed)
     phrases = np.char.mod("%x", random.integers(16, 1 << 24, WORDS)).astype(object)
     for name, most in (("held.txt", 1e5), ("train.txt", size * 1e9)):
@@ -195,13 +195,13 @@ def phrase(random, consonants, vowels, members, counts) -> np.ndarray:
 
 
 def draw(random: np.random.Generator, kinds: int, size: int) -> np.ndarray:
-    """Draw numbers below `kinds`, the small ones more often (Zipf, Mandelbrot)."""
+    """Draw numbers below `kinds`, small ones more often (Zipf, Mandelbrot)."""
     shares = np.cumsum(1 / (np.arange(kinds) + 10))
     return np.searchsorted(shares, random.random(size) * shares[-1])
 
 
 def prepare_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
-    """Return (what, seconds, peak memory so far) of each part of `prepare()`."""
+    """Return (name, seconds, peak memory so far) for each part of `prepare()`."""
     from transformer_jax import config as configs
     from transformer_jax import tasks
     from transformer_jax.data.sources import Source
@@ -234,7 +234,7 @@ def prepare_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
 
 
 def prepare_text_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
-    """Return (what, seconds, peak memory so far) of each part, of windows of text."""
+    """Return (name, seconds, peak memory so far) for each part, with text windows."""
     from transformer_jax import config as configs
     from transformer_jax import tasks
     from transformer_jax.runs import run
@@ -267,7 +267,7 @@ def prepare_text_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
 
 
 def plan_timed(config: dict, folder: pathlib.Path, kind: str) -> tuple:
-    """Return (row of the table, seconds, GB) of a plan with its first epoch."""
+    """Return (row of the table, seconds, GB) for a plan with its first epoch."""
     from transformer_jax import config as configs
     from transformer_jax.runs import run
     from transformer_jax.training import prepare
@@ -315,7 +315,7 @@ def start(config: dict, folder: pathlib.Path, cache: str) -> list:
 
 
 def peak(usage: resource.struct_rusage | None = None) -> float:
-    """Return the most memory in GB that a process had; without `usage`, this one."""
+    """Return the peak memory of a process in GB; without `usage`, of this one."""
     most = (usage or resource.getrusage(resource.RUSAGE_SELF)).ru_maxrss
     return most * (1 if sys.platform == "darwin" else 1024) / 1e9  # macOS: bytes
 

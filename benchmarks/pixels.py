@@ -1,10 +1,10 @@
-"""What a linear model and a small convolution get of the images that a ViT classifies.
+"""Score a linear model and a small CNN on the images that a ViT classifies.
 
     python benchmarks/pixels.py --config configs/images.py:colour
     python benchmarks/pixels.py --config images:mnist --config.data.folder=PATH
 
-The baselines to stand beside a run of an image config: on the same images, cropped and
-flipped as its config asks for, in as many updates of as many images.
+These are the baselines for a run of an image config: on the same images, cropped and
+flipped according to the config, with the same number of updates and images per update.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Linear(nn.Module):
 
 
 class Convolution(nn.Module):
-    """Three convolutions of 3 x 3, each of stride 2, and the mean over all places."""
+    """Three 3 × 3 convolutions with stride 2, and the mean over all positions."""
 
     classes: int
 
@@ -93,14 +93,14 @@ def compare(config: ConfigDict) -> None:
 
 
 def read(source, split: str, classes: tuple) -> tuple[np.ndarray, np.ndarray]:
-    """Read all images of a split, and the places of their labels."""
+    """Read all images of a split, and the indices of their labels."""
     records = list(source.read(split))
     labels = [classes.index(str(record["label"])) for record in records]
     return np.stack([record["image"] for record in records]), np.array(labels)
 
 
 def fit(config: ConfigDict, module: nn.Module, images: np.ndarray, labels: np.ndarray):
-    """Train a module; return its parameters, and the function that applies them."""
+    """Train a module; return its parameters and the function that applies them."""
     params = module.init(jax.random.key(config.seed), as_floats(images[:1]))
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, config.train.steps))
     random = np.random.default_rng(config.seed)

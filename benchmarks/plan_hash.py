@@ -2,10 +2,10 @@
 
     python benchmarks/plan_hash.py --batches 1000 --processes 1,2,8
 
-Starts so many real JAX processes, of one device each, that prepare the same data (with
-BPE-dropout) as a training does and put their own rows of each batch on their devices.
-What the devices hold is joined and hashed, batch by batch; then again by processes that
-begin in the middle, as after a resume. Exit code 0 if EQUAL. --config.x=y is passed on.
+Starts real JAX processes with one device each. They prepare the same data as a training
+does (with BPE-dropout) and put their own rows of each batch on their devices. The
+batches on all devices are joined and hashed; then again for processes that start in the
+middle, as after a resume. The exit code is 0 if EQUAL. --config.x=y is passed on.
 """
 
 import argparse
@@ -39,7 +39,7 @@ Hashes = list[tuple[str, int]]  # of each batch; and how many samples were too l
 
 
 def main() -> int:
-    """Compare the batches of several numbers of processes; exit code 0 if equal."""
+    """Compare batches for several numbers of processes; exit code 0 if equal."""
     words, given = cli.split_overrides(sys.argv[1:])
     args = parse_arguments(words)
     overrides = {**SAMPLED, **given}
@@ -83,7 +83,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def compare(args: argparse.Namespace, folder: pathlib.Path, overrides: dict) -> bool:
-    """Print a row for each count and beginning; return whether all batches agree."""
+    """Print a row per process count and start; return whether all batches agree."""
     expected: dict[str, Hashes] = {}
     different, half = [], args.batches // 2
     for count in args.processes:
@@ -112,7 +112,7 @@ def compare(args: argparse.Namespace, folder: pathlib.Path, overrides: dict) -> 
 
 
 def find_difference(found: Hashes, wanted: Hashes, begin: int) -> str:
-    """Name the first batch that is not as it should be; empty if all are."""
+    """Name the first batch that differs; empty if none does."""
     for number, (batch, other) in enumerate(zip(found, wanted, strict=True), begin):
         if batch[0] == DISAGREE:
             return f"batch {number}, {DISAGREE}"
@@ -157,7 +157,7 @@ def run_processes(args, place: pathlib.Path, overrides: dict, count, begin) -> N
 
 
 def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
-    """Write what this process's devices get of each batch."""
+    """Write this process's share of each batch."""
     place = pathlib.Path(args.parts)
     hosts.connect()
     number, feeds = jax.process_index(), {}
@@ -169,7 +169,7 @@ def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
         prepared = prepare_together(config, folder, writer)
         planned = make_plan(config, prepared.task, prepared.train)
         feeds[batching] = Feed(prepared.task, prepared.train.store, planned, mesh)
-    # From here on nobody waits for anybody.
+    # From here on the processes are independent.
     for batching, feed in feeds.items():
         with (place / f"{batching}-{number}").open("wb") as file:
             pickle.dump(feed.plan.steps_per_epoch, file)
@@ -189,7 +189,7 @@ def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
 def join(
     place: pathlib.Path, batching: str, count: int, steps: range
 ) -> tuple[int, Hashes]:
-    """Return the steps an epoch, and the hash of each batch that was written."""
+    """Return the steps per epoch, and the hash of each batch that was written."""
     paths = [place / f"{batching}-{i}" for i in range(count)]
     hashes = []
     with contextlib.ExitStack() as stack:

@@ -1,10 +1,11 @@
-"""Which positions read sentences longer than any that were learned from?
+"""Which kinds of positions read sentences longer than any in training?
 
     python benchmarks/positions.py --workdir runs/positions
 
-Trains the quickstart's model once for each way to tell positions, on the sentences of
-at most `--longest` pieces, and scores them all on the same new sentences by length.
-Stopped, the same command goes on. Other options (--config.key=value) are the runs'.
+Trains the quickstart's model once for each kind of position, on the sentences of at
+most `--longest` pieces, and scores all models on the same new sentences by length. If
+it is stopped, the same command continues. Other options (--config.key=value) apply to
+all runs.
 """
 
 import argparse
@@ -43,7 +44,7 @@ def main() -> int:
 
 
 def by_length(workdir: pathlib.Path, args: argparse.Namespace) -> str:
-    """BLEU of the sentences up to the bound, up to half as long again, and beyond."""
+    """Return BLEU up to the bound, up to 1.5 times the bound, and beyond."""
     import transformer_jax
     from transformer_jax import scores
     from transformer_jax.data.generated import phrasebook

@@ -1,13 +1,14 @@
-"""Recurrent models beside the Transformer: what reaches far, how fast, how good.
+"""Compare recurrent models with the Transformer: reach of gradients, speed and scores.
 
     python benchmarks/recurrent.py reach RUN RUN … --output reach.png
     python benchmarks/recurrent.py speed
     python benchmarks/recurrent.py scores RUN RUN …
 
 `reach` draws how much the log-probability of an output token depends on the embedding
-of a source token that was read so many tokens before; `speed` trains on sentences of
-given lengths, by turns; `scores` translates short and long sentences. RUNs are runs of
-translation of any model, such as of configs/quickstart.py and configs/recurrent.py.
+of a source token, by the number of tokens read in between. `speed` trains both models
+in turn on sentences of given lengths. `scores` translates short and long sentences.
+RUNs are translation runs of any model, for example of configs/quickstart.py and
+configs/recurrent.py.
 """
 
 import argparse
@@ -60,7 +61,9 @@ def parse_arguments() -> argparse.Namespace:
 
     speed = commands.add_parser("speed", help="tokens/s of training by length")
     speed.add_argument("--lengths", type=numbers, default=(8, 16, 32, 64, 128, 256))
-    speed.add_argument("--tokens", type=int, default=2048, help="target tokens a batch")
+    speed.add_argument(
+        "--tokens", type=int, default=2048, help="target tokens per batch"
+    )
     speed.add_argument("--steps", type=int, default=5, help="updates of a turn")
     speed.add_argument("--rounds", type=int, default=5, help="turns of each model")
     speed.set_defaults(show=print_speed)
@@ -75,7 +78,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Read numbers between commas."""
+    """Read numbers separated by commas."""
     return tuple(int(n) for n in text.split(","))
 
 
@@ -108,7 +111,7 @@ def draw_reach(args: argparse.Namespace) -> None:
 
 
 def print_speed(args: argparse.Namespace) -> None:
-    """Print the tokens a second of each side, at each length."""
+    """Print the tokens per second of each side at each length."""
     sides = {name: Side(spec) for name, spec in SIDES.items()}
     print(", ".join(f"{n}: {side.size:,} parameters" for n, side in sides.items()))
     print(f"| length | {', tokens/s | '.join(sides)}, tokens/s | ratio |")
@@ -135,7 +138,7 @@ def print_speed(args: argparse.Namespace) -> None:
 
 
 class Side:
-    """A model in training, without anything around it."""
+    """A model in training, without the rest of the training loop."""
 
     def __init__(self, spec: str):
         config = configs.load(spec)
@@ -160,7 +163,7 @@ class Side:
         )
 
     def seconds(self, batch: dict, steps: int) -> float:
-        """Time so many steps."""
+        """Time a number of steps."""
         began = time.monotonic()
         for _ in range(steps):
             self.state, _ = self.update(self.state, batch)

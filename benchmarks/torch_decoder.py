@@ -1,4 +1,4 @@
-"""A decoder in PyTorch of the same sizes as a language model here, for comparison.
+"""A PyTorch decoder with the same sizes as a language model here, for comparison.
 
     python benchmarks/torch_decoder.py --help
 
@@ -14,7 +14,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Self-attention and a feed-forward layer, each behind a norm."""
+    """Self-attention and a feed-forward layer, each after a norm."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tokens and the next ones in, the mean cross-entropy out."""
+    """A decoder that maps tokens and their successors to the mean cross-entropy."""
 
     def __init__(self, vocabulary: int, layers: int, width: int, heads: int):
         super().__init__()

@@ -2,9 +2,10 @@
 
     python benchmarks/torch_throughput.py --rounds 5 --steps 30
 
-Real (unpadded) target tokens a second, of the same batches in the same order, float32.
-The two sides take turns, each in a process of its own; compiling and warming up come
-before the clock starts. Rounds in which others used the machine are named. Needs torch.
+Measures real (unpadded) target tokens per second in float32, on the same batches in the
+same order. The two sides take turns, each in its own process; compiling and warming up
+happen before the clock starts. Rounds in which other processes used the machine are
+marked. Needs torch.
 """
 
 import argparse
@@ -37,7 +38,7 @@ SENTENCES, SHAPES, BATCH_TOKENS = 29_000, 6, 2900
 
 
 def main() -> int:
-    """Let both sides take turns, and print what each has taken."""
+    """Let both sides take turns, and print the speed of each."""
     args = parse_arguments()
     if args.side:
         print(json.dumps(measure(args.side, args.steps, args.seed)))
@@ -70,7 +71,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_side(side: str, args: argparse.Namespace, cache: str) -> dict:
-    """Measure a side in a process of its own."""
+    """Measure a side in its own process."""
     command = [sys.executable, __file__, "--side", side]
     command += ["--steps", str(args.steps), "--seed", str(args.seed)]
     environment = {**os.environ, "TRANSFORMER_JAX_CACHE": cache}
@@ -81,7 +82,7 @@ def run_side(side: str, args: argparse.Namespace, cache: str) -> dict:
 
 
 def make_plan(seed: int) -> Buckets:
-    """Plan batches of lengths like those of Multi30k in subword pieces."""
+    """Plan batches with lengths like those of Multi30k in subword pieces."""
     random = np.random.default_rng(seed)
     sigma = np.sqrt(np.log(1 + (5 / 15) ** 2))  # mean 15, standard deviation 5
     target = random.lognormal(np.log(15) - sigma**2 / 2, sigma, SENTENCES)
@@ -91,7 +92,7 @@ def make_plan(seed: int) -> Buckets:
 
 
 def make_batch(plan: Buckets, step: int, seed: int) -> dict[str, np.ndarray]:
-    """Draw random ids for the places that the plan says hold a token."""
+    """Draw random ids for the positions that hold a token in the plan."""
     planned = plan.batch(step)
     random = np.random.default_rng([seed, step])
     batch = {}
@@ -116,7 +117,7 @@ def rehearsals(plan: Buckets, seed: int) -> list[dict[str, np.ndarray]]:
 
 
 def measure(side: str, steps: int, seed: int) -> dict:
-    """Take a turn of a side: warm up in every shape, then time it."""
+    """Measure one side: warm up in every shape, then time it."""
     began = time.monotonic()
     train, finish, versions = {"ours": our_training, "torch": torch_training}[side]()
     plan = make_plan(seed)
@@ -187,8 +188,8 @@ def our_training() -> tuple[Callable, Callable, str]:
     def read() -> None:
         outcome = jax.device_get(pending.pop(0))
         # Ours has the constant taken out that the smoothed loss cannot fall below.
-        last[0] = float(outcome["sums"].loss / outcome["sums"].weight) + least
-        last[1] = float(outcome["grad_norm"])
+        last[0] = float(outcome.sums.loss / outcome.sums.weight) + least
+        last[1] = float(outcome.grad_norm)
 
     def train(batch: dict) -> None:
         nonlocal state
@@ -228,7 +229,7 @@ def our_config(config):
 
 
 def torch_training() -> tuple[Callable, Callable, str]:
-    """Return the same of torch.nn.Transformer, eager, as its documentation uses it."""
+    """Return the same for torch.nn.Transformer, eager, as in its documentation."""
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -303,7 +304,7 @@ def torch_training() -> tuple[Callable, Callable, str]:
 
 
 def busy_seconds() -> float | None:
-    """Read the processor time used since the machine started, its host's too."""
+    """Read the processor time used since the machine started, including its host's."""
     try:
         line = pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:]
     except OSError:

@@ -5,10 +5,11 @@
     python -m transformer_jax.visualize painting runs/waves --output painting.png
 
 Variants: gaussian (random Fourier features), sinusoid (the paper's positions, of column
-and row) and raw (x and y as they are). The picture is drawn in code; another one is
---config.data.source=file --config.data.picture=PATH. Three quarters of its pixels are
-trained on, the others judge. Measured: gaussian 26.0, sinusoid 31.1, raw 16.1 dB PSNR;
-see results/coordinates_*.json.
+and row) and raw (x and y as they are). The picture is drawn by code; to use another
+one, pass --config.data.source=file --config.data.picture=PATH. Three quarters of its
+pixels are for training, the others for scoring.
+Measured: gaussian 26.0, sinusoid 31.1, raw 16.1 dB PSNR; see
+results/coordinates_*.json.
 """
 
 from transformer_jax.config import base

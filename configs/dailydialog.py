@@ -1,12 +1,13 @@
-"""DailyDialog: replies of everyday English, learned from 11,118 dialogues.
+"""DailyDialog: replies in everyday English, learned from 11,118 dialogues.
 
     python -m transformer_jax.train --config configs/dailydialog.py \\
         --config.data.folder=PATH --workdir runs/dailydialog
     python -m transformer_jax.predict --workdir runs/dailydialog --sample --top_p=0.9
 
-PATH holds train.txt.gz and validation.txt.gz, a dialogue a line, each turn ended by
-__eou__. Dialogues that come twice, or stand in the validation text too, are read once.
-Measured: perplexity 33.2 a piece of the validation replies; see
+PATH contains train.txt.gz and validation.txt.gz, with one dialogue per line and __eou__
+at the end of each turn. Dialogues that occur twice, or also in the validation text, are
+read once.
+Measured: perplexity 33.2 per piece of the validation replies; see
 results/dailydialog.json.
 """
 

@@ -1,11 +1,11 @@
-"""IWSLT14 German→English: 160,000 sentences of TED talks, a small standard test.
+"""IWSLT14 German→English: 160,000 sentences from TED talks, a small standard benchmark.
 
     python -m transformer_jax.train --config configs/iwslt14.py \\
         --config.data.folder=PATH --workdir runs/iwslt14
 
-Variants de_en (default) and en_de. PATH holds train, valid and test with the endings
+Variants de_en (default) and en_de. PATH contains train, valid and test with the endings
 .de and .en. fairseq's script examples/translation/prepare-iwslt14.sh makes them: take
-its text before BPE, and before lower-casing if cased scores are wanted.
+its text before BPE, and before lower-casing if you want cased scores.
 
 Published DE→EN: Joey NMT 33.73 with 19 million parameters (sacreBLEU, lower-cased);
 34.4 to 35 by the recipe below, tokenised and lower-cased. Here: not yet measured.

@@ -6,8 +6,8 @@
         --target v5e-256 --no_data
 
 Variants 350m and 1_3b, with the sizes of GPT-3's models of these names and rotary
-positions. There is no dropout, because no text is read twice. PATH holds train.txt.gz
-and validation.txt.gz. A window of 8,000 characters is about 2,000 pieces.
+positions. There is no dropout, because no text is read twice. PATH contains
+train.txt.gz and validation.txt.gz. A window of 8,000 characters is about 2,000 pieces.
 Models of these sizes were compiled for v5e-8 and v5e-256 (benchmarks/README.md); they
 are not yet measured.
 """
@@ -51,11 +51,11 @@ def get_config(variant="350m"):
     config.model.remat = "full"
     config.model.scan_layers = True
 
-    # Parts of a batch would be reduced one by one, with eight times the bytes.
+    # Micro-batches would be reduced one by one, with eight times the bytes.
     config.mesh.data = 1
     config.mesh.fsdp = -1
 
-    config.train.steps = 14_000  # 20 pieces a parameter
+    config.train.steps = 14_000  # 20 pieces per parameter
     config.optim.schedule = "cosine"
     config.optim.constant = 3e-4
     config.optim.warmup_steps = 700
@@ -67,7 +67,7 @@ def get_config(variant="350m"):
         config.targets = ("h200x64", "v5e-256")
         config.model.d_model = 2048
         config.model.d_ff = 8192
-        # Split over 256 devices, a matrix has 8 rows on each: a TPU scatters no such.
+        # Over 256 devices each has 8 rows of a matrix: too few to scatter on a TPU.
         config.mesh.data = -1
         config.mesh.fsdp = 16
         config.data.batch_tokens = 2**21

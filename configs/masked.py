@@ -1,4 +1,4 @@
-"""A masked language model: words that are hidden in a text, found from the others.
+"""A masked language model: it fills in hidden words of a text from the others.
 
     python -m transformer_jax.train --config configs/masked.py --workdir runs/masked
     echo "The girl <mask> the red <mask>." \\
@@ -6,9 +6,9 @@
     python -m transformer_jax.train --config configs/masked.py:wikitext2 \\
         --config.data.folder=PATH --workdir runs/wikitext2
 
-Variants: phrasebook (generated sentences, the default), wikitext2 (PATH holds
-train.txt.gz and valid.txt.gz, as for configs/language.py's) and opinions (texts without
-their labels, for `configs/opinions.py:pretrained` to begin with).
+Variants: phrasebook (generated sentences, the default), wikitext2 (PATH contains
+train.txt.gz and valid.txt.gz, as in configs/language.py) and opinions (texts without
+labels, from which `configs/opinions.py:pretrained` starts).
 Measured, hidden words found: phrasebook 48.5 %, opinions 60.0 %; see
 results/masked_*.json. wikitext2: not yet measured.
 """

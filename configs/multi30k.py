@@ -4,18 +4,19 @@
         --config.data.folder=PATH --workdir runs/multi30k
 
 Variants en_de, en_de_lower (reads and writes lower case), en_fr, de_en (a larger model,
-fewer updates) and both (one model for en_de and de_en: a source begins with the tag of
-the language that is wanted). PATH holds train, val and test_2016_flickr, each with an
-ending of its language, .gz (github.com/multi30k/dataset, data/task1/raw).
+fewer updates) and both (one model for en_de and de_en; a source begins with the tag of
+the target language). PATH contains train, val and test_2016_flickr, each with the
+ending of its language and .gz (github.com/multi30k/dataset, data/task1/raw).
 
 Measured: BLEU on test_2016_flickr en_de 40.08, en_de_lower 41.08, en_fr 60.68, de_en
-40.40, both 40.15 and 41.96; results/multi30k_*.json say how, and what is published.
+40.40, both 40.15 and 41.96; results/multi30k_*.json have the protocols and published
+scores.
 """
 
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
-DIRECTIONS = {  # variant → the corpora of a split, as source and target
+DIRECTIONS = {  # variant → source and target corpora of a split
     "en_de": ["en de"],
     "en_de_lower": ["en de"],
     "de_en": ["de en"],
@@ -54,7 +55,7 @@ def get_config(variant="en_de"):
     if variant == "de_en":
         return _larger(config)
 
-    # So little text: small models, strong dropout (Revisit-MMT's "tiny").
+    # For little text: small models with strong dropout (Revisit-MMT's "tiny").
     config.tokenizer.kind = "bpe"
     config.tokenizer.vocab_size = 10_000
     config.tokenizer.lowercase = variant == "en_de_lower"
@@ -77,7 +78,7 @@ def get_config(variant="en_de"):
 
 
 def _larger(config):
-    """7.6 million parameters, and a rate that falls to 0 within 2,000 updates."""
+    """7.6 million parameters; the learning rate falls to 0 within 2,000 updates."""
     config.tokenizer.vocab_size = 8000
     config.model.encoder_layers = 3
     config.model.decoder_layers = 3

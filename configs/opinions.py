@@ -1,4 +1,4 @@
-"""Is an opinion good or bad, and how much? A special token's last representation says.
+"""Is an opinion good or bad, and how much? Read from the last state of a special token.
 
     python -m transformer_jax.train --config configs/opinions.py --workdir runs/opinions
     python -m transformer_jax.train --config configs/opinions.py:score \\
@@ -9,15 +9,15 @@
         --workdir runs/pretrained
 
 Variants: label (classification, the default) and score (regression, -1 to 1), on a
-generated corpus in which a word list does not do; pretrained learns from 1000 labels
-only, beginning with the masked language model of the same kind of texts that the line
-before it trains (`--config.train.initial=` begins at random). For text of your own:
+generated corpus for which a word list is not enough; pretrained learns from only 1000
+labels, starting from the masked language model that the command before it trains on the
+same kind of text (`--config.train.initial=` starts at random). For your own text:
 
     --config.data.source=tsv --config.data.train_files=F.tsv --config.data.test_files=G
 
 with text and label in columns 1 and 2 (`data.text_column`, `data.label_column`).
-Measured on the test: label 99.0 % right, score r = 0.995, pretrained 70.5 % right (at
-random: 69.0 %, no difference); see results/opinions_*.json.
+Measured on the test: label 99.0 % right, score r = 0.995, pretrained 70.5 % right (from
+random parameters: 69.0 %, no difference); see results/opinions_*.json.
 """
 
 from transformer_jax.config import base

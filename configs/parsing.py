@@ -4,10 +4,10 @@
     echo "the old man saw the boat ." | python -m transformer_jax.predict \\
         --workdir runs/parsing
 
-Variants: treebank (generated, the default), ptb_sample (bracketed trees, one a line, in
-train.trees.gz and dev.trees.gz of --config.data.folder: a tenth of the Penn Treebank),
-and wsj and semi_supervised, the paper's 4-layer model and its decoding (beam 21, α 0.3,
-300 pieces more than the input) for train.trees, dev.trees and test.trees.
+Variants: treebank (generated, the default), ptb_sample (bracketed trees, one per line,
+in train.trees.gz and dev.trees.gz of --config.data.folder: a tenth of the Penn
+Treebank), and wsj and semi_supervised, the paper's 4-layer model and its decoding (beam
+21, α 0.3, 300 pieces more than the input) for train.trees, dev.trees and test.trees.
 Published for section 23 (the paper, table 4): F1 91.3 (wsj), 92.7 (semi_supervised).
 Measured: F1 99.68 (treebank), 69.69 (ptb_sample, dev); see results/parsing_*.json.
 The others: not yet measured.
@@ -45,7 +45,7 @@ def get_config(variant="treebank"):
     config.model.d_model = 1024
     config.model.d_ff = 4096
     config.model.num_heads = 16
-    config.decode.well_formed = False  # the paper tells of no such rule
+    config.decode.well_formed = False  # the paper mentions no such rule
     config.decode.beams = 21
     config.decode.alpha = 0.3
     config.decode.extra_length = 300
@@ -56,7 +56,7 @@ def get_config(variant="treebank"):
 def _ptb_sample(config):
     config.data.train_files = "train.trees.gz"
     config.data.validation_files = "dev.trees.gz"
-    # So few trees: words that are copied guide the brackets; XX would be counted.
+    # With few trees, copied words guide the brackets; XX symbols would need counting.
     config.data.leaves = "words"
     config.tokenizer.kind = "bpe"
     config.tokenizer.shared = True
@@ -101,11 +101,11 @@ def _treebank(config):
     config.model.d_ff = 512
     config.model.num_heads = 4
     config.model.norm = "pre"  # post-norm needed twice the steps before QKV_SCALE
-    config.model.positions = "sinusoid+rotary"  # brackets pair by distance
+    config.model.positions = "sinusoid+rotary"  # brackets are paired by distance
     config.model.dropout_embedding = 0.0
     config.model.dropout_residual = 0.0
     config.train.steps = 2000
-    config.train.label_smoothing = 0.0  # there is one right tree
+    config.train.label_smoothing = 0.0  # only one tree is correct
     config.optim.schedule = "linear"
     config.optim.constant = 0.003
     config.optim.warmup_steps = 250

@@ -1,4 +1,4 @@
-"""Portuguese → English on a generated corpus: the whole path, in minutes, on a laptop.
+"""Portuguese → English on a generated corpus: everything in minutes, on a laptop.
 
     python -m transformer_jax.train --config configs/quickstart.py \\
         --workdir runs/quickstart
@@ -25,7 +25,7 @@ def get_config():
     config.model.d_model = 128
     config.model.d_ff = 512
     config.model.num_heads = 4
-    # Five epochs are too few for a small model to learn them by heart.
+    # Five epochs are too few for a small model to memorise the corpus.
     config.model.dropout_embedding = 0.0
     config.model.dropout_residual = 0.0
 

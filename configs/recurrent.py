@@ -5,12 +5,12 @@
     python -m transformer_jax.train --config configs/recurrent.py:multi30k \\
         --config.data.folder=PATH --workdir runs/multi30k_lstm
 
-Variants rnn, lstm and gru: the decoder gets the state in which the encoder ended, and
-no more (Sutskever et al., 2014); rnn_attention, lstm_attention and gru_attention: it
-looks at an encoder that reads both ways (Bahdanau et al., 2015). Data, vocabulary,
-updates and the number of parameters are about those of configs/quickstart.py. multi30k
-is a larger lstm_attention for English to German; PATH is that of configs/multi30k.py.
-`benchmarks/recurrent.py` compares such runs with a Transformer's.
+Variants rnn, lstm and gru: the decoder gets only the final state of the encoder
+(Sutskever et al., 2014). rnn_attention, lstm_attention and gru_attention: it attends to
+a bidirectional encoder (Bahdanau et al., 2015). Data, vocabulary, updates and the
+number of parameters are about those of configs/quickstart.py. multi30k is a larger
+lstm_attention for English to German; PATH is the same as for configs/multi30k.py.
+`benchmarks/recurrent.py` compares recurrent models with a Transformer.
 Measured: BLEU 99.65 (lstm_attention) and 64.34 (lstm) on the test; see
 results/recurrent_*.json. The others: not yet measured.
 """

@@ -3,9 +3,10 @@
     python -m transformer_jax.train --config configs/sets.py --workdir runs/sets
     echo "31 7 44 20" | python -m transformer_jax.predict --workdir runs/sets
 
-Variants: none (the default) and sinusoid, of `model.positions`. Sets to train on stand
-in ascending order. A model that sees positions may learn that the last number is the
-largest; without them it has to compare, and answers a permutation as the set itself.
+Variants (of `model.positions`): none (the default) and sinusoid. Training sets are in
+ascending order. A model that sees positions may learn that the last number is the
+largest; without positions it has to compare, and gives the same answer for every
+permutation of a set.
 Measured on 1,000 sets: both 100.0 % right in ascending order; in another order none
 100.0 %, sinusoid 96.3 %; see results/sets_*.json.
 """

@@ -1,14 +1,14 @@
-"""Sentence vectors: what means the same is near, whatever its words.
+"""Sentence vectors: sentences with the same meaning are near, whatever their words.
 
     python -m transformer_jax.train --config configs/similarity.py --workdir runs/near
     echo "Dad purchased a car." | python -m transformer_jax.predict \\
         --workdir runs/near --among lines.txt
 
 Variants: paraphrases (the default: generated pairs of English sentences) and tatoeba
-(English and German, train.tsv.gz and dev.tsv.gz in --config.data.folder). Pairs of your
-own are two columns: --config.data.source=tsv --config.data.train_files=F.
-The wrong answers are the other pairs of a batch: a larger `data.batch_tokens` is a
-harder lesson.
+(English and German, train.tsv.gz and dev.tsv.gz in --config.data.folder). Your own
+pairs are two columns: --config.data.source=tsv --config.data.train_files=F. The other
+pairs of a batch are the negatives, so a larger `data.batch_tokens` makes the task
+harder.
 Measured: paraphrases recall@1 100.0 % of 500 sentences whose words are nearly all
 changed (TF-IDF: 63.6), 100.0 % of those with most of their words (98.6); see
 results/similarity_paraphrases.json. tatoeba 79.2 % of dev (5.3); see

@@ -1,21 +1,28 @@
-"""A chatbot of the plain kind: an encoder-decoder that replies to the last turns.
+"""A simple chatbot: an encoder-decoder that replies to the last turns.
 
     python -m transformer_jax.train --config configs/smalltalk.py --workdir runs/chat
     echo "Hi how are you" | python -m transformer_jax.predict --workdir runs/chat
-    python -m transformer_jax.predict --workdir runs/chat      (a session, to talk with)
+    python -m transformer_jax.predict --workdir runs/chat     (an interactive session)
 
-On a generated grammar of small talk, in which a reply may depend on what was said up to
-three turns ago. For dialogues of your own see dailydialog.py (one a line), or use
-data.source = 'tsv' with the context (turns joined by " __eou__ ") and the reply in
-columns 1 and 2.
-Measured: 98.3 % of 1,000 test replies exactly right; see results/smalltalk.json.
+It is trained on a generated grammar of small talk, in which a reply may depend on what
+was said up to three turns ago. For your own dialogues see dailydialog.py (one per
+line), or use data.source = 'tsv' with the context (turns joined by " __eou__ ") and the
+reply in columns 1 and 2.
+Variants: few (the default) and many, which has more topics and answers lines from
+outside the grammar by saying that it does not know or does not understand. Those lines
+are the split test_off_topic; benchmarks/off_grammar.py asks 40 more questions.
+Measured: few, 98.3 % of 1,000 test replies exactly right; see results/smalltalk.json.
+many has not been measured yet.
 """
 
 from transformer_jax.config import base
+from transformer_jax.errors import UserError
 
 
-def get_config():
+def get_config(variant="few"):
     config = base(task="conversation", model="transformer")
+    if variant not in ("few", "many"):
+        raise UserError(f"smalltalk.py has no variant {variant!r}: few or many")
 
     config.data.train_size = 40_000
     config.data.validation_size = 500
@@ -41,4 +48,8 @@ def get_config():
     config.eval.weights = "average"  # as in docs/results.md
     config.eval.answers = 200
     config.checkpoint.every = 100
+
+    if variant == "many":
+        config.data.topics = "many"
+        config.eval.splits = ("test", "test_off_topic")
     return config

@@ -2,27 +2,27 @@
 
     python launch/table3.py --workdir runs/table3
 
-trains `tiny_` rows, the same changes of a model an eighth as wide and half as deep, on
-the generated corpus, one after the other, and prints the table beside the paper's
-figures; killed, the same command goes on. The rows at full size, on WMT14 data (see
-`wmt14.py`; PATH as there):
+trains the `tiny_` rows on the generated corpus, one after the other, and prints the
+table next to the paper's figures. They apply the same changes to a model an eighth as
+wide and half as deep. If it is killed, the same command continues. The full-size rows
+use WMT14 data (see `wmt14.py`, also for PATH):
 
     python -m transformer_jax.train --config configs/table3.py:a_1 \\
         --config.data.folder=PATH --workdir runs/a_1
     python launch/table3.py --full --workdir runs/full --config.data.folder=PATH
 
-As in the paper, scores are of the development set, of the last parameters (no average).
-The paper's figures stand in ROWS; the rows at full size here: not yet measured.
+As in the paper, scores are for the development set and the last parameters (no
+average). The paper's figures are in ROWS. The full-size rows: not yet measured.
 
-Measured: 93.0 BLEU for tiny_base after 800 updates; the other tiny_ rows, and what they
-show, are in results/table3_tiny_base.json.
+Measured: 93.0 BLEU for tiny_base after 800 updates; the other tiny_ rows and their
+discussion are in results/table3_tiny_base.json.
 """
 
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
-# name: what changes in the base model; the paper's perplexity, BLEU, and parameters in
-# millions where it states them. Widths are those of the full size.
+# name: the change to the base model; the paper's perplexity, BLEU, and parameters in
+# millions if it states them. Widths are for the full-size model.
 ROWS = {
     "base": ({}, 4.92, 25.8, 65),
     "a_1": ({"num_heads": 1, "d_k": 512, "d_v": 512}, 5.29, 24.9, None),

@@ -1,4 +1,4 @@
-"""A tag for each word: the phrases of a sentence, or its words' parts of speech.
+"""One tag per word: the phrases of a sentence, or the parts of speech of its words.
 
     python -m transformer_jax.train --config configs/tagging.py --workdir runs/tagging
     echo "The boy who sees this girl gave Ana a book ." \\
@@ -6,9 +6,9 @@
 
 Variants: phrases (the default: B, I and O of the outermost phrases of generated
 sentences), pos (their parts of speech) and ptb_sample (parts of speech of
-train.trees.gz and dev.trees.gz in --config.data.folder, bracketed trees, one a line: a
-tenth of the Penn Treebank). For files in CoNLL's form, a word a line with its tag in
-the last column and an empty line between sentences:
+train.trees.gz and dev.trees.gz in --config.data.folder, bracketed trees, one per line:
+a tenth of the Penn Treebank). For files in CoNLL's format, with one word per line, its
+tag in the last column and an empty line between sentences:
 
     --config.data.source=conll --config.data.train_files=F
 
@@ -60,7 +60,7 @@ def get_config(variant="phrases"):
         config.data.shapes = 5
         config.tokenizer.kind = "bpe"
         config.tokenizer.vocab_size = 4000
-        config.model.dropout_words = 0.1  # so few sentences are soon known by heart
+        config.model.dropout_words = 0.1  # few sentences are soon memorised
         config.model.dropout_embedding = 0.3
         config.model.dropout_residual = 0.3
         config.train.steps = 1500

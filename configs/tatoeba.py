@@ -1,11 +1,12 @@
-"""Tatoeba: 165,000 short sentence pairs, a translator of everyday language.
+"""Tatoeba: 165,000 short sentence pairs for a translator of everyday language.
 
     python -m transformer_jax.train --config configs/tatoeba.py:de_en \\
         --config.data.folder=PATH --workdir runs/tatoeba
 
-Variants de_en and en_de. PATH holds train.tsv.gz and dev.tsv.gz with English and German
-in two columns (manythings.org/anki has such files). Of en_de, many sources of dev have
-several references: `evaluate --split validation` scores each once, against all of them.
+Variants de_en and en_de. PATH contains train.tsv.gz and dev.tsv.gz with English and
+German in two columns (manythings.org/anki has such files). For en_de, many sources of
+dev have several references: `evaluate --split validation` scores each source once,
+against all of them.
 Measured: de_en 51.02 BLEU on dev (sacreBLEU, cased, beam 4); see
 results/tatoeba_de_en.json. en_de: not yet measured.
 """

@@ -1,12 +1,12 @@
-"""WMT14 English→German and English→French: what the paper measured, base and big.
+"""WMT14 English→German and English→French: the paper's base and big models.
 
     python -m transformer_jax.train --config configs/wmt14.py:en_de_base \\
         --config.data.folder=PATH --workdir runs/wmt14
 
-Variants en_de_base, en_de_big, en_fr_base, en_fr_big, each also with _tpu at its end:
-sentences packed into rows of one shape, in place of twelve shapes. They compute in
-bfloat16, for GPUs and TPUs; with the paper's float32, --config.model.dtype=float32.
-PATH holds train.en, train.de (or .fr), newstest2013 and newstest2014 with the same
+Variants en_de_base, en_de_big, en_fr_base, en_fr_big, each also with the suffix _tpu,
+which packs sentences into rows of one shape instead of twelve shapes. They compute in
+bfloat16, for GPUs and TPUs; for the paper's float32 pass --config.model.dtype=float32.
+PATH contains train.en, train.de (or .fr), newstest2013 and newstest2014 with the same
 endings, as raw text (not tokenised): training text from statmt.org/wmt14 (Europarl,
 Common Crawl, News Commentary; for French also UN and 10^9), joined by `cat`; the test
 sets by `sacrebleu -t wmt14/full -l en-de --echo src` and `--echo ref` (3,003 lines).
@@ -44,16 +44,16 @@ def get_config(variant="en_de_base"):
     config.data.shapes = 12
     config.targets = ("h200x1", "h200x8")
     config.model.dtype = "bfloat16"
-    config.data.length_multiple = 8  # cuDNN's attention wants even lengths
-    if tpu:  # which compiles slowly, and likes lengths that 128 divides
+    config.data.length_multiple = 8  # cuDNN's attention needs even lengths
+    if tpu:  # compiles slowly, and prefers multiples of 128
         config.targets = ("v5e-8",)
         config.data.batching = "packed"
-        config.data.pack_length = 384  # the longest pair, its ends, and no row beyond
+        config.data.pack_length = 384  # holds the longest pair with its end tokens
         config.data.length_multiple = 128
         config.model.scan_layers = True
     config.tokenizer.kind = "bpe"
-    # As the paper says (5.1). Its counts of parameters (Table 3) need other
-    # vocabularies: see docs/deviations.md.
+    # As in the paper (5.1). Its parameter counts (Table 3) imply other vocabularies:
+    # see docs/deviations.md.
     config.tokenizer.vocab_size = 37_000 if target == "de" else 32_000
     config.train.steps = 100_000
     config.eval.every = 5000

@@ -3,8 +3,9 @@
     python docs/draw_gallery.py           write docs/gallery.md
     python docs/draw_gallery.py --draw    and draw its pictures
 
-The pictures are of runs of configs/quickstart.py and configs/images.py. What there is
-to see in each is said by the docstring of its function.
+The pictures are of runs of configs/quickstart.py, configs/images.py and
+configs/speech.py. What there is to see in each is said by the docstring of its
+function.
 """
 
 import argparse
@@ -22,9 +23,9 @@ from transformer_jax.visualize import figures
 DOCS = pathlib.Path(__file__).parent
 PAGE, PICTURES = DOCS / "gallery.md", DOCS / "gallery"
 COLORS = 256
-RUN, IMAGES = "runs/quickstart", "runs/images"
+RUN, IMAGES, SPEECH = "runs/quickstart", "runs/images", "runs/speech"
 PAINTED = "runs/raw runs/sinusoid runs/gaussian"  # of configs/coordinates.py
-PLAYED = "runs/cartpole runs/cloning"  # of configs/decisions.py
+PLAYED = "runs/cartpole"  # of configs/decisions.py
 DRAWN = "runs/drawings"
 PAIR = (
     f"--workdir {RUN} --text 'A menina não leu o livro vermelho ontem.' "
@@ -35,8 +36,9 @@ LONG = (
     f"--workdir {RUN} --text 'O gato da Ana dorme no sofá.' "
     '--target "Ana\'s cat sleeps on the couch."'
 )
+HEARD = "--example test:0 --layer 1"
 
-# Section → (picture, function of `figures`, words behind `visualize`).
+# Section → (picture, function of `figures`, words of the command).
 SECTIONS = {
     "Where a model looks": [
         ("attention", "attention", f"attention {PAIR} --kind cross --layer 1"),
@@ -47,6 +49,7 @@ SECTIONS = {
         ("entropy", "entropy_and_distance", f"entropy {PAIR} --kind encoder"),
         ("rollout", "rollout", f"rollout {PAIR} --kind encoder"),
         ("patches", "patches", f"patches --workdir {IMAGES} --example test:3"),
+        ("spectrogram", "spectrogram", f"spectrogram --workdir {SPEECH} {HEARD}"),
     ],
     "One computation": [
         ("explain", "computation", f"explain {SHORT} --kind decoder --columns 4"),
@@ -77,13 +80,13 @@ SECTIONS = {
 }  # fmt: skip
 HEAD = """# Gallery
 
-Every figure of `transformer_jax.visualize`, by the command that draws it. Each is a
-function of `transformer_jax.visualize.figures` as well, from arrays to a matplotlib
-figure, for notebooks. `pip install -e '.[plots]'` installs matplotlib, and
+Every figure of `transformer_jax.visualize`, with the command that draws it. Each is
+also a function of `transformer_jax.visualize.figures`, from arrays to a matplotlib
+figure, for use in notebooks. `pip install -e '.[plots]'` installs matplotlib, and
 `python -m transformer_jax.visualize help` lists all names.
 
 `python docs/draw_gallery.py --draw` remakes this page and its pictures from runs of
-`configs/quickstart.py` and `configs/images.py`.
+`configs/quickstart.py`, `configs/images.py` and `configs/speech.py`.
 """
 
 
@@ -94,7 +97,7 @@ def page() -> str:
         parts.append(f"## {section}\n")
         for picture, function, words in entries:
             text = inspect.getdoc(getattr(figures, function)) or ""
-            title, seen = re.split(r"To\s+see:\s+", text)
+            title, seen = re.split(r"What\s+to\s+look\s+for:\s+", text)
             title = title.split("\n\n")[0].replace("\n", " ").strip()
             seen = " ".join(seen.split())
             parts.append(
@@ -110,8 +113,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--workdir", default=RUN, help="a run of configs/quickstart.py")
     parser.add_argument("--images", default=IMAGES, help="a run of configs/images.py")
-    parser.add_argument("--draw", action="store_true", help="the pictures, too")
-    parser.add_argument("--only", default="", help="names between commas")
+    parser.add_argument("--speech", default=SPEECH, help="a run of configs/speech.py")
+    parser.add_argument("--draw", action="store_true", help="draw the pictures as well")
+    parser.add_argument("--only", default="", help="names separated by commas")
     args = parser.parse_args()
     PAGE.write_text(page(), encoding="utf-8")
     if not args.draw:
@@ -122,6 +126,7 @@ def main() -> int:
         if only and picture not in only:
             continue
         words = words.replace(RUN, args.workdir).replace(IMAGES, args.images)
+        words = words.replace(SPEECH, args.speech)
         output = PICTURES / f"{picture}.png"
         command = [sys.executable, "-m", "transformer_jax.visualize"]
         command += [*shlex.split(words), f"--output={output}", "--dpi=72"]

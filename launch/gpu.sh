@@ -3,12 +3,12 @@
 #
 #   launch/gpu.sh --config wmt14 --workdir runs/base
 #
-# One process uses them all. A machine whose GPUs JAX cannot use is refused: a run that
-# falls back to the CPU by itself would only be noticed in the morning.
+# One process uses all GPUs. The script refuses a machine whose GPUs JAX cannot use,
+# because a run that silently falls back to the CPU would only be noticed in the morning.
 set -euo pipefail
 
 export JAX_PLATFORMS=cuda
-# JAX takes three quarters of the memory of each GPU at once; more leaves less unused.
+# By default JAX reserves three quarters of each GPU's memory; a larger share wastes less.
 export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"
 
 exec python -m transformer_jax.train "$@" --config.mesh.platform=gpu

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on this machine's CPU as if it were eight devices: to try a mesh, not for speed.
+# Trains on this machine's CPU as if it were eight devices, to try a mesh, not for speed.
 #
 #   launch/laptop.sh --config quickstart --workdir runs/mesh \
 #     --config.mesh.data=2 --config.mesh.fsdp=2 --config.mesh.tensor=2
@@ -7,9 +7,9 @@ set -euo pipefail
 
 export JAX_PLATFORMS=cpu
 export JAX_NUM_CPU_DEVICES=8
-# With fewer threads than devices, collectives can wait for each other for ever ...
+# With fewer threads than devices, collectives can deadlock ...
 export PJRT_NPROC=16
-# ... and should one hang after all, the run ends instead of standing still.
+# ... and if one hangs after all, this ends the run.
 export XLA_FLAGS="${XLA_FLAGS:-} --xla_cpu_collective_call_terminate_timeout_seconds=120"
 
 exec python -m transformer_jax.train "$@"

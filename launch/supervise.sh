@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Trains, and starts the same command again when it ends before its time.
+# Trains, and starts the same command again if it ends too early.
 #
 #   launch/supervise.sh --config quickstart --workdir runs/quickstart
 #
-# Exit code 0 (done) and 2 (a mistake) end it. 75 (preempted and saved, or another process
-# lost) starts again at once; a crash or a hang (124) after 5, 10, 20, … 300 seconds. After
-# MAX_RESTARTS (5) starts in a row that brought no new step it gives up, with the last code.
-# On several hosts run it on each of them.
+# It stops after exit code 0 (done) or 2 (a mistake). After 75 (preempted and saved, or
+# another process lost) it restarts at once; after a crash or a hang (124) it waits 5, 10,
+# 20, … 300 seconds. After MAX_RESTARTS (5) starts in a row without a new step it gives up
+# with the last exit code. On several hosts, run it on each of them.
 set -euo pipefail
 
 max_restarts="${MAX_RESTARTS:-5}"
-delay_unit="${RESTART_DELAY:-5}" # seconds before the first start after a crash
+delay_unit="${RESTART_DELAY:-5}" # seconds before the first restart after a crash
 workdir=""
 for ((i = 1; i <= $#; i++)); do
   case "${!i}" in
@@ -19,7 +19,7 @@ for ((i = 1; i <= $#; i++)); do
   esac
 done
 
-# The newest step that the run directory knows of: saved, or logged.
+# Print the newest step in the run directory, saved or logged.
 newest_step() {
   {
     for folder in "$workdir"/checkpoints/[0-9]* "$workdir"/preempted/[0-9]*; do
@@ -32,7 +32,7 @@ newest_step() {
 
 child=0
 stopping=0
-forward() { # the training saves, ends with 75, and is not started again
+forward() { # the training saves, exits with 75, and is not restarted
   stopping=1
   if ((child)); then kill -s TERM "$child" 2>/dev/null || true; fi
 }
@@ -46,7 +46,7 @@ while true; do
   child=$!
   code=0
   wait "$child" || code=$?
-  while kill -0 "$child" 2>/dev/null; do # a signal has ended `wait`, not the training
+  while kill -0 "$child" 2>/dev/null; do # a signal ended `wait`, not the training
     code=0
     wait "$child" || code=$?
   done
@@ -65,6 +65,6 @@ while true; do
   delay=$((delay > 300 ? 300 : delay))
   echo "supervise: exit code $code at step $after; starts again in $delay s" >&2
   sleep "$delay" &
-  wait $! || true # a signal is heeded while it sleeps
+  wait $! || true # signals are handled during the sleep
   if ((stopping)); then exit "$code"; fi
 done

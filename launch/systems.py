@@ -1,10 +1,10 @@
-"""Trains every system of the README in turn, on the data that it makes or brings along.
+"""Trains every system of the README in turn, on generated or bundled data.
 
     python launch/systems.py --workdir runs/systems [CONFIG …] [--config.key=value …]
 
-Each is a run of its own below --workdir. Stopped in whatever way, the same command goes
-on where it was. At the end: how long each took, and how well it does. Other configs may
-be named instead; what is set by --config is set for all.
+Each system is a separate run below --workdir. If the command is stopped, start it again
+to continue. At the end it prints the time and the scores of each run. Other configs can
+be named instead; --config options apply to all.
 """
 
 import argparse
@@ -22,6 +22,7 @@ SYSTEMS = (
     "quickstart",
     "smalltalk",
     "language",
+    "language:stories",
     "masked",
     "opinions",
     "opinions:score",
@@ -29,6 +30,8 @@ SYSTEMS = (
     "parsing",
     "images",
     "images:colour",
+    "speech",
+    "speech:sounds",
     "coordinates",
     "decisions",
     "decisions:cloning",
@@ -38,8 +41,8 @@ SYSTEMS = (
     "recurrent",
     "recurrent:lstm",
 )
-# A training step on a CPU takes hundreds of megabytes anew, and the system clears them
-# page by page: in large pages that is soon done.
+# Each training step on a CPU allocates hundreds of megabytes, which the system clears
+# page by page; large pages make that fast.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
@@ -48,7 +51,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workdir", required=True, help="a folder for all runs")
-    parser.add_argument("configs", nargs="*", help="others than those of the README")
+    parser.add_argument(
+        "configs", nargs="*", help="configs to train instead of those of the README"
+    )
     args, overrides = parser.parse_known_args()
     folder = pathlib.Path(args.workdir)
     specs = {c.replace(":", "-"): c for c in args.configs or SYSTEMS}
@@ -66,7 +71,7 @@ def main() -> int:
 def train_in_turn(
     runs: Iterable[tuple[str, str]], folder: pathlib.Path, overrides: Sequence[str]
 ) -> int:
-    """Trains each (name, config) below a folder; stops at the first that fails."""
+    """Trains each (name, config) below a folder; stops at the first failure."""
     runs = list(runs)
     for number, (name, config) in enumerate(runs, 1):
         print(f"run {number} of {len(runs)}: {config}", flush=True)
@@ -82,7 +87,7 @@ def train_in_turn(
 
 
 def run_to_the_end(command: Sequence[str]) -> int:
-    """Its exit code. Being asked to stop is passed on: it saves first."""
+    """Returns the exit code. SIGTERM is passed on, so that the training saves first."""
     with subprocess.Popen(command, env=HUGE_PAGES | os.environ) as training:
         before = signal.signal(signal.SIGTERM, lambda *_: training.terminate())
         try:
@@ -92,7 +97,7 @@ def run_to_the_end(command: Sequence[str]) -> int:
 
 
 def note_time(file: pathlib.Path, seconds: float) -> None:
-    """Adds up what a run took when it was continued; a killed part is not counted."""
+    """Adds up the seconds of a continued run; parts that were killed do not count."""
     before = float(file.read_text()) if file.exists() else 0.0
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{before + seconds:.1f}\n")
@@ -102,7 +107,9 @@ def print_table(specs: dict[str, str], folder: pathlib.Path) -> None:
     total = 0.0
     for name, config in specs.items():
         result = json.loads((folder / name / "result.json").read_text())
-        noted = folder / f"{name}.seconds"  # none, if it ended when nobody waited
+        noted = (
+            folder / f"{name}.seconds"
+        )  # missing if this script was gone when the run ended
         seconds = float(noted.read_text()) if noted.exists() else result["seconds"]
         total += seconds
         for split, found in result["scores"].items():

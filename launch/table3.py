@@ -1,10 +1,10 @@
-"""Trains every row of Table 3 in turn, and prints the table beside the paper's.
+"""Trains every row of Table 3 in turn, and prints the table next to the paper's.
 
     python launch/table3.py --workdir runs/table3 [--rows base,e_learned] [--full]
         [--config.key=value …]
 
-Each row is a run of its own below --workdir. Stopped in whatever way, the same command
-goes on where it was; a row that is done is not done again. `--print` trains nothing.
+Each row is a separate run below --workdir. If the command is stopped, start it again to
+continue; finished rows are not repeated. `--print` trains nothing.
 """
 
 import argparse
@@ -23,9 +23,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workdir", required=True, help="a folder for all rows")
-    parser.add_argument("--rows", default="", help="some rows, by comma; all if empty")
-    parser.add_argument("--full", action="store_true", help="the paper's sizes")
-    parser.add_argument("--print", action="store_true", help="only what is there")
+    parser.add_argument(
+        "--rows", default="", help="rows, separated by commas; default: all"
+    )
+    parser.add_argument("--full", action="store_true", help="use the paper's sizes")
+    parser.add_argument("--print", action="store_true", help="only print the table")
     args, overrides = parser.parse_known_args()
     table = runpy.run_path(str(CONFIG))["ROWS"]
     rows = args.rows.split(",") if args.rows else list(table)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Trains with two processes on this machine's CPU: a cluster in small, to test with.
+# Trains with two processes on this machine's CPU: a miniature cluster for tests.
 #
 #   launch/two_processes.sh --config quickstart --workdir runs/two
 #
-# LOCAL_DEVICES (2) is the number of devices of each process. SIGTERM or Ctrl-C lets both
-# save and exit with 75; a second one kills them. The exit code is that of the process
-# that failed first, else 75 if they were preempted, else 0.
+# LOCAL_DEVICES (2) is the number of devices per process. SIGTERM or Ctrl-C lets both
+# processes save and exit with 75; a second one kills them. The exit code is that of the
+# process that failed first, otherwise 75 if they were preempted, otherwise 0.
 set -euo pipefail
 
 export JAX_PLATFORMS=cpu
@@ -32,9 +32,9 @@ send() { kill -s "$1" "${pids[@]}" 2>/dev/null || true; }
 trap forward TERM INT
 trap 'send KILL' EXIT # nothing outlives this script
 
-# Polls, because `wait -n` is missing from the bash of macOS.
+# Poll, because the bash of macOS has no `wait -n`.
 code=0
-patience=50 # tenths of a second that a failure leaves the other process to end by itself
+patience=50 # tenths of a second for the other process to end by itself after a failure
 running=(0 1)
 while ((${#running[@]})); do
   sleep 0.1 || true
@@ -46,7 +46,7 @@ while ((${#running[@]})); do
     fi
     status=0
     wait "${pids[$i]}" || status=$?
-    # The other process fails because the first did: only the first one's code tells why.
+    # The second process fails because the first did: only the first exit code tells why.
     if ((status != 0 && (code == 0 || code == 75))); then code=$status; fi
   done
   running=(${left[@]+"${left[@]}"})

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Attention, step by step
 #
-# Attention answers one question: *of all I could look at, how much of each do I take?*
-# In this notebook you compute it by hand, with numbers small enough to follow:
+# Attention answers one question: *how much do I take of each thing that I could look
+# at?* In this notebook you compute it by hand, with numbers small enough to follow:
 #
 # 1. a **score** for each pair of a query and a key,
 # 2. the **scaling** by $\sqrt{d_k}$, and what happens without it,
@@ -34,10 +34,10 @@
 # %% [markdown]
 # ## 1. A search engine for vectors
 #
-# Think of a search for a video. What you type is the **query**. Each video has a
-# **key**, such as its title, that the query is compared with, and a **value**: the
-# video itself, which you get. A comparison of two vectors is their dot product: the
-# more they point the same way, the larger it is.
+# Think of a search for a video. The text that you type is the **query**. Each video has
+# a **key**, such as its title, which is compared with the query, and a **value**: the
+# video itself, which you get. Two vectors are compared by their dot product: the more
+# they point in the same direction, the larger it is.
 #
 # $$[3, 1, 4] \cdot [5, 4, 3] = 15 + 4 + 12 = 31 \qquad
 # [3, 1, 4] \cdot [-1, 0, 1] = -3 + 0 + 4 = 1$$
@@ -56,15 +56,15 @@ print("scores", scores)
 
 # %% [markdown]
 # An ordinary search returns the best match. Attention returns a *mixture* of all
-# values, mostly of the best. A mixture has a gradient: a little more of a key changes
-# the result a little, so that queries, keys and values can be learned.
+# values, mostly of the best ones. A mixture has a gradient: a small change of a key
+# changes the result slightly, so queries, keys and values can be learned.
 #
 # The shares of the mixture must be positive and add up to 1. The softmax does that:
 #
 # $$\mathrm{softmax}(s)_j = \frac{e^{s_j}}{\sum_i e^{s_i}}$$
 #
-# Subtracting the largest score first changes nothing, since numerator and denominator
-# are divided by the same number, and keeps $e^{s}$ from overflowing.
+# Subtracting the largest score first keeps $e^{s}$ from overflowing. It does not change
+# the result, because numerator and denominator are divided by the same number.
 
 
 # %%
@@ -78,15 +78,15 @@ print("weights", weights)
 print("result ", weights @ values)
 
 # %% [markdown]
-# The first video gets all but everything: the two scores are 30 apart, and even divided
-# by $\sqrt 3$ that is a factor of $e^{17}$.
+# The first video gets almost everything: the two scores differ by 30, and even after
+# division by $\sqrt 3$ that is a factor of $e^{17}$.
 #
 # ## 2. Every word asks every word
 #
 # In **self-attention** each word of a sentence has a query, a key and a value. The
-# scores form a square table: a row for each word that asks, a column for each that is
-# asked. Here is one for *Hi how are you*, for queries and keys of size $d_k = 64$. (The
-# numbers are given, to be looked at. In section 6 they come from vectors.)
+# scores form a square table, with one row per query and one column per key. Here is one
+# for *Hi how are you*, for queries and keys of size $d_k = 64$. (These numbers are made
+# up. In section 6 they come from vectors.)
 
 # %%
 words = ["Hi", "how", "are", "you"]
@@ -122,15 +122,15 @@ figures.computation(
 
 # %% [markdown]
 # A warning: some tutorials print this table of scores with other weights, such as 0.7
-# of *Hi* for itself. Those are drawn, not computed. Of these scores the softmax gives
-# *Hi* 0.9998 for itself, as you can check in the row above.
+# from *Hi* to itself. Those were made up, not computed. The softmax of these scores
+# gives *Hi* a weight of 0.9998 for itself, as you can check in the row above.
 #
 # ## 3. Why divide by $\sqrt{d_k}$?
 #
 # A dot product is a sum of $d_k$ terms. If the components are independent, with mean 0
 # and variance 1, each term has variance 1 and their sum has variance $d_k$. So wide
-# heads have large scores, for no reason but their width. Let us measure that, and what
-# the softmax makes of 16 such scores.
+# heads have large scores only because they are wide. Let us measure that, and apply the
+# softmax to 16 such scores.
 
 # %%
 rng = np.random.default_rng(0)
@@ -153,38 +153,38 @@ for size in (4, 16, 64, 256, 1024):
     )
 
 # %% [markdown]
-# Without the division, a head of 1024 gives 96 % of its weight to one key before it has
-# learned anything, and the gradient that could change its mind nearly vanishes. With
-# it, weights and gradients begin the same in heads of any width.
+# Without the division, a head of size 1024 gives 96 % of its weight to one key before
+# it has learned anything, and the gradient that could change this nearly vanishes. With
+# the division, weights and gradients start out the same in heads of any width.
 #
-# ## 4. Masks: what must not be seen
+# ## 4. Masks: hiding keys
 #
 # A mask sets scores to $-\infty$ *before* the softmax: $e^{-\infty} = 0$, and the other
 # weights of the row grow until they add up to 1 again. Setting *weights* to 0 after the
 # softmax would leave rows that add up to less.
 #
-# **Look-ahead.** A decoder learns to predict the next word at every place at once. The
-# word at place $t$ may see places $0 … t$ only: if it saw the next word, it would copy
-# it. With equal scores each row is an even mixture of what it may see.
+# **Look-ahead.** A decoder learns to predict the next word at every position at once.
+# The word at position $t$ may see only positions $0 … t$: if it saw the next word, it
+# would copy it. With equal scores each row is a uniform mixture of the visible words.
 
 # %%
 look_ahead = np.tril(np.ones((4, 4), bool))
 print(softmax(np.where(look_ahead, np.zeros((4, 4)), -np.inf)))
 
 # %% [markdown]
-# The same mask on our scores: *Hi* can only look at itself now, and *how* has lost
-# *you*.
+# The same mask on our scores: *Hi* can now look only at itself, and *how* no longer
+# sees *you*.
 
 # %%
 masked_weights = softmax(np.where(look_ahead, scaled, -np.inf))
 figures.masking(scaled, look_ahead, weights, masked_weights, words, words)
 
 # %% [markdown]
-# **Padding.** Sentences of a batch are filled up to one length, and the filling must be
-# hidden as a *key* (a column), in every row. Where a whole row is hidden,
-# $-\infty$ everywhere would give $0 / 0$. So the package uses a large negative number,
-# $-10^{30}$, in the place of $-\infty$: rows stay finite, and everything else is the
-# same to the last bit.
+# **Padding.** Sentences of a batch are padded to the same length, and the padding must
+# be hidden as a *key* (a column) in every row. If an entire row is hidden, $-\infty$
+# everywhere would give $0 / 0$. So the package uses a large negative number,
+# $-10^{30}$, instead of $-\infty$: rows stay finite, and everything else is the same to
+# the last bit.
 
 # %%
 import jax.numpy as jnp
@@ -203,9 +203,9 @@ print(softmax(np.where(padded[0, 0], scaled, -np.inf)))
 # %% [markdown]
 # ## 5. Order does not matter (yet)
 #
-# Shuffle the words, and the weights are shuffled in the same way: nothing in the
-# formula knows who stands where. *Dog bites man* and *man bites dog* have the same
-# rows. That is why the Transformer adds positions (see the notebook `positions`).
+# Shuffle the words, and the weights are shuffled in the same way: the formula does not
+# know the order of the words. *Dog bites man* and *man bites dog* have the same rows.
+# That is why the Transformer adds positions (see the notebook `positions`).
 
 # %%
 x = rng.normal(size=(4, 8))
@@ -215,14 +215,14 @@ shuffled = softmax(x[order] @ x[order].T / np.sqrt(8)) @ x[order]
 print("largest difference", np.abs(attended[order] - shuffled).max())
 
 # %% [markdown]
-# ## 6. Queries, keys and values are made; and there are several heads
+# ## 6. Learned queries, keys and values, and several heads
 #
-# A word has one vector $x$ of size $D$. Three learned matrices make its query, key and
-# value of it: it can *look for* something else than it *offers*. One softmax can make
-# one mixture, so there are $N$ heads with matrices of their own, each of size
-# $D / N$; their results are laid side by side and mixed by a fourth matrix.
+# A word has one vector $x$ of size $D$. Three learned matrices turn it into a query, a
+# key and a value, so a word can *look for* something different from what it *offers*.
+# One softmax makes only one mixture, so there are $N$ heads with separate matrices,
+# each of size $D / N$; their results are concatenated and mixed by a fourth matrix.
 #
-# This is all of it:
+# This is the complete function:
 
 
 # %%
@@ -267,16 +267,16 @@ for name, part in numbers.items():
     print(f"{name:6}", part["kernel"].shape)
 
 # %% [markdown]
-# Four heads, four ways to look at the same five words. Before training they differ by
-# chance alone; the notebook `quickstart` shows those of a model that has learned.
+# Four heads look at the same five words in four ways. Before training they differ only
+# at random; the notebook `quickstart` shows the heads of a trained model.
 
 # %%
 tokens = ["T1", "T2", "T3", "T4", "T5"]
 figures.attention(our_weights[None], tokens, tokens)
 
 # %% [markdown]
-# **Cross-attention** is the same function with another memory: queries from the
-# decoder, keys and values from the encoder. Nothing demands that both have one length.
+# **Cross-attention** is the same function with another memory: queries come from the
+# decoder, keys and values from the encoder. The two may have different lengths.
 
 # %%
 memory = jax.random.normal(jax.random.key(2), (1, 7, 32))
@@ -302,11 +302,12 @@ print(found[0, 0], result[0, 0])
 # %% [markdown]
 # ## What to change next
 #
-# - In section 2, set `d_k` to 1 and to 10 000. Which is nearer to "take the best",
-#   which to "take the mean"? The number divides the scores as a *temperature* does.
+# - In section 2, set `d_k` to 1 and to 10 000. Which is closer to "take the best", and
+#   which to "take the mean"? The number divides the scores like a *temperature*.
 # - In section 4, make a mask that lets each word see itself and its two neighbours
 #   only.
 # - In section 6, give `MultiHeadAttention(32, 4, kv_heads=1)`: one key and value for
-#   all heads. Which matrices have become smaller? Mend `multi_head_attention` to match.
+#   all heads. Which matrices have become smaller? Change `multi_head_attention` to
+#   match.
 # - Your own numbers, printed step by step:
 #   `python -m transformer_jax.visualize explain --numbers greeting`, or a JSON file.

@@ -13,15 +13,15 @@
 # %% [markdown]
 # # Decoding: from probabilities to an answer
 #
-# A trained Transformer does not write. It gives, for any beginning, the probability of
-# each next token. What to write is left to a **search**, and each kind of search goes
-# wrong in its own way:
+# A trained Transformer does not write by itself. For any beginning, it gives the
+# probability of each next token. A **search** decides what to write, and each kind of
+# search goes wrong in its own way:
 #
 # | search | takes | goes wrong by |
 # |---|---|---|
-# | greedy | the likeliest next token | a good step into a bad street |
-# | beam | the likeliest answer of the few it keeps | preferring the short |
-# | sampling | a token by chance | writing what nobody would |
+# | greedy | the likeliest next token | taking a good first step in a bad direction |
+# | beam | the likeliest answer of the few it keeps | preferring short answers |
+# | sampling | a random token | writing things that no one would write |
 #
 # First a toy with five numbers, then a translator that trains in two minutes on a CPU.
 
@@ -31,8 +31,8 @@
 # %% [markdown]
 # ## 1. A garden path
 #
-# A model of two steps and three words. To start with *a* is likelier than *the*; but
-# behind *a* it has no idea, and behind *the* it is sure.
+# This model has two steps and three words. Starting with *a* is likelier than starting
+# with *the*; but after *a* the model has no preference, and after *the* it is certain.
 
 # %%
 import itertools
@@ -58,9 +58,9 @@ for (i, j), chance in sorted(answers.items(), key=lambda item: -item[1])[:4]:
     )
 
 # %% [markdown]
-# **Greedy** search begins with *a*, and cannot go back: it ends at 0.2, and the best
+# **Greedy** search begins with *a*, and cannot go back: it ends at 0.2, but the best
 # answer has 0.36. A **beam** of 2 keeps both beginnings for one more step, and finds
-# it.
+# the best answer.
 
 
 # %%
@@ -74,14 +74,14 @@ for width in (1, 2, 3):
     print(f"beam of {width}: {WORDS[i]} {WORDS[j]}, {answers[i, j]:.2f}")
 
 # %% [markdown]
-# All 3² answers could be tried here. With 2000 tokens and 20 steps there are
-# $2000^{20} = 10^{66}$: nobody knows the best answer, and a beam is a bet that it does
-# not hide behind an unlikely beginning.
+# Here one could try all 3² answers. With 2000 tokens and 20 steps there are $2000^{20}
+# = 10^{66}$, so the best answer is unknown, and a beam is a bet that it does not have
+# an unlikely beginning.
 #
 # ## 2. A translator that is not too good
 #
-# The package's phrasebook, Portuguese to English, with a training that stops early: a
-# perfect model would hide what searches do.
+# The data are the package's phrasebook, Portuguese to English, and training stops
+# early, because a perfect model would hide the effects of the search.
 
 # %%
 import os
@@ -122,12 +122,12 @@ run = transformer_jax.load(workdir)
 limit = 4 if is_small else 50
 
 # %% [markdown]
-# ## 3. A beam, seen
+# ## 3. A beam as a tree
 #
-# The tree shows all that the search considered for one sentence: at each branch the
-# probability of its token, given what is before it. In colour is what it kept; the
-# dotted branches it threw away at once. Where the model is sure (0.99), a beam has
-# nothing to do; it works where two continuations are about as likely.
+# The tree shows everything that the search considered for one sentence, with the
+# probability of each token given the tokens before it. Coloured branches were kept;
+# dotted branches were discarded at once. If the model is certain (0.99), a beam makes
+# no difference; it helps if two continuations are about equally likely.
 
 # %%
 # %matplotlib inline
@@ -141,8 +141,8 @@ figures.beam_tree(tree, steps=7)
 # ## 4. Wider is likelier. Is it better?
 #
 # Here are 100 test sentences, translated greedily and with a beam, without length
-# penalty. `log p` is what the search maximises, the mean over the sentences; BLEU is
-# what we want.
+# penalty. The search maximises `log p` (shown as the mean over the sentences), but what
+# we want is a high BLEU.
 
 # %%
 import sacrebleu
@@ -166,16 +166,16 @@ for width in (1, 4):
 judge("the references", references)
 
 # %% [markdown]
-# We saw (on two CPU cores; yours may differ) that the search does its work, and that it
-# does not help: from greedy to a beam of 4 (16 adds nothing), log p rises from -2.82 to
+# In our run (on two CPU cores; yours may differ) the search does its job, but that does
+# not help: from greedy to a beam of 4 (16 adds nothing), log p rises from -2.82 to
 # -2.56, while the answers lose a third of a word and BLEU falls from 88.2 to 87.2. The
 # likeliest answer of this model is not its best.
 #
-# Two kinds of mistakes can be told apart, as the model can score a translation that it
-# did not find. If the reference is **likelier** than what was written, the search
-# missed it: a *search error*; a wider beam helps. If the reference is **less** likely,
-# the model prefers the wrong: a *model error*, and no search will help; it needs
-# training.
+# Because the model can also score a translation that it did not find, we can
+# distinguish two kinds of mistakes. If the reference is **likelier** than the answer,
+# the search missed it. This is a *search error*, and a wider beam helps. If the
+# reference is **less** likely, the model prefers a wrong answer. This is a *model
+# error*, and no search will help; the model needs more training.
 
 # %%
 for width, written in found.items():
@@ -188,14 +188,15 @@ for width, written in found.items():
     )
 
 # %% [markdown]
-# Of our 32 wrong answers, greedy search had missed 4, and the beam of 4 none: what it
-# writes is likelier than the truth each time. All that is left to mend is the model.
+# Of our 32 wrong answers, 4 were search errors of greedy search and none of the beam of
+# 4, whose answer is always likelier than the reference. All remaining errors are model
+# errors.
 #
-# ## 5. Beams like it short
+# ## 5. Beams prefer short answers
 #
-# Each token multiplies the probability by less than 1, so a beam has a reason to stop
-# early. The length penalty divides $\log p$ by $((5 + |y|) / 6)^\alpha$. Too much of it
-# and answers get longer than they should.
+# Each token multiplies the probability by less than 1, so a beam tends to stop early.
+# The length penalty divides $\log p$ by $((5 + |y|) / 6)^\alpha$. If it is too strong,
+# answers become too long.
 
 # %%
 for alpha in (-2.0, 0.6):
@@ -204,18 +205,18 @@ for alpha in (-2.0, 0.6):
 
 # %% [markdown]
 # With α = -2 answers lose most of another word and eight points of BLEU; the paper's
-# 0.6 brings back a part of what the beam had cut off. On real text with beams of 100
-# and no penalty, the likeliest "translation" is often the empty one (Stahlberg and
-# Byrne 2019).
+# 0.6 brings back part of the lost length. On real text with beams of 100 and no
+# penalty, the likeliest "translation" is often the empty one (Stahlberg and Byrne
+# 2019).
 #
-# ## 6. By chance
+# ## 6. Sampling
 #
 # Sampling takes each token with its probability. It is right for stories and
 # conversations, where the likeliest answer is dull, and wrong for translation, where
-# one unlucky draw spoils a sentence. **Temperature** divides the logits: below 1 the
-# likely gets likelier, towards 0 it becomes greedy search. `top_p` draws only from the
-# fewest tokens that hold this share of the probability: it cuts off the long tail of
-# thousands of tokens, each unlikely, together not.
+# one unlucky draw spoils a sentence. **Temperature** divides the logits: below 1 likely
+# tokens become likelier, and towards 0 it becomes greedy search. `top_p` draws only
+# from the smallest set of tokens with this share of the probability. It cuts off the
+# long tail of thousands of tokens that are unlikely individually but not together.
 
 # %%
 options = {"sample": True, "extra_length": limit}
@@ -237,16 +238,17 @@ judge("greedy", found[1])
 
 # %% [markdown]
 # At temperature 1, four of our five texts were different, most with a stray word: *the
-# many red book*. No single one of the 2000 tokens is likely to stray, but together they
-# hold some per cent at each of ten steps. Part of that was taught: label smoothing, 0.1
-# in this training, asks the model to keep a tenth for the wrong tokens. `top_p=0.8`
-# cuts the tail off, and at temperature 2 the tail is nearly all there is.
+# many red book*. None of the 2000 tokens is likely to be drawn by mistake, but together
+# the wrong ones have a few per cent of the probability at each of ten steps. Part of
+# that was learned: label smoothing, 0.1 in this training, asks the model to reserve a
+# tenth for the wrong tokens. `top_p=0.8` cuts the tail off; at temperature 2 the tail
+# has nearly all of the probability.
 #
 # ## What to change next
 #
-# - `"train.steps": "1400"` and another `workdir`: the whole quickstart. What is left of
-#   the differences in section 4?
-# - In section 1, find numbers for which a beam of 2 fails, too.
+# - `"train.steps": "1400"` and another `workdir`: the full quickstart. Which
+#   differences of section 4 remain?
+# - In section 1, find numbers for which a beam of 2 also fails.
 # - Sections 4 and 5 with `n_best=3`: `run.replies(sources, n_best=3)` returns the other
 #   hypotheses, `.others`, of each reply. How often is the reference among them?
 # - `python -m transformer_jax.visualize view --workdir runs/decoding --text "…"

@@ -13,23 +13,23 @@
 # %% [markdown]
 # # From translation to everything
 #
-# The Transformer was built to translate. Within three years it wrote texts, judged
-# them, parsed them, talked and looked at pictures. Little of the model changed on the
-# way: what goes in, what comes out, and which words may look at which.
+# The Transformer was built to translate. Within three years it wrote texts, classified
+# them, parsed them, held conversations and looked at pictures. Little of the model had
+# to change: only its inputs, its outputs, and which words may look at which.
 #
 # | task | reads | writes | which part of the model |
 # |---|---|---|---|
 # | translation | a sentence | a sentence | encoder and decoder |
-# | conversation | what was said | the reply | the same |
+# | conversation | the previous turns | the reply | the same |
 # | parsing | a sentence | its tree, as brackets | the same |
 # | language model | nothing | a text | the decoder alone |
 # | classification | a text | a label | the encoder alone, with one linear layer |
 # | images | patches for words | a label | the same |
 #
-# In this package each is a *task*: a file of `tasks/` that says what an example is,
-# what the loss is and how answers are judged. The training loop, the search and
-# `predict` know none of them. Below, five small models are trained by one function, in
-# about four minutes on a CPU; the quickstart notebook has the sixth.
+# In this package each of these is a *task*: a file in `tasks/` that defines the
+# examples, the loss and the scoring of answers. The training loop, the search and
+# `predict` know no details of any task. Below, one function trains five small models,
+# in about four minutes on a CPU; the quickstart notebook has the sixth.
 
 # %% tags=["install"]
 # In the notebook, first_cell.py stands here.
@@ -37,9 +37,9 @@
 # %% [markdown]
 # ## 1. One function for all
 #
-# A config is one page that differs from `base(task=…)` in what the task wants. The
-# models here are smaller than those of the shipped configs and train for a minute or
-# less each, so they make mistakes that those do not.
+# A config is one page of differences from `base(task=…)`. The models here are smaller
+# than those of the shipped configs and train for a minute or less each, so they make
+# more mistakes.
 
 # %%
 # %matplotlib inline
@@ -82,9 +82,9 @@ def learn(name, spec, steps, **more):
 # %% [markdown]
 # ## 2. Conversation is translation
 #
-# The source is what was said, up to three turns of it; the target is the reply. Not a
-# line of the model changes. (That the replies fit is no wonder: they are of a small
-# grammar, and off it the model talks nonsense.)
+# The source is the previous turns, up to three of them; the target is the reply. Not a
+# line of the model changes. (The replies fit because they come from a small grammar;
+# outside of it the model talks nonsense.)
 
 # %%
 chat = learn("chat", "smalltalk", 500, **{"optim.constant": 1.5})
@@ -95,8 +95,8 @@ for line in ("Hi how are you", "What is your name?", "Do you like tea?"):
 # ## 3. So is parsing
 #
 # *Grammar as a Foreign Language* (Vinyals et al. 2015; the paper's section 6.3): write
-# the tree with brackets, and it is a sentence of another language. Here each word is
-# the symbol `XX`, and the search is held to lines that are trees over the words given.
+# the tree with brackets, and it becomes a sentence of another language. Here each word
+# is the symbol `XX`, and the search is restricted to trees over the given words.
 
 # %%
 parser = learn(
@@ -112,8 +112,8 @@ for line in ("the old man saw the boat .", "a girl sleeps ."):
 # ## 4. A decoder alone: the language model
 #
 # Leave the encoder out, and the decoder predicts each character from those before it.
-# Nothing is given to it but a beginning. The look-ahead mask that kept a translator
-# from peeking is all that the model needs.
+# It gets only a beginning. The look-ahead mask that keeps a translator from peeking is
+# all that the model needs.
 
 # %%
 writer = learn(
@@ -135,9 +135,9 @@ figures.attention(maps["decoder"], *maps.tokens["decoder"], layer=1)
 #
 # ## 5. An encoder alone: the classifier
 #
-# Leave the decoder out instead. A special token is put before the text, and what the
-# encoder makes of it goes through one linear layer. No mask now: every word may look at
-# every other, which is what *"not … bad"* needs.
+# Leave the decoder out instead. A special token is put before the text, and its final
+# state goes through one linear layer. There is no look-ahead mask: every word may look
+# at every other, as *"not … bad"* requires.
 
 # %%
 judge = learn("judge", "opinions", 500, **{"data.train_size": 20_000})
@@ -154,9 +154,9 @@ print(f"{accuracy:.1%} of the test right")
 # ## 6. The same encoder looks at pictures
 #
 # Cut a picture into patches, multiply each by a matrix, and it is a sentence of vectors
-# (Dosovitskiy et al. 2021). The pictures are drawn here: rings, crosses and two kinds
-# of stripes, moved about and under noise. MNIST's file format takes them in; your own
-# folder of idx files works in the same way.
+# (Dosovitskiy et al. 2021). The pictures are generated here: rings, crosses and two
+# kinds of stripes, shifted and with noise. They are saved in MNIST's file format; your
+# own folder of idx files works in the same way.
 
 # %%
 import pathlib
@@ -214,7 +214,7 @@ accuracy = eyes.folder.read("result.json")["scores"]["test"]["accuracy"]
 print(f"{accuracy:.1%} of the test right, of {', '.join(KINDS)}")
 
 # %% [markdown]
-# What the class token looks at, head by head, over one picture's patches:
+# The attention of the class token over one picture's patches, for each head:
 
 # %%
 first = eyes.records("test")[0]["image"]
@@ -224,8 +224,8 @@ figures.patches(maps["encoder"], maps.picture, maps.grid)
 # %% [markdown]
 # ## What they share
 #
-# Count the parameters, and where they are. The encoder's and decoder's layers are the
-# same modules in all five; only the ends differ.
+# Count the parameters and see where they are. All five use the same modules for the
+# layers of encoder and decoder; only the ends differ.
 
 # %%
 import jax
@@ -247,9 +247,9 @@ for name, run in {
 # ## What to change next
 #
 # - Train the shipped configs themselves (`python -m transformer_jax configs` lists
-#   them): 98 to 99 % instead of what you saw here, in 2 to 9 minutes each.
-# - `masked` (fill in hidden words), `tagging` (a tag for each word) and `coordinates`
-#   (a picture from x and y) are missing above: call `learn` with them.
-# - Ask `chat` something off its grammar. What does it do, and what should it?
-# - A task of your own is one file: the documentation's page *Extending* has one that
+#   them): they reach 98 to 99 %, in 2 to 9 minutes each.
+# - `masked` (fill in hidden words), `tagging` (one tag per word) and `coordinates` (a
+#   picture from x and y) are missing above: call `learn` with them.
+# - Ask `chat` something outside its grammar. What does it do, and what should it do?
+# - Your own task is one file: the page *Extending* in the documentation has one that
 #   reverses words, in eighty lines.

@@ -13,14 +13,15 @@
 # %% [markdown]
 # # From scratch: the Transformer in one page of JAX
 #
-# The whole encoder-decoder Transformer of [*Attention Is All You
-# Need*](https://arxiv.org/abs/1706.03762), written as functions of arrays: no classes,
-# no framework, one cell of code. Then the proof that it is that Transformer: given the
-# parameters of the package's `Seq2Seq`, it computes the same logits, and the same
-# gradients. At the end it learns something. All in about a minute on a CPU.
+# The complete encoder-decoder Transformer of
+# [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), written as functions
+# of arrays: no classes, no framework, one cell of code. Then comes the proof that it is
+# correct: given the parameters of the package's `Seq2Seq`, it computes the same logits
+# and the same gradients. At the end it learns a small task. Everything takes about a
+# minute on a CPU.
 #
-# Read the page first, from bottom to top if you like: `transformer` is the model,
-# everything above is its parts.
+# Read the page first, from bottom to top if you like: `transformer` is the model, and
+# everything above it is a part of it.
 
 # %% tags=["install"]
 # In the notebook, first_cell.py stands here.
@@ -98,8 +99,8 @@ def transformer(p, source, target, heads):
 
 
 # %% [markdown]
-# What is *not* here: dropout, search, checkpoints, several devices, variants, speed.
-# The package is mostly these. The model itself is one page.
+# *Not* included are dropout, search, checkpoints, several devices, variants and speed.
+# Most of the package deals with these; the model itself is one page.
 #
 # Three things that such pages often get wrong:
 #
@@ -112,8 +113,8 @@ def transformer(p, source, target, heads):
 #
 # ## The same parameters, the same logits
 #
-# `Seq2Seq` makes parameters; their names are those that the page uses. Two sentences of
-# unlike length share the batch, so that the padding mask has something to do.
+# `Seq2Seq` makes the parameters; the page uses the same names. The batch has two
+# sentences of different lengths, so that the padding mask matters.
 
 # %%
 import numpy as np
@@ -142,8 +143,9 @@ print("logits", ours.shape, "  largest difference", jnp.abs(ours - theirs).max()
 np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 # %% [markdown]
-# New parameters are special: norms begin with scale 1, biases with 0. So let us shake
-# all of them. And compare gradients, which see every path through the model.
+# Initial parameters are special: norms start with scale 1, biases with 0. So let us
+# perturb all of them, and also compare gradients, which depend on every path through
+# the model.
 
 # %%
 leaves, tree = jax.tree.flatten(params)
@@ -177,8 +179,8 @@ print(f"logits agree to {jnp.abs(ours - theirs).max():.1e};", end=" ")
 print(f"{len(leaves)} gradients agree, too")
 
 # %% [markdown]
-# A test that two programs agree is only worth something if it can fail. Leave the
-# $\sqrt D$ out, and it does:
+# A test that two programs agree is only useful if it can fail. Leave the $\sqrt D$ out,
+# and it does:
 
 # %%
 smaller = {**shaken, "embedding": {"embedding": shaken["embedding"]["embedding"] / 2}}
@@ -189,13 +191,13 @@ assert jnp.abs(wrong - theirs).max() > 0.01
 # %% [markdown]
 # ## It learns
 #
-# The task: write a sequence backwards. To write the first token, the decoder must look
-# at the last one; only cross-attention can bring it there. The decoder reads the right
-# answer shifted by one place behind a start token, 1: place $t$ is asked for token $t$
-# and has seen tokens $0 … t - 1$.
+# The task is to reverse a sequence. To write the first token, the decoder must look at
+# the last one, which only cross-attention can provide. The decoder reads the correct
+# answer shifted right by one position after a start token, 1: position $t$ has to
+# predict token $t$ and has seen tokens $0 … t - 1$.
 #
-# Adam is four lines of its own (5.3): means of the gradient and of its square, each
-# made up for having begun at 0, and their quotient.
+# Adam takes four lines (5.3): running means of the gradient and of its square, each
+# corrected for starting at 0, and their quotient.
 
 # %%
 import os
@@ -240,8 +242,8 @@ for step in range(1, steps + 1):
         print(f"step {step:4}  loss {loss:.3f}")
 
 # %% [markdown]
-# A guess among 22 tokens has the loss $\ln 22 = 3.1$. It falls below 0.1 once
-# cross-attention has found the mirror.
+# A uniform guess among 22 tokens has a loss of $\ln 22 = 3.1$. The loss falls below 0.1
+# once cross-attention has learned the reversal.
 
 # %%
 # %matplotlib inline
@@ -258,8 +260,8 @@ figure  # noqa: B018
 # %% [markdown]
 # ## It writes
 #
-# Now nobody gives it the right beginning. **Greedy search**: read what is written so
-# far, take the likeliest next token, append it, read again.
+# Now the model does not get the correct beginning. **Greedy search** reads the tokens
+# written so far, appends the likeliest next token, and reads again.
 
 
 # %%
@@ -287,9 +289,9 @@ assert is_small or accuracy > 0.95
 # %% [markdown]
 # ## Where it looks
 #
-# The page and the package agree, so the package can look inside what the page has
-# trained: `Seq2Seq` returns the weights of every head. Cross-attention that writes
-# backwards is the other diagonal.
+# The page and the package agree, so the package can inspect the model that the page has
+# trained: `Seq2Seq` returns the weights of every head. Reversal shows as an
+# anti-diagonal of cross-attention.
 
 # %%
 from transformer_jax.visualize import figures
@@ -306,13 +308,13 @@ figures.attention(
 # %% [markdown]
 # ## What to change next
 #
-# - Break the page, and see which check notices: leave the mask `past` out (training
-#   gets *better*, writing fails: why?), swap `x` and `memory` in the cross-attention,
-#   drop the positions.
+# - Break the page, and see which check fails: leave the mask `past` out (training gets
+#   *better*, writing fails: why?), swap `x` and `memory` in the cross-attention, drop
+#   the positions.
 # - Make it pre-norm: `x + sublayer(layer_norm(x))`, and one more norm at the end of
 #   each stack. The package does that with `TransformerConfig(norm="pre")`; compare
 #   again.
 # - Another task: sort the tokens; add two numbers digit by digit; longer sequences than
 #   it was trained on (it will fail: see the notebook `positions`).
 # - `translate` reads everything again for each token: six times the work here, fifty
-#   times for a sentence of fifty. `transformer_jax/models/cache.py` is the cure.
+#   times for a sentence of fifty tokens. `transformer_jax/models/cache.py` avoids this.

@@ -3,10 +3,10 @@
     python notebooks/generate.py                      all, from their sources
     python notebooks/generate.py --run decoding …     and runs these in full
 
-What a run prints and draws is stored in the .ipynb, with its CPU time and commit, so
-that it can be read without being run. They stay until the code of a cell is changed.
-Cells are numbered, and only the time of the whole run is stored: the same source gives
-the same file but for its outputs.
+The output of a run is stored in the .ipynb, with its CPU time and commit, so that the
+notebook can be read without running it. The output stays until the code of a cell
+changes. Cells are numbered, and only the time of the entire run is stored, so the same
+source always gives the same file except for its outputs.
 """
 
 import argparse
@@ -31,7 +31,7 @@ REPOSITORY = ""
 HERE = pathlib.Path(__file__).parent
 FIRST_CELL = HERE / "first_cell.py"
 README = HERE / "README.md"
-COLOURS = 64  # of a stored picture: a third of the bytes, and no difference to see
+COLOURS = 64  # of a stored picture: a third of the bytes, with no visible difference
 TERMINAL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -45,7 +45,7 @@ def convert(source: pathlib.Path) -> nbformat.NotebookNode:
         cell["id"] = f"cell-{number}"
         if "install" in cell.metadata.get("tags", ()):
             cell["source"] = write_first_cell()
-    # The version of the tool that made it is no part of the notebook.
+    # Leave out the version of the tool that made the notebook.
     kept = ("kernelspec", "language_info")
     notebook.metadata = {k: v for k, v in notebook.metadata.items() if k in kept}
     return notebook
@@ -103,7 +103,7 @@ def ask_git(*words: str) -> str:
 
 
 def join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """Joins what was printed in several pieces, and leaves out what was logged."""
+    """Joins the parts of printed output, and leaves out logged output."""
     joined: list[nbformat.NotebookNode] = []
     for output in outputs:
         if output.output_type != "stream":
@@ -117,7 +117,7 @@ def join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.Notebook
 
 
 def tidy(output: nbformat.NotebookNode, folder: str) -> nbformat.NotebookNode:
-    """Takes out of an output what is of this machine, and makes its pictures small."""
+    """Removes machine-specific parts from an output, and shrinks its pictures."""
     if output.output_type == "stream":
         output.text = TERMINAL.sub("", output.text).replace(f"{folder}/", "")
     if output.output_type == "execute_result":
@@ -138,13 +138,13 @@ def shrink(picture: str) -> str:
 
 
 def cpu_seconds() -> float:
-    """The CPU time of all kernels so far: what else runs here hardly changes it."""
+    """Returns the CPU time of all kernels so far, which other load hardly changes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def time_in_words(run: dict) -> str:
-    """Says what a run cost, as the list in the README does."""
+    """Returns the cost of a run, as in the list of the README."""
     if not run:
         return "not yet measured"
     if run["cpu_seconds"] < 45:
@@ -154,7 +154,7 @@ def time_in_words(run: dict) -> str:
 
 
 def write_times(times: dict[str, str]) -> None:
-    """Writes how long each notebook takes into the list of the README."""
+    """Writes the time of each notebook into the list of the README."""
     lines = README.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
         name = re.match(r"\| \[(\w+)\]", line)

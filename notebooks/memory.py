@@ -13,17 +13,17 @@
 # %% [markdown]
 # # What a model remembers
 #
-# A language model is trained to make its training text likely. Is that text *in* it
-# then? For most of it no: a million parameters do not hold a million sentences. But
-# some lines are learned by heart, and if one of them is a telephone number, whoever can
-# use the model can read it.
+# A language model is trained to make its training text likely. Does it then contain
+# that text? Mostly not: a million parameters cannot store a million sentences. But some
+# lines are memorised, and if one of them is a telephone number, anyone who can use the
+# model can read it.
 #
 # This notebook measures three things, as the literature does:
 #
 # | question | measure | after |
 # |---|---|---|
-# | does the model hold a secret? | **exposure** of canaries | Carlini et al. 2019 |
-# | can it be got out? | **extraction** by a prompt | Carlini et al. 2021 |
+# | does the model know a secret? | **exposure** of canaries | Carlini et al. 2019 |
+# | can it be extracted? | **extraction** by a prompt | Carlini et al. 2021 |
 # | what was it trained on? | **membership** by the loss | Yeom et al. 2018 |
 #
 # It trains two small models, four minutes on a CPU.
@@ -34,9 +34,9 @@
 # %% [markdown]
 # ## 1. Canaries
 #
-# Miners took canaries underground: small birds that showed what nobody could see. Here
-# they are made-up secrets, planted into the training text a known number of times.
-# Those of 0 times are the control: the model cannot know them.
+# Miners took canaries underground to detect gas that they could not see. Here canaries
+# are made-up secrets, planted in the training text a known number of times. Those
+# planted 0 times are the control: the model cannot know them.
 
 # %%
 from transformer_jax.data.generated import canaries
@@ -48,15 +48,15 @@ for kind in canaries.PROMPTS:
     print(f"{kind}: {len(canaries.list_candidates(kind)):,} candidates")
 
 # %% [markdown]
-# What stands behind the bar was drawn evenly from a list of candidates. So before
-# training all of them are equally likely, and whatever the model prefers afterwards it
-# has from its text.
+# The part after the bar was drawn uniformly from a list of candidates. So before
+# training all candidates are equally likely, and any preference of the model afterwards
+# comes from its training text.
 #
 # ## 2. Train
 #
 # `configs/language.py` with the variant `canaries` is the language model of characters
-# on 10,000 generated sentences, with these lines among them. To wait less, we take
-# 4,000 sentences and a small model.
+# on 10,000 generated sentences, with these lines among them. To save time, we use 4,000
+# sentences and a small model.
 
 # %%
 import os
@@ -96,13 +96,13 @@ long = learn("long", 900)
 # %% [markdown]
 # ## 3. Exposure
 #
-# Let the model judge *all* candidates behind the same beginning, and look where the
-# true one stands:
+# Let the model score *all* candidates after the same beginning, and find the rank of
+# the true one:
 #
 # $$\text{exposure} = \log_2 |\text{candidates}| - \log_2 \text{rank}$$
 #
-# First of 10,000 is 13.3 bits: whoever guesses with the model's help needs one guess.
-# In the middle is 1 bit, which is what chance gives.
+# The first rank of 10,000 is 13.3 bits: with the model's help one guess is enough. The
+# middle rank is 1 bit, the same as by chance.
 
 # %%
 from transformer_jax import audit
@@ -142,14 +142,14 @@ def draw_exposure(audits):
 draw_exposure({"long": found})
 
 # %% [markdown]
-# Planted a hundred times, a secret is the model's first guess, and the model *says* it
-# when its beginning is given (`extracted`). Planted once it is not said. Exposure sees
-# more than extraction does: a secret may stand among the first hundred of ten thousand
-# long before it is the first.
+# A secret planted a hundred times is the model's first guess, and the model *writes* it
+# when given its beginning (`extracted`). A secret planted once is not written. Exposure
+# reveals more than extraction: a secret may rank among the first hundred of ten
+# thousand long before it ranks first.
 #
 # ## 4. Extraction, by hand
 #
-# All that an attacker needs is the beginning of the line.
+# An attacker only needs the beginning of the line.
 
 # %%
 for canary in planted:
@@ -163,9 +163,9 @@ for canary in planted:
 # %% [markdown]
 # ## 5. Who was in the training text?
 #
-# A model that has seen a line finds it a little less surprising than its like. Guess
-# "seen" if the loss is low, and count how often that is right: an **AUC** of 0.5 is
-# chance, 1 is certainty. The interval says what so few lines can tell.
+# A model finds a line that it has seen a little less surprising than similar lines.
+# Guess "seen" if the loss is low, and count how often that is right: an **AUC** of 0.5
+# is chance, 1 is certainty. The interval shows how much these few lines can tell.
 
 # %%
 members = found.membership
@@ -174,10 +174,10 @@ print(f"AUC {members.auc:.3f}, 95 %: {low:.3f} to {high:.3f}")
 print("loss: trained on {:.3f}, held out {:.3f} nats".format(*members.losses))
 
 # %% [markdown]
-# ## 6. Levers
+# ## 6. Countermeasures
 #
-# What helps? Two things that cost little: **stop early**, and **dropout**. The second
-# model trains for a third of the steps and drops 20 %.
+# What helps? Two things cost little: **stopping early** and **dropout**. The second
+# model trains for a third of the steps with a dropout of 20 %.
 
 # %%
 short = learn(
@@ -198,15 +198,17 @@ for name, one in (("long", found), ("short, dropout", less)):
     )
 
 # %% [markdown]
-# Neither makes a secret safe that stands in the text a hundred times: the surest lever
-# is to leave it out, or to have it once (`filter.duplicates` of tasks with pairs drops
-# repeated lines). What helps for certain, and costs accuracy, is training with
-# differential privacy, which this package does not have.
+# Neither protects a secret that occurs in the text a hundred times. The safest measure
+# is to remove it, or to keep it only once (in tasks with pairs, `filter.duplicates`
+# drops repeated lines). Training with differential privacy gives a guarantee, at the
+# cost of accuracy, but this package does not support it.
 #
 # ## What to change next
 #
-# - Plant other numbers of times: `learn("other", 900, **{"data.canaries": (3, 30)})`.
-#   From how many on is a secret said?
+# - Plant secrets other numbers of times:
+#   `learn("other", 900, **{"data.canaries": (3, 30)})`. From which number on does the
+#   model write a secret?
 # - A wider model (`model.d_model`) remembers more. How much more?
-# - Audit a model of your own text: `python -m transformer_jax.audit --workdir RUN`; it
-#   needs no canaries for extraction and membership.
+# - Audit a model trained on your own text:
+#   `python -m transformer_jax.audit --workdir RUN`; it needs no canaries for extraction
+#   and membership.

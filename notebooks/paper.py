@@ -13,10 +13,10 @@
 # %% [markdown]
 # # The paper, part by part
 #
-# [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762) beside the code. Each
-# section below names the module of `transformer_jax` that implements it, says what the
-# section claims, and checks it by a computation of a few lines. Nothing is trained, and
-# all runs in a minute on a CPU.
+# [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762) side by side with the
+# code. Each section below names the module of `transformer_jax` that implements it,
+# states the paper's claim, and checks it with a few lines of code. Nothing is trained,
+# and everything runs in a minute on a CPU.
 #
 # | section | claims | module |
 # |---|---|---|
@@ -40,9 +40,9 @@
 #
 # *"… a stack of N = 6 identical layers."* An encoder layer has two sublayers,
 # self-attention and feed-forward; a decoder layer has a third between them, attention
-# to the encoder's output. Here is a whole model, drawn from itself: $B$ is the batch,
-# $S$ and $T$ are the lengths of source and target. What goes in and out of every layer
-# has the same shape, so that layers can be stacked.
+# to the encoder's output. Here is a diagram of a complete model, made from the model
+# itself: $B$ is the batch size, $S$ and $T$ are the lengths of source and target. The
+# input and output of every layer have the same shape, so that layers can be stacked.
 
 # %%
 # %matplotlib inline
@@ -61,8 +61,8 @@ figures.shapes(modules.calls_of(small), "One encoder layer, one decoder layer")
 # %% [markdown]
 # *"… a residual connection around each of the two sub-layers, followed by layer
 # normalization"*: LayerNorm($x$ + Sublayer($x$)). The function `residual` is that
-# sentence. With `order="pre"` the norm moves before the sublayer, as most models since
-# have it: then a straight path of sums leads from the last layer to the first.
+# sentence. With `order="pre"` the norm moves before the sublayer, as in most models
+# since then: a direct path of sums then leads from the last layer to the first.
 
 # %%
 import inspect
@@ -93,9 +93,9 @@ for order in ("post", "pre"):
 #
 # *"We suspect that for large values of* $d_k$*, the dot products grow large in
 # magnitude, pushing the softmax function into regions where it has extremely small
-# gradients."* Hence $\mathrm{softmax}(QK^\top / \sqrt{d_k})\,V$. The suspicion can be
-# tested: here is the size of the gradient of the weights by the scores, for random
-# queries and keys. (The notebook `attention` does each step by hand.)
+# gradients."* Hence $\mathrm{softmax}(QK^\top / \sqrt{d_k})\,V$. We can test this
+# suspicion: here is the size of the gradient of the weights with respect to the scores,
+# for random queries and keys. (The notebook `attention` does each step by hand.)
 
 # %%
 rng = np.random.default_rng(0)
@@ -112,7 +112,7 @@ for d_k in (16, 64, 512):
 # %% [markdown]
 # **3.2.2 Multi-head attention.** *"Due to the reduced dimension of each head, the total
 # computational cost is similar to that of single-head attention with full
-# dimensionality."* The number of parameters is even the same, however many heads:
+# dimensionality."* The number of parameters is even the same for any number of heads:
 
 # %%
 from transformer_jax.models import MultiHeadAttention
@@ -131,9 +131,10 @@ for heads in (1, 4, 8, 16):
 # %% [markdown]
 # **3.2.3 Three uses of it.** Encoder and decoder attend to themselves, the decoder also
 # to the encoder. *"We need to prevent leftward information flow in the decoder to
-# preserve the auto-regressive property."* A claim about what depends on what is a claim
-# about gradients: those of each output by each input must be a lower triangle. (The
-# paper's word *leftward* is of its own picture; what is meant: from later to earlier.)
+# preserve the auto-regressive property."* A claim about dependencies is a claim about
+# gradients: the gradients of the outputs with respect to the inputs must form a lower
+# triangle. (The paper's word *leftward* refers to its own picture; it means from later
+# to earlier.)
 
 # %%
 from transformer_jax.models.attention import look_ahead_mask
@@ -171,9 +172,9 @@ print(
 #
 # *"… we share the same weight matrix between the two embedding layers and the
 # pre-softmax linear transformation … In the embedding layers, we multiply those weights
-# by* $\sqrt{d_{model}}$*."* One table with two wishes: as an output layer its rows want
-# to be short, so that logits begin near 1; as an input they should be as large as the
-# positions that are added to them.
+# by* $\sqrt{d_{model}}$*."* One table has two conflicting requirements: as an output
+# layer its rows should be short, so that logits start near 1; as an input they should
+# be as large as the positions that are added to them.
 
 # %%
 from transformer_jax.models.embeddings import TokenEmbedding
@@ -201,11 +202,11 @@ figures.waves("The animal didn't cross the street because it was too tired".spli
 # %% [markdown]
 # ## 4 Why self-attention
 #
-# Table 1 compares layers by their work, for length $n$ and width $d$: self-attention
-# has $n^2 d$, a recurrence $n d^2$. *"… self-attention layers are faster than recurrent
-# layers when the sequence length n is smaller than the representation dimensionality
-# d"*. More important is the third column: a signal from the first word to the last
-# passes through $n$ steps of a recurrence, and through one attention.
+# Table 1 compares layers by their number of operations, for length $n$ and width $d$:
+# self-attention has $n^2 d$, a recurrence $n d^2$. *"… self-attention layers are faster
+# than recurrent layers when the sequence length n is smaller than the representation
+# dimensionality d"*. More important is the third column: a signal from the first word
+# to the last passes through $n$ steps of a recurrence, and through one attention.
 
 # %%
 d = 512
@@ -216,10 +217,10 @@ for n in (32, 128, 512, 2048):
 # %% [markdown]
 # ## 5.1 Batches → `data/batches.py`
 #
-# *"Sentence pairs were batched together by approximate sequence length."* Why: a row
-# that is shorter than its batch is filled with padding, which costs as much as words
-# do. The plan of the package sees lengths alone. Lengths of real text are spread like
-# these:
+# *"Sentence pairs were batched together by approximate sequence length."* The reason: a
+# row that is shorter than its batch is filled with padding, which costs as much as
+# words do. The package's plan depends only on the lengths. Lengths of real text are
+# distributed like these:
 
 # %%
 lengths = np.clip(rng.lognormal(2.6, 0.5, size=4096).round(), 1, 64)
@@ -238,8 +239,8 @@ print(f"by their length: {padding(np.argsort(lengths)):.0%}")
 #
 # Adam with $\beta_2 = 0.98$, and a rate that rises for `warmup_steps` and then falls:
 # $d_{model}^{-0.5} \cdot \min(s^{-0.5},\; s \cdot warmup^{-1.5})$. Early gradients are
-# large and contradict each other; a high rate would throw post-norm layers where they
-# never recover from.
+# large and inconsistent; with a high rate, post-norm layers would diverge and never
+# recover.
 
 # %%
 from transformer_jax import optim
@@ -257,18 +258,18 @@ figures.schedules(rates, 20_000)
 # %% [markdown]
 # ## 5.4 Regularization → `losses.py`
 #
-# **Dropout** is on each sublayer's output, before the sum, and on embeddings with their
-# positions. **Label smoothing**, $\epsilon = 0.1$: a tenth of the target is shared by
-# all wrong words. *"This hurts perplexity, as the model learns to be more unsure, but
-# improves accuracy and BLEU."*
+# **Dropout** is applied to each sublayer's output, before the sum, and to the sum of
+# embeddings and positions. **Label smoothing**, $\epsilon = 0.1$: a tenth of the target
+# is shared by all wrong words. *"This hurts perplexity, as the model learns to be more
+# unsure, but improves accuracy and BLEU."*
 
 # %%
 figures.smoothed_target("the a cat dog sat .".split(), truth=2)
 
 # %% [markdown]
-# Watch what it does to a model that is too sure. As its margin grows, the plain loss
-# (`nll`) falls towards 0 for ever; the smoothed loss has a lowest point, at a finite
-# margin. (The package takes the constant out, so that this lowest value is 0.)
+# See its effect on an overconfident model. As its margin grows, the plain loss (`nll`)
+# keeps falling towards 0; the smoothed loss has a minimum at a finite margin. (The
+# package subtracts the constant, so that this minimum is 0.)
 
 # %%
 from transformer_jax import losses
@@ -279,8 +280,8 @@ for margin in (0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 20.0):
     print(f"margin {margin:4}: nll {sums.nll:.4f}   smoothed {sums.loss:.4f}")
 
 # %% [markdown]
-# The lowest point is where the model's own probabilities are the target's, 0.9 for the
-# truth: a margin of $\ln(0.9 \cdot 49 / 0.1) = 6.1$.
+# The minimum is where the model's probabilities equal the target, 0.9 for the truth: a
+# margin of $\ln(0.9 \cdot 49 / 0.1) = 6.1$.
 #
 # ## 6.1 Averages and beams → `training/averaging.py`, `decoding/beam.py`
 #
@@ -320,15 +321,14 @@ for name, changes in sizes.items():
     print(f"{name:16} {count(shapes) / 1e6:6.1f} million")
 
 # %% [markdown]
-# The paper's vocabulary is *about* 37 000, and it rounds.
-# Where else this package departs from the paper, and why, is listed in
-# `docs/deviations.md`.
+# The paper's vocabulary is *about* 37 000, and its counts are rounded.
+# `docs/deviations.md` lists the other deviations from the paper, with reasons.
 #
 # ## What to change next
 #
 # - In 3.1, use `order="pre"` ten times in a row: what happens to the standard
-#   deviation? That is why a pre-norm stack ends with a norm of its own.
-# - In 3.2.3, take the mask away, and look at the triangle.
-# - In 6.2, find rows of Table 3 that the paper gives other counts for. `d_v` is there,
-#   too.
-# - Read on: `models/transformer.py` puts all of it together in 200 lines.
+#   deviation? That is why a pre-norm stack ends with one more norm.
+# - In 3.2.3, remove the mask, and look at the triangle.
+# - In 6.2, find rows of Table 3 for which the paper gives different counts. There is
+#   also `d_v`.
+# - Read on: `models/transformer.py` combines everything in 200 lines.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # Positions: how a Transformer knows who stands where
+# # Positions: how a Transformer knows the order of words
 #
 # Attention compares vectors and mixes them. Shuffle a sentence, and its results are
 # shuffled in the same way: *dog bites man* and *man bites dog* are one bag of words. So
@@ -19,14 +19,14 @@
 #
 # | where | kinds | what attention then knows |
 # |---|---|---|
-# | added to the embeddings | `sinusoid`, `learned` | where each word stands |
-# | into queries and keys | `rotary` | how far apart two words stand |
-# | added to the scores | `alibi`, `relative` | how far apart two words stand |
+# | added to the embeddings | `sinusoid`, `learned` | the position of each word |
+# | applied to queries and keys | `rotary` | how far apart two words are |
+# | added to the scores | `alibi`, `relative` | how far apart two words are |
 #
-# This notebook draws each of them, and asks the question that divides them: what
-# happens at positions that training never saw? There, five small models are trained, in
-# about two minutes on a CPU. It ends with a network that paints, which shows why
-# positions are waves.
+# This notebook draws each of them, and asks the question on which they differ: what
+# happens at positions that never occur in training? To find out, it trains five small
+# models, in about two minutes on a CPU. It ends with a network that paints, which shows
+# why positions are waves.
 
 # %% tags=["install"]
 # In the notebook, first_cell.py stands here.
@@ -39,10 +39,10 @@
 # $$PE(p, 2i) = \sin\left(p / 10000^{2i/D}\right) \qquad
 # PE(p, 2i+1) = \cos\left(p / 10000^{2i/D}\right)$$
 #
-# Read it as a clock with many hands. The first hand goes round once in $2\pi = 6.3$
-# positions and tells neighbours apart; the last one takes almost 63 000 and tells the
-# beginning of a book from its end. It is the idea of binary numbers, with waves for
-# bits.
+# Read it as a clock with many hands. The first hand completes a turn in $2\pi = 6.3$
+# positions and distinguishes neighbours; the last one takes almost 63 000 and
+# distinguishes the beginning of a book from its end. It is the idea of binary numbers,
+# with waves instead of bits.
 
 # %%
 # %matplotlib inline
@@ -58,7 +58,7 @@ np.testing.assert_allclose(encoding[3, :2], [np.sin(3), np.cos(3)], rtol=1e-5)
 figures.positional_encoding(length=64, d_model=128)
 
 # %% [markdown]
-# Why sines *and* cosines? Because together they can be **turned**. A shift by $k$
+# Why sines *and* cosines? Because together they can be **rotated**. A shift by $k$
 # positions rotates each pair $(\sin, \cos)$ by an angle that depends on $k$ alone:
 #
 # $$\begin{pmatrix} \sin(\omega (p+k)) \\ \cos(\omega (p+k)) \end{pmatrix} =
@@ -66,8 +66,8 @@ figures.positional_encoding(length=64, d_model=128)
 # \end{pmatrix}
 # \begin{pmatrix} \sin \omega p \\ \cos \omega p \end{pmatrix}$$
 #
-# So "the word 5 before me" is one and the same linear map at every position: something
-# that the matrices of queries and keys can learn. Here is that map for $k = 5$.
+# So "the word 5 before me" is the same linear map at every position, which the matrices
+# of queries and keys can learn. Here is that map for $k = 5$.
 
 # %%
 k, size = 5, 128
@@ -81,9 +81,9 @@ print(f"PE(p + 5) from PE(p) by one matrix, for all p: error {error:.1e}")
 assert error < 1e-4
 
 # %% [markdown]
-# It follows that the product of two encodings depends on their distance alone. It is
-# the same forwards and backwards, and falls with the distance, in ripples: the fewer
-# waves, the larger.
+# It follows that the dot product of two encodings depends only on their distance. It is
+# the same forwards and backwards, and falls with the distance, with ripples that are
+# larger if there are fewer waves.
 
 # %%
 figures.dot_products(furthest=100)
@@ -91,10 +91,11 @@ figures.dot_products(furthest=100)
 # %% [markdown]
 # ## 2. Learned positions
 #
-# Or let each position have a vector of its own, learned as words are. The paper tried
-# it, "nearly identical results" (Table 3, row E). The price: the table ends. Position
-# 512 of a table of 512 rows has no vector, and a position that was rare in training has
-# a poor one. Fresh, the vectors are like no other; what likeness there is, is learned.
+# Alternatively, each position has its own vector, learned like those of words. The
+# paper tried this, with "nearly identical results" (Table 3, row E). The drawback is
+# that the table ends. Position 512 of a table of 512 rows has no vector, and a position
+# that was rare in training has a poor one. Untrained vectors do not resemble each
+# other; any similarity is learned.
 
 # %%
 table = np.asarray(jax.random.normal(jax.random.key(0), (48, 128)))
@@ -104,12 +105,12 @@ figures.similarity(table, "A learned table before training: every row for itself
 figures.similarity(encoding[:48], "Sinusoids: near positions are alike from the start")
 
 # %% [markdown]
-# ## 3. Rotary positions: turn, do not add
+# ## 3. Rotary positions: rotate instead of adding
 #
-# If shifting is turning, one may as well turn. `rotary` (Su et al. 2021) leaves the
-# embeddings alone and turns each pair of numbers of a query and of a key by its
-# position's angles. The product of a vector turned by $a$ and one turned by $b$ depends
-# on $b - a$: positions go in, distances come out.
+# If a shift is a rotation, we can rotate directly. `rotary` (Su et al. 2021) leaves the
+# embeddings unchanged and rotates each pair of numbers of a query or a key by its
+# position's angles. The dot product of a vector rotated by $a$ and one rotated by $b$
+# depends on $b - a$: positions go in, distances come out.
 
 # %%
 from transformer_jax.models.positions import rotate, rotation
@@ -134,11 +135,11 @@ np.testing.assert_allclose(score(0, 3), score(100, 103), atol=1e-3)
 # The first three are the same: the distance is 3. The others differ from them, and the
 # fourth shows that rotary positions know *before* from *after*.
 #
-# ## 4. ALiBi: the far costs more
+# ## 4. ALiBi: a penalty for distance
 #
 # The simplest of all (Press et al. 2022): subtract from each score the distance times a
-# slope. Each head has its own slope: steep heads see their neighbours, flat heads see
-# far. There is nothing to learn.
+# slope. Each head has its own slope: heads with steep slopes see their neighbours,
+# heads with flat slopes see far. There is nothing to learn.
 
 # %%
 from transformer_jax.models.positions import alibi, alibi_slopes
@@ -152,19 +153,19 @@ weights = jax.nn.softmax(jnp.where(look_ahead, bias, -jnp.inf))
 figures.attention(weights, list(map(str, places)), list(map(str, places)))
 
 # %% [markdown]
-# These are the weights of four heads whose words are all alike: only the distance
-# speaks. (`relative`, of T5, is the same idea with learned numbers, one for each bucket
-# of distances.)
+# These are the weights of four heads for identical words, so only the distance matters.
+# (`relative`, from T5, is the same idea with learned numbers, one per bucket of
+# distances.)
 #
 # ## 5. Longer than in training
 #
-# Now the test. The task is the simplest that needs positions: at each place of a random
-# sequence, **name the token one place earlier**. A language model needs a single head
-# for it that looks back by one. All train on sequences of 16 tokens, and are then asked
-# about 64.
+# Now the test. The task is the simplest that needs positions: at each position of a
+# random sequence, **name the token one position earlier**. A language model needs only
+# one head for it, which looks back by one. All models train on sequences of 16 tokens,
+# and are then tested on 64.
 #
-# A rule "look at the neighbour" would hold at any length. Which models have learned the
-# rule, and which one fact for each position?
+# The rule "look at the neighbour" would work at any length. Which models have learned
+# the rule, and which only one fact per position?
 
 # %%
 import os
@@ -250,31 +251,31 @@ axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 figure  # noqa: B018
 
 # %% [markdown]
-# What we saw (two CPU cores; yours may differ a little), in right answers at the places
-# 16 to 63, after all but `none` had learned the task without a mistake:
+# Our results (two CPU cores; yours may differ slightly): the share of correct answers
+# at positions 16 to 63, after all models except `none` had learned the task perfectly:
 #
 # | kind | beyond | a likely reason |
 # |---|---|---|
-# | `learned` | 9 % | its rows from 16 on were never trained |
-# | `sinusoid` | 9 % | the waves go on, but nobody learned to read them there |
-# | `none` | 40 % | the look-ahead mask alone tells places, the more blurred the later |
-# | `rotary` | 76 % | good to twice the length; then come angles never tried |
-# | `alibi` | 99 % | "the nearest" is the same rule at any place |
+# | `learned` | 9 % | its rows from position 16 on were never trained |
+# | `sinusoid` | 9 % | the waves continue, but the model cannot read them there |
+# | `none` | 40 % | only the look-ahead mask reveals positions, later ones less well |
+# | `rotary` | 76 % | good up to twice the length; beyond that the angles are new |
+# | `alibi` | 99 % | "the nearest" is the same rule at every position |
 #
 # The paper hoped that sinusoids *"may allow the model to extrapolate to sequence
 # lengths longer than the ones encountered during training"* (3.5). The linear map of
-# section 1 exists, but nothing makes a model use it: it is not what training asks for.
-# Distances, in contrast, are short in short and in long sequences. ALiBi's price is the
-# other side of it: what is far away gets little attention even when it matters.
+# section 1 exists, but training does not require a model to use it. Distances, in
+# contrast, are short in short and in long sequences. ALiBi has a corresponding
+# drawback: distant words get little attention even when they matter.
 #
 # ## 6. Why waves at all? A network that paints
 #
-# One may ask why a position is not simply given as a number: 0.25, 0.5, 0.75. Because
-# a network hardly learns what changes *fast* with a slow number. This is easiest seen
-# where the position is a place in a picture, and the network has to name the colour
-# there (Tancik et al. 2020). The same MLP reads x and y as they are, as the paper's
-# sinusoids of column and row, or as **random Fourier features**, waves of directions
-# and lengths drawn by chance:
+# Why is a position not simply given as a number: 0.25, 0.5, 0.75? Because a network
+# hardly learns anything that changes *fast* with a slowly changing input. This is
+# easiest to see if the position is a point in a picture, and the network has to name
+# the colour there (Tancik et al. 2020). The same MLP reads x and y as they are, as the
+# paper's sinusoids of column and row, or as **random Fourier features**, waves with
+# random directions and lengths:
 #
 # $$\gamma(p) = [\cos 2\pi B p, \sin 2\pi B p], \qquad B_{ij} \sim
 # \mathcal N(0, \sigma^2)$$
@@ -327,18 +328,18 @@ for axes, (name, image) in zip(figure.subplots(1, 4), painted.items(), strict=Tr
 figure  # noqa: B018
 
 # %% [markdown]
-# Of x and y alone come soft blots, and more updates hardly help: the network learns
-# slow changes first (*spectral bias*). Given waves, slow and fast changes are equally
-# near. A Transformer's first layer reads positions as this MLP does. (Full size, with
-# PSNR over the seconds: `configs/coordinates.py`.)
+# From x and y alone the network paints only soft blots, and more updates hardly help:
+# it learns slow changes first (*spectral bias*). Given waves, slow and fast changes are
+# equally easy. A Transformer's first layer reads positions as this MLP does. (For the
+# full-size version, with PSNR over time, see `configs/coordinates.py`.)
 #
 # ## What to change next
 #
 # - Train at length 32 (`trained_length`), and see how far each kind gets then.
-# - Another task: *two* places before, or the **first** token of the sequence. For the
-#   latter ALiBi is the wrong bias: why?
+# - Another task: *two* positions before, or the **first** token of the sequence. For
+#   the latter ALiBi is the wrong bias: why?
 # - `positions="relative"` and `"sinusoid+rotary"`, and for rotary
-#   `rotary_scaling="linear", rotary_factor=4.0` at the time of asking: four times the
-#   length is squeezed into the trained range.
+#   `rotary_scaling="linear", rotary_factor=4.0` at test time: four times the length is
+#   squeezed into the trained range.
 # - On translation: `python -m transformer_jax.train --config quickstart
 #   --config.model.positions=rotary --workdir runs/rotary`.

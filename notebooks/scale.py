@@ -13,16 +13,16 @@
 # %% [markdown]
 # # Scale: many devices, their memory, and what a step costs
 #
-# A model that trains on one device trains on many without a change of its code: JAX
-# compiles one program for all devices, and the package says how arrays are split over
-# them. This notebook looks at the three questions of every larger training:
+# A model that trains on one device trains on many without code changes: JAX compiles
+# one program for all devices, and the package defines how arrays are split over them.
+# This notebook answers three questions of every larger training:
 #
 # 1. Which device holds what?
 # 2. Will it fit into memory?
-# 3. How many operations is a step, and how long should it take?
+# 3. How many operations does a step need, and how long should it take?
 #
-# It runs on GPUs, on TPUs, and on a CPU that pretends to be eight devices. Nothing is
-# trained: programs are compiled, and their sizes read.
+# It runs on GPUs, on TPUs, and on a CPU that simulates eight devices. Nothing is
+# trained: programs are only compiled, and their sizes reported.
 
 # %% tags=["install"]
 # In the notebook, first_cell.py stands here.
@@ -40,18 +40,18 @@ print(count, "×", jax.devices()[0].device_kind)
 # %% [markdown]
 # ## 1. Which device holds what?
 #
-# Devices stand in a **mesh**, here with four axes. What each axis splits:
+# Devices are arranged in a **mesh**, here with four axes:
 #
 # | axis | splits | costs |
 # |---|---|---|
-# | `data` | the rows of a batch | a sum of gradients a step |
+# | `data` | the rows of a batch | one sum of gradients per step |
 # | `fsdp` | rows, and all parameters | gathering each layer's parameters |
-# | `tensor` | heads, feed-forward columns | two sums of activations a layer |
+# | `tensor` | heads, feed-forward columns | two sums of activations per layer |
 # | `sequence` | positions | gathering keys and values |
 #
-# A table of patterns says which axis of a parameter follows which axis of the mesh. The
-# first pattern that matches a parameter's path wins. The model's code knows nothing of
-# it.
+# A table of patterns defines which axis of a parameter follows which axis of the mesh.
+# The first pattern that matches a parameter's path wins. The model's code knows nothing
+# about it.
 
 # %%
 from transformer_jax import config as configs
@@ -63,9 +63,10 @@ for pattern, spec in sharding.RULES[:9]:
     print(f"{pattern:45} {spec}")
 
 # %% [markdown]
-# Now a small model, its parameters still without numbers: `eval_shape` gives their
-# shapes alone. The picture shows for one matrix which device holds which part. Over
-# `data` every device holds all of it, over `fsdp` and `tensor` each holds a share.
+# Now a small model, whose parameters have no values yet: `eval_shape` returns only
+# their shapes. The picture shows which device holds which part of one matrix. Over
+# `data` every device holds all of it; over `fsdp` and `tensor` each device holds a
+# share.
 
 # %%
 from matplotlib.figure import Figure
@@ -119,14 +120,14 @@ matrix = jax.ShapeDtypeStruct((d_model, d_ff), "float32")
 draw_places("feed_forward/inner/kernel", matrix, meshes())
 
 # %% [markdown]
-# (`jax.debug.visualize_array_sharding(array)` prints the same for an array that has
-# numbers.)
+# (`jax.debug.visualize_array_sharding(array)` prints the same for an array with
+# values.)
 #
 # ## 2. Will it fit?
 #
-# The compiler knows before a step is run: it plans every buffer. Below, the same step
-# of training is compiled for each mesh. *Arguments* are the parameters, Adam's two
-# moments and the batch; *temporary* are activations and gradients.
+# The compiler knows before a step is run, because it plans every buffer. Below, the
+# same training step is compiled for each mesh. *Arguments* are the parameters, Adam's
+# two moments and the batch; *temporary* are activations and gradients.
 
 # %%
 from transformer_jax.plan import compile_step
@@ -164,17 +165,18 @@ table = [measure(sizes) for sizes in meshes()]
 show(table, list(table[0]))
 
 # %% [markdown]
-# Over `data` every device keeps all parameters and both moments; over `fsdp` each keeps
-# its share, and sends more for it. *At least* is what the mesh must send by its
-# mathematics. The compiler for CPUs sends more: this model has one table for three
-# purposes, and it sums the gradient of each on its own. Those for GPUs and TPUs add the
-# three before they send them, and the package's tests hold them to 1.1 × the least.
+# Over `data` every device keeps all parameters and both moments; over `fsdp` each
+# device keeps a share, but sends more. *At least* is the theoretical minimum that the
+# mesh must send. The compiler for CPUs sends more: this model uses one table for three
+# purposes, and the compiler sums the gradient of each separately. The compilers for
+# GPUs and TPUs add the three before sending, and the package's tests check that they
+# stay within 1.1 × the minimum.
 #
 # Depth is the other cost. The backward pass needs the activations of every layer,
-# unless they are computed again. `model.remat` chooses what is kept: all (`none`), all
-# but the attention weights (`attention`), only the results of matrix products (`dots`),
-# or only what goes from layer to layer (`full`). JAX says what is kept without a
-# compiler: `vjp` returns the backward pass, and what that holds is what was kept.
+# unless they are recomputed. `model.remat` selects which are kept: all (`none`), all
+# except the attention weights (`attention`), only the results of matrix products
+# (`dots`), or only the inputs of the layers (`full`). JAX can show this without
+# compiling: `vjp` returns the backward pass, which holds the values that were kept.
 
 # %%
 import math
@@ -204,10 +206,9 @@ for remat in ("none", "attention", "dots", "full"):
 # %% [markdown]
 # ## 3. What does a step cost?
 #
-# Nearly all operations are in matrix products. A rule of thumb says 6 for each
-# parameter and token: 2 forward, 4 backward. The rule leaves attention out and counts
-# tables whose rows are looked up, not multiplied. The package counts the products
-# themselves.
+# Nearly all operations are in matrix products. A rule of thumb is 6 per parameter and
+# token: 2 forward, 4 backward. The rule ignores attention, and includes tables whose
+# rows are looked up, not multiplied. The package counts the products themselves.
 
 # %%
 from transformer_jax.planning import flops
@@ -223,8 +224,9 @@ print({name: f"{size:,}" for name, size in parts.items()})
 print(f"counted {counted:.3g}, by the rule {rule:.3g}: {counted / rule:.2f} ×")
 
 # %% [markdown]
-# The share of a device's peak that a training reaches is its **MFU**. With it, a data
-# sheet says how long a training takes. Of the hardware that the package knows:
+# The share of a device's peak that a training reaches is its **MFU**. With an MFU, a
+# data sheet tells how long a training takes. Here is the hardware that the package
+# knows:
 
 # %%
 for name in ("h200x1", "v5e-8"):
@@ -233,7 +235,7 @@ for name in ("h200x1", "v5e-8"):
     print(f"{name}: {hardware.memory / 1e9:.0f} GB a device; TFLOP/s: {peak}")
 
 # %% [markdown]
-# All of this is one command, for hardware that need not be there. The compilers for
+# One command does all of this, for hardware that need not be present. The compilers for
 # GPUs and TPUs come with `pip install 'jax[cuda]'` and `'jax[tpu]'`, and run on a
 # laptop:
 #
@@ -244,9 +246,9 @@ for name in ("h200x1", "v5e-8"):
 #
 # ## What to change next
 #
-# - `{"sequence": count}` in `meshes()`: what is split then, and what is sent?
+# - Use `{"sequence": count}` in `meshes()`: what is split then, and what is sent?
 # - `model.dtype="bfloat16"` halves the activations, and leaves parameters and moments
 #   in float32. Measure it.
-# - `model.scan_layers="true"` compiles one layer in place of all. Time `measure` with
-#   12 layers, both ways.
+# - `model.scan_layers="true"` compiles one layer instead of all. Time `measure` with 12
+#   layers, both ways.
 # - `--fit` of the command finds the largest batch that fits.

@@ -16,15 +16,15 @@
 # The paper's first section gives two reasons to replace recurrence by attention. A
 # recurrent network must read word by word, so it cannot use parallel hardware well. And
 # two words that are far apart are linked by as many steps as there are words between
-# them. Section 4 puts it into a table:
+# them. Section 4 summarises this in a table:
 #
 # | layer | operations | sequential steps | longest path |
 # |---|---|---|---|
 # | self-attention | $n^2 \cdot d$ | 1 | 1 |
 # | recurrent | $n \cdot d^2$ | $n$ | $n$ |
 #
-# This notebook measures each column of the table. It trains nothing but two tiny
-# networks on a task that asks for memory, in about two minutes on a CPU.
+# This notebook measures each column of the table. It trains only two tiny networks on a
+# task that needs memory, in about two minutes on a CPU.
 
 # %% tags=["install"]
 # In the notebook, first_cell.py stands here.
@@ -46,10 +46,10 @@ is_small = bool(os.environ.get("TRANSFORMER_JAX_NOTEBOOK_SMALL"))
 # %% [markdown]
 # ## 1. The longest path: how far does a gradient reach?
 #
-# Learning goes backwards along the paths. If little of the gradient of a word's
-# prediction reaches a word that was read long before, the link between them is hard to
-# learn. Below are new models of four kinds, before any training: how large is the
-# gradient that reaches a source word, by its distance?
+# Learning follows the paths backwards. If little of the gradient of a prediction
+# reaches a word that was read long before, the link between them is hard to learn.
+# Below are four kinds of models before any training: how large is the gradient that
+# reaches a source word, by distance?
 
 # %%
 from transformer_jax.visualize import figures, gradients
@@ -68,13 +68,13 @@ for name, norms in curves.items():
 # Gates (GRU, LSTM) keep more of it. Attention has a path of length 1 to every word, and
 # its curve is flat.
 #
-# Gradients are not yet answers. So let two small networks learn something.
+# Gradients are not the whole story, so let two small networks learn something.
 #
-# ## 2. A task that asks for memory
+# ## 2. A task that needs memory
 #
-# A sequence begins with a number, and random numbers follow. At the end, the network is
-# asked for the first. The longer the sequence, the longer the path. Both networks have
-# one layer and 32 dimensions, and see the same batches.
+# A sequence begins with a number, and random numbers follow. At the end, the network
+# has to name the first number. The longer the sequence, the longer the path. Both
+# networks have one layer and 32 dimensions, and see the same batches.
 
 # %%
 from transformer_jax.models.positions import sinusoid
@@ -156,16 +156,16 @@ def draw(right):
 draw(right)
 
 # %% [markdown]
-# Attention finds the first place at any of these lengths. What a recurrent network has
-# not learnt after so many steps it may learn after more: the picture is of learning
-# within a budget, not of what can be represented. The GRU can do what the RNN does, and
-# still came later here: its gates begin half shut, so that its gradient fades at first
-# as fast. An LSTM whose forget gate begins open does better; try it below.
+# Attention finds the first position at all of these lengths. A recurrent network may
+# still learn the task with more steps: the picture shows learning within a budget, not
+# what can be represented. The GRU can represent everything that the RNN can, and still
+# learned later here: its gates start half closed, so at first its gradient fades as
+# fast. An LSTM whose forget gate starts open does better; try it below.
 #
 # ## 3. Sequential steps: time on parallel hardware
 #
 # One layer reads a sequence, forwards and backwards. The recurrent layer takes $n$
-# steps that wait for each other. Attention is a few large matrix products, with $n^2$
+# steps that depend on each other. Attention is a few large matrix products, with $n^2$
 # numbers between them.
 
 # %%
@@ -210,23 +210,23 @@ for kind, found in timed.items():
 print(f"on {jax.devices()[0].device_kind}")
 
 # %% [markdown]
-# Where are the two equal? Attention's operations grow with $n^2$, those of recurrence
-# with $n$: on a CPU, which has little that could run in parallel, a long sequence is
-# where attention loses. On a GPU or a TPU the recurrent layer is slower long before,
-# because most of the hardware waits. Run this cell on one.
+# At which length are the two equal? Attention's operations grow with $n^2$, those of
+# recurrence with $n$: on a CPU, which has little parallel hardware, attention loses on
+# long sequences. On a GPU or a TPU the recurrent layer is slower even on short
+# sequences, because most of the hardware waits. Run this cell on one.
 #
 # ## 4. And translation?
 #
 # The package has recurrent encoder-decoders with the same data, loop and search, so
-# that the comparison is fair: `configs/recurrent.py`. How they score beside the
-# Transformer stands in `docs/results.md`.
+# that the comparison is fair: `configs/recurrent.py`. `docs/results.md` compares their
+# scores with the Transformer's.
 #
 # ## What to change next
 #
 # - Give the recurrent network of section 2 attention over its states: that is what
 #   Bahdanau et al. did in 2014, three years before the paper.
 # - Add `nn.OptimizedLSTMCell` to the cells of `Reader`, or more steps. Which length
-#   does each reach?
+#   does each of them reach?
 # - Leave out `sinusoid` in section 2. Why does attention then guess?
 # - Train both for yourself: `python -m transformer_jax.train --config
 #   configs/recurrent.py:lstm_attention`.

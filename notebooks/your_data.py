@@ -13,14 +13,14 @@
 # %% [markdown]
 # # Your own data: from two files to a translator
 #
-# This notebook takes a file of sentence pairs as you may have one, with the mistakes
-# that such files have. It finds them, writes a config, trains, and scores what came
-# out. Replace the first cell that writes the file by your own file, and the rest stays.
+# This notebook takes a file of sentence pairs with typical mistakes. It finds the
+# mistakes, writes a config, trains, and scores the result. To use your own file,
+# replace the first cell, which writes the file; the rest stays the same.
 #
-# The pairs here are Portuguese and English, written by the package's grammar, because
-# a notebook should need no download. Training takes about two minutes on a CPU. So
-# small a model on 4 000 sentences of a grammar learns that grammar, and no Portuguese
-# beyond it.
+# The pairs here are Portuguese and English sentences from the package's grammar,
+# because a notebook should not need a download. Training takes about two minutes on a
+# CPU. Such a small model, trained on 4 000 sentences from a grammar, learns only that
+# grammar and no other Portuguese.
 
 # %% tags=["install"]
 # In the notebook, first_cell.py stands here.
@@ -28,9 +28,9 @@
 # %% [markdown]
 # ## 1. The file
 #
-# One pair a line, the two sides separated by a tab. We spoil it as real files are
-# spoilt: some lines were never translated, some appear twice, and some went through the
-# wrong encoding.
+# There is one pair per line, with a tab between the sides. We add typical mistakes of
+# real files: some lines were never translated, some appear twice, and some went through
+# the wrong encoding.
 
 # %%
 import os
@@ -72,8 +72,8 @@ print(*spoilt[5:13], sep="\n")
 # %% [markdown]
 # ## 2. A config
 #
-# A config file names what differs from the defaults. These lines would be all of
-# `mine.py`:
+# A config file lists the differences from the defaults. These lines would be the
+# complete `mine.py`:
 #
 # ```python
 # from transformer_jax import config
@@ -116,8 +116,8 @@ config = configs.load("quickstart", keys)
 # %% [markdown]
 # ## 3. Look before you train
 #
-# `inspect_data` reads all of the text once and says what a careful person would find.
-# It exits with 1 where something is serious. On the command line it is
+# `inspect_data` reads the text once and reports common problems. It exits with 1 if a
+# problem is serious. On the command line it is
 #
 # ```
 # python -m transformer_jax.inspect_data --config mine.py
@@ -139,13 +139,13 @@ flags = [f"--config.{key}={value}" for key, value in keys.items()]
 exit_code = run_command("inspect_data", "--config=quickstart", *flags)
 
 # %% [markdown]
-# All three mistakes are named, with their share and an example of each. Some of it can
-# be left to the package: `filter.identical` drops pairs whose sides are alike, and
-# `filter.duplicates` all but the first of several. An encoding must be mended in the
-# file, as only you know what it was.
+# All three mistakes are reported, with their share and an example. The package can
+# handle some of them: `filter.identical` drops pairs with equal sides, and
+# `filter.duplicates` drops all but the first of several equal pairs. You must fix an
+# encoding in the file, because only you know what it was.
 #
-# What is merely odd is reported. What cannot be read as it stands is an error, which
-# names the file and the line, before any time is spent:
+# Odd data are only reported. Data that cannot be read are an error, which names the
+# file and the line, before any time is spent:
 
 # %%
 write("train", [*spoilt[:20], "a line without a tab", *spoilt[20:]])
@@ -163,8 +163,8 @@ config = configs.load("quickstart", keys)
 # %% [markdown]
 # ## 4. Train
 #
-# The header counts what is left out, and why. The run directory holds all that the
-# model needs: its config, tokenizer and parameters.
+# The header counts the pairs that are left out, by reason. The run directory contains
+# everything that the model needs: its config, tokenizer and parameters.
 
 # %%
 from transformer_jax.train import train
@@ -182,8 +182,8 @@ for reason, about in ledger["train"]["left_out"].items():
 # %% [markdown]
 # ## 5. Use it
 #
-# Judge by the test split, and by sentences of your own. BLEU stands in `result.json`,
-# with the signature that others need to repeat it.
+# Judge the model by the test split and by your own sentences. `result.json` contains
+# BLEU, with the signature that others need to reproduce it.
 
 # %%
 import transformer_jax
@@ -198,12 +198,12 @@ scores = result["scores"]["test"]
 print(f"BLEU {scores['bleu']:.2f}  ({scores['bleu_signature']})")
 
 # %% [markdown]
-# The last sentence is not of the grammar: a model of 4 000 sentences has no words for
-# it, and answers all the same. Look at such answers before anybody relies on them. The
-# scores of each answer, its alignment and its attention help: `run.replies`,
+# The last sentence is not from the grammar: a model trained on 4 000 sentences does not
+# know its words, but answers anyway. Look at such answers before anyone relies on them.
+# The scores of each answer, its alignment and its attention help: `run.replies`,
 # `predict --alignment`, and the notebook *attention*.
 #
-# To give the model away, make a bundle: one folder without checkpoints, which holds no
+# To share the model, make a bundle: a folder without checkpoints, which contains no
 # program and is checked when it is opened.
 
 # %%
@@ -218,6 +218,6 @@ transformer_jax.load("my_bundle").predict(["O gato dorme."])
 # - JSON lines, two plain text files, and TensorFlow Datasets are read as well:
 #   `data.source` is `jsonl`, `text` or `tfds`.
 # - Several directions in one model: `data.train_tags`.
-# - More data than this want a larger vocabulary (8 000 to 32 000), more layers and more
-#   steps: begin with `configs/multi30k.py` (29 000 pairs) or `configs/ted.py`.
-# - Begin with a model that you have: `train.initial`.
+# - More data need a larger vocabulary (8 000 to 32 000), more layers and more steps:
+#   start from `configs/multi30k.py` (29 000 pairs) or `configs/ted.py`.
+# - Start from an existing model: `train.initial`.

@@ -176,5 +176,5 @@ def test_held_out_lines_are_none_of_the_training_lines(run):
 
 def test_other_tasks_are_refused(tiny_run):
     other = transformer_jax.load(tiny_run)
-    with pytest.raises(UserError, match="an audit is of a language model"):
+    with pytest.raises(UserError, match="only a language model"):
         audit.audit(other)

@@ -130,9 +130,9 @@ def test_a_search_gathers_parameters_once_and_not_for_each_token():
             carry = engine._begin(given, inputs, shape=shape, options=options)
             leaves, tree = jax.tree.flatten(carry)
 
-            def write(params, *leaves, tree=tree, room=shape.room):
+            def write(params, *leaves, tree=tree, limit=shape.first_step_limit):
                 carry = tree.unflatten(leaves)
-                found = engine._advance_search(params, carry, 0, room, options)
+                found = engine._advance_search(params, carry, 0, limit, options)
                 return jax.tree.leaves(found)
 
             text = jax.jit(write).lower(given, *leaves).compile().as_text()

@@ -54,8 +54,8 @@ def test_clean_text_passes_and_is_shown_as_the_model_sees_it(corpus, tmp_path):
     assert re.search(
         r"source     6\d\d pieces \(unigram\), \d+ used, 0.00% un", done.stdout
     )
-    assert re.search(r"buckets    \d+ steps an epoch, .* \(this config\)", done.stdout)
-    assert re.search(r"packed     \d+ steps an epoch", done.stdout)
+    assert re.search(r"buckets    \d+ steps per epoch, .* \(this config\)", done.stdout)
+    assert re.search(r"packed     \d+ steps per epoch", done.stdout)
     assert f"  source   {PAIRS[0].source}\n" in done.stdout
     assert f"  target   {PAIRS[499].target}\n" in done.stdout
     assert "</s>" in done.stdout
@@ -126,7 +126,7 @@ def test_pairs_of_a_task_that_does_not_pack_are_described_in_buckets(prepared, c
     inspect_data._describe(*prepared("similarity"))
     said = capsys.readouterr().out
     assert "buckets " in said and "packed" not in said
-    assert "target     " in said and "come back as" not in said
+    assert "target     " in said and "changed by encoding" not in said
 
 
 def test_tags_hide_no_fault_from_the_checks(prepared, tmp_path):

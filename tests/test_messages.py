@@ -144,8 +144,8 @@ CAUSED = {
     "unknown task 'translate'. Did you mean": lambda t: tasks.find("translate"),
     "unknown model 'recurent'. Did you mean": lambda t: registry.find("recurent"),
     "'x' is not a label, a space and": lambda t: classification._read_labelled("x"),
-    "d_k = 0 is no size of a vector: use 1 or more": lambda t: explain.from_numbers(
-        {"scores": [[1.0]], "d_k": 0}, "n"
+    "d_k = 0 is not the size of a vector: use 1 or more": lambda t: (
+        explain.from_numbers({"scores": [[1.0]], "d_k": 0}, "n")
     ),
     "'scores' must be rows of numbers,": lambda t: explain.from_numbers(
         {"scores": [[1.0], [2.0, 3.0]]}, "n"

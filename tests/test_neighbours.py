@@ -78,9 +78,9 @@ def test_a_run_has_its_pieces_as_words(tiny_run):
 
 def test_what_is_not_said_is_asked_for(call, glove):
     for given, words in (
-        ({"word": "a"}, "say whose vectors: --workdir=RUN or --vectors=FILE"),
-        ({"vectors": glove, "workdir": "r", "word": "a"}, "whose vectors"),
-        ({"vectors": glove}, "say what is asked: --word, --analogy or --questions"),
+        ({"word": "a"}, "name the vectors: --workdir=RUN or --vectors=FILE"),
+        ({"vectors": glove, "workdir": "r", "word": "a"}, "name the vectors"),
+        ({"vectors": glove}, "name the question: --word, --analogy or --questions"),
         ({"vectors": glove, "analogy": "a b"}, "give three words"),
     ):
         with pytest.raises(UserError, match=words):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import evaluate, predict, sharding
+from transformer_jax import cli, evaluate, predict, sharding
 from transformer_jax.data import store as stores
 from transformer_jax.data.records import Generated
 from transformer_jax.data.sources import Source
@@ -43,8 +43,8 @@ def sentences(run):
     return [r["source"] for r in Source(run.config.data).read("test")]
 
 
-def shell(run, form="text", max_length=64):
-    return predict.Shell(run, runs.decode_options(run.config), max_length, form)
+def answerer(run, form="text", max_length=64):
+    return predict.LineAnswerer(run, runs.decode_options(run.config), max_length, form)
 
 
 def call(tiny_run, stdin: bytes, *flags):
@@ -67,8 +67,8 @@ def test_hundreds_of_strange_lines_come_out_as_many_in_order(run, sentences):
     lines.insert(150, b"O gato \xff dorme.")
     lines.insert(200, b"palavra " * 5000)
     source, sink = io.BytesIO(b"\n".join(lines) + b"\n"), io.BytesIO()
-    tool = shell(run)
-    assert tool.answer_all(io.BufferedReader(source), sink) == 1
+    tool = answerer(run)
+    assert tool.answer_all(tool.answer, io.BufferedReader(source), sink) == 1
     assert tool.refused == 1
     answers = sink.getvalue().decode().split("\n")
     assert len(answers) == 301 and answers[-1] == ""
@@ -131,7 +131,7 @@ def with_learned_table(run, rows, extra_length=0):
     config.model.positions, config.model.max_positions = "learned", rows
     config.decode.extra_length = extra_length or config.decode.extra_length
     tokenizer = run.task.data.source_tokenizer
-    return translation.compose(config, tokenizer, tokenizer)
+    return translation.compose_translation(config, tokenizer, tokenizer)
 
 
 def test_a_learned_table_needs_no_row_for_padding(run):
@@ -155,13 +155,13 @@ def test_a_learned_table_needs_no_row_for_padding(run):
 
 def test_chunks_end_at_newlines_only_and_bad_bytes_are_marked():
     source = io.BufferedReader(io.BytesIO(b"a\r\nb\xff\x0bc\n\nlast"))
-    assert list(predict.read_chunks(source)) == [["a", "b\ufffd\x0bc", "", "last"]]
+    assert list(cli.read_chunks(source)) == [["a", "b\ufffd\x0bc", "", "last"]]
 
 
 def test_a_slow_pipe_is_answered_line_by_line():
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as source, os.fdopen(writing, "wb", 0) as pipe:
-        chunks = predict.read_chunks(source)
+        chunks = cli.read_chunks(source)
         pipe.write(b"one\n")
         assert next(chunks) == ["one"]
         threading.Timer(0.2, lambda: pipe.write(b"two\nthree\n")).start()
@@ -181,7 +181,7 @@ def test_the_command_answers_stdin_and_exits_with_1_if_a_line_was_refused(tiny_r
     assert "pieces" in entries[2]["error"] and entries[2]["output"] == ""
     assert re.fullmatch(  # and no more than that
         rb"line 3: 2501 pieces are more than the 64 allowed: .*\n"
-        rb"4 lines in \d+ s \([\d.]+ a second\), 1 refused\n",
+        rb"4 lines in \d+ s \([\d.]+ per second\), 1 refused\n",
         done.stderr,
     ), done.stderr
 
@@ -194,7 +194,7 @@ def test_the_command_answers_stdin_and_exits_with_1_if_a_line_was_refused(tiny_r
         (["--wrokdir=x"], b"workdir"),
         (["--input=/no/such/file"], b"/no/such/file"),
         (["--config.decode.beams=2"], b"is for training"),
-        (["--on_long=split", "--alignment"], b"without --n_best and --alignment"),
+        (["--on_long=split", "--alignment"], b"leave out --n_best and --alignment"),
         (["more"], b"unexpected argument 'more'"),
     ],
 )
@@ -216,7 +216,7 @@ def test_the_file_that_is_read_is_not_written_over(tiny_run, tmp_path):
 
 def test_what_is_refused_is_not_aligned_scored_or_embedded(run, caplog):
     long, short = "palavra " * 300, "O gato dorme."
-    tool = shell(run)
+    tool = answerer(run)
     tool.alignment = True
     refused, answered = tool.answer([long, short])
     assert refused == "\t" and re.fullmatch(r"[^\t]*\t(\d+-\d+ ?)*", answered)
@@ -307,8 +307,8 @@ def test_two_runs_are_compared_by_paired_bootstrap(tiny_run, scored, tmp_path):
     assert "no difference can be told" in done.stdout and "bs:1000" in done.stdout
     assert f"{other}" in done.stdout
     assert done.stdout.endswith(
-        "\nThis is about these two trained models, not about the two methods: for "
-        "those, name several seeds of each\n"
+        "\nThis compares the two trained models, not the two methods: to compare "
+        "methods, name several seeds of each\n"
     )
 
 
@@ -531,7 +531,7 @@ def test_the_parts_of_a_line_have_its_tag_and_its_prefix_once(run):
     changed = copy.deepcopy(run.config)
     changed.data.train_tags = "<2en>, <2de>"
     tokenizer = run.task.data.source_tokenizer
-    task = translation.compose(changed, tokenizer, tokenizer)
+    task = translation.compose_translation(changed, tokenizer, tokenizer)
     parts = ["<2de> O gato dorme.", "<2de> Sim."]
     assert task.inference.split("<2de> O gato dorme. Sim.", 3) == parts
     assert task.inference.split("<2fr> Sim. Sim.", 3) == [
@@ -567,8 +567,9 @@ def test_the_parts_of_a_line_are_drawn_by_different_seeds(run):
     Recorded.parse = staticmethod(parse)
     line = "O gato dorme. O gato dorme. O gato dorme."
     options = runs.decode_options(run.config, sample=True)
-    list(answering.reply(Recorded(), run.params, run.mesh, [line, "O gato dorme."],
-        options, max_length=12, on_long="split", first=4))  # fmt: skip
+    list(answering.answer_lines(Recorded(), run.params, run.mesh,
+        [line, "O gato dorme."], options, max_length=12, on_long="split",
+        first=4))  # fmt: skip
     numbers = [number for found in parts.values() for number in found]
     assert len(numbers) > 2 and len(set(numbers)) == len(numbers)
     assert numbers[0] == 4 and 5 in numbers  # as lines that are not split
@@ -578,7 +579,7 @@ def test_an_answer_that_must_be_longer_than_it_may_be_is_refused(run):
     first, second = run.replies(["O gato.", ""], max_length=5, min_length=5)
     assert not first.error
     long, blank = run.replies(["O gato.", ""], min_length=40, extra_length=3)
-    assert "at least 40 pieces (min_length) is longer than this line's" in long.error
+    assert "at least 40 pieces (min_length) is longer than the" in long.error
     assert not blank.error
 
 

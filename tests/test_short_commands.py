@@ -53,7 +53,7 @@ def test_keys_have_values_meanings_and_defaults(monkeypatch, capsys):
     assert all(x.startswith("optim.") for x in lines)
     (warmup,) = [x for x in lines if x.startswith("optim.warmup_steps")]
     assert "= 300 " in warmup and warmup.endswith(
-        "Updates of the rise. (default: 4000)"
+        "Updates of linear warmup. (default: 4000)"
     )
     (name,) = [x for x in lines if x.startswith("optim.name")]
     assert "default" not in name

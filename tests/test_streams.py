@@ -22,8 +22,8 @@ def run(tiny_run):
     return load(tiny_run)
 
 
-def shell(run, form="text"):
-    return predict.Shell(run, runs.decode_options(run.config), 64, form)
+def answerer(run, form="text"):
+    return predict.LineAnswerer(run, runs.decode_options(run.config), 64, form)
 
 
 def test_an_output_that_is_also_read_is_refused_and_stays_whole(tmp_path):
@@ -44,15 +44,15 @@ def test_an_output_that_is_also_read_is_refused_and_stays_whole(tmp_path):
 
 def test_a_line_without_a_tab_is_refused_and_the_others_are_scored(run, caplog):
     lines = ["O gato dorme.\tThe cat sleeps.", "O gato dorme.", "a\tb\tc", "Ele\tHe"]
-    scored = shell(run)
+    scored = answerer(run)
     with caplog.at_level(logging.WARNING, "transformer_jax.predict"):
         found = list(scored.score(lines))
     assert found[1] == found[2] == "" and float(found[0]) < 0 > float(found[3])
     assert scored.refused == 2
     messages = [record.getMessage() for record in caplog.records]
-    assert messages[0].startswith("line 2: 1 column: --score wants")
-    assert messages[1].startswith("line 3: 3 columns: --score wants")
-    entry = list(shell(run, "jsonl").score(lines))[1]
+    assert messages[0].startswith("line 2: 1 column: --score needs")
+    assert messages[1].startswith("line 3: 3 columns: --score needs")
+    entry = list(answerer(run, "jsonl").score(lines))[1]
     assert '"error": "1 column' in entry
 
 
@@ -69,7 +69,7 @@ def test_an_empty_answer_to_words_is_noted(run, caplog):
                 yield i, predict.Reply(request.line, "")
 
     task = types.SimpleNamespace(inference=Silent())
-    silent = shell(run)
+    silent = answerer(run)
     silent.run = types.SimpleNamespace(task=task, params=run.params, mesh=run.mesh)
     with caplog.at_level(logging.WARNING, "transformer_jax.predict"):
         assert list(silent.answer(["O gato.", "  "])) == ["", ""]
@@ -93,17 +93,17 @@ class Endless(io.RawIOBase):
 
 
 def test_a_line_without_end_is_refused_behind_the_answers_before_it(monkeypatch):
-    monkeypatch.setattr(predict, "LONGEST", 1 << 20)
+    monkeypatch.setattr(cli, "LONGEST", 1 << 20)
     seen = []
     with pytest.raises(UserError, match="line 3 has more than 1,048,576 bytes"):
-        for chunk in predict.read_chunks(io.BufferedReader(Endless())):
+        for chunk in cli.read_chunks(io.BufferedReader(Endless())):
             seen += chunk
     assert seen == ["a", "b"]
 
 
 def test_a_line_of_many_reads_is_whole():
     text = b"y" * 300_000
-    chunks = list(predict.read_chunks(io.BufferedReader(io.BytesIO(text + b"\nz"))))
+    chunks = list(cli.read_chunks(io.BufferedReader(io.BytesIO(text + b"\nz"))))
     assert [line for chunk in chunks for line in chunk] == [text.decode(), "z"]
 
 

@@ -30,6 +30,7 @@ from transformer_jax.training.checkpointing import Saver
 from transformer_jax.training.compiled_steps import CompiledSteps
 from transformer_jax.training.evaluator import evenly_spaced
 from transformer_jax.training.preemption import Preemption
+from transformer_jax.training.window import LogWindow
 
 SCORED = dict(data__shapes=2, eval__splits="test")  # as `tiny_run` is
 
@@ -169,19 +170,19 @@ def test_killed_after_a_checkpoint_and_continued_ends_in_the_same_bits(
 ):
     loaded = config.load("quickstart", tiny(**SCORED))
     folder = tmp_path / "run"
-    add = metrics.LogWindow.add
+    add = LogWindow.add
 
-    def die_at_eight(self, step, *rest):
-        if step == 8:
+    def die_at_eight(self, dispatched):
+        if dispatched.step == 8:
             raise KeyboardInterrupt  # nothing gets to tidy up the run
-        add(self, step, *rest)
+        add(self, dispatched)
 
-    monkeypatch.setattr(metrics.LogWindow, "add", die_at_eight)
+    monkeypatch.setattr(LogWindow, "add", die_at_eight)
     with pytest.raises(KeyboardInterrupt):
         train.train(loaded, folder)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 8, "kind": "tr')  # a line cut short
-    monkeypatch.setattr(metrics.LogWindow, "add", add)
+    monkeypatch.setattr(LogWindow, "add", add)
     with caplog.at_level(logging.DEBUG, "transformer_jax"):
         assert train.train(loaded, folder) == 0
     assert "resumed    from step 6" in capsys.readouterr().out
@@ -542,7 +543,7 @@ def curve(tiny):
                 state = run.init(jax.random.key(0))
                 for i in range(steps):
                     state, out = run.update(state, run.feed.place(i).arrays)
-                    found.append(float(out["sums"].loss / out["sums"].weight))
+                    found.append(float(out.sums.loss / out.sums.weight))
             run.close()
             done[case] = found, state.params
         return done[case]
@@ -562,7 +563,7 @@ def test_micro_batches_add_up_to_the_batch(tiny, tmp_path, one_device, monkeypat
         return run.task.objective.loss(params, part, None)
 
     def compiled(micro_batches):
-        gradient = losses.gradient(loss, micro_batches)
+        gradient = losses.make_gradient(loss, micro_batches)
         fixed = functools.partial(gradient, key=jax.random.key(1))
         return jax.jit(fixed).lower(params, batch).compile()
 

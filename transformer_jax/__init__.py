@@ -1,6 +1,6 @@
 """The Transformer of "Attention Is All You Need", in JAX and Flax.
 
-`load(run_directory)` opens what `python -m transformer_jax.train` left.
+`load(run_directory)` opens a run written by `python -m transformer_jax.train`.
 """
 
 __version__ = "0.1.0"
@@ -9,8 +9,8 @@ __version__ = "0.1.0"
 def load(path, weights="", mesh=None):
     """Open a run directory: `load("runs/quickstart").predict(["…"])`.
 
-    `weights` is average, best, last or ema; by default what the run's config says. Its
-    parameters are put on the mesh, or else on one device.
+    `weights` is average, best, last or ema; the default is the run's. The parameters
+    are placed on the mesh, by default one of all devices of this process.
     """
     from transformer_jax.runs import run
 

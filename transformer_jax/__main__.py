@@ -1,4 +1,4 @@
-"""Run a command by its short name, or list configs and the keys of one.
+"""Run a command by its short name, or list the configs and their keys.
 
 python -m transformer_jax COMMAND …      (or, once installed: transformer-jax COMMAND …)
 """
@@ -29,7 +29,7 @@ MODULES = {  # short name → module that has `define_flags` and `main`
 
 
 def main() -> int:
-    """Run the command that the first word names; without one, list them all."""
+    """Run the command named by the first argument; without one, list all commands."""
     words = sys.argv[1:]
     own = {"configs": list_configs, "keys": list_keys}
     if not words or words[0] in cli.HELP:
@@ -39,7 +39,7 @@ def main() -> int:
     if name in MODULES:
         module = importlib.import_module(f"transformer_jax.{MODULES[name]}")
         sys.argv = [f"transformer-jax {name}", *rest]
-        if name == "visualize":  # whose first word says what to draw
+        if name == "visualize":  # its first argument names the figure
             return module.main(sys.argv)
         module.define_flags()
         cli.run(module.main)
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def overview() -> str:
-    """List the commands with the first sentence of each."""
+    """List the commands, each with the first line of its docstring."""
     lines = [(__doc__ or "").split("\n\n")[-1].strip(), ""]
     for name, module in MODULES.items():
         lines.append(f"  {name:<12} {_summary(HERE / _file(module))}")
@@ -84,7 +84,7 @@ def list_configs(words: list[str]) -> int:
 
 
 def list_keys(words: list[str]) -> int:
-    """List every key of a config, its value and its meaning: keys CONFIG [PREFIX]."""
+    """List every key of a config with its value and meaning: keys CONFIG [PREFIX]."""
     if not words:
         raise UserError(
             "keys needs a config: keys quickstart, or keys quickstart optim"

@@ -1,13 +1,14 @@
-"""Ask what a language model remembers: canaries, extracted text, members by their loss.
+"""Measure what a language model memorised: canaries, extraction, membership.
 
     python -m transformer_jax.audit --workdir RUN
     python -m transformer_jax.audit --workdir RUN --output audit.json
 
-Canaries are what `data.canaries` planted. Their exposure is log2 of the number of
-candidates minus log2 of the true one's rank (Carlini et al. 2019): 0 bits to all of
-them, about 1.4 by chance. Extraction gives the first half of a line and compares what
-the model writes, greedily, with the other half. The membership test says of two lines
-that the one with the lower loss was trained on. Held-out lines are the baseline.
+Canaries are secrets planted in the training text by `data.canaries`. The exposure of
+one is log2 of the number of candidates minus log2 of its rank among them (Carlini et
+al. 2019): about 1.4 bits for a random rank, and at most log2 of their number.
+Extraction prompts the model with the first half of a line and compares its greedy
+continuation with the second half. The membership test guesses that of two lines the
+one with the lower loss was trained on. Held-out lines are the baseline.
 """
 
 import dataclasses
@@ -29,23 +30,23 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.protocols import ReadsTexts, require
 
-LINES_READ = 10**6  # of a split, at most
-SHORTEST = 20  # characters of a line that is asked for
-FOLLOWING = 40  # characters that are to be written, at most
-DRAWS = 1000  # of the bootstrap
-ALARMS = 0.01  # held-out lines that are taken for members
+LINES_READ = 10**6  # the most lines read from a split
+SHORTEST = 20  # the fewest characters in a line that is used
+FOLLOWING = 40  # the most characters that the model is asked to continue with
+DRAWS = 1000  # bootstrap samples
+ALARMS = 0.01  # the share of held-out lines that may be taken for members
 
 
 def define_flags() -> None:
     """Define the flags of the command."""
     flags.DEFINE_string("workdir", "", "The run directory of a language model.")
-    flags.DEFINE_string("split", "validation", "Whose lines were not trained on.")
+    flags.DEFINE_string("split", "validation", "A split that was not trained on.")
     flags.DEFINE_integer("lines", 500, "Lines of each split.", lower_bound=2)
     flags.DEFINE_integer(
-        "candidates", 0, "Candidates of a canary, drawn by chance; 0: all.",
+        "candidates", 0, "Candidates per canary, drawn at random; 0 means all.",
         lower_bound=0,
     )  # fmt: skip
-    flags.DEFINE_integer("seed", 0, "Of the lines and candidates that are drawn.")
+    flags.DEFINE_integer("seed", 0, "Seed for drawing lines and candidates.")
     flags.DEFINE_string("output", "", "A JSON file for the figures.")
     cli.define_weights()
 
@@ -68,39 +69,39 @@ def main(overrides: dict[str, str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Exposure:
-    """Say how well a canary is remembered."""
+    """How well a canary was memorised."""
 
     canary: Canary
-    rank: int  # of the true secret, of a sample estimated; 0: it cannot be written
-    candidates: int  # that the model's vocabulary can write
-    compared: int  # of them, the others than the true one
+    rank: int  # of the secret, perhaps estimated; 0 if the vocabulary cannot write it
+    candidates: int  # how many of them the model's vocabulary can write
+    compared: int  # the candidates compared with the secret
     exposure: float  # bits
-    extracted: bool  # written when its beginning was given
+    extracted: bool  # whether the model continued the prompt with the secret
 
 
 @dataclasses.dataclass(frozen=True)
 class Extraction:
-    """Count the lines whose second half was written word for word."""
+    """How many lines the model continued word for word."""
 
-    lines: tuple[int, int]  # of training, held out
+    lines: tuple[int, int]  # training, held out
     training: int
     held_out: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """Say how well the loss tells training lines from others."""
+    """How well the loss tells training lines from held-out lines."""
 
-    lines: tuple[int, int]  # of training, held out
-    losses: tuple[float, float]  # means, in nats a piece
+    lines: tuple[int, int]  # training, held out
+    losses: tuple[float, float]  # means, in nats per piece
     auc: float
-    interval: tuple[float, float]  # of 95 %
-    found: float  # share of training lines at a share of ALARMS false alarms
+    interval: tuple[float, float]  # 95 %
+    found: float  # the share of training lines found at ALARMS false positives
 
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """Hold all that was found of a run."""
+    """All findings about a run."""
 
     run: str
     canaries: tuple[Exposure, ...]
@@ -115,11 +116,11 @@ def audit(
     candidates: int = 0,
     seed: int = 0,
 ) -> Audit:
-    """Audit a run with so many lines of its training text and of a held-out split."""
+    """Audit a run with lines of its training text and as many of a held-out split."""
     if "canaries" not in run.config.data:
         raise UserError(
-            f"{run.folder.place} is of the task {run.config.task}: an audit is of a "
-            "language model, whose text is read line by line"
+            f"{run.folder.place} is a run of the task {run.config.task}: only a "
+            "language model, whose text is read line by line, can be audited"
         )
     trained, held_out = choose_lines(run, split, lines, seed)
     return Audit(
@@ -133,9 +134,9 @@ def audit(
 def choose_lines(
     run: Run, split: str, count: int, seed: int
 ) -> tuple[list[str], list[str]]:
-    """Draw lines of the training text and of a split; none of them is in both."""
+    """Draw lines from the training text and from a split, none of them in both."""
     source: Any = tasks.find(run.config.task).source(run.config)
-    most = run.config.data.window - 1  # behind a line end
+    most = run.config.data.window - 1  # the text of a line follows a line end
 
     def read(name):
         some = itertools.islice(source.lines(name), LINES_READ)
@@ -159,7 +160,7 @@ def choose_lines(
 
 
 def expose(run: Run, most: int = 0, seed: int = 0) -> list[Exposure]:
-    """Rank the secret of each planted canary, and ask the model for it."""
+    """Rank the secret of each planted canary, and try to extract it."""
     data = run.config.data
     planted = canaries.draw(data.canaries, data.canary_seed)
     said = asked_for(run, [(c.prompt, c.secret) for c in planted]) if planted else []
@@ -169,7 +170,7 @@ def expose(run: Run, most: int = 0, seed: int = 0) -> list[Exposure]:
         others = [c for c in known if c != canary.secret]
         compared = drawer.sample(others, min(most or len(others), len(others)))
         rank, bits = 0, 0.0
-        if len(others) < len(known):  # else it has a character that was never read
+        if len(others) < len(known):  # the vocabulary can write the secret
             costs = read_costs(run, canary.prompt, [canary.secret, *compared], np.sum)
             likelier = int((costs[1:] < costs[0]).sum())
             rank = 1 + round(likelier * len(others) / max(len(compared), 1))
@@ -179,7 +180,7 @@ def expose(run: Run, most: int = 0, seed: int = 0) -> list[Exposure]:
 
 
 def _writes(run: Run, text: str) -> bool:
-    """Return whether the vocabulary has all characters of a text."""
+    """Return whether the vocabulary can encode all of a text."""
     (tokenizer,) = run.task.data.vocabularies.values()
     return UNK not in tokenizer.encode_inside(text)
 
@@ -187,14 +188,14 @@ def _writes(run: Run, text: str) -> bool:
 def read_costs(
     run: Run, prompt: str, texts: Sequence[str], over: Callable = np.mean
 ) -> np.ndarray:
-    """Return the negative log-probability of texts behind a line end and a prompt."""
+    """Return the negative log-probability of texts after a line end and a prompt."""
     reader = require(run.task, ReadsTexts, "read_texts")
     found = reader.read_texts(run.params, f"\n{prompt}", texts, run.mesh)
     return np.array([-over(log_probs) for log_probs in found])
 
 
 def asked_for(run: Run, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-    """Return whether each (beginning, rest) is what the model writes by itself."""
+    """Return for each (beginning, rest) whether the model continues with the rest."""
     (tokenizer,) = run.task.data.vocabularies.values()
     longest = max(len(tokenizer.encode_inside(f" {rest}")) for _, rest in pairs)
     greedy = {"beams": 1, "sample": False, "max_length": longest + 1}
@@ -205,14 +206,14 @@ def asked_for(run: Run, pairs: Sequence[tuple[str, str]]) -> list[bool]:
         if reply.error:
             raise UserError(reply.error)
         space = " " * (begun != begun.rstrip())
-        whole = tokenizer.decode(tokenizer.encode_inside(f"{start}{space}{rest}"))
+        expected = tokenizer.decode(tokenizer.encode_inside(f"{start}{space}{rest}"))
         written = " ".join(reply.details["text"].split())
-        found.append(written.startswith(" ".join(whole.split())))
+        found.append(written.startswith(" ".join(expected.split())))
     return found
 
 
 def extract(run: Run, trained: Sequence[str], held_out: Sequence[str]) -> Extraction:
-    """Give the first half of lines, and compare what follows."""
+    """Prompt with the first half of each line, and compare the continuation."""
     halves = (_halves(line) for line in (*trained, *held_out))
     right = asked_for(run, [pair for pair in halves if pair])
     first, second = right[: len(trained)], right[len(trained) :]
@@ -220,20 +221,20 @@ def extract(run: Run, trained: Sequence[str], held_out: Sequence[str]) -> Extrac
 
 
 def _halves(line: str) -> tuple[str, str] | None:
-    """Cut a line between words, if there is a place for it."""
+    """Split a line between words in its first half, or return None."""
     cut = line.rfind(" ", 1, len(line) // 2 + 1)
     if cut < 0 or not line[:cut].strip() or not line[cut:].strip():
         return None
     rest = line[cut : cut + FOLLOWING + 1]
     if cut + len(rest) < len(line) and " " in rest[1:]:
-        rest = rest[: rest.rfind(" ")]  # whole words
+        rest = rest[: rest.rfind(" ")]  # keep complete words
     return line[:cut], rest
 
 
 def tell_members(
     run: Run, trained: Sequence[str], held_out: Sequence[str], seed: int = 0
 ) -> Membership:
-    """Tell lines apart by their loss a piece."""
+    """Tell training lines from held-out lines by their loss per piece."""
     costs = read_costs(run, "", [*trained, *held_out])
     members, others = costs[: len(trained)], costs[len(trained) :]
     generator, drawn = np.random.default_rng(seed), []
@@ -260,7 +261,7 @@ def auc(members: np.ndarray, others: np.ndarray) -> float:
 
 
 def report(run: Run, found: Audit) -> str:
-    """Put what was found into a table and sentences."""
+    """Format the findings as text with a table."""
     lines = [f"run         {run!r}", ""]
     if found.canaries:
         lines += [*_canary_table(found.canaries), ""]
@@ -271,14 +272,14 @@ def report(run: Run, found: Audit) -> str:
     return "\n".join(
         [
             *lines,
-            "extraction  the first half of a line given, the rest is written word for "
-            "word:",
+            "extraction  given the first half of a line, the model writes the rest "
+            "word for word:",
             f"            training {text.training} of {text.lines[0]} lines, "
             f"held out {text.held_out} of {text.lines[1]}",
             f"membership  AUC {members.auc:.3f} (95 %: {low:.3f} to {high:.3f}; chance "
             "0.5) by the loss of a line:",
             f"            training {members.losses[0]:.3f}, held out "
-            f"{members.losses[1]:.3f} nats a piece",
+            f"{members.losses[1]:.3f} nats per piece",
             f"            at {ALARMS:.0%} false alarms {members.found:.1%} of the "
             "training lines are found",
         ]

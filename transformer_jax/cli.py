@@ -1,16 +1,19 @@
 """Run a command: flags, config overrides, messages, exit codes.
 
-0 done · 1 some lines failed · 2 the user's mistake · 75 preempted and saved, or another
-process lost: start again · 124 hung. A user's mistake is shown in plain words, never
-with a traceback. With -v the package's loggers write to stderr what they do.
+Exit codes: 0 done; 1 some lines failed; 2 user error; 75 preempted and saved, or
+another process was lost, so start again; 124 hung. A user error is shown as a plain
+message, never with a traceback. With -v the package's loggers also write debug
+messages to stderr.
 """
 
 import errno
+import io
 import logging
 import os
+import select
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, TextIO
 
 from absl import app, flags
@@ -20,16 +23,18 @@ from transformer_jax.errors import UserError, nearest
 
 USER_MISTAKE = 2
 PREEMPTED = 75
-OF_THE_MACHINE = (  # what no code can mend
+OF_THE_MACHINE = (  # errors that no code can fix
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG,
 )  # fmt: skip
 HELP = ("-h", "-help", "--help", "--helpshort", "--helpfull")
-# Of a run: which of its parameters answer. auto: what training found to be better.
+# The parameters of a run that answer; "auto" takes those that training found best.
 WEIGHTS = ("auto", "average", "best", "last", "ema")
+CHUNK = 2000  # lines read, sorted and answered together
+LONGEST = 1 << 24  # the most bytes in a line
 
 
 def run(main: Callable[[dict[str, str]], int | None]) -> None:
-    """Parse the command line, and exit with what `main(overrides)` returns."""
+    """Parse the command line, call `main(overrides)`, and exit with its result."""
     overrides: dict[str, str] = {}
 
     def parse(argv: Sequence[str]) -> list[str]:
@@ -52,10 +57,10 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
             return main(overrides)
         except UserError as error:
             fail(*error.problems)
-        except BrokenPipeError:  # the reader has seen enough: `predict … | head`
+        except BrokenPipeError:  # the reader has closed the pipe: `predict … | head`
             sys.stderr.close()
             return 0
-        except OSError as error:  # a full disk, a folder that may not be written
+        except OSError as error:  # such as a full disk or a read-only folder
             if error.errno not in OF_THE_MACHINE:
                 raise
             fail(f"{error.filename or 'writing the output'}: {error.strerror}")
@@ -65,13 +70,13 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
     flags.DEFINE_bool(
         "verbose", False, "Say more on stderr; short: -v.", module_name=sys.argv[0]
     )
-    # The libraries' remarks are for developers.
+    # The libraries' warnings are meant for developers.
     absl_logging.set_verbosity(absl_logging.ERROR)
     app.run(call, flags_parser=parse)
 
 
 def show_help(text: str) -> None:
-    """Print what a command does, and the options that this package defines."""
+    """Print the description of a command and the options that this package defines."""
     lines = [text.strip(), "", "Options:"]
     for flag in _own_flags():
         value = "" if flag.boolean else "=…"
@@ -87,7 +92,7 @@ def show_help(text: str) -> None:
 
 
 def _own_flags() -> list[flags.Flag]:
-    """List the flags of this package in the order of their definition, then -v."""
+    """List the flags of this package in order of definition, then -v."""
     by_module = flags.FLAGS.flags_by_module_dict()
     own = [
         flag
@@ -99,7 +104,7 @@ def _own_flags() -> list[flags.Flag]:
 
 
 def _spell_out(argv: Sequence[str]) -> list[str]:
-    """Replace a bare -v, as to absl it is its own --verbosity and wants a number."""
+    """Replace a bare -v, which absl takes for its own --verbosity=NUMBER."""
     following = [*argv[1:], ""]
     return [
         "--verbose" if word == "-v" and not number.lstrip("-").isdigit() else word
@@ -108,17 +113,17 @@ def _spell_out(argv: Sequence[str]) -> list[str]:
 
 
 def show_messages(verbose: bool = False) -> None:
-    """Let the package's loggers write to stderr; debug messages only if verbose."""
+    """Send the package's log messages to stderr, debug messages only if verbose."""
     logger = logging.getLogger("transformer_jax")
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)
-    logger.propagate = False  # absl's format is for developers
+    logger.propagate = False  # absl's format is meant for developers
     logger.handlers = [PlainHandler("stderr")]
 
 
 class PlainHandler(logging.Handler):
-    """Write messages without time and level to sys.stdout or sys.stderr.
+    """Write messages to sys.stdout or sys.stderr, without time and level.
 
-    The stream is looked up for each message: notebooks and tests replace it.
+    The stream is looked up for each message, because notebooks and tests replace it.
     """
 
     def __init__(self, stream: str):
@@ -126,7 +131,7 @@ class PlainHandler(logging.Handler):
         self.stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a message, if somebody reads: without a reader, work goes on."""
+        """Write a message; discard it if the stream is closed, so that work goes on."""
         stream = getattr(sys, self.stream)
         if stream is None:  # closed before the command began
             return
@@ -138,14 +143,14 @@ class PlainHandler(logging.Handler):
 
 
 def discard(stream: TextIO) -> None:
-    """Let all that is still written to a stream vanish, at the end of Python, too."""
+    """Discard everything written to a stream from now on, also when Python exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Take `--config.key=value` and `--config.key value` out of a command line."""
+    """Separate `--config.key=value` and `--config.key value` from other arguments."""
     rest, found, words = [], {}, iter(argv)
     for word in words:
         name = word.lstrip("-")
@@ -158,20 +163,20 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def require(name: str, value: str, meaning: str) -> None:
-    """Refuse an empty flag."""
+    """Refuse an empty value for a required flag."""
     if not value:
         raise UserError(f"--{name} is missing: {meaning}")
 
 
 def fail(*problems: str) -> None:
-    """Show a user's mistakes on stderr, and exit."""
+    """Print user errors on stderr, and exit."""
     for problem in problems:
         sys.stderr.write(f"error: {problem}\n")
     sys.exit(USER_MISTAKE)
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a flag's value that is not one of the choices, and name the nearest."""
+    """Refuse a flag's value that is not one of the choices; suggest the nearest."""
     if value not in choices:
         hint = nearest(value, choices)
         raise UserError(f"--{name}={value}: choose {' | '.join(choices)}.{hint}")
@@ -184,13 +189,13 @@ def define_weights() -> None:
 
 
 def check_weights(asked: str) -> None:
-    """Refuse a value of --weights that no run has."""
+    """Refuse an unknown value of --weights."""
     if asked:
         check_choice("weights", asked, WEIGHTS)
 
 
 def open_file(path: str, mode: str, encoding: str | None = None) -> IO[Any]:
-    """Open a file that the user has named."""
+    """Open a file named by the user."""
     try:
         return open(path, mode, encoding=encoding)
     except OSError as error:
@@ -198,7 +203,7 @@ def open_file(path: str, mode: str, encoding: str | None = None) -> IO[Any]:
 
 
 def check_writable(path: str) -> None:
-    """Refuse a file that cannot be written, before time is spent; leave it as it is."""
+    """Check early that a file can be written, without changing it."""
     new = not os.path.exists(path)
     open_file(path, "ab").close()
     if new:
@@ -206,14 +211,55 @@ def check_writable(path: str) -> None:
 
 
 def standard_input() -> IO[bytes]:
-    """Return standard input, or refuse a closed one."""
+    """Return standard input; raise if it is closed."""
     if sys.stdin is None:
         raise UserError("standard input is closed: name a file with --input")
     return sys.stdin.buffer
 
 
+def read_chunks(source: io.BufferedIOBase) -> Iterator[list[str]]:
+    """Yield chunks of lines; bytes that are not UTF-8 become U+FFFD.
+
+    Only a newline ends a line. A chunk also ends where reading would block, so a pipe
+    that is written line by line is answered line by line.
+    """
+    lines: list[bytes] = []
+    rest: list[bytes] = []  # parts of a line whose end has not been read
+    count, size = 0, 0
+    while data := source.read1(1 << 16):
+        *ended, begun = data.split(b"\n")
+        if ended:
+            ended[0], rest, size = b"".join([*rest, ended[0]]), [], 0
+        rest.append(begun)
+        lines, count, size = lines + ended, count + len(ended), size + len(begun)
+        if size > LONGEST:
+            yield [_decode(line) for line in lines]
+            raise UserError(
+                f"line {count + 1} has more than {LONGEST:,} bytes and no end: is this "
+                "a text file, to be answered line by line?"
+            )
+        while len(lines) >= CHUNK or (lines and not _would_not_block(source)):
+            yield [_decode(line) for line in lines[:CHUNK]]
+            lines = lines[CHUNK:]
+    lines += [b"".join(rest)] if any(rest) else []
+    for i in range(0, len(lines), CHUNK):
+        yield [_decode(line) for line in lines[i : i + CHUNK]]
+
+
+def _decode(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode("utf-8", "replace")
+
+
+def _would_not_block(source: io.BufferedIOBase) -> bool:
+    """Return whether a read would return at once, as it always does for a file."""
+    try:
+        return bool(select.select([source], [], [], 0)[0])
+    except (OSError, ValueError):  # no file descriptor: a buffer in memory
+        return True
+
+
 def refuse_overrides(overrides: dict[str, str]) -> None:
-    """Refuse overrides where a run is used with the config it was trained with."""
+    """Refuse config overrides in a command that uses a trained run as it is."""
     if overrides:
         key = next(iter(overrides))
         raise UserError(
@@ -222,19 +268,19 @@ def refuse_overrides(overrides: dict[str, str]) -> None:
 
 
 def is_terminal() -> bool:
-    """Return whether stderr is a terminal, where a bar can be redrawn."""
+    """Return whether stderr is a terminal, where a progress bar can be redrawn."""
     return sys.stderr.isatty()
 
 
 class Bar:
-    """A line on a terminal, redrawn in place; nothing where there is none."""
+    """A progress bar, redrawn in place on a terminal and otherwise not shown."""
 
     def __init__(self, shown: bool):
         self.shown = shown
         self._drawn = 0.0
 
     def show(self, done: int, total: int, text: str = "") -> None:
-        """Draw the bar, unless it was drawn a moment ago."""
+        """Draw the bar, at most five times per second."""
         if not self.shown or time.monotonic() - self._drawn < 0.2:
             return
         self._drawn = time.monotonic()
@@ -244,7 +290,7 @@ class Bar:
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """Take the bar off the terminal."""
+        """Remove the bar from the terminal."""
         if self.shown and self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

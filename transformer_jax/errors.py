@@ -1,6 +1,6 @@
-"""The one kind of error that is shown without a traceback: the user's to mend.
+"""Errors that the user can fix, shown without a traceback.
 
-Entry points print its lines and exit with code 2. Library callers catch `UserError`.
+Commands print the problems and exit with code 2. Library callers catch `UserError`.
 """
 
 import difflib
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """One or several problems, each a full sentence that names the way out."""
+    """One or more problems, each a full sentence that says how to solve it."""
 
     def __init__(self, *problems: str):
         self.problems = problems
@@ -16,10 +16,10 @@ class UserError(ValueError):
 
 
 class Refused(UserError):
-    """A line that cannot be answered, and why."""
+    """Raised for a line that cannot be answered; the message says why."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """' Did you mean …?' for the closest known name, or nothing."""
+    """Return ' Did you mean …?' with the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""

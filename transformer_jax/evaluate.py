@@ -1,17 +1,17 @@
-"""Scores of a run on any test set.
+"""Score a run on any test set.
 
     python -m transformer_jax.evaluate --workdir RUN --split test
     python -m transformer_jax.evaluate --workdir RUN --source F --reference G
     python -m transformer_jax.evaluate --workdir RUN --split test --compare OTHER_RUN
     python -m transformer_jax.evaluate --workdir A_1,A_2 --split test --compare B_1,B_2
 
-Two single runs are compared over the examples, which says nothing of other seeds. Of
-two groups, each the seeds of one config, the means are compared over the seeds.
+Two single runs are compared over the examples, which says nothing about other seeds.
+Two groups, each of several seeds of one config, are compared by their means over the
+seeds.
 
-The processes of several hosts, started as for a training, share the work.
-Teacher-forced accuracy (how often the next token is right when all before it were
-given) stands beside the free-running scores: the first flatters, the second is what a
-user gets.
+Processes on several hosts, started as for training, share the work. Teacher-forced
+accuracy (how often the next token is right given all tokens before it) is printed next
+to the free-running scores: the first flatters, the second is what a user gets.
 """
 
 import functools
@@ -35,13 +35,12 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 from transformer_jax.scores import Comparison, Score, verdict
 from transformer_jax.tasks.protocols import Comparable, Task
-from transformer_jax.training import groups, report
-from transformer_jax.training import log as metrics
+from transformer_jax.training import groups, log, report
 from transformer_jax.training.evaluator import Evaluation, Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
 from transformer_jax.training.significance import Difference, describe, name_groups
 
-logger = logging.getLogger("transformer_jax.evaluate")  # as a command: __main__
+logger = logging.getLogger("transformer_jax.evaluate")  # __name__ may be __main__
 
 GROUPS = ("workdir", "compare")  # the flags that may name several runs
 
@@ -51,11 +50,11 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "workdir",
         [],
-        "The run directory. Of several seeds, to compare: A,B,C or a quoted pattern "
-        "('runs/a_*'), or give it several times.",
+        "The run directory. To compare groups of seeds, give A,B,C, a quoted pattern "
+        "('runs/a_*'), or the flag several times.",
     )
     flags.DEFINE_string("split", "", "A split of the run's own data, such as test.")
-    flags.DEFINE_string("source", "", "A file to answer, one line an example.")
+    flags.DEFINE_string("source", "", "A file to answer, one example per line.")
     flags.DEFINE_string("reference", "", "The right answers, line by line.")
     cli.define_weights()
     flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
@@ -63,7 +62,7 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "compare",
         [],
-        "Another run: is this one better, or by chance? Of several seeds: do the two "
+        "Another run: is this one significantly better? With several seeds: do the two "
         "configs differ by more than their seeds do?",
     )
     keys.define_flags(flags, *tasks.evaluation_classes().values())
@@ -76,7 +75,7 @@ def main(overrides: dict[str, str]) -> None:
     workdirs, others = (find_runs(name, args[name].value or []) for name in GROUPS)
     cli.require("workdir", " ".join(workdirs), "the run directory to evaluate")
     if bool(args.source) != bool(args.reference):
-        cli.fail("--source and --reference go together: one line of each an example")
+        cli.fail("--source and --reference go together: one line of each per example")
     if bool(args.source) == bool(args.split):
         cli.fail("say what to score: --split=test, or --source=F --reference=F")
     cli.check_weights(args.weights)
@@ -93,7 +92,7 @@ def main(overrides: dict[str, str]) -> None:
 
 
 def find_runs(flag: str, given: Sequence[str]) -> list[str]:
-    """List the run directories that a flag names: by commas, patterns, or each once."""
+    """List the run directories given to a flag, by commas, patterns or repetition."""
     found = []
     for text in given:
         parts = [text] if os.path.isdir(text) else [p for p in text.split(",") if p]
@@ -107,7 +106,7 @@ def find_runs(flag: str, given: Sequence[str]) -> list[str]:
 
 
 def _score(args: Any, workdir: str, compare: str) -> None:
-    """Score a run; of several processes, the first one reports."""
+    """Score a run; only the first process prints."""
     first = jax.process_index() == 0
     run = runs.load(workdir, args.weights)
     other = runs.load(compare) if compare else None
@@ -139,13 +138,13 @@ def _score(args: Any, workdir: str, compare: str) -> None:
         assert isinstance(scoring, Comparable)  # see _refuse_incomparable
         print_comparison(scoring.compare(other.task.scoring, systems, references))
         print(
-            "\nThis is about these two trained models, not about the two methods: for "
-            "those, name several seeds of each"
+            "\nThis compares the two trained models, not the two methods: to compare "
+            "methods, name several seeds of each"
         )
 
 
 def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -> None:
-    """Score all runs of two groups that have no such scores, and compare the groups."""
+    """Compare two groups of runs, after scoring the runs without valid scores."""
     group, baseline = groups.open_groups(workdirs, others)
     members = [*baseline, *group]
     changed = keys.given_flags(args, *tasks.evaluation_classes().values())
@@ -169,7 +168,7 @@ def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -
 def _find_or_score(
     args: Any, member: groups.Member, changed: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the scores of a run as it has them, or score it and keep them."""
+    """Return a run's valid scores from scores.json, or score it and store them."""
     first = jax.process_index() == 0
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(member.config, **changes)
@@ -195,16 +194,16 @@ def _find_or_score(
 
 
 def _refuse_source(args: Any, config: ConfigDict) -> None:
-    """Refuse two texts for a task that has other examples."""
+    """Refuse --source and --reference for a task whose examples are not text pairs."""
     if args.source and not tasks.find(config.task).pairs:
         cli.fail(
             f"--source and --reference are two texts, line by line, but the task "
-            f"{config.task} is of other examples: use --split"
+            f"{config.task} has other examples: use --split"
         )
 
 
 def _open_records(args: Any, run: runs.Run) -> tuple[str, Records]:
-    """Name the examples to be scored, and open them."""
+    """Return the name of the examples to score, and open them."""
     if args.source:
         return args.source, parallel_text(args.source, args.reference)
     return args.split, run.records(args.split)
@@ -221,15 +220,15 @@ def _evaluate(
 
 
 def name_entry(name: str, changed: dict[str, Any]) -> str:
-    """Name an entry of scores.json: by its examples and what was changed."""
+    """Name an entry of scores.json by its examples and the changed options."""
     rules = [f" ({key} {value})" for key, value in changed.items() if value]
     return "".join([name, *rules])
 
 
 def keep_scores(folder: Folder, name: str, scores: dict[str, Any]) -> None:
-    """Write scores into the run, unless it may only be read, or is a bundle."""
+    """Write scores into the run, unless it is read-only or a bundle."""
     if bundle.is_bundle(folder.path):
-        return  # which holds what its manifest names, and nothing else
+        return  # a bundle holds only the files named in its manifest
     try:
         folder.add_scores(name, scores)
     except OSError as error:
@@ -238,7 +237,7 @@ def keep_scores(folder: Folder, name: str, scores: dict[str, Any]) -> None:
 
 
 def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:
-    """Change keys of `config.eval` that the run's task lets `evaluate` change."""
+    """Change keys of `config.eval`, as far as the run's task allows it."""
     for name, value in changed.items():
         if name not in config.eval:
             have = [
@@ -256,7 +255,7 @@ def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:
 
 
 def _refuse_incomparable(run: runs.Run, other: runs.Run) -> None:
-    """Refuse another run that cannot be compared with this one."""
+    """Refuse a run that cannot be compared with this one."""
     ours, theirs = run.folder.place, other.folder.place
     if ours == theirs or os.path.samefile(run.folder.path, other.folder.path):
         raise UserError(f"--compare={theirs} is the run itself: name another one")
@@ -268,7 +267,7 @@ def _refuse_incomparable(run: runs.Run, other: runs.Run) -> None:
     if not isinstance(run.task.scoring, Comparable):
         judges = ", ".join(tasks.find(run.config.task).metrics) or "its loss"
         raise UserError(
-            f"--compare is for tasks whose scores can be drawn again, and the task "
+            f"--compare is for tasks whose scores can be resampled, and the task "
             f"{run.config.task} is judged by {judges}: train each with several seeds, "
             "and compare these: --workdir=A,B --compare=C,D"
         )
@@ -277,7 +276,7 @@ def _refuse_incomparable(run: runs.Run, other: runs.Run) -> None:
 def _answer(
     run: runs.Run, records: Sequence[dict], changes: dict[str, Any], bar: cli.Bar
 ) -> list[str]:
-    """Answer with another run: by its own options, changed as this run's are."""
+    """Answer with another run, by its own options with the same changes."""
     options = runs.decode_options(run.config, **changes)
     replies = answer_all(run.task, run.params, run.mesh, records, options, bar.show)
     bar.clear()
@@ -285,14 +284,14 @@ def _answer(
 
 
 def print_readings(readings: Sequence[Score]) -> None:
-    """Print every reading of the same answers, with what it may be compared with."""
+    """Print every reading of the same answers, with the figures to compare it with."""
     for score in readings:
         print(f"\n{score.value:6.2f}  {score.name}\n        {score.signature}")
         print(f"        compare with {score.comparable}")
 
 
 def print_comparison(comparisons: Sequence[Comparison]) -> None:
-    """Say whether the difference of two runs is more than chance, by each metric."""
+    """Print by each metric whether the difference between two runs is significant."""
     for comparison in comparisons:
         print(
             f"\n{comparison.metric}  {comparison.baseline_score:.2f} "
@@ -316,7 +315,7 @@ def print_scores(task: Task, scores: dict[str, Any]) -> None:
         f"{scores['answered'] / max(scores['answering_seconds'], 0.1):.1f} answers/s"
     )
     given = "given the truth so far: " * ("decode" in task.config)
-    print(f"{given}{metrics.in_words(scores, summary)}")
+    print(f"{given}{log.in_words(scores, summary)}")
     for line in report.group_lines(scores):
         print(line)
 

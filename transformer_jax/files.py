@@ -1,4 +1,4 @@
-"""Write files whole or not at all, read what others wrote, and lock files."""
+"""Write files atomically, read untrusted JSON, and lock files."""
 
 import json
 import os
@@ -13,14 +13,14 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-LARGEST = 1 << 26  # bytes of a JSON file that is read
-LOCKED = 1 << 30  # on Windows: a byte behind all text, so that the text can be read
+LARGEST = 1 << 26  # bytes; a larger JSON file is refused
+LOCKED = 1 << 30  # the byte to lock on Windows, after the text, which stays readable
 
 
 def write(path: pathlib.Path, text: str) -> None:
-    """Write a file so that after any kill or power cut it is the old one or the new.
+    """Write a file atomically: after a kill or power cut it is either old or new.
 
-    The text is in UTF-8 under any locale.
+    The encoding is UTF-8 under any locale.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -51,25 +51,25 @@ def read_object(path: Any) -> dict[str, Any]:
 
 def _check_plain(path: pathlib.Path) -> None:
     about = path.stat()
-    if not stat.S_ISREG(about.st_mode):  # to open a FIFO would wait for a writer
+    if not stat.S_ISREG(about.st_mode):  # opening a FIFO would wait for a writer
         raise ValueError("it is not a regular file")
     if about.st_size > LARGEST:
         raise ValueError(f"it has {about.st_size:,} bytes")
 
 
 def move_aside(path: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Move a file or folder into another folder, beside what has its name there."""
+    """Move a file or folder into another folder; number it if the name is taken."""
     folder.mkdir(parents=True, exist_ok=True)
     place, number = folder / name, 2
     while os.path.lexists(place):
         place, number = folder / f"{name}.{number}", number + 1
-    shutil.move(path, place)  # which may be on another disk
+    shutil.move(path, place)  # the folder may be on another disk
     return place
 
 
 def flush(path: pathlib.Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    if sys.platform == "win32" and path.is_dir():  # which has no such wish
+    """Flush a file, or the entries of a folder, to the disk."""
+    if sys.platform == "win32" and path.is_dir():  # Windows cannot flush a folder
         return
     descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
@@ -79,9 +79,9 @@ def flush(path: pathlib.Path) -> None:
 
 
 def lock(file: IO[Any], wait: bool = False) -> None:
-    """Lock an open file until it is closed, or its process ends.
+    """Lock an open file until it is closed or its process ends.
 
-    Raise `BlockingIOError` if another process has it, unless this one is to wait.
+    Raise `BlockingIOError` if another process holds the lock, unless `wait` is set.
     """
     if sys.platform != "win32":
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -2,9 +2,9 @@
 
     python -m transformer_jax.inspect_data --config mine.py --config.data.folder=PATH
 
-Reads all splits, reports what is odd about the text (`data/findings.py`), then shows
-what the model will see: pieces, lengths, batches, decoded examples. The tokenizer and
-the encoded text stay in the cache for training. Exit code 1: a finding is serious.
+Reads all splits, reports oddities in the text (`data/findings.py`), then shows what the
+model will see: pieces, lengths, batches, decoded examples. The tokenizer and the
+encoded text stay in the cache for training. Exit code 1 means a finding is serious.
 """
 
 import pathlib
@@ -27,9 +27,9 @@ from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.prepare import Prepared, Split, make_plan, prepare
 from transformer_jax.visualize import figures
 
-PROBED = 2000  # examples of each split that are decoded again
-UNKNOWN = 0.01  # share of unknown pieces that is serious
-LEFT_OUT = 0.1  # share of training pairs left out that is serious
+PROBED = 2000  # examples per split that are encoded and decoded
+UNKNOWN = 0.01  # a larger share of unknown pieces is serious
+LEFT_OUT = 0.1  # a larger share of training pairs left out is serious
 
 
 def define_flags() -> None:
@@ -75,11 +75,11 @@ def main(overrides: dict[str, str]) -> int:
 
 
 def refuse_other_tasks(config: ConfigDict) -> None:
-    """Raise if the examples of the config's task are not pairs of texts."""
+    """Refuse a task whose examples are not pairs of texts."""
     if not tasks.find(config.task).pairs:
         raise UserError(
             f"inspect_data reads pairs of texts, and {config.task} has none: training "
-            "itself says what is wrong with its examples"
+            "itself reports problems with its examples"
         )
 
 
@@ -104,7 +104,7 @@ def _print_findings(name: str, found: list[findings.Finding]) -> None:
 
 
 def _describe(config: ConfigDict, prepared: Prepared) -> int:
-    """Print what training will see of the text; return how many facts are serious."""
+    """Print what training will see of the text; return the number of serious facts."""
     task, store = prepared.task, prepared.train.store
     serious = 0
     print()
@@ -137,7 +137,7 @@ def _describe(config: ConfigDict, prepared: Prepared) -> int:
 
 
 def _check_round_trip(config: ConfigDict, task: Task, split: Split) -> bool:
-    """Report texts that encoding and decoding change; return whether it is serious."""
+    """Report texts changed by encoding and decoding; return whether it is serious."""
     chosen = np.linspace(0, len(split.store) - 1, min(PROBED, len(split.store)))
     changed = []
     for i in np.unique(chosen.astype(int)):
@@ -154,8 +154,8 @@ def _check_round_trip(config: ConfigDict, task: Task, split: Split) -> bool:
     serious = config.tokenizer.byte_fallback and not inexact
     before, after = changed[0]
     print(
-        f"pieces     {len(changed)} texts of {split.name} do not come back as they "
-        f"were{'  !!' if serious else ''}: {before[:60]!r} becomes {after[:60]!r}"
+        f"pieces     {len(changed)} texts of {split.name} are changed by encoding and "
+        f"decoding{'  !!' if serious else ''}: {before[:60]!r} becomes {after[:60]!r}"
     )
     return serious
 
@@ -171,14 +171,14 @@ def _describe_plan(config: ConfigDict, prepared: Prepared, batching: str) -> Non
     data = config.data
     chosen = batching == data.batching
     if batching == "packed" and data.get("pack_length", 0) <= data.max_length:
-        return  # the task does not pack, or examples may not fit the rows
+        return  # the task does not pack, or examples may not fit into the rows
     other = config.copy_and_resolve_references()
     with other.unlocked():
         other.data.batching = batching
     planned = make_plan(other, prepared.task, prepared.train)
     plan, steps = planned.plan, planned.plan.steps_per_epoch
     print(
-        f"{batching:<10} {steps:,} steps an epoch, {config.train.steps / steps:.1f} "
+        f"{batching:<10} {steps:,} steps per epoch, {config.train.steps / steps:.1f} "
         f"epochs in train.steps {config.train.steps:,}, padding "
         f"{planned.padding:.1%}, {len(plan.shapes)} shapes"
         f"{' (this config)' if chosen else ''}"
@@ -203,7 +203,7 @@ def _draw(prepared: Prepared, path: str) -> None:
 
 
 def _texts(task: Task) -> TextColumns:
-    """Return the columns of text, which every task of pairs has."""
+    """Return the text columns, which every task of text pairs has."""
     assert task.data.texts is not None  # see refuse_other_tasks
     return task.data.texts
 

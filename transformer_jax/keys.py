@@ -1,9 +1,9 @@
-"""Options as the fields of a dataclass: default, meaning, bounds and choices, once.
+"""Declare options as fields of a dataclass: default, meaning, bounds and choices.
 
-A dataclass declares each option by `key`. From its fields come the defaults of a config
-section, the flags of a command line and the checks of values, so that they agree.
-A number is at most MOST, unless its key declares another bound: nan and infinity are
-beyond all bounds, and a size that cannot be meant is not allocated or counted to.
+A dataclass declares each option by `key`. Its fields give the defaults of a config
+section, the flags of a command line and the checks of values, so these always agree.
+A number is at most MOST unless its key declares another upper bound. This refuses nan
+and infinity, and absurd sizes before anything is allocated for them.
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ BOUNDS = {
 }
 
 MOST = 10**6  # no size of a model or of an example is larger
-SEEDS = 2**32 - 1  # the largest seed: JAX reads no more bits of it
+SEEDS = 2**32 - 1  # the largest seed: JAX reads 32 bits
 
-# Names, or what gives them when they are asked for: a table, which may grow.
+# Names, or a function that returns them, for a table that may still grow.
 Choices = Iterable[str] | Callable[[], Iterable[str]]
 
 
@@ -44,13 +44,13 @@ def key(
     choices: Choices | None = None,
     was: Mapping[Any, Any] | None = None,
 ) -> Any:
-    """Declare an option with its meaning and what it may be.
+    """Declare an option with its meaning and its allowed values.
 
-    `least` and `most` are bounds that a value may reach, `above` and `below` those
-    that it may not. `was` maps the values of older configs to those of today.
+    `least` and `most` are inclusive bounds, `above` and `below` exclusive ones. `was`
+    maps values in older configs to their present form.
     """
     if type(default) not in (*FLAG_KINDS, tuple):
-        raise TypeError(f"an option of type {type(default).__name__} can be no key")
+        raise TypeError(f"an option of type {type(default).__name__} cannot be a key")
     metadata = {
         "meaning": meaning, "least": least, "above": above, "most": most,
         "below": below, "choices": choices, "was": was,
@@ -61,7 +61,7 @@ def key(
 def narrow(
     field: dataclasses.Field, default: Any, choices: Choices | None = None
 ) -> Any:
-    """Declare a key anew with another default, and with fewer choices if given."""
+    """Redeclare a key with another default and, if given, fewer choices."""
     declared: dict[str, Any] = dict(field.metadata)
     if choices:
         declared["choices"] = choices
@@ -69,35 +69,35 @@ def narrow(
 
 
 def derived(default: Any, meaning: str) -> Any:
-    """Declare a field that no config has: its value follows from the data."""
+    """Declare a field that is not a config key, because the data determine it."""
     return dataclasses.field(default=default, metadata={"derived": meaning})
 
 
 def collect(name: str, declared: Mapping[str, Any]) -> type:
-    """Make a dataclass of keys whose names are known only when it is made."""
+    """Make a dataclass of keys whose names are known only at run time."""
     options = [(key, type(field.default), field) for key, field in declared.items()]
     return dataclasses.make_dataclass(name, options, frozen=True)
 
 
 def fields(cls: type) -> list[dataclasses.Field]:
-    """List the fields that are keys, in their order."""
+    """List the fields that are keys, in order of declaration."""
     return [f for f in dataclasses.fields(cls) if "derived" not in f.metadata]
 
 
 def defaults(cls: type) -> dict[str, Any]:
-    """List the defaults in the order of the fields."""
+    """Return the default of each key, in order of declaration."""
     return {f.name: f.default for f in fields(cls)}
 
 
 def renew(field: dataclasses.Field, value: Any) -> Any:
-    """Return the value of today for one that an older config may have."""
+    """Translate a value from an older config into its present form."""
     was: Any = field.metadata["was"] or {}
     word = value.lower() if isinstance(value, str) else value
     return was.get(word, value) if was else value
 
 
 def choices(field: dataclasses.Field) -> tuple[str, ...]:
-    """List what a key that has choices may be."""
+    """List the choices of a key; none if any value is allowed."""
     found: Any = field.metadata["choices"]
     if callable(found):
         found = found()
@@ -105,10 +105,10 @@ def choices(field: dataclasses.Field) -> tuple[str, ...]:
 
 
 def find_problems(section: str, values: Any, cls: type | None = None) -> list[str]:
-    """Check the type, the choices and the bounds of values, named by their section.
+    """Check the types, choices and bounds of the values of a config section.
 
-    The values are an instance of a dataclass of keys, or, if `cls` is such a class, a
-    mapping that need not have all of them.
+    The values are an instance of a dataclass of keys or, if `cls` names that class, a
+    mapping, which may lack some of the keys.
     """
     cls, values = cls or type(values), _as_mapping(values)
     found = (
@@ -120,7 +120,7 @@ def find_problems(section: str, values: Any, cls: type | None = None) -> list[st
 
 
 def find_problem(name: str, value: Any, field: dataclasses.Field) -> str | None:
-    """Check the type of a value, then its choices and bounds, which need the type."""
+    """Check the type of a value, then its choices and bounds."""
     return (
         find_wrong_type(name, value, field.default)
         or find_wrong_choice(name, value, choices(field))
@@ -129,9 +129,9 @@ def find_problem(name: str, value: Any, field: dataclasses.Field) -> str | None:
 
 
 def find_wrong_type(name: str, value: Any, default: Any) -> str | None:
-    """Compare a value's type with that of its default; an int passes for a float.
+    """Compare a value's type with its default's; an int is accepted as a float.
 
-    Python has a bool pass for an int, too: here it does not.
+    Unlike in Python, a bool is not accepted as an int.
     """
     want = type(default)
     if type(value) is want or (type(value) is int and want is float):
@@ -143,7 +143,7 @@ def find_wrong_type(name: str, value: Any, default: Any) -> str | None:
 
 
 def find_wrong_choice(name: str, value: Any, allowed: Sequence[str]) -> str | None:
-    """Look a value up among its choices, if it has some, and name the nearest one."""
+    """Check that a value is one of its choices, if it has any; suggest the nearest."""
     if value in allowed or not allowed:
         return None
     hint = nearest(value, allowed)
@@ -164,9 +164,10 @@ def find_beyond_bounds(name: str, value: Any, field: dataclasses.Field) -> str |
 
 
 def import_extension(name: str, what: str) -> ModuleType:
-    """Import a module of somebody else's that a config names, such as mypackage.more.
+    """Import a third-party module named in a config, such as mypackage.more.
 
-    A run names it too, so only a module that knows this package is imported.
+    A downloaded run can name modules too, so only those whose source mentions
+    `transformer_jax` are imported.
     """
     try:
         spec = importlib.util.find_spec(name)
@@ -175,7 +176,7 @@ def import_extension(name: str, what: str) -> ModuleType:
         if b"transformer_jax" not in pathlib.Path(spec.origin).read_bytes():
             raise ImportError(f"{spec.origin} does not mention transformer_jax")
         return importlib.import_module(name)
-    except Exception as error:  # whatever somebody's module raises
+    except Exception as error:  # the module may raise anything
         reason = str(error).split("\n")[0]
         raise UserError(
             f"{what} {name!r} cannot be imported ({type(error).__name__}: {reason}): "
@@ -184,21 +185,21 @@ def import_extension(name: str, what: str) -> ModuleType:
 
 
 def define_flags(flags: Any, *classes: type) -> None:
-    """Define a flag for each option of these classes, those of one name once.
+    """Define a flag for each option of these classes; equal names share a flag.
 
-    `flags` is the module of absl. A flag defaults to None, because the config of a run
-    has the value otherwise.
+    `flags` is the absl module. A flag defaults to None, which leaves the value to the
+    run's config.
     """
     for name, field in _fields_of(classes).items():
         kind = type(field.default)
         if kind not in FLAG_KINDS:
-            raise TypeError(f"{name} of type {kind.__name__} can be no flag")
+            raise TypeError(f"{name} of type {kind.__name__} cannot be a flag")
         define = getattr(flags, f"DEFINE_{FLAG_KINDS[kind]}")
         define(name, None, field.metadata["meaning"])
 
 
 def given_flags(flag_values: Any, *classes: type) -> dict[str, Any]:
-    """Read the options that the command line sets."""
+    """Return the options that were set on the command line."""
     values = {name: flag_values[name].value for name in _fields_of(classes)}
     return {name: value for name, value in values.items() if value is not None}
 

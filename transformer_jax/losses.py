@@ -3,16 +3,16 @@
     smoothed = (1 - ε) · nll(truth) + ε / (V - 1) · Σ nll(others)      (section 5.4)
 
 A mean of means is wrong as soon as two micro-batches or devices hold unequal numbers
-of tokens. The smoothed loss cannot reach 0; `Sums.loss` has that constant taken out.
+of tokens. The smoothed loss has a minimum above 0, which is subtracted in `Sums.loss`.
 
-The logits [B, T, V] are by far the largest array of a step: `cross_entropy_of` makes
+The logits [B, T, V] are by far the largest array of a step. `cross_entropy_of` computes
 them for a few rows at a time.
 """
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -21,23 +21,35 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax import sharding
+from transformer_jax.sharding import Params
 
-# Bytes of float32 logits that a device makes at a time, by platform; their gradient
-# takes as much again. A CPU is faster if they stay in its caches; elsewhere memory is
-# the limit, of which the smallest TPUs have 16 GB.
+# Bytes of float32 logits that a device computes at a time, by platform; their gradient
+# takes as much again. A CPU is faster if the logits stay in its caches. Elsewhere the
+# limit is memory: the smallest TPUs have 16 GB.
 LOGITS_BYTES = {"cpu": 2**24, "gpu": 2**29, "tpu": 2**28}
 
 
 class Sums(flax.struct.PyTreeNode):
-    """Totals over the real tokens of a batch; `+` adds those of two batches."""
+    """Totals over the real tokens of a batch; `+` adds two batches."""
 
-    loss: Any  # what is minimised
+    loss: Any  # the objective that is minimised
     nll: Any  # plain negative log-likelihood, nats
-    correct: Any  # tokens predicted right (teacher-forced)
-    weight: Any  # real tokens
+    correct: Any  # tokens predicted correctly (teacher-forced)
+    weight: Any  # the number of real tokens
 
     def __add__(self, other: "Sums") -> "Sums":
         return jax.tree.map(lambda a, b: a + b, self, other)
+
+
+@runtime_checkable
+class LossFn(Protocol):
+    """A function that sums the loss over a batch, without dropout if key is None."""
+
+    def __call__(
+        self, params: Params, batch: Mapping[str, Array], key: Any = None
+    ) -> Sums:
+        """Return the sums of a batch."""
+        ...
 
 
 def means(sums: Sums) -> dict[str, float]:
@@ -59,12 +71,12 @@ def cross_entropy(
     smoothing: float,
     vocab_size: int,
 ) -> Sums:
-    """Sum the label-smoothed cross-entropy; columns past `vocab_size` get no mass."""
+    """Sum the label-smoothed cross-entropy, ignoring columns past `vocab_size`."""
     if sharding.on_one_device():
         real = logits[..., :vocab_size]
         total = real.sum(-1)
         truth = jnp.take_along_axis(real, targets[..., None], axis=-1)[..., 0]
-    else:  # a slice or a lookup would move columns between devices
+    else:  # slicing or indexing would move columns between devices
         column = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
         known = column < vocab_size
         real = jnp.where(known, logits, -jnp.inf)
@@ -77,7 +89,7 @@ def cross_entropy(
         share = smoothing / (vocab_size - 1)
         others = vocab_size * log_z - total - nll
         loss = (1 - smoothing) * nll + share * others - _entropy(smoothing, share)
-    right = truth >= real.max(-1)  # as argmax, but for exact ties, and much cheaper
+    right = truth >= real.max(-1)  # like argmax except for exact ties, but much cheaper
     return Sums(
         (loss * weights).sum(),
         (nll * weights).sum(),
@@ -93,10 +105,10 @@ def contrastive(
     others: Bool[Array, "B B"],
     weights: Float[Array, "B"],
 ) -> Sums:
-    """Sum InfoNCE over the pairs of a batch, of both directions the mean.
+    """Sum InfoNCE over the pairs of a batch, averaged over both directions.
 
-    The i-th text is right for the i-th query, and those that `others` names are wrong.
-    The batch is the global one: sharded rows are gathered to be compared.
+    The i-th text is the positive of the i-th query; `others` marks the negatives. The
+    whole global batch is compared, for which sharded rows are gathered.
     """
     logits = queries.astype(jnp.float32) @ texts.astype(jnp.float32).T / temperature
     truth = jnp.diagonal(logits)
@@ -118,8 +130,8 @@ def cross_entropy_of(
 ) -> Sums:
     """Compute `cross_entropy(logits_of(hidden), …)` in parts, to save memory.
 
-    Sums and gradients equal those of that plain form, as `tests/test_losses.py` checks.
-    Only the loss has a gradient; the other sums are for the log.
+    The sums and gradients equal the direct computation, as `tests/test_losses.py`
+    checks. Only the loss is differentiable; the other sums are for the log.
     """
     rows, length = targets.shape
     parts = _count_parts(rows, length, vocab_size)
@@ -137,8 +149,8 @@ def cross_entropy_of(
         return cross_entropy(logits, targets, weights, smoothing, vocab_size)
 
     if shared:
-        # Each device has a copy of the tables for all parts, and adds their gradients
-        # up in a copy of its own: they are gathered once, and reduced once.
+        # Each device keeps a copy of the tables for all parts and accumulates their
+        # gradients locally, so the tables are gathered once and reduced once.
         width = hidden.shape[-1]
         tables = [sharding.copy_to_shards(t, width, hidden.dtype) for t in tables]
         sums = sharding.sum_over_shards(sums)
@@ -154,7 +166,7 @@ def _sum_parts(sums, tables, hidden, targets, weights):
 
 
 def _sum_parts_forward(sums, tables, hidden, targets, weights):
-    """Take each part's gradient with its sums, so that no logits outlive their part."""
+    """Compute each part's gradient with its sums, so its logits are freed at once."""
 
     def loss(tables, hidden, *rest):
         found = sums(tables, hidden, *rest)
@@ -182,7 +194,7 @@ _sum_parts.defvjp(_sum_parts_forward, _sum_parts_backward)
 
 
 def _count_parts(rows: int, length: int, vocab_size: int) -> int:
-    """Return the fewest equal parts of a device's rows that keep to LOGITS_BYTES."""
+    """Return the fewest equal parts of a device's rows that fit in LOGITS_BYTES."""
     shards, devices = sharding.row_shards()
     own = max(rows // shards, 1)
     size = 4 * rows * length * vocab_size / devices
@@ -191,18 +203,18 @@ def _count_parts(rows: int, length: int, vocab_size: int) -> int:
 
 
 def split_rows(x: Array, parts: int) -> Array:
-    """Split the rows [B, …] into [parts, B / parts, …] without moving any.
+    """Split the rows [B, …] into [parts, B / parts, …] without moving data.
 
-    Part i takes every `parts`-th row, so that each device keeps its own rows.
+    Part i takes every `parts`-th row, so each device keeps its own rows.
     """
     return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
-def gradient(loss: Callable, micro_batches: int = 1) -> Callable:
-    """Return (params, batch, key) → (gradients of the summed loss, its sums).
+def make_gradient(loss: LossFn, micro_batches: int = 1) -> Callable:
+    """Return a function (params, batch, key) → (gradients of the summed loss, sums).
 
-    Several micro-batches are the parts of a batch, one after another: they need less
-    memory, and add up to the gradients of the whole.
+    With several micro-batches the parts of a batch are processed in sequence, which
+    takes less memory, and their gradients are added up.
     """
 
     def loss_and_sums(params, part, key):
@@ -225,5 +237,5 @@ def gradient(loss: Callable, micro_batches: int = 1) -> Callable:
 
 
 def _entropy(smoothing: float, share: float) -> float:
-    """Return the smoothed loss's least value: the entropy of the smoothed truth."""
+    """Return the minimum of the smoothed loss: the entropy of the smoothed target."""
     return -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(share)

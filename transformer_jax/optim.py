@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules; the paper's are adam and noam (section 5.3).
+"""Optimizers and learning-rate schedules; the paper uses adam and noam (section 5.3).
 
     lr(s) = c · d_model^-½ · min(s^-½, s · warmup^-1.5),   s = 1 at the first update
 
@@ -25,56 +25,59 @@ from transformer_jax.sharding import path_name
 
 @dataclasses.dataclass(frozen=True)
 class OptimKeys:
-    """Set the optimizer and its learning rate: the keys of `config.optim`."""
+    """The optimizer and its learning rate: the keys of `config.optim`."""
 
     name: str = key("adam", "Optimizer (5.3).", choices=lambda: OPTIMIZERS)
     schedule: str = key(
-        "noam", "Of the learning rate (5.3).", choices=lambda: SCHEDULES
+        "noam", "Learning-rate schedule (5.3).", choices=lambda: SCHEDULES
     )
-    constant: float = key(1.0, "noam: a factor; others: the highest rate.", least=0)
-    warmup_steps: int = key(4000, "Updates of the rise.", least=1, most=10**9)
+    constant: float = key(1.0, "noam: a factor; others: the peak rate.", least=0)
+    warmup_steps: int = key(4000, "Updates of linear warmup.", least=1, most=10**9)
     decay_steps: int = key(
         0,
-        "linear, cosine, wsd: updates until the rate is 0; 0: train.steps.",
+        "linear, cosine, wsd: updates until the rate is 0; 0 means train.steps.",
         least=0,
         most=10**9,
     )
     decay_share: float = key(
-        0.1, "wsd: share of the updates until then in which it falls.", above=0, most=1
+        0.1, "wsd: the final share of these updates, with decay.", above=0, most=1
     )
     beta1: float = key(0.9, "Decay of the mean gradient.", least=0, below=1)
     beta2: float = key(0.98, "Decay of the mean squared gradient.", least=0, below=1)
-    epsilon: float = key(1e-9, "Added to its root.", least=1e-30, most=1)
+    epsilon: float = key(1e-9, "Added to its square root.", least=1e-30, most=1)
     weight_decay: float = key(
-        0.0, "Of matrices and tables, times the rate; not adam.", least=0
+        0.0, "For matrices and tables, times the rate; not for adam.", least=0
     )
-    clip_norm: float = key(0.0, "Largest norm of a gradient; 0: any.", least=0)
+    clip_norm: float = key(0.0, "Largest gradient norm; 0 means any.", least=0)
     state_dtype: str = key(
-        "float32", "Type that moments are kept in.", choices=("float32", "bfloat16")
+        "float32", "Type of the stored moments.", choices=("float32", "bfloat16")
     )
     lowered: tuple = key(
-        (), "(step, factor): from this update on, the rate is so many times as high."
+        (), "(step, factor) pairs: after this step the rate is multiplied by factor."
     )
     ema: float = key(
-        0.0, "Decay of a running mean of the parameters; 0: none.", least=0, below=1
+        0.0,
+        "Decay of a running mean of the parameters; 0 means none.",
+        least=0,
+        below=1,
     )
 
 
 def make_schedule(config: ConfigDict) -> Callable:
-    """Return a function from the number of updates so far to the next one's rate."""
-    optim = config.optim
-    end = optim.decay_steps or config.train.steps
-    shape = SCHEDULES[optim.schedule]
-    scale, lowered = optim.constant, tuple(optim.lowered)
-    if optim.schedule == "noam":
-        scale /= math.sqrt(config.model.d_model * optim.warmup_steps)
+    """Return a function from the number of updates so far to the next update's rate."""
+    settings = config.optim
+    end = settings.decay_steps or config.train.steps
+    shape = SCHEDULES[settings.schedule]
+    scale, lowered = settings.constant, tuple(settings.lowered)
+    if settings.schedule == "noam":
+        scale /= math.sqrt(config.model.d_model * settings.warmup_steps)
 
     def rate(count):
         step = jnp.asarray(count, jnp.float32) + 1
         rising = 1.0
-        if optim.schedule != "constant":
-            rising = jnp.minimum(step / optim.warmup_steps, 1.0)
-        found = jnp.float32(scale) * rising * shape(step, end, optim)
+        if settings.schedule != "constant":
+            rising = jnp.minimum(step / settings.warmup_steps, 1.0)
+        found = jnp.float32(scale) * rising * shape(step, end, settings)
         for begin, factor in lowered:
             found *= jnp.where(step > begin, jnp.float32(factor), 1.0)
         return found
@@ -82,23 +85,23 @@ def make_schedule(config: ConfigDict) -> Callable:
     return rate
 
 
-def _rsqrt(step: Array, end: int, optim: ConfigDict) -> Array:
-    return jnp.sqrt(optim.warmup_steps / jnp.maximum(step, optim.warmup_steps))
+def _rsqrt(step: Array, end: int, settings: ConfigDict) -> Array:
+    return jnp.sqrt(settings.warmup_steps / jnp.maximum(step, settings.warmup_steps))
 
 
-def _linear(step: Array, end: int, optim: ConfigDict) -> Array:
-    """Fall in a line from the peak to 0 after the last update."""
-    done = (step - optim.warmup_steps) / (end + 1 - optim.warmup_steps)
+def _linear(step: Array, end: int, settings: ConfigDict) -> Array:
+    """Decay linearly from the peak to 0 after the last update."""
+    done = (step - settings.warmup_steps) / (end + 1 - settings.warmup_steps)
     return 1 - jnp.clip(done, 0, 1)
 
 
-def _cosine(step: Array, end: int, optim: ConfigDict) -> Array:
-    return (1 - jnp.cos(jnp.pi * _linear(step, end, optim))) / 2
+def _cosine(step: Array, end: int, settings: ConfigDict) -> Array:
+    return (1 - jnp.cos(jnp.pi * _linear(step, end, settings))) / 2
 
 
-def _warmup_stable_decay(step: Array, end: int, optim: ConfigDict) -> Array:
-    """Keep the peak for most of the time, then fall in a line to 0."""
-    return jnp.clip((end + 1 - step) / max(optim.decay_share * end, 1), 0, 1)
+def _warmup_stable_decay(step: Array, end: int, settings: ConfigDict) -> Array:
+    """Stay at the peak, then decay linearly to 0."""
+    return jnp.clip((end + 1 - step) / max(settings.decay_share * end, 1), 0, 1)
 
 
 SCHEDULES: dict[str, Callable] = {
@@ -109,25 +112,25 @@ SCHEDULES: dict[str, Callable] = {
     "cosine": _cosine,
     "wsd": _warmup_stable_decay,
 }
-ENDING = ("linear", "cosine", "wsd")  # they depend on the number of steps
+ENDING = ("linear", "cosine", "wsd")  # depend on the number of steps
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """Chain clipping, the optimizer, weight decay and the learning rate."""
-    optim = config.optim
+    settings = config.optim
     rate = optax.scale_by_learning_rate(make_schedule(config))
-    steps = [OPTIMIZERS[optim.name](optim), rate]
-    if optim.weight_decay:
-        steps.insert(1, optax.add_decayed_weights(optim.weight_decay, _matrices))
-    if optim.clip_norm:
-        steps.insert(0, optax.clip_by_global_norm(optim.clip_norm))
+    steps = [OPTIMIZERS[settings.name](settings), rate]
+    if settings.weight_decay:
+        steps.insert(1, optax.add_decayed_weights(settings.weight_decay, _matrices))
+    if settings.clip_norm:
+        steps.insert(0, optax.clip_by_global_norm(settings.clip_norm))
     optimizer = optax.chain(*steps)
-    if optim.state_dtype == "bfloat16":
+    if settings.state_dtype == "bfloat16":
         optimizer = keep_in_bfloat16(optimizer)
-    if config.model.get("train_word_vectors", True):  # an image has none
+    if config.model.get("train_word_vectors", True):  # not a key of image models
         return optimizer
-    # Frozen tables have no moments and do not count in the clipped norm.
-    # The labels are part of the paths in a checkpoint.
+    # Frozen tables have no moments and do not count towards the clipped norm. The
+    # labels are part of the paths in a checkpoint.
     kinds: dict[Hashable, optax.GradientTransformation] = {
         "moves": optimizer,
         "stays": optax.set_to_zero(),
@@ -135,14 +138,14 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     return optax.partition(kinds, _label_tables)
 
 
-def _adam(optim: ConfigDict) -> optax.GradientTransformation:
-    return optax.scale_by_adam(optim.beta1, optim.beta2, optim.epsilon)
+def _adam(settings: ConfigDict) -> optax.GradientTransformation:
+    return optax.scale_by_adam(settings.beta1, settings.beta2, settings.epsilon)
 
 
-def _adafactor(optim: ConfigDict) -> optax.GradientTransformation:
-    """Keep row and column means of the squared gradient only, of matrices of 128 rows
-    and columns or more, and scale each step by the size of its parameter (Shazeer,
-    Stern 2018)."""
+def _adafactor(settings: ConfigDict) -> optax.GradientTransformation:
+    """Scale steps by the size of the parameter; factor second moments (Shazeer, Stern
+    2018). Matrices of at least 128 rows and columns keep only the row and column means
+    of the squared gradient."""
     return optax.chain(
         optax.scale_by_factored_rms(min_dim_size_to_factor=FACTORED),
         optax.clip_by_block_rms(1.0),
@@ -150,9 +153,9 @@ def _adafactor(optim: ConfigDict) -> optax.GradientTransformation:
     )
 
 
-def _muon(optim: ConfigDict) -> optax.GradientTransformation:
-    """Orthogonalise the mean gradient of hidden matrices; use Adam for the rest, both
-    with Nesterov's momentum and scaled for one learning rate (Jordan 2024, Liu et al.
+def _muon(settings: ConfigDict) -> optax.GradientTransformation:
+    """Orthogonalise the mean gradient of hidden matrices, and use Adam for the rest;
+    both have Nesterov momentum and share a learning rate (Jordan 2024, Liu et al.
     2025)."""
 
     def sides(params: Any) -> Any:
@@ -160,29 +163,29 @@ def _muon(optim: ConfigDict) -> optax.GradientTransformation:
         return jax.tree.map(lambda hidden: sides if hidden else None, _hidden(params))
 
     return optax.contrib.muon(
-        -1.0,  # undoes the sign that `scale_by_learning_rate` gives
-        beta=optim.beta1,
+        -1.0,  # undoes the sign flip of `scale_by_learning_rate`
+        beta=settings.beta1,
         nesterov=True,
-        adam_b1=optim.beta1,
-        adam_b2=optim.beta2,
-        eps=optim.epsilon,
+        adam_b1=settings.beta1,
+        adam_b2=settings.beta2,
+        eps=settings.epsilon,
         muon_weight_dimension_numbers=sides,
         consistent_rms=0.2,
     )
 
 
-FACTORED = 128  # of smaller matrices, Adafactor keeps every squared gradient
+FACTORED = 128  # Adafactor keeps all squared gradients of smaller matrices
 OPTIMIZERS: dict[str, Callable] = {
     "adam": _adam,
-    "adamw": _adam,  # with `weight_decay`, which is the same for all of these
+    "adamw": _adam,  # `make_optimizer` adds the weight decay
     "adafactor": _adafactor,
-    "lion": lambda optim: optax.scale_by_lion(optim.beta1, optim.beta2),
+    "lion": lambda settings: optax.scale_by_lion(settings.beta1, settings.beta2),
     "muon": _muon,
 }
 
 
 class RoundedState(NamedTuple):
-    """Hold the state of an optimizer whose moments are rounded."""
+    """The state of an optimizer whose moments are rounded."""
 
     count: Any  # updates so far
     inner: Any
@@ -191,11 +194,11 @@ class RoundedState(NamedTuple):
 def keep_in_bfloat16(
     optimizer: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
-    """Keep the moments of an optimizer in bfloat16; it computes in float32.
+    """Store the moments of an optimizer in bfloat16, but compute in float32.
 
-    They are rounded up or down by chance, so that their mean is right: the nearest
-    number would be the old one wherever an update is less than 1/256 of a moment, as
-    that of a squared gradient is from `beta2` 0.996 on.
+    Rounding is stochastic, so that it is right on average. Rounding to the nearest
+    value would lose every update smaller than 1/256 of a moment, as for the mean
+    squared gradient with `beta2` above 0.996.
     """
 
     def init(params):
@@ -216,9 +219,9 @@ def keep_in_bfloat16(
 
 
 def round_by_chance(x: Array, seed: Array) -> Array:
-    """Round float32 to one of the two nearest bfloat16, the nearer one more often.
+    """Round float32 stochastically to one of the two nearest bfloat16 values.
 
-    The chance is a hash of the seed and the index: the same on any devices.
+    The random bits are a hash of the seed and the index, so any devices round alike.
     """
     index = jnp.zeros(x.shape, jnp.uint32)
     for axis, size in enumerate(x.shape):
@@ -231,7 +234,7 @@ def round_by_chance(x: Array, seed: Array) -> Array:
 
 
 def _mix(x: Array) -> Array:
-    """Map 32-bit words onto 32-bit words so that every bit depends on every other."""
+    """Hash 32-bit words so that every bit depends on every other."""
     x = jnp.asarray(x).astype(jnp.uint32)
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
@@ -239,7 +242,7 @@ def _mix(x: Array) -> Array:
 
 
 def _map_moments(function: Callable, state: Any) -> Any:
-    """Apply a function to each moment and its number; Muon's constants are none."""
+    """Apply a function to each moment and its number, but not to Muon's constants."""
     numbers = itertools.count(1)
 
     def apply(path, leaf):
@@ -252,7 +255,7 @@ def _map_moments(function: Callable, state: Any) -> Any:
 
 
 def find_problems(config: ConfigDict) -> list[str]:
-    """List what cannot work in a schedule, or with an optimizer."""
+    """List settings of a schedule or an optimizer that cannot work."""
     settings, steps, problems = config.optim, config.train.steps, []
     if settings.schedule != "constant" and settings.warmup_steps > steps:
         problems.append(
@@ -274,8 +277,8 @@ def find_problems(config: ConfigDict) -> list[str]:
         )
     if not all(map(_is_lowered, settings.lowered)):
         problems.append(
-            f"optim.lowered = {settings.lowered!r}: pairs of a step, at least 0, and a "
-            "factor, more than 0 and at most 1, such as ((3000, 0.5),)"
+            f"optim.lowered = {settings.lowered!r}: give pairs of a step, at least 0, "
+            "and a factor, more than 0 and at most 1, such as ((3000, 0.5),)"
         )
     if config.eval.weights == "ema" and not settings.ema:
         problems.append(
@@ -295,15 +298,15 @@ def _is_lowered(pair: Any) -> bool:
 
 
 def _matrices(params: Any) -> Any:
-    """Mark the parameters that decay: all but biases, scales and class tokens.
+    """Mark the parameters with weight decay: all but biases, scales and class tokens.
 
-    Tables of embeddings are among them.
+    Embedding tables are included.
     """
     return jax.tree.map(lambda p: p.ndim > 1, params)
 
 
 def _hidden(params: Any) -> Any:
-    """Mark the matrices between two hidden layers: no table, no first or last layer."""
+    """Mark the matrices between hidden layers: not tables, first or last layers."""
     ends = ("projection/", "head/", "patches/")
 
     def is_hidden(path, leaf):

@@ -1,12 +1,13 @@
-"""Say what a training will need, before it begins and for hardware that is not here.
+"""Predict what a training run will need, on this hardware or any other.
 
     python -m transformer_jax.plan --config configs/wmt14.py:en_de_base \\
         --target h200x8 --no_data
     python -m transformer_jax.plan --all --target cpu
 
-The real step of training and the real search are compiled for the target, not run:
-`here`, `cpu-8`, `h200x8`, `v5e-8`, … (see planning/targets.py). Compiling for GPUs and
-TPUs takes JAX's plugin of that hardware and no device. Exit code 1: it does not fit.
+The real training step and the real search are compiled for the target but not run.
+Targets are `here`, `cpu-8`, `h200x8`, `v5e-8`, … (see planning/targets.py). Compiling
+for GPUs and TPUs needs JAX's plugin for that hardware, but no device. Exit code 1
+means that the run does not fit.
 """
 
 import json
@@ -14,6 +15,7 @@ import time
 from typing import Any
 
 import jax
+import numpy as np
 from absl import flags
 from jax.sharding import AxisType, Mesh
 from ml_collections import ConfigDict
@@ -34,14 +36,18 @@ from transformer_jax.training.workload import Workload
 def define_flags() -> None:
     """Define the flags of the command."""
     flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
-    flags.DEFINE_bool("all", False, "Every shipped config, for its targets.")
+    flags.DEFINE_bool("all", False, "Plan every shipped config for its targets.")
     flags.DEFINE_string("target", "", "Such as h200x8, v5e-8, cpu; default: here.")
     flags.DEFINE_bool("no_data", False, "Take the config's largest shape.")
-    flags.DEFINE_integer("rows", 0, "Of the batch, with --no_data; 0: the config's.")
-    flags.DEFINE_integer("length", 0, "Of each side, with --no_data.")
-    flags.DEFINE_integer("vocabulary", 0, "Pieces, with --no_data.")
-    flags.DEFINE_bool("every_shape", False, "Compile all shapes, not the largest only.")
-    flags.DEFINE_float("step_ms", 0.0, "Milliseconds of a step: hours, energy, MFU.")
+    flags.DEFINE_integer(
+        "rows", 0, "With --no_data, rows of a batch; 0 means the config's."
+    )
+    flags.DEFINE_integer("length", 0, "With --no_data, length of each side.")
+    flags.DEFINE_integer("vocabulary", 0, "With --no_data, pieces of the vocabulary.")
+    flags.DEFINE_bool("every_shape", False, "Compile all shapes, not only the largest.")
+    flags.DEFINE_float(
+        "step_ms", 0.0, "Milliseconds per step, to compute hours, energy and MFU."
+    )
     flags.DEFINE_bool("fit", False, "Find the largest data.batch_tokens that fits.")
     flags.DEFINE_string("output", "", "A JSON file for the plan.")
 
@@ -70,25 +76,26 @@ def main(overrides: dict[str, str]) -> int:
 
 
 def settle_shapes(config: ConfigDict, target: Target) -> None:
-    """Plan the shapes of a run that begins on this hardware."""
+    """Replace "auto" in `data.shapes_for` as a run on this hardware would."""
     if config.data.shapes_for == "auto" and target.hardware.platform == "tpu":
         config.data.shapes_for = "tpu"
 
 
 def open_workload(config: ConfigDict, args: Any) -> Workload:
-    """Plan the batches of the data, or the largest that the config allows."""
+    """Plan the batches of the data, or only the largest that the config allows."""
     if args.no_data:
         return workload.without_data(config, args.rows, args.length, args.vocabulary)
     try:
         return workload.from_data(config, print)
     except UserError as error:
         raise UserError(
-            *error.problems, "without the data, add --no_data to plan for the largest"
+            *error.problems,
+            "without the data, add --no_data to plan for the largest batch",
         ) from None
 
 
 def write(path: str, found: Any) -> None:
-    """Write a plan as JSON, if a file is named."""
+    """Write a plan as JSON, if a path is given."""
     if path:
         with cli.open_file(path, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=1, ensure_ascii=False)
@@ -96,7 +103,7 @@ def write(path: str, found: Any) -> None:
 
 
 def make_mesh(config: ConfigDict, target: Target) -> Mesh:
-    """Make the mesh that a config asks for, of devices that need not be there."""
+    """Make the mesh of a config from the devices of a target, which may be absent."""
     devices = targets.devices(target)
     shape = sharding.mesh_shape(config.mesh, len(devices))
     auto = (AxisType.Auto,) * len(shape)
@@ -111,7 +118,7 @@ def plan(
     step_ms: float = 0.0,
     every_shape: bool = False,
 ) -> dict[str, Any]:
-    """Compile a training for a target, and return all that is known of it."""
+    """Compile a training run for a target, and return its plan."""
     device = mesh.devices.flat[0]
     _, abstract, update = train.make_update(config, load.task, mesh)
     params, objective = abstract.params, load.task.objective
@@ -153,7 +160,7 @@ def compile_step(
     abstract: Any,
     shape: Shape,
 ) -> dict[str, Any]:
-    """Compile the training step of a shape; return what the program needs."""
+    """Compile the training step for a shape; return the needs of the program."""
     began = time.monotonic()
     with jax.set_mesh(mesh):
         lowered = update.lower(abstract, load.abstract(shape, mesh))
@@ -174,7 +181,8 @@ def compile_step(
 def compile_decoding(
     config: ConfigDict, target: Target, mesh: Mesh, load: Workload, params: Any
 ) -> list[dict[str, Any]]:
-    """Compile the search of a full batch, or the forward pass of what only reads."""
+    """Compile the search for a full batch, or the forward pass of a model that only
+    reads."""
     writer, found = getattr(load.task.inference, "writer", None), []
     began = time.monotonic()
     if writer is None:
@@ -187,8 +195,10 @@ def compile_decoding(
     else:
         kind, length = tasks.find(config.task), load.largest.lengths[0]
         options = kind.options(**config.decode)
-        reads = kind.role == "seq2seq"
-        request = DecodeRequest(range(length) if reads else (), prefix=())
+        source: Any = range(length) if kind.role == "seq2seq" else ()
+        if kind.role == "transcriber":
+            source = np.zeros((length, config.data.bands), np.float32)
+        request = DecodeRequest(source, prefix=())
         begin, advance = writer.engine(mesh).compile(
             params, request, options, **target.options
         )
@@ -213,7 +223,7 @@ def compare_heads(config: ConfigDict, load: Workload) -> dict[str, Any] | None:
         changed = config.copy_and_resolve_references()
         with changed.unlocked():
             changed.model.update(num_heads=heads, d_k=0, d_v=0, kv_heads=0)
-            changed.model.positions = "none"  # a bias has a number for each head
+            changed.model.positions = "none"  # a position bias has a value per head
         vocabulary = config.tokenizer.vocab_size
         other = workload.without_data(
             changed, shape.rows, max(shape.lengths), vocabulary
@@ -228,7 +238,7 @@ def compare_heads(config: ConfigDict, load: Workload) -> dict[str, Any] | None:
 
 
 def fit(config: ConfigDict, target: Target, mesh: Mesh, args: Any) -> int:
-    """Find the largest batch that fits into a device, by doubling and halving."""
+    """Find the largest batch that fits on a device, by doubling and bisection."""
     limit = FULL * target.hardware.memory
     if not limit:
         raise UserError(f"--fit: the memory of {target.name} is not known")
@@ -268,10 +278,10 @@ def fit(config: ConfigDict, target: Target, mesh: Mesh, args: Any) -> int:
 
 
 def plan_all(only_targets: str, only_configs: str, output: str) -> int:
-    """Compile every shipped config for each target that it names; print a table.
+    """Compile every shipped config for each of its targets; print a table.
 
-    Only the names that begin so are taken: of targets "cpu" or "h200", of configs
-    "wmt14" or "wmt14:en_de_base".
+    Only targets and configs that begin with the given prefixes are planned, such as
+    "h200" or "wmt14:en_de".
     """
     rows, bad = [], 0
     print(forecast.TABLE, flush=True)
@@ -298,14 +308,14 @@ def plan_all(only_targets: str, only_configs: str, output: str) -> int:
 
 
 def _load_any(config: ConfigDict) -> Workload:
-    """Open a config without data, or its own little data (images)."""
+    """Plan without data, or from its own small data for a task of images."""
     if "tokenizer" in config:
         return workload.without_data(config)
     return workload.from_data(config, lambda line: None)
 
 
 def shipped_variants(only: str = "") -> list[tuple[str, ConfigDict]]:
-    """List the shipped configs, each with all of its variants, that begin so."""
+    """List the shipped configs and their variants that begin with a prefix."""
     found = []
     for name in configs.shipped():
         for variant in configs.variants(name):

@@ -1,26 +1,26 @@
-"""Answer lines: a line in, a line out, for every task.
+"""Answer lines: one line in, one line out, for every task.
 
     echo "O gato dorme." | python -m transformer_jax.predict --workdir RUN
     python -m transformer_jax.predict --workdir RUN --input F --output G
 
-As many lines come out as went in, in order. A line ends at a newline only. A line that
-cannot be answered gives an empty line, a message on stderr, and exit code 1. The
-processes of several hosts, started as for a training, share the work; the first one
-reads and writes.
+Every input line gives exactly one output line, in order. Only a newline ends a line. A
+line that cannot be answered gives an empty line, a message on stderr, and exit code 1.
+Processes on several hosts, started as for training, share the work; the first one reads
+and writes.
 """
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
 import logging
 import os
-import select
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, cast
+from typing import IO, Any, Protocol, cast
 
 import jax
 from absl import flags
@@ -30,18 +30,30 @@ from transformer_jax.data import retrieval
 from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.text import Lines
 from transformer_jax.decoding import Options, Reply
-from transformer_jax.decoding.answering import ON_LONG, reply
+from transformer_jax.decoding.answering import ON_LONG, answer_lines
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
 from transformer_jax.tasks import protocols
 
-logger = logging.getLogger("transformer_jax.predict")  # as a command it is __main__
+logger = logging.getLogger("transformer_jax.predict")  # __name__ may be __main__
 
-CHUNK = 2000  # lines read, sorted and answered together
-LONGEST = 1 << 24  # bytes of a line
+Progress = Callable[[int, int], None]  # (done, total)
+Entry = dict[str, Any]  # a line of JSON output
 
-Progress = Callable[[int, int], None]  # called with what is done, and the total
+
+class AnswerLines(Protocol):
+    """A function from lines to lines of output."""
+
+    def __call__(
+        self, lines: list[str], first: int = 0, progress: Progress = ...
+    ) -> Iterator[str]:
+        """Yield one line of output per line; `first` is the index of the first."""
+        ...
+
+
+def _ignore(done: int, total: int) -> None:
+    """Show no progress."""
 
 
 def define_flags() -> None:
@@ -52,23 +64,23 @@ def define_flags() -> None:
     cli.define_weights()
     flags.DEFINE_string("format", "text", "text | jsonl (scores, all of n_best).")
     flags.DEFINE_integer(
-        "max_input", 0, "Pieces a line may have (default: as trained)."
+        "max_input", 0, "The most pieces in a line (default: as trained)."
     )
     flags.DEFINE_string(
-        "on_long", "refuse", "A longer line: refuse | split (sentences)."
+        "on_long", "refuse", "For longer lines: refuse | split (into sentences)."
     )
-    flags.DEFINE_string("prefixes", "", "A file: what each answer must begin with.")
-    flags.DEFINE_bool("alignment", False, "Behind a tab, which words belong together.")
-    flags.DEFINE_bool("score", False, "Lines are source<TAB>target: how likely is it?")
-    flags.DEFINE_bool("embed", False, "A vector for each line, instead of an answer.")
-    flags.DEFINE_string("among", "", "A file: answer with its nearest line to each.")
-    flags.DEFINE_integer("nearest", 1, "among: lines (several with --format=jsonl).", 1)
-    # How to search; without one of these, as the run's config says.
+    flags.DEFINE_string("prefixes", "", "A file with the beginning of each answer.")
+    flags.DEFINE_bool("alignment", False, "Append word alignments after a tab.")
+    flags.DEFINE_bool("score", False, "Score lines of the form source<TAB>target.")
+    flags.DEFINE_bool("embed", False, "Write a vector for each line, not an answer.")
+    flags.DEFINE_string("among", "", "A file; answer each line with its nearest line.")
+    flags.DEFINE_integer("nearest", 1, "With --among, lines per answer (in jsonl).", 1)
+    # Search options, which default to the run's config.
     keys.define_flags(flags, *tasks.option_classes())
 
 
 def main(overrides: dict[str, str]) -> int:
-    """Answer the input as the flags say; return the exit code."""
+    """Check the flags and answer the input; return the exit code."""
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
     cli.require("workdir", args.workdir, "the run directory to predict with")
@@ -87,8 +99,8 @@ def main(overrides: dict[str, str]) -> int:
         raise UserError("--nearest needs --format=jsonl: a line of text holds one")
     if args.on_long == "split" and ((args.n_best or 1) > 1 or args.alignment):
         raise UserError(
-            "--on_long=split makes one answer of those to the parts of a line: "
-            "without --n_best and --alignment"
+            "--on_long=split joins the answers to the parts of a line: leave out "
+            "--n_best and --alignment"
         )
     with hosts.end_together():
         hosts.connect(say=logger.info)
@@ -98,18 +110,18 @@ def main(overrides: dict[str, str]) -> int:
 def _answer(args: Any) -> int:
     """Answer the input; return the exit code."""
     first = jax.process_index() == 0
-    if not first:  # what it would say, the first one says
+    if not first:  # the first process logs the same
         logging.getLogger("transformer_jax").setLevel(logging.ERROR)
     given = args.input and first
     source = cli.open_file(args.input, "rb") if given else cli.standard_input()
-    source = cast(io.BufferedIOBase, source)  # both are; their stubs say less
+    source = cast(io.BufferedIOBase, source)  # the stubs promise less
     _refuse_overwriting(args.output, source, args.prefixes)
     prefixes = Lines(args.prefixes) if args.prefixes else ()
     environment.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
-    if cli.is_terminal():  # somebody waits, and is told for what
+    if cli.is_terminal():  # tell a waiting user what is happening
         logging.getLogger("transformer_jax.decoding").setLevel(logging.DEBUG)
-    shell = Shell(
+    answerer = LineAnswerer(
         run,
         runs.decode_options(
             run.config, **keys.given_flags(args, *tasks.option_classes())
@@ -119,42 +131,45 @@ def _answer(args: Any) -> int:
         args.on_long,
         prefixes,
         args.alignment,
+        nearest=args.nearest,
     )
+    answer: AnswerLines = answerer.answer
     if args.score:
         protocols.require(run.task, protocols.ReadsPairs, "read")
-        shell.answer = shell.score
+        answer = answerer.score
     elif args.embed or args.among:
         protocols.require(run.task, protocols.Embeds, "vectors")
-        shell.answer, shell.nearest = shell.embed, args.nearest
-        shell.index = retrieval.open_index(args.among, run.encode)
+        answerer.index = retrieval.open_index(args.among, run.encode)
+        answer = answerer.embed
     if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
-        return shell.converse()
+        return answerer.converse(answer)
     output = args.output if first else os.devnull
     sink = cli.open_file(output, "wb") if output else sys.stdout.buffer
-    return shell.answer_all(source, sink)
+    return answerer.answer_all(answer, source, sink)
 
 
-class Shell:
-    """Keep order, batch, and show progress and errors around a task's answers."""
+@dataclasses.dataclass
+class LineAnswerer:
+    """Answer lines with a run: by its task, with scores, or with vectors.
 
-    def __init__(
-        self,
-        run: runs.Run,
-        options: Options,
-        max_input: int,
-        form: str = "text",
-        on_long: str = "refuse",
-        prefixes: Sequence[str] = (),
-        alignment: bool = False,
-    ):
-        self.alignment = alignment
-        self.run, self.options, self.max_input = run, options, max_input
-        self.form, self.on_long, self.prefixes = form, on_long, prefixes
-        self.index: retrieval.Index | None = None
-        self.nearest, self.refused = 1, 0
+    Lines are answered in chunks and in order. Refused lines are logged and counted.
+    """
 
-    def answer_all(self, source: io.BufferedIOBase, sink: IO[bytes]) -> int:
-        """Answer every line; return the exit code."""
+    run: runs.Run
+    options: Options
+    max_input: int  # pieces; 0 means any number
+    form: str = "text"  # or "jsonl"
+    on_long: str = "refuse"  # or "split"
+    prefixes: Sequence[str] = ()
+    alignment: bool = False
+    index: retrieval.Index | None = None  # to embed: the lines to answer with
+    nearest: int = 1  # how many of these
+    refused: int = 0
+
+    def answer_all(
+        self, answer: AnswerLines, source: io.BufferedIOBase, sink: IO[bytes]
+    ) -> int:
+        """Answer every line of the source; return the exit code."""
         bar = cli.Bar(cli.is_terminal() and jax.process_index() == 0)
         began, count = time.monotonic(), 0
 
@@ -164,7 +179,7 @@ class Shell:
             bar.show(done, total, f"{speed:.1f} sentences/s, left {left}")
 
         for lines in _read_together(source):
-            for text in self.answer(lines, first=count + 1, progress=show):
+            for text in answer(lines, first=count, progress=show):
                 sink.write(text.encode("utf-8", "replace") + b"\n")
                 sink.flush()
             count += len(lines)
@@ -172,22 +187,22 @@ class Shell:
         seconds = time.monotonic() - began
         logger.info(
             f"{count} line{'s' * (count != 1)} in {cli.duration(seconds)} "
-            f"({count / max(seconds, 1e-3):.1f} a second)"
+            f"({count / max(seconds, 1e-3):.1f} per second)"
             + (f", {self.refused} refused" if self.refused else "")
         )
         return 1 if self.refused else 0
 
     def answer(
-        self, lines: list[str], first: int = 1, progress: Progress = lambda d, t: None
+        self, lines: list[str], first: int = 0, progress: Progress = _ignore
     ) -> Iterator[str]:
-        """Yield a line of output for each line; `first` numbers the first one."""
-        last = first - 1 + len(lines)
-        if self.prefixes and last > len(self.prefixes):
+        """Yield the answer to each line; `first` is the index of the first line."""
+        end = first + len(lines)
+        if self.prefixes and end > len(self.prefixes):
             raise UserError(
-                f"there are {len(self.prefixes)} prefixes, but at least {last} lines: "
-                "they go together line by line"
+                f"there are {len(self.prefixes)} prefixes, but at least {end} lines: "
+                "give one prefix per line"
             )
-        replies = reply(
+        replies = answer_lines(
             self.run.task.inference,
             self.run.params,
             self.run.mesh,
@@ -195,14 +210,14 @@ class Shell:
             self.options,
             max_length=self.max_input,
             on_long=self.on_long,
-            prefixes=[self.prefixes[i] for i in range(first - 1, last)]
+            prefixes=[self.prefixes[i] for i in range(first, end)]
             if self.prefixes
             else (),
-            first=first - 1,
+            first=first,
             progress=progress,
         )
         aligned: Iterator[Any] = itertools.repeat(None)
-        if self.alignment:  # of all lines at once
+        if self.alignment:  # computed for all lines at once
             replies = list(replies)
             answered = [one for one in replies if not one.error]
             read = iter(
@@ -211,57 +226,66 @@ class Shell:
                 )
             )
             aligned = (() if one.error else next(read) for one in replies)
-        for number, (one, pairs) in enumerate(
+        for i, (one, pairs) in enumerate(
             zip(replies, aligned, strict=False), start=first
         ):
             if one.error:
-                self._refuse(number, one.error)
+                self._refuse(i, one.error)
             elif not one.text and str(one.line).strip():
-                logger.warning("line %d: the answer is empty", number)
+                logger.warning("line %d: the answer is empty", i + 1)
             yield self._show(one, pairs)
 
     def score(
-        self, lines: list[str], first: int = 1, progress: Progress = lambda d, t: None
+        self, lines: list[str], first: int = 0, progress: Progress = _ignore
     ) -> Iterator[str]:
-        """Yield the log-probability of the target behind each line's tab."""
-        entries = []
-        for number, line in enumerate(lines, start=first):
+        """Yield the log-probability of each line's target, given after a tab."""
+        entries: list[Entry] = []
+        for i, line in enumerate(lines, start=first):
             parts = line.split("\t")
             if len(parts) == 2:
                 entries.append({"input": parts[0], "target": parts[1]})
                 continue
             count = f"{len(parts)} column{'s' * (len(parts) != 1)}"
-            error = f"{count}: --score wants a source, a tab and a target"
+            error = f"{count}: --score needs a source, a tab and a target"
             entries.append({"input": line, "error": error})
-            self._refuse(number, error)
+            self._refuse(i, error)
 
-        def read(kept):
-            return self.run.score(*([e[k] for e in kept] for k in ("input", "target")))
+        def score(valid: list[Entry]) -> list[float]:
+            sides = ([e[key] for e in valid] for key in ("input", "target"))
+            return self.run.score(*sides)
 
-        return self._read(entries, first, "score", read, "{:.6f}".format)
+        return self._write_entries(entries, first, "score", score, "{:.6f}".format)
 
     def embed(
-        self, lines: list[str], first: int = 1, progress: Progress = lambda d, t: None
+        self, lines: list[str], first: int = 0, progress: Progress = _ignore
     ) -> Iterator[str]:
-        """Yield the sentence vector of each line, or what the index has near it."""
-        entries = [{"input": line} for line in lines]
+        """Yield the sentence vector of each line, or its nearest lines in the index."""
+        entries: list[Entry] = [{"input": line} for line in lines]
 
-        def read(kept):
-            vectors = self.run.encode([e["input"] for e in kept])
+        def embed(valid: list[Entry]) -> list[Any]:
+            vectors = self.run.encode([e["input"] for e in valid])
             if not self.index:
                 return vectors.tolist()
             found = self.index.nearest(vectors, self.nearest)
             return [[match._asdict() for match in matches] for matches in found]
 
         if self.index:
-            show = lambda found: "{cosine:.4f}\t{text}".format(**found[0])  # noqa: E731
-            return self._read(entries, first, "nearest", read, show)
-        show = lambda vector: " ".join(f"{x:.6g}" for x in vector)  # noqa: E731
-        return self._read(entries, first, "vector", read, show)
+            return self._write_entries(entries, first, "nearest", embed, _show_nearest)
+        return self._write_entries(entries, first, "vector", embed, _show_vector)
 
-    def _read(self, entries, first, name, read, show) -> Iterator[str]:
-        """Yield each entry with what is read of it, or why it is too long."""
-        for number, entry in enumerate(entries, start=first):
+    def _write_entries(
+        self,
+        entries: list[Entry],
+        first: int,
+        key: str,
+        compute: Callable[[list[Entry]], Sequence[Any]],
+        show: Callable[[Any], str],
+    ) -> Iterator[str]:
+        """Yield a line of output per entry, with its computed value under `key`.
+
+        Entries that have an error, or whose text is too long, get no value.
+        """
+        for i, entry in enumerate(entries, start=first):
             if "error" in entry:
                 continue
             try:
@@ -269,17 +293,17 @@ class Shell:
                     self.run.task.inspector.check_length(side, text, self.max_input)
             except Refused as error:
                 entry["error"] = str(error)
-                self._refuse(number, entry["error"])
-        found = iter(read([entry for entry in entries if "error" not in entry]))
+                self._refuse(i, entry["error"])
+        values = iter(compute([entry for entry in entries if "error" not in entry]))
         for entry in entries:
             if "error" not in entry:
-                entry[name] = next(found)
-            text = show(entry[name]) if name in entry else ""
+                entry[key] = next(values)
+            text = show(entry[key]) if key in entry else ""
             yield text if self.form == "text" else _json(entry)
 
-    def _refuse(self, number: int, why: str) -> None:
+    def _refuse(self, i: int, why: str) -> None:
         self.refused += 1
-        logger.warning("line %d: %s", number, why)
+        logger.warning("line %d: %s", i + 1, why)
 
     def _show(self, one: Reply, pairs: Any) -> str:
         pharaoh = " ".join(f"{source}-{target}" for source, target in pairs or ())
@@ -294,8 +318,8 @@ class Shell:
             entry |= one.details
         return _json(entry)
 
-    def converse(self) -> int:
-        """Answer each line as it is typed, until the end of input."""
+    def converse(self, answer: AnswerLines) -> int:
+        """Answer each line as it is typed, until the end of input; return exit code."""
         run = self.run
         turns: list[str] = []
         count = 0
@@ -310,14 +334,14 @@ class Shell:
             except EOFError:
                 print(file=sys.stderr)
                 return 0
-            count += 1
             turns.append(line)
             context, forgotten = line, 0
             if isinstance(run.task.inference, protocols.Converses):
                 context, forgotten = run.task.inference.context(turns)
-            for text in self.answer([context], first=count):
+            for text in answer([context], first=count):
                 print(text, flush=True)
                 turns.append(text)
+            count += 1
             if forgotten:
                 kept = len(turns) - 1 - forgotten
                 print(
@@ -326,60 +350,27 @@ class Shell:
                 )
 
 
-def read_chunks(source: io.BufferedIOBase) -> Iterator[list[str]]:
-    """Yield chunks of lines; bytes that are not UTF-8 become U+FFFD.
-
-    Only a newline ends a line. A chunk ends where reading would block, too, so a pipe
-    that is written line by line is answered line by line.
-    """
-    lines: list[bytes] = []
-    rest: list[bytes] = []  # of a line whose end is not yet read
-    count, size = 0, 0
-    while data := source.read1(1 << 16):
-        *whole, begun = data.split(b"\n")
-        if whole:
-            whole[0], rest, size = b"".join([*rest, whole[0]]), [], 0
-        rest.append(begun)
-        lines, count, size = lines + whole, count + len(whole), size + len(begun)
-        if size > LONGEST:
-            yield [_decode(line) for line in lines]
-            raise UserError(
-                f"line {count + 1} has more than {LONGEST:,} bytes and no end: is this "
-                "a text file, with an answer wanted for each line?"
-            )
-        while len(lines) >= CHUNK or (lines and not _has_more(source)):
-            yield [_decode(line) for line in lines[:CHUNK]]
-            lines = lines[CHUNK:]
-    lines += [b"".join(rest)] if any(rest) else []
-    for i in range(0, len(lines), CHUNK):
-        yield [_decode(line) for line in lines[i : i + CHUNK]]
-
-
 def _read_together(source: io.BufferedIOBase) -> Iterator[list[str]]:
-    """Yield in every process the chunks that the first one reads."""
-    chunks = read_chunks(source)
+    """Yield in every process the chunks read by the first one."""
+    chunks = cli.read_chunks(source)
     while lines := hosts.decide_in_first(lambda: next(chunks, [])):
         yield lines
 
 
-def _json(entry: dict[str, Any]) -> str:
+def _json(entry: Entry) -> str:
     return json.dumps(entry, ensure_ascii=False)
 
 
-def _decode(line: bytes) -> str:
-    return line.removesuffix(b"\r").decode("utf-8", "replace")
+def _show_nearest(matches: list[dict[str, Any]]) -> str:
+    return "{cosine:.4f}\t{text}".format(**matches[0])
 
 
-def _has_more(source: io.BufferedIOBase) -> bool:
-    """Say whether a read would return at once (of a file it always does)."""
-    try:
-        return bool(select.select([source], [], [], 0)[0])
-    except (OSError, ValueError):  # no file descriptor: a buffer in memory
-        return True
+def _show_vector(vector: list[float]) -> str:
+    return " ".join(f"{x:.6g}" for x in vector)
 
 
 def _refuse_overwriting(sink: str, source: io.BufferedIOBase, prefixes: str) -> None:
-    """Refuse an output that is also read: opening it would empty it."""
+    """Refuse an output that is also an input, because opening it would empty it."""
     if not os.path.exists(sink):
         return
     read = [os.stat(prefixes)] if os.path.exists(prefixes) else []

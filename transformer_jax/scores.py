@@ -1,10 +1,11 @@
-"""BLEU by each protocol that published figures use, and tests of significance.
+"""BLEU by each protocol used in published figures, and significance tests.
 
     BLEU = min(1, exp(1 - r/c)) · (p1 · p2 · p3 · p4)^(1/4)
 
-for c tokens of answers and r of references; p_n: the share of right n-grams. The
-tokenisation moves BLEU by 1.5 points, so every value carries sacreBLEU's signature. The
-trap: given files of unequal length, sacreBLEU silently cuts the longer; here it raises.
+for c tokens in the answers and r in the references, where p_n is the n-gram precision.
+Tokenisation can change BLEU by 1.5 points, so every value carries sacreBLEU's
+signature. Pitfall: given files of unequal length, sacreBLEU silently truncates the
+longer one; here this is an error.
 """
 
 import os
@@ -18,7 +19,7 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 
-# The rows of the panel: their names, and published figures of the same protocol.
+# The rows of the panel: their names, and published figures by the same protocol.
 READINGS = {
     "bleu": (
         "BLEU",
@@ -42,12 +43,12 @@ READINGS = {
     "bleu_tok_lc": (
         "BLEU, Moses tokens, lower-cased",
         "tokenised lower-cased figures, such as Revisit-MMT's 41.02 on Multi30k EN-DE "
-        "test2016, 61.80 EN-FR (punctuation normalised too)",
+        "test2016, 61.80 EN-FR (which also normalise punctuation)",
     ),
     "chrf": ("chrF", "sacreBLEU's chrF2 figures; the paper gives none"),
     "bleu_several": (
         "BLEU, each different source once, against all its references",
-        "sacreBLEU figures of as many references",
+        "sacreBLEU figures with the same number of references",
     ),
 }
 SIGNIFICANT = 0.05
@@ -55,7 +56,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Score:
-    """BLEU or chrF by one protocol, and the published figures that compare with it."""
+    """BLEU or chrF by one protocol, and the published figures to compare it with."""
 
     key: str
     name: str
@@ -84,11 +85,11 @@ class Comparison:
 def headline(
     answers: Sequence[str], references: Sequence[str], lowercase: bool = False
 ) -> dict[str, Any]:
-    """Compute corpus BLEU and chrF against raw references, one a sentence.
+    """Compute corpus BLEU and chrF against raw references, one per sentence.
 
     `lowercase` is for systems that write no capitals; their signatures say case:lc.
     """
-    import sacrebleu  # costs half a second, and only scoring needs it
+    import sacrebleu  # takes half a second, and only scoring needs it
 
     _check("answers", answers, references)
     scores = {}
@@ -108,20 +109,20 @@ def panel(
 ) -> list[Score]:
     """Score the same answers by all READINGS, with Moses rules for `language`.
 
-    For a system that writes no capitals, the cased ones are left out.
+    With `lowercase`, for a system that writes no capitals, cased readings are omitted.
     """
     from sacrebleu import BLEU, CHRF
 
     _check("answers", answers, references)
     moses, rules = _moses(language)
     raw = answers, references
-    # Not escaped (&quot;): that gives tokens other names and changes no BLEU.
+    # Escaping (&quot;) would only rename tokens, which does not change BLEU.
     tokens = [
         [moses.tokenize(line, escape=False, return_str=True) for line in side]
         for side in raw
     ]
     split = [[split_compounds(line) for line in side] for side in tokens]
-    # Forced: `headline` warns of answers that look tokenised, and once is enough.
+    # With force, because `headline` already warns of answers that look tokenised.
     rows = {
         "bleu": (BLEU(force=True), raw, ""),
         "bleu_lc": (BLEU(lowercase=True, force=True), raw, ""),
@@ -150,10 +151,10 @@ def panel(
 
 
 def split_compounds(tokens: str) -> str:
-    """Write `rich-text` as `rich ##AT##-##AT## text`, exactly as the authors' perl did.
+    """Write `rich-text` as `rich ##AT##-##AT## text`, exactly as the authors' Perl did.
 
-    A match uses up both neighbours of its hyphen, so only the first of `a-b-c` is
-    split. But perl read bytes: `ü` has two, so both of `a-ü-c` are split.
+    A match consumes both neighbours of its hyphen, so only the first hyphen of `a-b-c`
+    is split. But Perl matched bytes: `ü` has two, so both hyphens of `a-ü-c` are split.
     """
     text = tokens.encode("utf-8", "surrogatepass")
     text = re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text)
@@ -161,7 +162,7 @@ def split_compounds(tokens: str) -> str:
 
 
 def distinct(texts: Sequence[str], size: int) -> float:
-    """Return the share of distinct n-grams of `size` words: 1 if none comes twice."""
+    """Return the share of distinct n-grams of `size` words: 1 if none is repeated."""
     runs = [
         tuple(words[i : i + size])
         for words in (text.split() for text in texts)
@@ -197,15 +198,15 @@ def compare(
     with _sacrebleu_seed(seed):
         test = PairedTest(named, metrics, [list(references)], "bs", samples, n_jobs=1)
         signatures, found = test()
-    results: dict[str, Any] = found  # its types leave out what a bootstrap always has
+    results: dict[str, Any] = found  # its types omit fields that a bootstrap always has
     baseline, *others = systems
     comparisons = []
-    # sacreBLEU gives the metrics other names (chrF2) but keeps their order.
+    # sacreBLEU renames the metrics (chrF2) but keeps their order.
     for metric, (key, signature) in zip(metrics, signatures.items(), strict=True):
         a = results[key][0]
         for system, b in zip(others, results[key][1:], strict=True):
-            # sacreBLEU counts the samples whose difference is larger. Equal systems
-            # have none, so that p would be as small as it can be.
+            # sacreBLEU counts the samples with a larger difference. Equal systems have
+            # none, which would give the smallest possible p.
             p = 1.0 if a.score == b.score else b.p_value
             comparisons.append(
                 Comparison(
@@ -228,9 +229,9 @@ def resample(
 ) -> list[Comparison]:
     """Compare two systems by every metric of `judge`, by paired bootstrap.
 
-    Each answer is measured against its reference once, and `judge` makes the metrics
-    of a sample from its measurements. p is how often the difference of a sample is as
-    far from the mean of all as the one measured is from 0.
+    Each answer is measured against its reference once, and `judge` computes the metrics
+    of a sample from its measurements. p is how often the difference in a sample is as
+    far from the mean difference as the measured one is from 0.
     """
     (baseline, first), (system, second) = systems.items()
     for name, answers in systems.items():
@@ -262,7 +263,7 @@ def resample(
 
 
 def verdict(comparison: Comparison) -> str:
-    """Say which is better: "runs/b is better by 0.84 BLEU (p = 0.012)", or neither."""
+    """State the better system, as in "runs/b is better by 0.84 BLEU (p = 0.012)"."""
     p = f"(p = {comparison.p:.2g})"
     if comparison.p >= SIGNIFICANT:
         return f"no difference can be told {p}"
@@ -280,7 +281,7 @@ def of_several(
     references: Sequence[str],
     lowercase: bool = False,
 ) -> list[Score]:
-    """Score sources that come several times against all their references together."""
+    """Score sources that occur several times against all of their references."""
     from sacrebleu import BLEU
 
     by_question: dict[str, dict[str, None]] = {}
@@ -301,21 +302,21 @@ def of_several(
 
 
 def _moses(language: str) -> tuple[Any, str]:
-    """Make the tokeniser, and describe the rules that it follows.
+    """Return the Moses tokeniser for a language and a description of its rules.
 
-    For an unknown language, sacremoses silently takes the English abbreviations and
-    sets every apostrophe apart, as the English rules do not.
+    For an unknown language, sacremoses silently uses the English abbreviations but
+    separates every apostrophe, unlike the English rules.
     """
     import sacremoses
     from sacremoses.corpus import NonbreakingPrefixes
 
     code = NonbreakingPrefixes().available_langs.get((language or "en").lower())
     if not language:
-        rules = "English rules as no language was given"
+        rules = "English rules because no language was given"
     elif code:
         rules = f"rules of {code}"
     else:
-        rules = f"English abbreviations as {language!r} has no rules"
+        rules = f"English abbreviations because {language!r} has no rules"
     tokeniser = sacremoses.MosesTokenizer(code or language)
     return tokeniser, f"Moses by sacremoses {sacremoses.__version__}, {rules}"
 

@@ -1,8 +1,8 @@
-"""The device mesh, the rules that place parameters on it, and the way in from the host.
+"""The device mesh, the sharding rules of parameters, and the transfer from the host.
 
 A mesh has the axes data × fsdp × tensor × sequence, any of which may be 1. Batches are
 split by rows over data and fsdp; a parameter follows the first rule its path matches.
-The trap: linen needs Auto axes, while `jax.make_mesh` now makes Explicit ones.
+Pitfall: linen needs Auto axes, while `jax.make_mesh` now makes Explicit ones.
 """
 
 import dataclasses
@@ -25,53 +25,53 @@ from transformer_jax.keys import key
 Params = Mapping[str, Any]  # a tree of arrays, or of their shapes, by name
 AXES = ("data", "fsdp", "tensor", "sequence")
 PLATFORMS = ("any", "cpu", "gpu", "tpu")
-ROWS = ("data", "fsdp")  # what the rows of a batch are split over
-SHARDS = (*ROWS, "sequence")  # and its positions
+ROWS = ("data", "fsdp")  # the axes that split the rows of a batch
+SHARDS = (*ROWS, "sequence")  # those that split its rows and positions
 
 # (pattern searched in a parameter's path, how its axes are split); the first match
-# wins. Optimizer state takes the specs of its parameters. Tensor parallelism splits
-# heads and the feed-forward's inner axis: one all-reduce for each pair of matrices.
+# wins. Optimizer state follows its parameters. Tensor parallelism splits the heads and
+# the feed-forward's inner axis, with one all-reduce per pair of matrices.
 Rule = tuple[str, PartitionSpec]
 RULES: tuple[Rule, ...] = (
-    # By rows only: a looked-up vector then is whole, as the residual stream wants it.
+    # By rows only, so that a looked-up vector is complete, like the residual stream.
     (r"embedding$", PartitionSpec(("tensor", "fsdp"), None)),
     (r"projection/kernel$", PartitionSpec("fsdp", "tensor")),
     (r"positions/table$", PartitionSpec(None, "fsdp")),
-    (r"position_bias/table$", PartitionSpec(None, "tensor")),  # a column for each head
+    (r"position_bias/table$", PartitionSpec(None, "tensor")),  # one column per head
     (r"(query|key|value|inner|gate|input)/kernel$", PartitionSpec("fsdp", "tensor")),
     (r"(query|key|value|inner|gate|input)/bias$", PartitionSpec("tensor")),
     (r"(out|outer)/kernel$", PartitionSpec("tensor", "fsdp")),
     (r"(out|outer)/bias$", PartitionSpec()),
     (r"norm/(scale|bias)$", PartitionSpec()),
-    (r"head/(kernel|bias)$", PartitionSpec()),  # as many columns as there are labels
+    (r"head/(kernel|bias)$", PartitionSpec()),  # one column per label
     (r"(patches|action|goal|state)/(kernel|bias)$|class_token$", PartitionSpec()),
-    (r"ns_coeffs$", PartitionSpec()),  # Muon's: three numbers
+    (r"ns_coeffs$", PartitionSpec()),  # Muon's three constants
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshKeys:
-    """Arrange the devices: the keys of `config.mesh`."""
+    """The arrangement of the devices: the keys of `config.mesh`."""
 
     platform: str = key(
-        "any", "Stop unless jax finds it; any: take all.", choices=PLATFORMS
+        "any", "Stop unless jax finds this platform.", choices=PLATFORMS
     )
     data: int = key(
-        -1, "Devices that share a batch's rows; -1: all that are left.", least=-1
+        -1, "Devices that split a batch's rows; -1 means all that are left.", least=-1
     )
-    fsdp: int = key(1, "Devices that share rows, and all parameters.", least=-1)
-    tensor: int = key(1, "Devices that share heads and feed-forward columns.", least=-1)
+    fsdp: int = key(1, "Devices that split rows and all parameters.", least=-1)
+    tensor: int = key(1, "Devices that split heads and feed-forward columns.", least=-1)
     sequence: int = key(
-        1, "Devices that share positions of the residual stream.", least=-1
+        1, "Devices that split positions of the residual stream.", least=-1
     )
 
 
 def find_problems(config: ConfigDict) -> list[str]:
-    """List axes of no size, and lengths that do not divide."""
+    """List invalid axis sizes, and lengths that do not divide."""
     sizes, problems = [config.mesh[axis] for axis in AXES], []
     if 0 in sizes or sizes.count(-1) > 1:
         problems.append(
-            f"mesh {tuple(sizes)}: sizes are at least 1, and one at most is -1"
+            f"mesh {tuple(sizes)}: sizes are at least 1, and at most one is -1"
         )
     multiple, sequence = config.data.length_multiple, config.mesh.sequence
     if multiple % max(sequence, 1):
@@ -83,7 +83,7 @@ def find_problems(config: ConfigDict) -> list[str]:
 
 
 def make_mesh(sizes: dict[str, int], platform: str = "any") -> Mesh:
-    """Make the mesh of all devices; an axis of -1 takes what the others leave."""
+    """Make the mesh of all devices; an axis of -1 takes those that the others leave."""
     found = jax.default_backend()
     if platform not in ("any", found):
         raise UserError(
@@ -100,10 +100,10 @@ def make_mesh(sizes: dict[str, int], platform: str = "any") -> Mesh:
 
 
 def slice_shape(shape: tuple[int, ...], devices: Sequence[Any]) -> list[int] | None:
-    """Return over how many slices each axis goes; None if there is one, or no way.
+    """Return how many slices each axis spans; None for one slice or no valid split.
 
-    The devices of a slice have a fast network; between slices it is slow, so only rows
-    are split over them: one sum of gradients a step, at best.
+    The network within a slice is fast and between slices slow. So only rows are split
+    over slices, which takes one sum of gradients per step at best.
     """
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     by_data = math.gcd(shape[0], slices)
@@ -123,24 +123,24 @@ def mesh_shape(sizes: dict[str, int], devices: int) -> tuple[int, ...]:
         asked = " × ".join(f"{a} {sizes[a]}" for a in AXES)
         raise UserError(
             f"the mesh {asked} does not fill the {devices} devices: the sizes must "
-            f"multiply to {devices}, or one of them be -1 (what is left)"
+            f"multiply to {devices}, or one of them be -1 (all that are left)"
         )
     return tuple(shape)
 
 
 def local_mesh(count: int = 1) -> Mesh:
-    """Make a mesh of so many devices of this process; they split the rows."""
+    """Make a mesh of `count` devices of this process, which split the rows."""
     shape = (count,) + (1,) * (len(AXES) - 1)
     devices = np.array(jax.local_devices()[:count]).reshape(shape)
     return Mesh(devices, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:
-    """Return a sharding for each leaf by the rule that its path matches.
+    """Return a sharding for each leaf, by the rule that its path matches.
 
-    Scalars and keys are replicated. Optimizer moments carry their parameter's path as a
-    suffix, so one table serves both. A leaf that no rule matches raises, and so does
-    one that does not divide over the devices.
+    Scalars and keys are replicated. The path of an optimizer moment ends with that of
+    its parameter, so one table serves both. Raise for a leaf that no rule matches or
+    that does not divide over the devices.
     """
 
     def place(path, leaf):
@@ -170,7 +170,7 @@ def abstract(tree: Any, mesh: Mesh) -> Any:
 
 
 def unsplit_fsdp(params: Any, mesh: Mesh) -> Any:
-    """Gather parameters over `fsdp`, for a search that reads all of them each step."""
+    """Gather parameters over `fsdp`, for a search that reads them all in every step."""
     if mesh.shape["fsdp"] == 1:
         return params
     places = unsplit_shardings(params, mesh)
@@ -178,7 +178,7 @@ def unsplit_fsdp(params: Any, mesh: Mesh) -> Any:
 
 
 def unsplit_shardings(params: Any, mesh: Mesh) -> Any:
-    """Return the shardings of parameters that have been gathered over `fsdp`."""
+    """Return the shardings of parameters gathered over `fsdp`."""
 
     def place(path, leaf):
         spec = spec_of(path_name(path), leaf)
@@ -190,18 +190,18 @@ def unsplit_shardings(params: Any, mesh: Mesh) -> Any:
 
 
 def add_rules(rules: tuple[Rule, ...]) -> None:
-    """Extend the table by the rules of a model whose parameters have other names."""
+    """Add the rules of a model whose parameters have other names."""
     global RULES
     RULES = (*RULES, *(rule for rule in rules if rule not in RULES))
 
 
 def spec_of(name: str, leaf: Any) -> PartitionSpec:
-    """Return how a leaf is split: the first rule that matches its path."""
-    if leaf.size == 1:  # Adafactor's placeholder for a moment that it does not keep
+    """Return how a leaf is split, by the first rule that matches its path."""
+    if leaf.size == 1:  # Adafactor's placeholder for a moment that it does not store
         return PartitionSpec()
     for pattern, spec in RULES:
         if re.search(pattern, name):
-            # Adafactor keeps one number a row or column of a matrix: too few to split.
+            # Adafactor keeps one value per row or column of a matrix: too few to split.
             return spec if len(spec) <= leaf.ndim else PartitionSpec()
     raise ValueError(
         f"no sharding rule matches the parameter {name!r} of shape {leaf.shape}: "
@@ -222,7 +222,7 @@ def constrain(x: Any) -> Any:
 def constrain_params(params: Any, stacked_axes: int = 0) -> Any:
     """Keep parameters split by their rules inside a step, if on a mesh.
 
-    Their first `stacked_axes` number like layers, and are never split.
+    The first `stacked_axes` axes, which index equal layers, are never split.
     """
 
     def place(path, leaf):
@@ -234,9 +234,9 @@ def constrain_params(params: Any, stacked_axes: int = 0) -> Any:
 
 
 def constrain_logits(x: Any) -> Any:
-    """Keep logits [B, T, V] where their rows are, and split them by columns.
+    """Keep logits [B, T, V] on the devices of their rows, and split their columns.
 
-    So no logit moves: the normaliser of a row is added up over `tensor` instead.
+    No logit moves; the normaliser of a row is summed over `tensor` instead.
     """
     free = PartitionSpec.UNCONSTRAINED
     return _constrain(x, PartitionSpec(*[free] * (x.ndim - 1), "tensor"))
@@ -245,14 +245,14 @@ def constrain_logits(x: Any) -> Any:
 def gather(table: Any, width: int, dtype: Any) -> Any:
     """Gather a table [V, D = width] or [D, V], in `dtype`, over all axes but `tensor`.
 
-    Applied to the table's gradient, it adds up the parts of all devices.
+    Its transpose adds up the table's gradient over the devices.
     """
     by_rows = table.shape[-1] == width
     spec = PartitionSpec("tensor", None) if by_rows else PartitionSpec(None, "tensor")
     gathered = _constrain(table.astype(dtype), spec)
     if dtype == table.dtype:
         return gathered
-    # Without the barrier, XLA drops the rounding, and gathers twice the bytes.
+    # Without the barrier, XLA drops the rounding and gathers twice as many bytes.
     return jax.lax.optimization_barrier(gathered)
 
 
@@ -260,7 +260,7 @@ def gather(table: Any, width: int, dtype: Any) -> Any:
 def copy_to_shards(table: Any, width: int, dtype: Any) -> Any:
     """Gather a parameter, and copy it to each shard of rows and positions: [shards, …].
 
-    The gradient of a copy stays on its device until it is added to the others: once.
+    The gradients of the copies stay on their devices until they are summed, once.
     """
     if table.ndim == 2:
         table = gather(table, width, dtype).astype(table.dtype)
@@ -276,10 +276,10 @@ copy_to_shards.defvjp(
 
 
 def split_shards(x: Any, first: int) -> Any:
-    """Split rows, the axis `first`, and positions, the next, over an axis of shards.
+    """Split the axis `first` (rows) and the next (positions) into an axis of shards.
 
-    […, B, T, …] becomes […, shards, B / row shards, T / position shards, …]: each
-    device has one shard, and nothing is moved.
+    […, B, T, …] becomes […, shards, B / row shards, T / position shards, …]. Each
+    device has one shard, and no data moves.
     """
     rows, positions = _shards()
     lead, (b, t), rest = x.shape[:first], x.shape[first:][:2], x.shape[first + 2 :]
@@ -289,13 +289,13 @@ def split_shards(x: Any, first: int) -> Any:
 
 
 def sum_over_shards(function: Callable) -> Callable:
-    """Apply a function to what each shard has, and add up what it returns."""
+    """Apply a function to each shard, and sum the results."""
     mapped = jax.vmap(function, spmd_axis_name=SHARDS)
     return lambda *shards: jax.tree.map(lambda x: x.sum(0), mapped(*shards))
 
 
 def splits_evenly(rows: int, positions: int) -> bool:
-    """Return whether there are several shards, and so many rows and positions in each.
+    """Return whether rows and positions divide evenly over several shards.
 
     The positions that a masked model predicts may not divide.
     """
@@ -306,7 +306,7 @@ def splits_evenly(rows: int, positions: int) -> bool:
 
 
 def _shards() -> tuple[int, int]:
-    """Return how many devices rows and positions are split over."""
+    """Return the number of devices that split rows, and that split positions."""
     sizes = jax.sharding.get_abstract_mesh().shape
     return math.prod(sizes[axis] for axis in ROWS), sizes["sequence"]
 
@@ -318,35 +318,35 @@ def _constrain(x: Any, spec: PartitionSpec) -> Any:
 
 
 def on_one_device() -> bool:
-    """Return whether nothing is split, so that the plain form of a step will do."""
+    """Return whether nothing is split, so that a step can take its plain form."""
     return row_shards()[1] == 1
 
 
 def platform() -> str:
-    """Return the hardware that a step is compiled for: cpu, gpu or tpu."""
+    """Return the platform that a step is compiled for: cpu, gpu or tpu."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return device.platform if device else jax.default_backend()
 
 
 def row_shards() -> tuple[int, int]:
-    """Return (devices that rows are split over, all devices)."""
+    """Return the number of devices that split rows, and of all devices."""
     mesh = jax.sharding.get_abstract_mesh()
     return (1, 1) if mesh.empty else (row_devices(mesh), mesh.size)
 
 
 def inner_axes() -> dict[str, int]:
-    """Return over how many devices heads and positions of a row are split."""
+    """Return the number of devices that split heads, and positions, by axis."""
     mesh = jax.sharding.get_abstract_mesh()
     return {axis: mesh.shape.get(axis, 1) for axis in ("tensor", "sequence")}
 
 
 def row_devices(mesh: Any) -> int:
-    """Return over how many devices the rows of a batch are split."""
+    """Return the number of devices that split the rows of a batch."""
     return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
 def process_rows(mesh: Mesh, rows: int) -> np.ndarray:
-    """Return the numbers of the global rows that this process feeds to its devices."""
+    """Return the indices of the global rows that this process feeds to its devices."""
     places = NamedSharding(mesh, PartitionSpec(ROWS)).addressable_devices_indices_map(
         (rows,)
     )
@@ -390,11 +390,11 @@ def abstract_global(batch: dict[str, np.ndarray], mesh: Mesh, rows: int) -> dict
 
 
 def _batch_sharding(array: np.ndarray, mesh: Mesh) -> NamedSharding:
-    """Split rows, and positions if they divide: a prompt may be one start token."""
+    """Split rows, and positions if they divide (a prompt may be one start token)."""
     splits = array.ndim > 1 and array.shape[1] % mesh.shape["sequence"] == 0
     return NamedSharding(mesh, PartitionSpec(ROWS, *["sequence"] * splits))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of an array of which each device holds a copy."""
+    """Return the sharding of an array that every device holds in full."""
     return NamedSharding(mesh, PartitionSpec())

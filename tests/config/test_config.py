@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from transformer_jax import cli, config, keys, tasks
-from transformer_jax.config import checks, loading
+from transformer_jax.config import checks, loading, resuming
 from transformer_jax.errors import UserError
 from transformer_jax.models import layers, registry
 from transformer_jax.models.transformer_config import TransformerConfig
@@ -49,8 +49,9 @@ VARIANTS = {
     "dailydialog": [""],
     "opinions": ["", ":label", ":score", ":pretrained"],
     "masked": ["", ":phrasebook", ":wikitext2", ":opinions"],
-    "language": ["", ":phrasebook", ":shakespeare", ":wikitext2", ":canaries"],
-    "smalltalk": [""],
+    "language": ["", ":phrasebook", ":stories", ":shakespeare", ":wikitext2",
+                 ":canaries"],
+    "smalltalk": ["", ":few", ":many"],
     "images": ["", ":digits", ":mnist", ":colour", ":cifar10", ":vit_ti", ":vit_s",
                ":vit_b"],
     "coordinates": ["", ":gaussian", ":sinusoid", ":raw"],
@@ -62,6 +63,7 @@ VARIANTS = {
     "sets": ["", ":none", ":sinusoid"],
     "similarity": ["", ":paraphrases", ":tatoeba"],
     "tagging": ["", ":phrases", ":pos", ":ptb_sample"],
+    "speech": ["", ":commands", ":folder", ":sounds"],
     "table3": ["", ":base", ":a_1", ":d_smoothing_2", ":big"],
 }  # fmt: skip
 
@@ -252,7 +254,7 @@ def test_a_model_that_a_task_does_not_have_is_refused_with_those_it_has():
         config.base("translation", "transfomer")
     assert str(caught.value) == (
         "unknown model 'transfomer' of the task 'translation'. "
-        "Did you mean 'transformer'? It has: transformer, recurrent"
+        "Did you mean 'transformer'? Choose transformer, recurrent"
     )
     with pytest.raises(UserError, match="'recurrent' of the task 'language'"):
         config.base("language", "recurrent")
@@ -442,7 +444,7 @@ def test_a_missing_config_file_names_the_nearest_shipped_one():
         ({"model.dropout_residual": "1.0"}, ("1.0", "less than 1")),
         (
             {"model.dropout_words": "0.1", "data.train_tags": "<2en>"},
-            ("model.dropout_words = 0.1", "data.train_tags", "leave it 0.0"),
+            ("model.dropout_words = 0.1", "data.train_tags", "dropout_words to 0.0"),
         ),
         ({"mesh.sequence": "2"}, ("length_multiple", "2")),
         ({"mesh.tensor": "8"}, ("num_heads", "8")),
@@ -455,7 +457,7 @@ def test_a_missing_config_file_names_the_nearest_shipped_one():
         ({"optim.decay_share": "0"}, ("optim.decay_share = 0.0", "more than 0")),
         (
             {"tokenizer.kind": "byte", "tokenizer.lowercase": "true"},
-            ("tokenizer.lowercase", "'byte'", "leave it False"),
+            ("tokenizer.lowercase", "'byte'", "to False"),
         ),
     ],
 )
@@ -487,7 +489,7 @@ def test_only_declared_keys_may_differ_when_a_run_is_continued():
     new = old | {"model.d_ff": 2, "mesh.data": 8, "log.every": 2, "train.steps": 9}
     assert config.differences(old, new) == ["model.d_ff: 1 in the run, now 2"]
     known = {k for k, _ in config.items(config.base())}
-    for key in loading.MAY_CHANGE_ON_RESUME:
+    for key in resuming.MAY_CHANGE_ON_RESUME:
         assert any(k == key or k.startswith(key + ".") for k in known)
 
 
@@ -500,4 +502,6 @@ def test_the_library_never_reads_a_key_that_may_be_missing():
 def test_a_config_file_that_is_not_python_is_refused(tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("config = {}\n")
-    assert "is no Python file: a config's name ends in .py" in problems_of(str(file))[0]
+    assert (
+        "is not a Python file: a config's name ends in .py" in problems_of(str(file))[0]
+    )

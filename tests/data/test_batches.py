@@ -1,4 +1,4 @@
-"""The batch plan: every example once, few shapes, nothing but (seed, step)."""
+"""The batch plan: every example once, few shapes, a function of (seed, step)."""
 
 import threading
 
@@ -56,7 +56,7 @@ def test_the_number_of_shapes_is_bounded_and_more_shapes_pad_less(lengths):
 def test_a_batch_is_a_function_of_seed_and_step(lengths, kind):
     plan, again = make(lengths, kind), make(lengths, kind)
     steps = [0, 1, plan.steps_per_epoch, 3 * plan.steps_per_epoch + 2]
-    for step in reversed(steps):  # in any order of asking
+    for step in reversed(steps):  # whichever is asked for first
         assert (plan.batch(step).examples == again.batch(step).examples).all()
     other = make(lengths, kind, seed=4)
     assert any(
@@ -73,7 +73,7 @@ def test_epochs_reshuffle_and_have_equally_many_steps(lengths, kind):
         {frozenset(row) for b in plan.epoch(e) for row in b.examples.tolist()}
         for e in (0, 1)
     )
-    if kind is Packed:  # other examples share a row, too
+    if kind is Packed:  # different examples share a row
         assert len(first & second) < 0.1 * len(first)
     order = [[tuple(b.real) for b in plan.epoch(e)] for e in (0, 1)]
     assert set(order[0]) != set(order[1])
@@ -90,7 +90,7 @@ def test_padding_share_counts_both_sides_and_empty_rows(lengths, kind):
 
 
 @both
-def test_repeats_say_how_often_an_example_comes(lengths, kind):
+def test_repeats_say_how_often_an_example_occurs(lengths, kind):
     repeats = np.where(np.arange(len(lengths)) % 3 == 0, 3, 1)
     plan = make(lengths, kind, repeats=repeats)
     for epoch in range(3):
@@ -123,7 +123,7 @@ def test_packed_rows_are_long_enough_for_the_longest_example(lengths):
 
 
 def test_rows_are_filled_like_an_exhaustive_search_would():
-    """Four kinds in rows of (10, 10): the best that can be done is three rows."""
+    """Four kinds in rows of (10, 10): three rows are the optimum."""
     kinds = np.array([[7, 7], [5, 5], [3, 3], [5, 4]])
     patterns = fill_rows(kinds, np.array([1, 1, 1, 3]), np.array([10, 10]))
     used = np.zeros(4, int)

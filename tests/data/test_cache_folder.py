@@ -1,4 +1,4 @@
-"""The cache on disk: an entry is built once, whoever asks for it."""
+"""The cache on disk: each entry is built once, by any process."""
 
 import fcntl
 import logging
@@ -9,7 +9,7 @@ import pytest
 from transformer_jax.data import cache
 
 
-def test_who_waits_for_another_process_says_so_and_builds_nothing(tmp_path, caplog):
+def test_a_process_that_waits_for_another_says_so_and_builds_nothing(tmp_path, caplog):
     place = tmp_path / "entry"
     waits = threading.Event()
 
@@ -33,7 +33,7 @@ def test_who_waits_for_another_process_says_so_and_builds_nothing(tmp_path, capl
             waiter.join(60)
     finally:
         cache.logger.removeHandler(tell)
-    assert "waiting    another process builds the same data" in caplog.messages
+    assert "waiting    another process is building the same data" in caplog.messages
     assert place.is_dir() and not built and not waiter.is_alive()
 
 
@@ -83,40 +83,41 @@ def come_from_an_earlier_version(place):
     ("harm", "said"),
     [
         (truncate, "a has 5 bytes, not 10"),
-        (zero, "a has other bytes"),
-        (flip_a_bit, "a has other bytes"),
+        (zero, "a does not hold the bytes"),
+        (flip_a_bit, "a does not hold the bytes"),
         (remove, "a is missing"),
         (spoil_the_seal, "cannot be read"),
         (come_from_an_earlier_version, "an earlier version made it"),
     ],
 )
-def test_a_damaged_entry_is_made_again_with_a_note(entry, tmp_path, caplog, harm, said):
+def test_a_damaged_entry_is_rebuilt_with_a_note(entry, tmp_path, caplog, harm, said):
     harm(tmp_path / "entry")
     assert (entry() / "a").read_bytes() == b"0123456789"
     assert entry.built == 2
     (note,) = caplog.messages
-    assert said in note and note.startswith(f"note       {tmp_path / 'entry'} is made")
+    assert said in note
+    assert note.startswith(f"note       {tmp_path / 'entry'} is rebuilt: ")
 
 
-def test_a_sound_entry_is_opened_in_silence(entry, caplog):
+def test_a_sound_entry_is_opened_silently(entry, caplog):
     entry()
     assert entry.built == 1 and not caplog.messages
 
 
-def test_an_entry_is_checked_once_in_a_process(entry, monkeypatch):
+def test_an_entry_is_checked_once_per_process(entry, monkeypatch):
     place = entry()
     monkeypatch.setattr(cache, "_checksum", lambda *block: pytest.fail("read again"))
     assert cache.build_once(place, None) == place
 
 
-def test_an_entry_of_other_content_is_made_again(entry, caplog):
+def test_an_entry_with_other_content_is_rebuilt(entry, caplog):
     entry("new generator")
     entry("new generator")
     assert entry.built == 2
-    assert "what generates it has changed" in caplog.text
+    assert "its generator has changed" in caplog.text
 
 
-def test_of_a_large_entry_some_blocks_are_read_and_the_size_of_all(entry, monkeypatch):
+def test_a_large_entry_is_checked_by_all_sizes_and_some_blocks(entry, monkeypatch):
     monkeypatch.setattr(cache, "BLOCK", 1)
     monkeypatch.setattr(cache, "CHECKED", 3)
     entry("in blocks of one byte")

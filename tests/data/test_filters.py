@@ -1,4 +1,4 @@
-"""Filters: each drops what it names, and nothing when it is off."""
+"""Filters: each drops the pairs that it names, and none when it is off."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_each_filter_names_its_reason_and_is_silent_when_off(keys, pair, sizes, 
         ({"target_script": "han"}, ("x", "家、犬。"), (3, 3)),
     ],
 )
-def test_what_is_within_bounds_is_kept(keys, pair, sizes):
+def test_pairs_within_bounds_are_kept(keys, pair, sizes):
     assert reason(*pair, sizes, **keys) is None
 
 
@@ -51,7 +51,7 @@ def test_the_longer_side_is_measured_in_pieces_without_its_end():
     assert reason("um", "one", (3, 13)) == "longer than data.max_length 11 pieces"
 
 
-def test_only_a_pair_that_came_before_is_a_duplicate():
+def test_only_a_repeated_pair_is_a_duplicate():
     settings = config.base().filter
     with settings.unlocked():
         settings.duplicates = True
@@ -59,6 +59,6 @@ def test_only_a_pair_that_came_before_is_a_duplicate():
     why_not = filters.make(settings, 11)
     pairs = [("a", "bc"), ("ab", "c"), ("a", "bd"), ("a", "bc")]
     found = [why_not({"source": s, "target": t}, columns) for s, t in pairs]
-    assert found == [None, None, None, "that came before"]
+    assert found == [None, None, None, "that repeat an earlier pair"]
     fresh = filters.make(settings, 11)
     assert fresh({"source": "a", "target": "bc"}, columns) is None

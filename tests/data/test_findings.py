@@ -1,4 +1,4 @@
-"""Findings: each fault of a corpus is named and placed, and clean text is silent."""
+"""Findings: each fault of a corpus is reported with its place; clean text has none."""
 
 import functools
 import os
@@ -84,7 +84,7 @@ def test_a_split_without_pairs_is_serious():
         (" \t", "are empty"),
         ("O gato dorme. ", "begin or end with white space"),
         ("\u00a0O gato dorme.", "begin or end with white space"),
-        ("O cora\ufffdo dorme.", "hold U+FFFD"),
+        ("O cora\ufffdo dorme.", "contain U+FFFD"),
         ("O gato\0dorme.", "control or invisible"),
         ("O gato\tdorme.", "control or invisible"),
         ("O gato\rdorme.", "control or invisible"),
@@ -130,7 +130,7 @@ def test_the_serious_findings_come_first():
     ],
 )
 @pytest.mark.parametrize("read_as", ["cp1252", "latin-1"])
-def test_text_encoded_twice_is_seen(text, read_as):
+def test_text_encoded_twice_is_found(text, read_as):
     twice = text.encode().decode(read_as, errors="replace")
     assert mean(inspect(damage(pairs(), {5: twice})), "encoded twice")
 
@@ -152,7 +152,7 @@ def test_text_encoded_once_is_not_suspected(text):
     assert not mean(inspect(damage(pairs(), {5: text})), "encoded twice")
 
 
-def test_other_characters_are_no_control_characters():
+def test_other_characters_are_not_taken_for_control_characters():
     plain = damage(pairs(), {5: "Il a dit\u00a0: «\u202fmerci\u00a0!\u202f» 👨‍👩‍👧"})
     assert not mean(inspect(plain), "invisible")
 
@@ -174,7 +174,7 @@ def test_spaced_punctuation_is_tokenised_text():
     )
 
 
-def test_where_words_are_to_stand_apart_it_is_no_fault():
+def test_spaced_punctuation_is_not_a_fault_if_the_task_wants_it():
     records = [{"source": "he ran .", "target": "(S (NP XX )NP XX )S"}] * 40
     for apart in (False, True):
         split = Split("train", records, lambda i: f"line {i + 1}", apart)
@@ -208,7 +208,7 @@ def test_repeated_pairs_are_counted_with_the_most_frequent():
     again = [pairs()[0]] * 3 + [pairs()[7]]
     finding = find(inspect(list(pairs()) + again), "repeat an earlier one")
     assert finding.text.startswith("4 of 504 pairs (0.79 %)")
-    assert "one stands 4 times" in finding.text
+    assert "one occurs 4 times" in finding.text
     assert finding.examples[0].startswith("train, line 501: ")
     assert not finding.serious
     assert find(inspect(pairs() * 3), "repeat an earlier one").serious
@@ -256,7 +256,7 @@ def test_odd_ratios_of_words_are_found_too():
     joined = "Anticonstitucionalissimamente independentemente nisso"
     texts = damage(damage(pairs(), {9: letters}, 1), {9: joined})
     assert find(inspect(texts), "lengths differ").text.startswith("1 of 500")
-    # Where words are not spaced, their number means nothing.
+    # In unspaced text, the number of words means nothing.
     unspaced = [(source, target.replace(" ", "")) for source, target in pairs()]
     (source, target), *_ = unspaced
     long = (" ".join([source] * 4), target * 4)
@@ -273,7 +273,7 @@ def test_extremely_long_lines_are_found():
     assert len(example) < 160
 
 
-def test_the_example_shows_the_place_of_the_sign():
+def test_the_example_shows_where_the_fault_is():
     text = "palavra " * 200 + "&quot; fim"
     (example,) = find(inspect(damage(pairs(), {5: text})), "HTML").examples
     assert "'…" in example and "&quot; fim" in example
@@ -307,7 +307,7 @@ def test_two_sides_in_one_language_are_noted():
     turns = [(pairs()[i][1], pairs()[-i][1]) for i in range(1, 500)]
     found = inspect(turns)
     assert not find(found, "one language").serious
-    assert not any(f.serious for f in found)  # a dialogue need not align
+    assert not any(f.serious for f in found)  # the sides of a dialogue need not align
 
 
 def test_swapped_held_out_sides_are_serious():
@@ -351,7 +351,7 @@ def test_misaligned_sides_are_found_where_they_begin(start, shift):
     ],
     ids=["lengths", "last characters", "numbers", "names", "full width"],
 )
-def test_any_trait_that_survives_translation_tells_a_shift(pair):
+def test_any_trait_that_survives_translation_reveals_a_shift(pair):
     texts = [pair(random.Random(i).randint) for i in range(400)]
     assert not mean(inspect(texts), "the right target comes")
     targets = [target for _, target in texts]
@@ -359,7 +359,7 @@ def test_any_trait_that_survives_translation_tells_a_shift(pair):
     assert mean(shifted, "the right target comes 1 line(s) earlier")
 
 
-def test_a_shift_between_the_windows_of_a_large_split_is_placed(monkeypatch):
+def test_a_shift_between_the_windows_of_a_large_split_is_located(monkeypatch):
     monkeypatch.setattr(findings, "WINDOW", 100)
     monkeypatch.setattr(findings, "WINDOWS", 4)
     targets = [target for _, target in pairs(1200)]
@@ -369,7 +369,7 @@ def test_a_shift_between_the_windows_of_a_large_split_is_placed(monkeypatch):
     assert abs(int(finding.text.split(" on,")[0].split()[-1]) - 601) <= 8
 
 
-def test_a_shift_that_is_mended_later_is_found():
+def test_a_shift_that_is_corrected_later_is_found():
     targets = [target for _, target in pairs(1200)]
     targets[300:900] = [*targets[301:900], "Yes."]
     finding = find(
@@ -384,7 +384,7 @@ def test_sides_that_do_not_belong_together_are_serious(lost_from):
     rest = targets[lost_from:]
     random.Random(0).shuffle(rest)
     found = inspect(with_targets(pairs(2000), targets[:lost_from] + rest))
-    finding = find(found, "only as if by chance")
+    finding = find(found, "agree only by chance")
     assert finding.serious
     place = int(finding.text.split(" on,")[0].split()[-1])
     assert lost_from - 400 <= place - 1 <= lost_from + 400
@@ -404,7 +404,7 @@ def test_aligned_sides_in_any_order_and_number_are_not_suspected(order, size):
     assert not [f for f in inspect(sorted(pairs()[:size], key=order)) if f.serious]
 
 
-def test_overlap_tells_how_alike_training_and_held_out_pairs_are():
+def test_overlap_reports_how_alike_training_and_held_out_pairs_are():
     long = "O menino alto leu um livro longo na casa da professora ontem"
     held_out = [
         pairs()[3],
@@ -417,8 +417,10 @@ def test_overlap_tells_how_alike_training_and_held_out_pairs_are():
     train = make([*pairs(), (f"{long}.", "x"), ("!", "y")])
     found = inspect_corpus(train, [make(held_out, "test")])["train and test"]
     (finding,) = found
-    assert finding.text.startswith("4 of 6 pairs (66.67 %) of test stand in train: ")
-    assert "1 word for word, 1 with another target, 1 but for case and" in finding.text
+    assert finding.text.startswith("4 of 6 pairs (66.67 %) of test occur in train: ")
+    assert (
+        "1 word for word, 1 with another target, 1 except for case and" in finding.text
+    )
     assert "1 nearly (70 %" in finding.text
     assert finding.serious
     exact, other, case = finding.examples

@@ -21,7 +21,7 @@ def source_of(kind, folder, **data):
 
 @pytest.fixture
 def cifar(tmp_path):
-    """Seven images of noise in each file, and what they hold."""
+    """Seven images of noise in each file, and their contents."""
     rng, records = np.random.default_rng(0), []
     for name in (*image_files.CIFAR_FILES["train"], "test_batch.bin"):
         labels = rng.integers(0, 10, (7, 1), np.uint8)
@@ -68,7 +68,7 @@ def test_a_damaged_file_of_cifar_is_named(cifar, name, content, says):
         source.read("train"), source.read("test")
 
 
-def test_a_split_that_is_not_there_is_refused_with_those_that_are(cifar):
+def test_an_unknown_split_is_refused_with_the_known_ones(cifar):
     source = source_of("cifar10", cifar[0])
     with pytest.raises(UserError, match="no split 'dev': this run's data has train, v"):
         source.read("dev")
@@ -83,7 +83,7 @@ def test_missing_files_of_cifar_are_listed(cifar):
 
 @pytest.fixture
 def pictures(tmp_path):
-    """Twelve cats of one red each, and nine dogs of one blue, of any size."""
+    """Twelve cats, each in one red, and nine dogs, each in one blue, of any size."""
     image = pytest.importorskip("PIL.Image")
     for name, count, channel in (("cat", 12, 0), ("dog", 9, 2)):
         place = tmp_path / "train" / name
@@ -134,7 +134,7 @@ def test_files_are_read_for_a_fingerprint_only_when_they_may_have_changed(
     assert image_files.ImageFiles(files, (8, 8, 3)).fingerprint != before
 
 
-def test_a_folder_of_validation_is_taken_as_it_is(pictures):
+def test_a_validation_folder_is_used_as_given(pictures):
     (pictures / "train" / "dog").rename(pictures / "other")
     place = pictures / "validation" / "dog"
     place.parent.mkdir()
@@ -143,10 +143,10 @@ def test_a_folder_of_validation_is_taken_as_it_is(pictures):
     assert [len(source.read(split)) for split in source.splits] == [12, 9]
 
 
-def test_what_is_no_image_is_counted_or_named(pictures):
+def test_files_that_are_not_images_are_counted_or_named(pictures):
     (pictures / "train" / "cat" / "notes.txt").write_text("red")
     source = source_of("folder", pictures, image_size=8, validation_size=6)
-    assert "1 files that are no images" in source.read("train").notes[0]
+    assert "1 files that are not images" in source.read("train").notes[0]
     broken = pictures / "train" / "cat" / "03.png"
     broken.write_bytes(b"no image")
     source = source_of("folder", pictures, image_size=8, validation_size=1)
@@ -154,17 +154,17 @@ def test_what_is_no_image_is_counted_or_named(pictures):
         list(source.read("train")), list(source.read("validation"))
 
 
-def test_folders_without_images_are_refused_with_the_way_out(pictures, tmp_path):
+def test_folders_without_images_are_refused_with_advice(pictures, tmp_path):
     [problem] = source_of("folder", tmp_path / "nowhere").find_problems()
     assert (
         "there is no file" in problem and "a folder of images for each class" in problem
     )
     (pictures / "train" / "bird").mkdir()
     source = source_of("folder", pictures)
-    with pytest.raises(UserError, match="bird holds no image.*take the folder away"):
+    with pytest.raises(UserError, match="bird holds no image.*remove the folder"):
         source.read("train")
     (pictures / "train" / "bird").rmdir()
-    with pytest.raises(UserError, match="5000 of 21 images.*1 to 20.*beside train"):
+    with pytest.raises(UserError, match="5000 of 21 images.*1 to 20.*next to train"):
         source.read("train")
     (pictures / "test").mkdir()
     with pytest.raises(UserError, match="test holds no fold.*such as .*cat"):
@@ -182,12 +182,12 @@ def test_generated_images_are_always_the_same(drawn):
     assert np.bincount(labels).tolist() == [100] * 10 and len(colour.KINDS) == 10
     again = colour.generate("test")[0]
     np.testing.assert_array_equal(images, again)
-    # A last bit of a sine may differ between machines.
+    # The last bit of a sine may differ between machines.
     assert abs(images.mean() - 101.47268) < 0.001
 
 
-def test_no_pixel_tells_what_is_drawn(drawn):
-    """The mean images of two kinds differ by no more than chance and the figures do."""
+def test_no_single_pixel_reveals_the_kind(drawn):
+    """The mean images of two kinds differ only randomly, but the figures differ."""
     images, labels = drawn
     means = np.stack([images[labels == k].mean(0) for k in range(10)])
     assert means.std(0).max() < 25

@@ -46,7 +46,7 @@ def test_digits_are_divided_once_and_evenly(digits):
         shares = np.bincount(labels) / size
         assert shares.shape == (10,) and (abs(shares - 0.1) < 0.012).all()
         seen += [scans[image.astype(float).tobytes()] for image in images]
-    assert sorted(seen) == list(range(1797))  # no two scans are the same
+    assert sorted(seen) == list(range(1797))  # all scans differ
 
 
 def test_the_test_digits_are_those_of_the_published_split(digits):
@@ -60,12 +60,12 @@ def test_the_test_digits_are_those_of_the_published_split(digits):
     np.testing.assert_array_equal(labels, y)
 
 
-def test_a_split_that_is_not_there_is_refused(digits):
+def test_an_unknown_split_is_refused(digits):
     with pytest.raises(UserError, match="no split 'dev'.* test, train, validation"):
         read_digits("dev")
 
 
-def test_without_scikit_learn_it_is_said_how_to_get_it(monkeypatch):
+def test_without_scikit_learn_the_error_says_how_to_install_it(monkeypatch):
     for module in ("sklearn", "sklearn.datasets"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match="pip install scikit-learn"):
@@ -91,7 +91,7 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_idx_files_are_read_plain_and_packed(files, pack):
+def test_idx_files_are_read_plain_and_compressed(files, pack):
     images, labels = read_idx(*files(pack(idx(PIXELS)), pack(idx(NAMES))))
     np.testing.assert_array_equal(images, PIXELS[..., None])
     np.testing.assert_array_equal(labels, NAMES)
@@ -104,15 +104,21 @@ def test_idx_files_are_read_plain_and_packed(files, pack):
         ({"images": idx(PIXELS)[:-2]}, "images has 103 bytes .* 7 x 5 x 3 = 105"),
         ({"images": idx(PIXELS) + b"x"}, "images has 106 bytes .* 7 x 5 x 3 = 105"),
         ({"labels": idx(NAMES)[:-3]}, "labels has 4 bytes of labels, .* says 7 = 7"),
-        ({"images": idx(PIXELS)[:11]}, "images has 11 bytes, but its header alone 16"),
+        (
+            {"images": idx(PIXELS)[:11]},
+            "images has 11 bytes, but its header takes 16",
+        ),
         (
             {"images": b"\0"},
-            "images begins with the number 0, but idx images with 2051",
+            "images begins with the number 0, but idx images begin with 2051",
         ),
         ({"images": idx(PIXELS[:0])}, "images holds no images: .* 0 x 5 x 3 = 0"),
         ({"images": idx(PIXELS, 0x0D)}, "images begins with the number 3331, .* 2051"),
         ({"images": idx(NAMES)}, r"images begins with the number 2049 \(labels\)"),
-        ({"labels": idx(PIXELS)}, r"number 2051 \(images\), but idx labels with 2049"),
+        (
+            {"labels": idx(PIXELS)},
+            r"number 2051 \(images\), but idx labels begin with 2049",
+        ),
         ({"labels": b"<!DOCTYPE html>"}, "labels begins with the number .* with 2049"),
         ({"labels": idx(NAMES[1:])}, "images has 7 images, but .*labels has 6 labels"),
         ({"images": gzip.compress(idx(PIXELS))[:-9]}, "images cannot be read: Compr"),
@@ -123,7 +129,7 @@ def test_a_faulty_idx_file_is_named_with_both_numbers(files, faulty, problem):
         read_idx(*files(**faulty))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path, files):
+def test_a_missing_file_is_named(tmp_path, files):
     missing = str(tmp_path / "none.gz")
     with pytest.raises(UserError, match="none.gz cannot be read: No such file"):
         read_idx(missing, files()[1])
@@ -142,7 +148,7 @@ def test_the_last_images_of_train_are_held_out():
         hold_out(PIXELS, NAMES)
 
 
-def test_labelled_images_are_records_that_their_content_determines():
+def test_labelled_images_are_records_with_the_fingerprint_of_their_content():
     images = Images(PIXELS, NAMES, "mine")
     assert len(images) == COUNT and images[4]["label"] == 5
     np.testing.assert_array_equal([r["image"] for r in images], PIXELS)
@@ -203,12 +209,12 @@ def test_an_image_is_scaled_to_the_size_asked_for(save):
     np.testing.assert_allclose(small[2, 1:-1, 0], np.arange(25, 220, 20), atol=1)
 
 
-def test_sixteen_bits_are_scaled_not_cut_off(save):
+def test_sixteen_bits_are_scaled_not_clipped(save):
     path = save("a.png", PIXELS[0].astype(np.uint16) * 256 + 77)
     np.testing.assert_array_equal(read_image(path, HEIGHT, WIDTH, 1)[..., 0], PIXELS[0])
 
 
-def test_what_is_no_image_is_refused_by_name(save, tmp_path):
+def test_a_file_that_is_not_an_image_is_refused_by_name(save, tmp_path):
     whole = save("a.png", np.tile(PIXELS[0], (50, 50))).read_bytes()
     (tmp_path / "half.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.png").write_text("no image")
@@ -219,13 +225,13 @@ def test_what_is_no_image_is_refused_by_name(save, tmp_path):
         read_image(tmp_path / "a.png", 2, 3, 4)
 
 
-def test_without_pillow_it_is_said_how_to_get_it(monkeypatch):
+def test_without_pillow_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UserError, match="a.png cannot be read .*pip install pillow"):
         read_image("a.png", 2, 3, 1)
 
 
-def test_whatever_a_reader_raises_is_a_file_that_is_no_image(tmp_path, monkeypatch):
+def test_any_error_of_a_reader_means_that_a_file_is_not_an_image(tmp_path, monkeypatch):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     path = tmp_path / "a.png"
     image.fromarray(PIXELS[0]).save(path)
@@ -249,5 +255,5 @@ def test_an_idx_file_is_read_no_further_than_its_header_says(tmp_path):
         read_idx(*paths)
     false = idx(PIXELS)[:4] + np.array([1 << 31, 1 << 31, 9], ">u4").tobytes()
     (tmp_path / "images").write_bytes(false)
-    with pytest.raises(UserError, match="more than the 17,179,869,184 that are read"):
+    with pytest.raises(UserError, match="more than the 17,179,869,184 that may be"):
         read_idx(*paths)

@@ -69,7 +69,7 @@ def test_a_dialogue_is_learned_once_and_never_if_it_is_held_out(read):
     assert other.fingerprint != train.fingerprint
 
 
-def test_a_label_stands_before_its_text(read):
+def test_a_label_precedes_its_text(read):
     records = read("classification", "labelled", train="1 so good\n0 bad\n",
                    validation="1 x")  # fmt: skip
     assert list(records) == [
@@ -87,7 +87,7 @@ def test_a_label_stands_before_its_text(read):
         ("tagging", "conll", "\n\na X\n\nb Y\nc\nd X\n", "line 5: 'c' has 1 columns"),
     ],
 )
-def test_a_line_that_is_none_is_named(read, task, form, text, words):
+def test_a_malformed_line_is_named(read, task, form, text, words):
     with pytest.raises(UserError, match=words):
         read(task, form, train=text, validation="another line")
 
@@ -108,6 +108,6 @@ def test_the_tags_of_trees_are_those_that_the_config_names(read):
     assert record == {"text": "it is", "tags": "B-NP O"}
 
 
-def test_a_missing_file_is_said_before_anything_is_read():
+def test_a_missing_file_is_reported_before_anything_is_read():
     with pytest.raises(UserError, match=r"data.train_files: there is no file"):
         configs.load("dailydialog")

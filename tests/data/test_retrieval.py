@@ -1,4 +1,4 @@
-"""Retrieval: the nearest of many texts, places among them, and TF-IDF."""
+"""Retrieval: the nearest of many texts, their ranks, and TF-IDF."""
 
 import numpy as np
 import pytest
@@ -34,12 +34,12 @@ def test_a_file_is_indexed_without_its_blank_lines(tmp_path):
         retrieval.open_index(str(tmp_path / "blank"), encode)
 
 
-def test_a_place_counts_what_is_as_near_and_not_what_is_as_right():
+def test_ranks_count_ties_but_not_equally_right_texts():
     queries, texts = ["q", "r", "q", "s"], ["a", "b", "c", "a"]
     cosines = np.array([
-        [0.1, 0.9, 0.8, 0.1],  # a and c are right: b comes before
-        [0.2, 0.5, 0.5, 0.2],  # b is right: c ties, and comes before
-        [0.3, 0.1, 0.2, 0.3],  # a is right, too, and there is one of it
+        [0.1, 0.9, 0.8, 0.1],  # a and c are right: b ranks before
+        [0.2, 0.5, 0.5, 0.2],  # b is right: c ties, and ranks before
+        [0.3, 0.1, 0.2, 0.3],  # a is also right, and counts once
         [0.9, 0.1, 0.2, 0.9],
     ])  # fmt: skip
     found = retrieval.places(queries, texts, cosines)
@@ -49,7 +49,7 @@ def test_a_place_counts_what_is_as_near_and_not_what_is_as_right():
     assert retrieval.score(np.zeros(0, int)) == {"recall": 0.0, "mrr": 0.0}
 
 
-def test_tf_idf_is_that_of_scikit_learn():
+def test_tf_idf_equals_that_of_scikit_learn():
     text = pytest.importorskip("sklearn.feature_extraction.text")
     queries = [*TEXTS, "the CAT the dog sleeps", "unknown words", ""]
     theirs = text.TfidfVectorizer(token_pattern=r"\w+").fit(TEXTS)

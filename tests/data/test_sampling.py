@@ -84,7 +84,7 @@ def test_copies_of_an_example_have_segmentations_of_their_own(bpe, encoded):
     assert seen[5][0] == tuple(first["source"][0])
 
 
-def test_a_sample_that_outgrows_its_room_keeps_what_was_stored_and_is_counted(
+def test_a_sample_that_exceeds_its_room_is_replaced_by_the_stored_one_and_counted(
     bpe, encoded
 ):
     stored = [list(encoded.row("source", i)) for i in range(7)]

@@ -1,4 +1,4 @@
-"""Drawn segmentations: the right ones, with the right chances, in every process."""
+"""Random segmentations: valid, with the right probabilities, in every process."""
 
 import collections
 import itertools
@@ -23,19 +23,19 @@ def trained(request):
     "text",
     ["O gato", "", "  two  spaces ", "漢 🎉 gato漢字", "<2pt> O gato<2pt>", "a\tb\n"],
 )
-def test_whatever_the_text_every_draw_spells_it(trained, text):
+def test_every_draw_spells_its_text(trained, text):
     found = {tuple(trained.sample(text, 0.4, seed)) for seed in range(31)}
     assert {trained.decode(ids) for ids in found} == {text}
 
 
-def test_without_chance_the_draw_is_the_best_segmentation(trained):
+def test_without_randomness_the_draw_is_the_best_segmentation(trained):
     strength = 0.0 if trained._segmenter.kind == 2 else 200.0
     for text in ["漢 gato", "dorme  na", "<2pt> da Maria", *TEXTS[::17]]:
         assert trained.sample(text, strength, 3) == trained.encode(text)
 
 
-def test_unigram_segmentations_have_the_chances_of_their_probabilities():
-    """Against all segmentations of a word, enumerated."""
+def test_unigram_segmentations_are_drawn_by_their_probabilities():
+    """Compared with an enumeration of all segmentations of a word."""
     model = tokenizer.train(["aab ab abab b aa bab"] * 50, "unigram", 280)
     drawn, word, strength = model._segmenter, "▁abab", 0.7
     scores = {}
@@ -58,7 +58,7 @@ def test_unigram_segmentations_have_the_chances_of_their_probabilities():
         assert counts[pieces] / draws == pytest.approx(share, abs=error)
 
 
-def test_bpe_dropout_leaves_out_each_merge_with_its_probability():
+def test_bpe_dropout_skips_each_merge_with_its_probability():
     """abcd is made by ab, cd, abcd: all three, or what is left when one is skipped."""
     model = tokenizer.train(["ab cd abcd"] * 40, "bpe", 280)
     drawn, p, draws = model._segmenter, 0.3, 40_000
@@ -72,7 +72,7 @@ def test_bpe_dropout_leaves_out_each_merge_with_its_probability():
         tuple(drawn._merge("▁abcd", lambda: generator.random() < p)[0])
         for _ in range(draws)
     )
-    # The short cut by the first merge that is left out changes no chance.
+    # The shortcut by the first skipped merge changes no probability.
     assert counts.keys() == slow.keys()
     for pieces, count in slow.items():
         error = 5 * math.sqrt(max(count, 5) * 2)

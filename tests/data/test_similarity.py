@@ -18,7 +18,7 @@ def known():
     return WordVectors({w: np.array(v, float) for w, v in VECTORS.items()}, "v.txt")
 
 
-def test_neighbours_are_those_of_the_largest_cosine(known):
+def test_neighbours_have_the_largest_cosines(known):
     found = known.neighbours("King", 3)
     unit = {w: np.array(v) / max(np.linalg.norm(v), 1e-9) for w, v in VECTORS.items()}
     cosines = {w: unit[w] @ unit["King"] for w in VECTORS if w != "King"}
@@ -26,10 +26,10 @@ def test_neighbours_are_those_of_the_largest_cosine(known):
     assert [word for word, _ in found] == expected
     for word, cosine in found:
         assert cosine == pytest.approx(cosines[word], abs=1e-6)
-    assert len(known.neighbours("man", 99)) == len(VECTORS) - 1  # all but itself
+    assert len(known.neighbours("man", 99)) == len(VECTORS) - 1  # all except itself
 
 
-def test_an_analogy_leaves_its_own_words_out(known):
+def test_an_analogy_excludes_its_own_words(known):
     assert known.analogy("man", "King", "woman", 1)[0].word == "queen"
     words = [word for word, _ in known.analogy("man", "King", "woman", 99)]
     assert not {"man", "King", "woman"} & set(words)
@@ -37,8 +37,8 @@ def test_an_analogy_leaves_its_own_words_out(known):
 
 def test_a_word_is_found_in_another_case_and_an_unknown_one_is_refused(known):
     assert known.row("QUEEN") == known.row("queen")
-    assert known.row("king") != known.row("King")  # as written, if that is there
-    with pytest.raises(UserError, match="no vector of 'quean'.*mean 'queen'"):
+    assert known.row("king") != known.row("King")  # as written, if that spelling exists
+    with pytest.raises(UserError, match="no vector for 'quean'.*mean 'queen'"):
         known.neighbours("quean", 1)
 
 
@@ -64,7 +64,7 @@ def test_many_questions_are_answered_as_one_by_one():
     assert right > 5
 
 
-def test_what_is_no_question_is_named(tmp_path):
+def test_malformed_questions_are_named(tmp_path):
     path = tmp_path / "q.txt"
     path.write_text(": kind\na b c d\na b c\n")
     with pytest.raises(UserError, match="q.txt, line 3: 3 words"):

@@ -1,4 +1,4 @@
-"""Sources: whatever a config names, as records; every fault is said with its place."""
+"""Sources: what a config names, as records; every fault is reported with its place."""
 
 import gzip
 import json
@@ -106,7 +106,7 @@ def test_tags_tell_the_direction_and_weights_belong_to_a_corpus(write, source):
     assert list(records.repeats_of(np.array([0, 3, 1]))) == [2, 5, 2]
 
 
-def test_what_is_judged_without_the_tags_of_training_is_noted(write, source):
+def test_a_held_out_split_without_the_tags_of_training_is_noted(write, source):
     write("de", "Haus"), write("en", "house")
     sides = {"source": "de", "target": "en"}
     keys = {f"{s}_{k}": v for s in ("train", "validation") for k, v in sides.items()}
@@ -118,7 +118,7 @@ def test_what_is_judged_without_the_tags_of_training_is_noted(write, source):
     assert not both.read("validation").notes
 
 
-def test_what_is_tagged_keeps_its_text_alone(write, source):
+def test_a_tagged_source_keeps_its_plain_text(write, source):
     write("a", "", "x"), write("b", "y", "x")
     keys = {"train_source": "a", "train_target": "b", "train_tags": "<t>"}
     records = source("text", **keys).read("train")
@@ -134,7 +134,7 @@ def test_what_is_tagged_keeps_its_text_alone(write, source):
     assert found == ["with an empty side", "whose target is its source"]
 
 
-def test_corpora_of_one_weight_come_once_each(write, source):
+def test_corpora_of_equal_weight_occur_once_each(write, source):
     write("a", "x"), write("b", "y")
     keys = {"train_source": "a, a", "train_target": "b, b"}
     for weights in ((), (3.0, 3.0)):
@@ -156,7 +156,7 @@ def test_weights_become_small_whole_numbers(weights, whole):
     assert whole_numbers(weights).tolist() == whole
 
 
-def test_tags_are_part_of_what_determines_the_records(write):
+def test_tags_are_part_of_the_fingerprint(write):
     parts = [Parallel({"source": write("a", "x"), "target": write("b", "y")})]
     assert (
         Concatenation(parts, tags=["<x>"]).fingerprint
@@ -169,10 +169,10 @@ def test_tags_are_part_of_what_determines_the_records(write):
     [
         ({"train_weights": (1.0,)}, "train_weights has 1 entries for 2 corpora"),
         ({"train_tags": "a, b, c"}, "train_tags has 3 entries for 2 corpora"),
-        ({"train_target": "b"}, "names 2 corpora, but data.train_target 1"),
+        ({"train_target": "b"}, "names 2 corpora, but data.train_target names 1"),
     ],
 )
-def test_lists_that_do_not_go_together_are_refused(write, source, keys, problem):
+def test_lists_that_do_not_match_are_refused(write, source, keys, problem):
     write("a", "x"), write("b", "y")
     keys = {"train_source": "a, a", "train_target": "b, b", **keys}
     with pytest.raises(UserError, match=problem):
@@ -196,7 +196,7 @@ def test_a_line_without_the_column_is_named_with_both_numbers(write, source):
         list(records)
 
 
-def test_json_lines_by_key_also_inside_another(write, source):
+def test_json_lines_by_key_or_nested_key(write, source):
     lines = [{"translation": {"de": f"de {i}", "en": f"en\n{i}"}} for i in range(2)]
     write("t.jsonl", *map(json.dumps, lines))
     keys = {"source_column": "translation.de", "target_column": "translation.en"}
@@ -238,7 +238,7 @@ def test_a_label_may_be_a_number_or_true_or_false(write):
         JsonTable(wrong, {"text": "t", "label": "l"})[0]
 
 
-def test_what_is_missing_is_found_before_anything_is_read(write, source):
+def test_missing_files_are_found_before_anything_is_read(write, source):
     write("a", "x")
     data = source("text", train_source="a", train_target="b*", test_source="a").data
     problems = "\n".join(Source(data).find_problems())
@@ -257,7 +257,7 @@ def test_what_is_missing_is_found_before_anything_is_read(write, source):
         ("tfds", {}, "data.tfds_name is empty: name a data set and its splits"),
     ],
 )
-def test_columns_that_are_not_named_are_asked_for(source, form, keys, problem):
+def test_unnamed_columns_are_reported(source, form, keys, problem):
     assert problem in "\n".join(source(form, **keys).find_problems())
 
 
@@ -283,7 +283,7 @@ def test_deeply_nested_json_is_named_by_its_line(write):
     assert table[0] == {"text": "a"}
 
 
-def test_the_content_of_generated_records_says_what_their_version_does_not():
+def test_the_content_of_generated_records_shows_changes_within_a_version():
     first, same, other = (
         Generated(lambda words=words: [{"source": w} for w in words], "v1")
         for words in ("ab", "ab", "ac")

@@ -1,4 +1,4 @@
-"""The store: built once, mapped from disk, nothing dropped without a word."""
+"""The store: built once, mapped from disk, nothing dropped silently."""
 
 import os
 import subprocess
@@ -44,6 +44,34 @@ def test_columns_of_a_fixed_shape_and_any_dtype(tmp_path):
     assert taken["x"].values.dtype == np.uint16
     assert built.row("y", 0).tolist() == [3, 0.5]
     assert isinstance(built.column("y").base, np.memmap)
+
+
+def test_examples_may_be_any_number_of_vectors(tmp_path):
+    def encode(records):
+        return [{"x": np.arange(3.0 * r["n"]).reshape(-1, 3)} for r in records]
+
+    columns = {"x": Column("float16", (None, 3))}
+    built = store.build(tmp_path, RECORDS, columns, encode, "vectors")
+    assert list(built.lengths("x")) == [3, 0, 7, 1]
+    taken = built.take(np.array([2, 1, 3]))["x"]
+    assert taken.values.dtype == np.float16 and taken.values.shape == (8, 3)
+    assert [row.tolist() for row in taken.rows()[1:]] == [[], [[0, 1, 2]]]
+    assert built.row("x", 0).tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    empty = columns["x"].empty()
+    assert empty.values.shape == (0, 3) and not len(empty.lengths)
+
+
+def test_arrays_count_for_the_size_of_a_chunk(tmp_path, monkeypatch):
+    sounds = Generated(lambda: [{"samples": np.zeros(40)} for _ in range(5)], "")
+    seen = []
+
+    def encode(records):
+        seen.append(len(records))
+        return [{"x": [1]} for _ in records]
+
+    monkeypatch.setattr(store, "CHUNK_CHARACTERS", 100)
+    store.build(tmp_path, sounds, {"x": Column("uint16")}, encode, "arrays")
+    assert seen == [2, 2, 1]
 
 
 def test_every_example_knows_its_record(tmp_path):
@@ -101,14 +129,14 @@ def test_long_texts_are_encoded_few_at_a_time(tmp_path, monkeypatch):
     assert sizes == [2, 1, 1, 1]
 
 
-def test_progress_is_told(tmp_path, monkeypatch):
+def test_progress_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "CHUNK", 3)
     told = []
     build(tmp_path, progress=lambda *counts: told.append(counts))
     assert told == [(3, 4), (4, 4)]
 
 
-def test_what_is_left_out_is_counted_by_reason_with_examples(tmp_path):
+def test_dropped_records_are_counted_by_reason_with_examples(tmp_path):
     def make_filter():
         return lambda record, columns: None if columns["x"] else "empty"
 
@@ -126,7 +154,7 @@ def test_a_long_text_is_shortened_in_the_ledger_and_says_so(tmp_path):
     assert example["t"] == "é" * 300 + "… (1,000,000 characters)"
 
 
-def test_a_build_that_dies_leaves_nothing_that_counts(tmp_path):
+def test_an_interrupted_build_leaves_no_entry(tmp_path):
     def fail(records):
         raise KeyboardInterrupt
 
@@ -136,7 +164,7 @@ def test_a_build_that_dies_leaves_nothing_that_counts(tmp_path):
     assert len(build(tmp_path)) == 4
 
 
-def test_what_a_killed_build_left_is_cleared_away(tmp_path):
+def test_leftovers_of_a_killed_build_are_removed(tmp_path):
     key = build(tmp_path).folder.name
     for place in (tmp_path / key, tmp_path / f".{key}.abc"):
         os.makedirs(place, exist_ok=True)
@@ -172,20 +200,20 @@ print(len(built))
     assert sorted(words) == [["5"], ["encoding", "5"]]
 
 
-def test_a_store_of_nothing_can_be_opened(tmp_path):
+def test_an_empty_store_can_be_opened(tmp_path):
     built = build(tmp_path, make_filter=lambda: lambda record, columns: "all")
     assert len(built) == 0
     assert len(store.Store(built.folder).take(np.zeros(0, int))["x"].values) == 0
 
 
-def test_a_store_of_generated_records_is_made_again_when_they_change(tmp_path):
+def test_a_store_of_generated_records_is_rebuilt_when_they_change(tmp_path):
     build(tmp_path)
     other = Generated(lambda: [{"n": 2}], "")
     assert rows(build(tmp_path, other), range(1)) == [[0, 1]]
     assert len(build(tmp_path)) == 4
 
 
-def test_a_column_with_other_bytes_is_never_trained_on(tmp_path, monkeypatch):
+def test_a_damaged_column_is_never_trained_on(tmp_path, monkeypatch):
     folder = build(tmp_path).folder
     values = (folder / "x.values").read_bytes()
     (folder / "x.values").write_bytes(values[:-1] + b"\x07")

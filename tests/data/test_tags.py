@@ -1,4 +1,4 @@
-"""Tags: the spans that they spell, and the forms that they are read from."""
+"""Tags: the spans that they encode, and the formats that they are read from."""
 
 import random
 
@@ -50,7 +50,7 @@ def test_f1_is_that_of_nltk():
         mixed = [
             r if k else o for r, o, k in zip(references[-1], other, kept, strict=True)
         ]
-        # NLTK refuses an I that continues nothing, which begins a span here.
+        # NLTK refuses an I that continues nothing; here it begins a span.
         for i, tag in enumerate(mixed):
             before = mixed[i - 1][2:] if i else ""
             if tag[0] == "I" and tag[2:] != before:
@@ -68,7 +68,7 @@ def test_f1_is_that_of_nltk():
     assert found["f1"] == pytest.approx(score.f_measure())
 
 
-def test_a_span_counts_once_and_what_is_missing_of_an_answer_is_wrong():
+def test_a_span_counts_once_and_missing_tags_are_wrong():
     found = score_tags(
         [["B-X", "I-X", "O"], [], ["B-X"]], [["B-X", "I-X", "I-X"], ["B-X"], ["B-X"]]
     )
@@ -125,10 +125,10 @@ def test_a_sentence_of_conll_is_read_by_its_columns(block, columns, text, found)
     assert read_sentence(block, *columns) == [{"text": text, "tags": found}]
 
 
-def test_what_is_no_sentence_is_left_out_and_what_is_short_is_refused():
+def test_lines_without_words_are_left_out_and_short_ones_are_refused():
     assert read_sentence("-DOCSTART- -X- O O") == []
     for block, columns in (("a N\nb", ()), ("a\nb", ()), ("a N\nb V", (1, 3))):
-        with pytest.raises(UserError, match="columns, and the sentence's last line"):
+        with pytest.raises(UserError, match="columns, but the sentence's last line"):
             read_sentence(block, *columns)
 
 

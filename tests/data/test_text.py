@@ -1,4 +1,4 @@
-"""Text files: read line by line from disk, and every fault has its place."""
+"""Text files: read line by line from disk, with every fault reported by line."""
 
 import gzip
 import json
@@ -20,12 +20,12 @@ def write(tmp_path):
     return write
 
 
-def test_a_file_that_is_not_there_is_named_with_its_folder(tmp_path):
+def test_a_missing_file_is_named_with_its_folder(tmp_path):
     with pytest.raises(UserError, match=f"there is no file {tmp_path}/none.txt"):
         text.require_files("none.txt", str(tmp_path))
 
 
-def test_a_line_ends_at_a_newline_only_in_any_way_of_reading(write):
+def test_only_a_newline_ends_a_line_however_it_is_read(write):
     lines = Lines(write("t", "a\r\nb\u2028c\x0bd\x85e\n\nlást".encode()))
     expected = ["a", "b\u2028c\x0bd\x85e", "", "lást"]
     assert list(lines) == [lines[i] for i in range(len(lines))] == expected
@@ -60,14 +60,14 @@ def test_gz_files_read_like_plain_ones_and_have_their_fingerprint(write):
     assert packed.fingerprint == plain.fingerprint
 
 
-def test_a_byte_order_mark_is_no_text_and_is_said(write):
+def test_a_byte_order_mark_is_dropped_with_a_note(write):
     lines = Lines(write("t", b"\xef\xbb\xbfum\ndois\n"))
     assert list(lines) == [lines[0], lines[1]] == ["um", "dois"]
     (note,) = lines.notes
     assert "t: line 1 begins with a byte order mark" in note
 
 
-def test_carriage_returns_are_said_with_their_first_line(write):
+def test_carriage_returns_are_noted_with_their_first_line(write):
     (note,) = Lines(write("t", b"um\ndois\r\ntr\res\r\n")).notes
     assert "t: 2 lines, the first of them line 2, end in CR LF" in note
 
@@ -126,7 +126,7 @@ def test_patterns_name_files_in_order_from_a_folder(write, tmp_path):
     assert text.find_files("none.de", str(tmp_path)) == []
 
 
-def test_patterns_pair_by_what_the_star_stands_for(write, tmp_path):
+def test_patterns_are_paired_by_what_the_star_matches(write, tmp_path):
     for name in ("news-10.de", "news-9.de", "news-9.english", "news-10.english"):
         write(name, b"x\n")
     pairs = text.match_files(["news-*.de", "news-*.english"], str(tmp_path))
@@ -134,15 +134,15 @@ def test_patterns_pair_by_what_the_star_stands_for(write, tmp_path):
     assert ends == [["news-10.de", "news-10.english"], ["news-9.de", "news-9.english"]]
 
 
-def test_a_file_of_a_pattern_without_its_other_side_is_named(write, tmp_path):
+def test_an_unpaired_file_of_a_pattern_is_named(write, tmp_path):
     for name in ("1.de", "2.de", "1.en"):
         write(name, b"x\n")
-    with pytest.raises(UserError, match=r"2 files and \*.en 1: .*2.de has no other"):
+    with pytest.raises(UserError, match=r"\*.en names 1: .*2.de has no counterpart"):
         text.match_files(["*.de", "*.en"], str(tmp_path))
 
 
 def test_the_index_of_a_file_does_not_hold_its_text(write, tmp_path):
-    """Flat memory: plain text stays where it is, only line starts are kept."""
+    """Constant memory: plain text stays in its file, and only line starts are kept."""
     lines = Lines(write("t", b"secret words\n" * 5))
     place = text.cache.folder() / "text"
     about = [json.loads(p.read_text()) for p in place.glob("*/about.json")]
@@ -163,7 +163,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     monkeypatch.setattr(text, "LONGEST_LINE", 1000)
     content = b"a line\n" + b"x" * 1_000_000
     path = write(name, gzip.compress(content) if name == "t.gz" else content)
-    message = rf"{name}, line 2 has more than the 1,000 bytes that a line may have"
+    message = rf"{name}, line 2 has more than 1,000 bytes, the limit for a line"
     with pytest.raises(UserError, match=message):
         Lines(path)
     short = b"x" * 1000 + b"\n" + b"y" * 1000
@@ -176,9 +176,9 @@ def test_a_file_that_is_edited_while_it_is_read_is_refused(write):
     rows = iter(lines)
     assert (next(rows), lines[1]) == ("um", "dois")
     write("t", b"one\ntwo\nthree\n")
-    with pytest.raises(UserError, match="t has changed while it is read .8 bytes"):
+    with pytest.raises(UserError, match="t has changed while being read .8 bytes"):
         lines[1]
-    with pytest.raises(UserError, match="t has changed while it is read"):
+    with pytest.raises(UserError, match="t has changed while being read"):
         list(rows)
 
 

@@ -1,4 +1,4 @@
-"""TFDS: prepared records are read at random without TensorFlow; faults are said."""
+"""TFDS: prepared records have random access without TensorFlow; faults are reported."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ COLUMNS = {"source": "de", "target": "en"}
 
 
 def write(folder, content):
-    """Files of the names and lines given; a name with .gz is packed."""
+    """Files with the given names and lines; a name in .gz is compressed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, lines in content.items():
         raw = "".join(f"{line}\n" for line in lines).encode()
@@ -177,7 +177,7 @@ def test_every_kind_of_feature(asked):
     np.testing.assert_array_equal(record["grid"], np.full((2, 3), 5, np.uint8))
 
 
-def test_of_a_source_of_text_labels_are_text_and_other_numbers_are_refused(asked):
+def test_labels_of_a_text_source_become_text_and_other_numbers_are_refused(asked):
     data = config.base("classification").data
     with data.unlocked():
         data.update(source="tfds", folder=asked, tfds_name="questions")
@@ -200,7 +200,7 @@ def test_of_a_source_of_text_labels_are_text_and_other_numbers_are_refused(asked
         Source(data, ("text", "label")).read("train")[5]
 
 
-def test_bytes_that_are_no_text_are_named_by_record(asked):
+def test_bytes_that_are_not_text_are_reported_by_record(asked):
     split = Split("questions", "test+train", asked, {"source": "raw"})
     assert split[0] == {"source": "fine"}
     message = r"questions:2.0.0, split test\+train, record 18: the source is not UTF-8"
@@ -215,7 +215,7 @@ def test_where_names_version_split_and_record(barges):
     assert split.where(2) == "barges:1.0.0, split train[:3], record 2"
 
 
-def test_an_unknown_feature_names_those_there_are(barges, asked):
+def test_an_unknown_feature_is_refused_with_the_known_ones(barges, asked):
     with pytest.raises(
         UserError, match="no feature 'dee' for the source.* de, en.*'de'"
     ):
@@ -241,7 +241,7 @@ def test_fingerprints_are_of_the_content(barges, tmp_path):
     assert len({first, *(split.fingerprint for split in names)}) == 6
 
 
-def test_of_much_data_blocks_of_every_file_are_hashed(asked, tmp_path, monkeypatch):
+def test_large_splits_are_hashed_by_blocks_of_every_file(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(tfds, "HASHED", 3 * tfds.BLOCK)
     shutil.copytree(asked, tmp_path / "copy")
     first = Split("questions", "train", asked).fingerprint
@@ -281,7 +281,7 @@ def test_names_that_cannot_be_opened(name, message, tmp_path):
         Split(name, "train", str(tmp_path))
 
 
-def test_data_that_is_not_prepared_says_how_to(tmp_path):
+def test_unprepared_data_is_refused_with_the_command_that_prepares_it(tmp_path):
     with pytest.raises(UserError) as caught:
         Split("glue/sst2", "train", str(tmp_path))
     message = str(caught.value)
@@ -366,7 +366,7 @@ def test_text_that_cannot_be_imported(tmp_path, german, english, message):
     assert not (tmp_path / "data").exists()
 
 
-def test_marks_and_carriage_returns_are_no_text(tmp_path):
+def test_byte_order_marks_and_carriage_returns_are_not_text(tmp_path):
     (tmp_path / "x.de").write_bytes(b"\xef\xbb\xbfeins\r\nzwei")
     (tmp_path / "x.en").write_bytes(b"one\ntwo\n")
     files = (str(tmp_path / "x.de"), str(tmp_path / "x.en"))
@@ -382,7 +382,7 @@ def test_marks_and_carriage_returns_are_no_text(tmp_path):
             "wmt14_translate",
             ("de", "en"),
             "1.0.0",
-            "is a data set of TFDS's own: choose another",
+            "is already a data set of TFDS: choose another",
         ),
         ("x", ("de", "de"), "1.0.0", "both languages are 'de'"),
         ("x", ("de", "en"), "2", "a version is three numbers"),

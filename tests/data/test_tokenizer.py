@@ -43,7 +43,7 @@ def settings(**changes):
         "two  spaces\tand a tab",
         "a\nnewline\r",
         "nul \0 bell \a escape \x1b",
-        "ﬁ ① ½ Å é é ＡＢＣ",  # what normalisation would rewrite
+        "ﬁ ① ½ Å é é ＡＢＣ",  # text that normalisation would rewrite
         "non\u00a0breaking\u2009thin\u3000wide",
         "🎉 漢字 ру́сский",
         "▁literal ▁▁ marks▁",
@@ -66,7 +66,7 @@ RUNNING = [
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char", "byte"])
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_a_text_that_begins_anywhere_loses_nothing_and_gets_no_space(kind, lowercase):
+def test_text_inside_a_sentence_loses_nothing_and_gets_no_space(kind, lowercase):
     learned = tokenizer.Bytes()
     if kind != "byte":
         learned = tokenizer.train(RUNNING, kind, 400, lowercase=lowercase)
@@ -76,14 +76,14 @@ def test_a_text_that_begins_anywhere_loses_nothing_and_gets_no_space(kind, lower
     ]
     for text in texts:
         ids = learned.encode_inside(text)
-        # Behind a piece of another text nothing is taken for a sentence's beginning.
+        # After a piece of another text, nothing is treated as the start of a sentence.
         read = learned.decode([*learned.encode("a"), *ids])
         assert read == "a" + (text.lower() if learned.lowercase else text)
-        if kind == "char":  # as before: what follows a newline
+        if kind == "char":  # as before: the text after a newline
             assert ids == learned.encode("\n" + text)[2:]
 
 
-def test_words_inside_of_a_text_are_the_words_that_they_are():
+def test_words_inside_a_text_are_encoded_as_words():
     learned = tokenizer.train(RUNNING, "word", 400)
     for text in ("the cat sat", " the cat sat"):
         ids = learned.encode_inside(text)
@@ -96,7 +96,7 @@ def test_no_text_becomes_unknown_or_a_control_id(trained):
     assert not {PAD, UNK, BOS, EOS} & set(ids)
 
 
-def test_ids_are_those_of_the_package(trained):
+def test_special_ids_are_those_of_the_package(trained):
     assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
     assert trained.pieces([0, 1, 2, 3]) == ["<pad>", "<unk>", "<s>", "</s>"]
     assert trained.decode([BOS, *trained.encode("O gato"), EOS, PAD]) == "O gato"
@@ -121,7 +121,7 @@ def test_a_vocabulary_larger_than_the_text_allows_is_as_large_as_it_allows(kind)
     assert 20 < tokenizer.train(TEXTS, kind, 50_000).vocab_size < 5000
 
 
-def test_words_are_whole_and_those_never_seen_are_unknown():
+def test_words_are_single_pieces_and_unseen_ones_are_unknown():
     words = tokenizer.train(TEXTS, "word", 330)
     assert words.pieces(words.encode("O gato dorme")) == ["▁O", "▁gato", "▁dorme"]
     assert words.encode("O cachorro dorme")[1] == UNK
@@ -135,7 +135,7 @@ def test_without_byte_fallback_unseen_characters_are_unknown():
     assert plain.decode(plain.encode("O gato")) == "O gato"
 
 
-def test_symbols_are_one_piece_wherever_they_stand():
+def test_symbols_are_one_piece_wherever_they_occur():
     tagged = tokenizer.train(TEXTS, "bpe", 380, symbols=["<2pt>", "@@"])
     assert tagged.pieces(tagged.encode("<2pt> O gato@@")) == [
         "▁", "<2pt>", "▁O", "▁gato", "@@"
@@ -144,8 +144,8 @@ def test_symbols_are_one_piece_wherever_they_stand():
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "char"])
-def test_lower_case_is_all_that_is_lost(kind):
-    """The rule is in the model's file: whoever loads it need not be told."""
+def test_only_capital_letters_are_lost(kind):
+    """The rule is stored in the model's file, so it applies wherever it is loaded."""
     texts = [text.replace("Maria", "ÉCOLE ﬁ ß Straße") for text in TEXTS]
     kept = tokenizer.train(texts, kind, 420)
     lowered = tokenizer.train(texts, kind, 420, symbols=["<DE>"], lowercase=True)
@@ -175,7 +175,7 @@ def test_a_sample_is_a_function_of_its_seed_whatever_came_before(sampled):
     assert first == again[::-1]
 
 
-def test_bpe_dropout_of_strength_nothing_is_the_plain_segmentation():
+def test_bpe_dropout_of_strength_zero_is_the_plain_segmentation():
     bpe = tokenizer.train(TEXTS, "bpe", 380)
     assert bpe.sample(TEXTS[5], 0.0, 1) == bpe.encode(TEXTS[5])
     longer = [
@@ -198,7 +198,7 @@ def test_a_given_model_with_other_ids_is_renumbered(tmp_path):
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     text = "O gato número 漢 dorme."
     ids = given.encode(text)
-    assert given.vocab_size == 301  # and a padding of our own
+    assert given.vocab_size == 301  # and our own padding
     assert given.pieces(ids) == theirs.encode(text, out_type=str)
     assert given.decode([BOS, *ids, EOS, PAD]) == theirs.decode(theirs.encode(text))
     assert not {PAD, UNK, BOS, EOS} & set(ids)
@@ -249,12 +249,12 @@ def test_sides_share_a_vocabulary_or_have_their_own(tmp_path):
     symbols = {"source": ["<x>"]}
     own = tokenizer.for_sides(settings(shared=False), given, fields, symbols)
     assert list(own) == ["source", "target"]
-    # A tag stands before a source only.
+    # Only sources have a tag.
     assert "<x>" in own["source"].pieces(range(9))
     assert "<x>" not in own["target"].pieces(range(own["target"].vocab_size))
 
 
-def test_model_files_must_be_as_many_as_vocabularies(trained, tmp_path):
+def test_there_must_be_one_model_file_per_vocabulary(trained, tmp_path):
     trained.save(tmp_path / "a.model")
     one = settings(kind="file", file=str(tmp_path / "a.model"))
     assert list(tokenizer.for_sides(one, None, ("source", "target"), {})) == ["shared"]
@@ -277,7 +277,7 @@ def test_saving_and_loading_keeps_the_model(trained, tmp_path):
         tokenizer.Tokenizer.load(tmp_path / "b.model")
 
 
-def test_what_is_wrong_with_a_line_is_said_and_not_that_nothing_was_learned():
+def test_a_faulty_line_is_reported_rather_than_a_failure_to_learn():
     def texts():
         yield from ["a few words"] * 50
         raise UserError("corpus.tsv, line 51 has 1 tab-separated columns")

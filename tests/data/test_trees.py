@@ -1,4 +1,4 @@
-"""Trees as NLTK reads them, restored whatever a model writes, scored as EVALB does."""
+"""Trees: read like NLTK, restored from any output, scored like EVALB."""
 
 import functools
 import random
@@ -36,7 +36,7 @@ def one(text):
 # Reading, cleaning, writing
 
 
-def test_trees_are_those_that_nltk_reads():
+def test_trees_are_read_as_nltk_reads_them():
     nltk = pytest.importorskip("nltk")
     read = functools.partial(nltk.Tree.fromstring, remove_empty_top_bracketing=True)
     theirs = [read(text) for text in PENN]
@@ -46,13 +46,13 @@ def test_trees_are_those_that_nltk_reads():
         assert list(map(trees.words, ours)) == [tree.leaves() for tree in theirs]
 
 
-def test_cleaning_leaves_what_is_left_when_nltk_deletes_node_by_node():
+def test_cleaning_equals_deleting_node_by_node_with_nltk():
     nltk = pytest.importorskip("nltk")
     for text in PENN:
         tree = nltk.Tree.fromstring(text, remove_empty_top_bracketing=True)
         while tree.label() in ("TOP", "ROOT"):
             [tree] = tree
-        for place in reversed(tree.treepositions()):  # a phrase after what is in it
+        for place in reversed(tree.treepositions()):  # a phrase after its parts
             node = tree[place]
             if isinstance(node, nltk.Tree):
                 if node.label() == "-NONE-" or not len(node):
@@ -62,7 +62,7 @@ def test_cleaning_leaves_what_is_left_when_nltk_deletes_node_by_node():
         assert str(trees.clean(one(text))) == tree.pformat(10**9)
 
 
-def test_a_root_that_says_nothing_goes_unless_it_holds_several_trees():
+def test_an_empty_root_is_dropped_unless_it_holds_several_trees():
     assert str(one("( (S (X a)) )")) == "(S (X a))"
     assert str(one("((S (X a)) (. .))")) == "(TOP (S (X a)) (. .))"
     assert str(trees.clean(one("(ROOT (TOP (S (X a))))"))) == "(S (X a))"
@@ -70,7 +70,7 @@ def test_a_root_that_says_nothing_goes_unless_it_holds_several_trees():
     assert trees.clean(one("(S (NP (-NONE- *)))")) is None
 
 
-def test_what_is_written_can_be_read():
+def test_written_trees_can_be_read():
     for tree in generated():
         assert trees.read(str(tree)) == [tree]
     smile = Tree("S", (Tree("XX", (":(",)), Tree("XX", ("a",))))
@@ -82,7 +82,7 @@ def test_what_is_written_can_be_read():
     [
         ("(S (X a))\n(S (X a)\n", "line 2: the tree that begins here lacks 1 )"),
         ("(S\n (X a)))", "line 2: this ) closes nothing"),
-        ("(S (X a))\n\nx (S (X a))", "line 3: 'x' stands outside of all brackets"),
+        ("(S (X a))\n\nx (S (X a))", "line 3: 'x' is outside all brackets"),
         ("(S\n(NP )\n)", "line 2: (NP) is empty"),
         ("(S (X a))\n()", "line 2: () is empty"),
         (
@@ -92,14 +92,12 @@ def test_what_is_written_can_be_read():
         ),
         (
             "\n((S (X a))\n((S (X a)))",
-            "line 3: a bracket inside of a tree has no label: is the tree that begins "
+            "line 3: a bracket inside a tree has no label: is the tree that begins "
             "in line 2 closed?",
         ),
     ],
 )
-def test_a_text_that_holds_no_trees_is_refused_with_the_line_and_the_reason(
-    text, message
-):
+def test_malformed_trees_are_refused_with_the_line_and_the_reason(text, message):
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         trees.read(text)
 
@@ -107,7 +105,7 @@ def test_a_text_that_holds_no_trees_is_refused_with_the_line_and_the_reason(
 # Linearised and restored
 
 
-def test_a_linearised_tree_names_no_word_and_no_tag():
+def test_a_linearised_tree_contains_no_words_or_tags():
     tree = one("(S (NP (DT The) (NN cat)) (VP (VBD slept)) (. .))")
     assert trees.linearise(tree) == CAT
     again, problems = trees.restore(CAT.split(), trees.words(tree))
@@ -115,19 +113,20 @@ def test_a_linearised_tree_names_no_word_and_no_tag():
     assert not problems
 
 
-def test_a_tree_with_its_words_is_linearised_with_each_in_its_place():
+def test_a_tree_is_linearised_with_each_word_in_its_place():
     plain, words = "(S (NP XX )NP (VP XX XX )VP )S", ["XX", "(b)", "c"]
     written = trees.with_words(plain, words)
     assert written == "(S (NP XX )NP (VP -LRB-b-RRB- c )VP )S"
     assert trees.without_words(written) == plain
-    # Whichever words a model writes, and brackets that are none, stay to be counted.
+    # Any words, and anything that is not a valid bracket, are kept for counting.
     assert trees.without_words("(S b ⁇ ( )S") == "(S XX XX ( )S"
 
 
-def test_words_that_are_more_or_fewer_than_the_tree_has_are_refused():
+def test_a_wrong_number_of_words_is_refused():
     for words in (["a"], ["a", "b", "c"]):
         with pytest.raises(
-            UserError, match=f"has 2 times XX, but its sentence {len(words)} words: "
+            UserError,
+            match=f"has XX 2 times, but its sentence has {len(words)} words: ",
         ):
             trees.with_words("(S XX XX )S", words)
 
@@ -144,12 +143,12 @@ def test_restoring_a_linearised_tree_gives_that_tree():
 @pytest.mark.parametrize(
     ("tokens", "tree", "problems"),
     [
-        (  # a label: the bracket that is open is meant
+        (  # a wrong label: the open bracket is meant
             "(S (NP XX XX )VP (VP XX )VP XX )S",
             "(S (NP The cat) (VP slept) .)",
             {"brackets closed by another label": 1},
         ),
-        (  # the same where a bracket of that label is open, too
+        (  # the same if a bracket with that label is also open
             "(S (VP XX (NP XX )VP XX )VP XX )S",
             "(S (VP The (NP cat) slept) .)",
             {"brackets closed by another label": 1},
@@ -169,7 +168,7 @@ def test_restoring_a_linearised_tree_gives_that_tree():
             "(S (NP The cat) (VP slept) .)",
             {"brackets closed but not open": 1},
         ),
-        (  # cut off: what is missing goes to the end
+        (  # truncated: the missing words go to the end
             "(S (NP XX XX )NP (VP",
             "(S (NP The cat) slept .)",
             {
@@ -201,7 +200,7 @@ def test_restoring_a_linearised_tree_gives_that_tree():
         ),
     ],
 )
-def test_what_is_ill_formed_is_repaired_and_said(tokens, tree, problems):
+def test_ill_formed_output_is_repaired_and_reported(tokens, tree, problems):
     found, said = trees.restore(tokens.split(), "The cat slept .".split())
     assert re.sub(r"\(\S+ ([^ ()]+)\)", r"\1", str(found)) == tree
     assert said == problems
@@ -219,7 +218,7 @@ def test_a_wrong_label_on_a_closing_bracket_never_changes_the_tree():
         assert problems == {"brackets closed by another label": 1}
 
 
-def test_whatever_a_model_writes_becomes_a_tree_over_the_words():
+def test_any_output_becomes_a_tree_over_the_words():
     generator = random.Random(2)
     vocabulary = "XX XX XX (S )S (NP )NP (VP )VP ) ( )) (( x".split()
     for length in range(600):
@@ -251,8 +250,8 @@ def test_brackets_are_counted_as_evalb_counts_them():
     guess  S 0-7 *  NP 0-2 *  VP 2-4  PRT 3-4 *   PP 4-7 *  NP 5-7 *  NP 5-7    7
 
     TOP, the FRAG around a full stop alone and the tags are not counted; PRT is ADVP;
-    the second NP 5-7 finds no other in the gold tree. The other sentence is right: 3.
-    In all 8 match, of 10 guessed and 9 gold: 80 %, 88.9 %, F1 = 2 · 8 / 19.
+    the second NP 5-7 has no match in the gold tree. The other sentence is right: 3.
+    In total 8 match, of 10 guessed and 9 gold: 80 %, 88.9 %, F1 = 2 · 8 / 19.
     """
     golds = trees.read("""
         (TOP (S (NP-SBJ (DT The) (NN cat)) (VP (VBD sat) (ADVP (RB down))

@@ -1,4 +1,4 @@
-"""Word vectors: three forms of file, what is kept of it, and what is wrong with it."""
+"""Word vectors: three file formats, the vectors that are kept, and faulty files."""
 
 import gzip
 
@@ -25,7 +25,7 @@ def test_the_words_asked_for_are_found_in_each_form(tmp_path, name, header):
     assert vectors.dimension(path) == 3
     found = vectors.read(path, {"the", "thé", ". . .", "absent"})
     assert sorted(found) == [". . .", "the", "thé"]  # a word may have spaces inside
-    np.testing.assert_allclose(found["the"], [0.5, -1, 0.2])  # the first of two
+    np.testing.assert_allclose(found["the"], [0.5, -1, 0.2])  # the first of two copies
     np.testing.assert_allclose(found["thé"], [1, 2, 3])
     assert found["the"].dtype == np.float32
 
@@ -33,8 +33,8 @@ def test_the_words_asked_for_are_found_in_each_form(tmp_path, name, header):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a 1 2\nb 1\n", "v.txt, line 2: 1 numbers behind a word, not 2"),
-        ("a 1 2\nb 1 2 3\n", "line 2: 3 numbers behind a word, not 2"),
+        ("a 1 2\nb 1\n", "v.txt, line 2: 1 numbers after a word, not 2"),
+        ("a 1 2\nb 1 2 3\n", "line 2: 3 numbers after a word, not 2"),
         ("a 1 2\n\n", "line 2: 0 numbers"),
         ("a 1 2\nb 1 x\n", "line 2: a field is not a number"),
         ("a 1 2\nb 1 nan\n", "line 2: a field is not a number"),
@@ -43,12 +43,12 @@ def test_the_words_asked_for_are_found_in_each_form(tmp_path, name, header):
         ("", "line 1: expected a word and its numbers"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path, text, message):
+def test_faults_are_reported_with_their_line(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         vectors.read(write(tmp_path, text), {"a", "b"})
 
 
-def test_what_cannot_be_unpacked_is_said(tmp_path):
+def test_a_file_that_cannot_be_unpacked_is_reported(tmp_path):
     whole = gzip.compress(GLOVE.encode() * 999)
     path = tmp_path / "cut.gz"
     path.write_bytes(whole[: len(whole) // 2])
@@ -57,7 +57,7 @@ def test_what_cannot_be_unpacked_is_said(tmp_path):
 
 
 def test_a_false_header_is_refused_at_once(tmp_path):
-    with pytest.raises(UserError, match="line 1: 99,999,999 numbers a vector, more"):
+    with pytest.raises(UserError, match="line 1: 99,999,999 numbers per vector, more"):
         vectors.dimension(write(tmp_path, "2 99999999\na 1\n"))
     long = write(tmp_path, "a " + "1 " * (1 << 20) + "\n", "b.txt.gz")
     with pytest.raises(UserError, match="line 1 has more than 2,097,152 bytes"):

@@ -1,4 +1,4 @@
-"""Windows of running text: as they have always been, in any amount of text."""
+"""Windows of running text: unchanged over versions, for any amount of text."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ LINES = ["um  dois", "", "\tthree é世😀 \u2028 x", "averylongwordwithoutaspa
 
 @pytest.fixture
 def small_blocks(monkeypatch, tmp_path):
-    """Blocks, and parts of files, that all tests cross."""
+    """Blocks and parts of files so small that all tests cross them."""
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
     monkeypatch.setattr(running, "BLOCK", 7)
     monkeypatch.setattr(windows, "WRITTEN", 4)
@@ -46,7 +46,7 @@ def test_running_text_is_the_lines_joined_at_random_access(small_blocks, lines, 
 
 
 def cut_in_memory(text, size, stride, whole_words, context):
-    """Cut windows of a string: the plain form of `Windows`."""
+    """Cut windows from a string, as a simple reference for `Windows`."""
 
     def cut(start, length):
         end = start + length
@@ -71,7 +71,7 @@ def cut_in_memory(text, size, stride, whole_words, context):
 
 @pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize("stride, context", [(0, 0), (3, 0), (5, 0), (0, 1), (0, 4)])
-def test_windows_are_cut_as_those_of_a_string(
+def test_windows_equal_those_cut_from_a_string(
     small_blocks, stride, context, whole_words
 ):
     generator = np.random.default_rng(stride + context)
@@ -113,7 +113,7 @@ def test_windows_and_stores_of_old_runs_are_found_again(
     assert open_split(compose(found, Bytes()), split, read).store.folder.name == store
 
 
-def test_windows_are_cut_again_when_the_text_is_generated_anew(small_blocks):
+def test_windows_are_cut_again_when_the_generated_text_changes(small_blocks):
     first, second = (
         Generated(lambda text=text: [{"text": text}], "one version")
         for text in ("um dois", "one two three")

@@ -1,7 +1,7 @@
-"""Searching among trees: all of them can be written, and nothing else.
+"""Searching among trees: every tree can be written, and nothing else.
 
-Over a model whose next token depends on all that it has read: the best trees are those
-that an enumeration of all trees finds.
+The model's next token depends on everything that it has read. The best trees must equal
+those of an enumeration of all trees.
 """
 
 import functools
@@ -16,7 +16,7 @@ from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.constraints import TreeConstraint
 from transformer_jax.decoding.sampling import SamplingSearch
-from transformer_jax.decoding.searching import DecodeInputs, Model, run
+from transformer_jax.decoding.searching import BoundModel, DecodeInputs, run
 from transformer_jax.ids import BOS, EOS
 
 A, B, CLOSE_A, CLOSE_B, X, Y, LEAD, INNER = range(4, 12)
@@ -24,11 +24,11 @@ PAIRS = ((A, CLOSE_A), (B, CLOSE_B))
 V, STATES = 13, 10_007
 RNG = np.random.default_rng(3)
 TABLE = np.float32(RNG.normal(size=(STATES, V)) * 2)
-# Rows: tokens between brackets, whether a bracket may stand before each, the limit.
+# Rows: tokens between brackets, whether a bracket may precede each, the limit.
 ROWS = [
     ((X,), (True,), 7),
     ((X, Y), (True, True), 7),
-    ((X, Y), (True, True), 5),  # room for the smallest tree and no more
+    ((X, Y), (True, True), 5),  # room for the smallest tree only
     ((LEAD, X, INNER, Y), (False, True, False, True), 9),
     ((X, INNER), (True, False), 8),
 ]
@@ -66,7 +66,7 @@ def question(rows):
 def compiled(search):
     def call(asked):
         batch = {"rows": asked.limits}
-        return run(search, Model(start, extend), batch, asked, 9)
+        return run(search, BoundModel(start, extend), batch, asked, 9)
 
     return jax.jit(call)
 
@@ -89,7 +89,7 @@ def written(found, row):
 
 
 def is_tree(tokens, outline, begins):
-    """Whether tokens are one tree over the outline, an end behind it; slowly."""
+    """Whether tokens are one tree over the outline, then an end; a slow reference."""
     *body, end = tokens
     openers, closers = dict(PAIRS), {b: a for a, b in PAIRS}
     if end != EOS or EOS in body:
@@ -100,7 +100,7 @@ def is_tree(tokens, outline, begins):
             return False
         bracket = token in openers or token in closers
         if bracket and left and not flags[0]:
-            return False  # inside of a word, or before the text begins
+            return False  # inside a word, or before the text begins
         if token in openers:
             if not left:
                 return False
@@ -117,7 +117,7 @@ def is_tree(tokens, outline, begins):
 
 @functools.cache
 def trees(outline, begins, limit):
-    """All of them, by trying every sequence of the tokens that they may have."""
+    """All trees, by trying every sequence of their possible tokens."""
     tokens = sorted({*outline, *itertools.chain(*PAIRS)})
     return [
         (*body, EOS)
@@ -129,7 +129,7 @@ def trees(outline, begins, limit):
 
 
 def log_prob(tokens, outline, begins):
-    """Of the tree, its words given: of each choice between brackets and a word."""
+    """The log-probability of a tree given its words: of each choice of a bracket."""
     state, total, words = (BOS + 7) % STATES, 0.0, 0
     brackets = [*itertools.chain(*PAIRS)]
     for token in tokens:
@@ -138,7 +138,7 @@ def log_prob(tokens, outline, begins):
         if token in (*brackets, EOS):
             total += np.log(chances[token])
         else:
-            if begins[words]:  # else there is no choice
+            if begins[words]:  # otherwise there is no choice
                 total += np.log(1 - chances[[*brackets, EOS]].sum())
             words += 1
         state = (state * 31 + token + 7) % STATES
@@ -171,7 +171,7 @@ def test_a_beam_as_wide_as_there_are_trees_finds_all_in_their_order(row, alpha):
 @pytest.mark.parametrize("options", [
     {"beams": 1}, {"beams": 3}, {"beams": 1, "sample": True, "n_best": 5},
 ])  # fmt: skip
-def test_every_search_writes_trees_alone(options):
+def test_every_search_writes_only_trees(options):
     rows = ROWS * 7
     found = search(rows, **options)
     for i, (outline, begins, limit) in enumerate(rows):
@@ -182,7 +182,7 @@ def test_every_search_writes_trees_alone(options):
 
 
 @pytest.mark.parametrize("sample", [False, True])
-def test_a_tree_is_as_likely_as_the_model_says_of_given_words(sample):
+def test_a_trees_probability_is_conditioned_on_the_given_words(sample):
     found = search(ROWS, beams=1, sample=sample)
     for i, (outline, begins, _) in enumerate(ROWS):
         [answer] = written(found, i)

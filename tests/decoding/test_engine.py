@@ -17,7 +17,7 @@ from transformer_jax.decoding.searching import row_sizes
 from transformer_jax.models.transformer import Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
 
-VOCAB = 640  # so large that the best are found by blocks
+VOCAB = 640  # so large that the best are searched in blocks
 CONFIG = TransformerConfig(
     vocab_size=VOCAB, vocab_rows=VOCAB, source_vocab_size=VOCAB,
     source_vocab_rows=VOCAB, encoder_layers=1, decoder_layers=2, d_model=16, d_ff=22,
@@ -34,7 +34,7 @@ KINDS = {
 def model():
     module, some = Seq2Seq(CONFIG), jnp.ones((2, 3), jnp.int32)
     params = module.init(jax.random.key(5), some, some, some, some)["params"]
-    # A head that likes the end of a sentence now and then: answers of many lengths.
+    # This head sometimes prefers the end of a sentence: answers have many lengths.
     table = params["embedding"]["embedding"] * 5
     return module, jax.tree.map(
         lambda a: table if a.shape == table.shape else a * 2, params
@@ -66,7 +66,7 @@ def assert_same(one, other):
 
 
 def kinds(*usual):
-    """All of them, but by default only these: each compiles a dozen programs."""
+    """All cases; by default only some, because each compiles a dozen programs."""
     return [k if k in usual else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
 
 
@@ -81,19 +81,17 @@ def test_batches_that_shrink_change_no_answer(model, kind):
 
 
 @pytest.mark.parametrize("kind", kinds("beam"))
-def test_a_search_that_outgrows_its_room_goes_on_as_if_it_had_had_it(
-    model, kind, monkeypatch
-):
+def test_a_search_that_outgrows_its_room_continues_unchanged(model, kind, monkeypatch):
     asked = ask()[:8]
     roomy = search(model, asked, KINDS[kind], rows=8, multiple=8)
     assert max(len(found[0].tokens) for found in roomy) > 3
-    monkeypatch.setattr(_Shape, "room", 3)
+    monkeypatch.setattr(_Shape, "first_step_limit", 3)
     assert_same(roomy, search(model, asked, KINDS[kind], rows=8, multiple=8))
 
 
 @pytest.mark.parametrize(
     ("fsdp", "tensor", "sequence"),
-    [  # a source of 12 divides by 2 alone
+    [  # a source of 12 is divisible by 2 only
         (1, 1, 2),
         pytest.param(1, 1, 8, marks=pytest.mark.system),
         pytest.param(4, 2, 1, marks=pytest.mark.system),
@@ -120,7 +118,7 @@ def test_a_model_that_recomputes_its_layers_finds_the_same(model):
     assert_same(recomputed, search(model, asked, KINDS["greedy"], rows=4, multiple=4))
 
 
-def test_what_is_read_alone_needs_no_full_batch(model):
+def test_a_few_requests_need_no_full_batch(model):
     read, mesh = [], sharding.local_mesh()
     few, full = (PairScorer(model[0], 8, n) for n in (2, 8))
     encode = few._encode._compiled(mesh)
@@ -158,7 +156,7 @@ def test_every_size_of_a_batch_divides_over_the_devices(most, multiple, devices,
 
 
 @pytest.mark.parametrize("vocab", [640, 8000, 7 * 16, 6])
-def test_the_largest_are_those_of_top_k_and_equals_come_in_their_order(vocab):
+def test_the_largest_equal_those_of_top_k_and_ties_keep_their_order(vocab):
     rng = np.random.default_rng(vocab)
     scores = rng.integers(0, vocab // 3, size=(29, vocab)).astype(np.float32)
     scores[3], scores[4, 1:] = -np.inf, -np.inf
@@ -169,7 +167,7 @@ def test_the_largest_are_those_of_top_k_and_equals_come_in_their_order(vocab):
         np.testing.assert_array_equal(found[1], expected[1])
 
 
-def test_a_search_that_is_left_halfway_leaves_no_thread_behind(model):
+def test_an_abandoned_search_leaves_no_thread(model):
     before = threading.active_count()
     engine = Engine(model[0], sharding.local_mesh(), 1, 1)
     found = engine.search(model[1], ask(), KINDS["greedy"])

@@ -10,9 +10,11 @@ from absl import flags
 from transformer_jax import config, keys, predict, tasks
 from transformer_jax.decoding import Options
 from transformer_jax.models import registry
-from transformer_jax.tasks import parsing
+from transformer_jax.tasks import drawings, language, parsing
 
-FIELDS = dataclasses.fields(parsing.Options)  # those of every task and its own
+# The options of every task, and those of one task each.
+KINDS = parsing.Options, language.Options, drawings.Options
+FIELDS = [*{f.name: f for kind in KINDS for f in dataclasses.fields(kind)}.values()]
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def known_flags(monkeypatch):
 def test_every_option_has_a_meaning_and_bounds(field):
     assert field.metadata["meaning"].endswith(".")
     bounded = field.metadata["least"] is not None or field.metadata["most"] is not None
-    assert bounded != (type(field.default) is bool)
+    assert bounded == (type(field.default) in (int, float))
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda f: f.name)
@@ -41,26 +43,29 @@ def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
     want = not field.default if type(field.default) is bool else field.default
     known_flags(["predict", f"--{field.name}={want}"])
     assert flag.value == want and type(flag.value) is type(field.default)
-    assert keys.given_flags(known_flags, parsing.Options) == {field.name: want}
+    assert keys.given_flags(known_flags, *KINDS) == {field.name: want}
 
 
 @pytest.mark.parametrize(
     ("task", "model"),
     [(t, m) for t in tasks.names() for m in registry.names_for(tasks.find(t).role)],
 )
-def test_a_config_has_keys_of_the_options_alone(task, model):
+def test_a_config_has_only_keys_of_the_options(task, model):
     section = config.base(task, model).get("decode", {})
     options = tasks.find(task).options(**section)
     types = {field.name: type(field.default) for field in FIELDS}
     assert all(type(value) is types[name] for name, value in section.items())
     assert ("well_formed" in section) == (task == "parsing")
+    assert ("window" in section) == (task == "language")
+    assert ("pictures" in section) == (task == "drawings")
     assert options.find_problems() == []
 
 
 def test_a_translation_has_the_defaults_of_the_dataclass():
     assert Options(**config.base().decode) == Options()
     assert set(config.base().decode) == set(keys.defaults(Options))
-    assert keys.defaults(Options).keys() | {"well_formed"} == {f.name for f in FIELDS}
+    own = {"well_formed", "window", "pictures"}
+    assert keys.defaults(Options).keys() | own == {f.name for f in FIELDS}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +83,7 @@ def test_a_value_outside_a_bound_is_refused_with_both_numbers(field, bound):
     inside = type(field.default)(limit)
     assert free(**{field.name: inside}).find_problems() == []
     outside = inside + (-1 if bound == "least" else 1)
-    # Others may follow: a beam of 0 is also less wide than n_best.
+    # More problems may follow: a beam of 0 is also narrower than n_best.
     problem, *_ = free(**{field.name: outside}).find_problems()
     assert problem.startswith(f"decode.{field.name} = {outside}: must be ")
     assert f"at {bound} {limit}" in problem
@@ -86,10 +91,12 @@ def test_a_value_outside_a_bound_is_refused_with_both_numbers(field, bound):
 
 def free(**changes):
     """Options of a search that is not bound to trees."""
+    if "window" in changes:
+        return language.Options(**changes)
     return parsing.Options(**{"well_formed": False, **changes})
 
 
-def test_both_bounds_stand_in_one_sentence():
+def test_both_bounds_are_in_one_sentence():
     wanted = "decode.top_p = 2.0: must be at least 1e-09 and at most 1"
     assert Options(top_p=2.0).find_problems() == [wanted]
 
@@ -116,13 +123,13 @@ def test_options_are_a_static_argument_of_jit():
     assert hash(Options(beams=3)) == hash(Options(beams=3)) != hash(Options())
 
 
-def test_a_default_that_can_be_no_flag_is_refused(known_flags):
+def test_a_default_that_cannot_be_a_flag_is_refused(known_flags):
     @dataclasses.dataclass
     class Several:
         several: tuple = keys.key((), "Several.")
 
     assert keys.defaults(Several) == {"several": ()}
-    with pytest.raises(TypeError, match="several of type tuple can be no flag"):
+    with pytest.raises(TypeError, match="several of type tuple cannot be a flag"):
         keys.define_flags(flags, Several)
-    with pytest.raises(TypeError, match="dict can be no key"):
+    with pytest.raises(TypeError, match="dict cannot be a key"):
         keys.key({}, "By name.")

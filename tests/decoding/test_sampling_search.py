@@ -1,6 +1,6 @@
-"""Sampling and the rules: chances, seeds, lengths, and no n-gram twice.
+"""Sampling and the rules: distributions, seeds, lengths, and no repeated n-grams.
 
-Over a model of which the next token depends on the last one only: a table.
+The model is a table: its next token depends only on the last one.
 """
 
 import collections
@@ -14,7 +14,7 @@ import pytest
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.sampling import SamplingSearch, narrow
-from transformer_jax.decoding.searching import DecodeInputs, Model, run
+from transformer_jax.decoding.searching import BoundModel, DecodeInputs, run
 from transformer_jax.ids import BOS, EOS, PAD
 
 V, LENGTH = 11, 7
@@ -30,7 +30,7 @@ def extend(tokens, positions, static, state):
     return jnp.asarray(TABLE, jnp.float32)[tokens], state
 
 
-MODEL = Model(start, extend)
+MODEL = BoundModel(start, extend)
 
 
 def ask(rows, prompts=None, limits=None, seeds=None):
@@ -65,7 +65,7 @@ def write(question, **options):
     ], found
 
 
-def test_what_is_drawn_has_the_chances_of_the_model():
+def test_samples_follow_the_distribution_of_the_model():
     texts, found = write(ask(9001), sample=True, temperature=0.7)
     firsts = collections.Counter(text[0] for (text,) in texts)
     scores = TABLE[BOS] / 0.7
@@ -74,7 +74,7 @@ def test_what_is_drawn_has_the_chances_of_the_model():
     for token in range(V):
         error = 5 * np.sqrt(chances[token] / 9001) + 1e-9
         assert firsts[token] / 9001 == pytest.approx(chances[token], abs=error)
-    # What is reported is the model's own probability, whatever it was drawn from.
+    # The model's own probability is reported, whatever distribution was drawn from.
     log_probs = TABLE - np.log(np.exp(TABLE).sum(axis=1, keepdims=True))
     for (text,), (total,) in zip(texts[:50], found.log_probs[:50], strict=True):
         steps = zip((BOS, *text), text, strict=False)
@@ -87,7 +87,7 @@ def test_a_draw_depends_on_its_seed_and_not_on_its_batch():
     alone, _ = write(ask(1, seeds=[9]), **options)
     assert alone[0] == together[2]
     assert len({tuple(row) for row in together}) == 5
-    assert len(set(together[0] + together[1])) > 3  # those of one row differ as well
+    assert len(set(together[0] + together[1])) > 3  # those of one row also differ
     other, _ = write(ask(1, seeds=[9]), **options, seed=1)
     assert other != alone
 
@@ -105,14 +105,14 @@ def test_a_draw_depends_on_its_seed_and_not_on_its_batch():
         ({}, [0.4, 0.3, 0.15, 0.1, 0.05]),
     ],
 )
-def test_what_is_unlikely_can_be_cut_away(options, kept):
+def test_unlikely_tokens_can_be_cut_off(options, kept):
     chances = jnp.array([0.05, 0.3, 0.15, 0.4, 0.1])
     scores = narrow(jnp.log(chances)[None, None], Options(sample=True, **options))
     left = np.asarray(chances)[np.isfinite(np.asarray(scores))[0, 0]]
     assert sorted(left.tolist(), reverse=True) == pytest.approx(kept)
 
 
-def test_a_cold_draw_is_the_likeliest():
+def test_a_draw_at_low_temperature_is_the_most_likely():
     cold, _ = write(ask(13), sample=True, temperature=1e-4)
     greedy, _ = write(ask(13), beams=1)
     assert cold == greedy
@@ -142,7 +142,7 @@ def test_without_the_rule_pairs_do_repeat():
     assert any(len(p) > len(set(p)) for p in pairs)
 
 
-def test_no_repetition_takes_the_likeliest_of_what_is_left():
+def test_no_repetition_takes_the_most_likely_token_that_is_left():
     (text,), _ = write(ask(1), beams=1, no_repeat=1, min_length=LENGTH)
     seen: set[int] = set()
     last, expected = BOS, []
@@ -156,7 +156,7 @@ def test_no_repetition_takes_the_likeliest_of_what_is_left():
 
 
 @pytest.mark.parametrize("kind", [{"beams": 1}, {"beams": 3}, {"sample": True}])
-def test_what_the_prompt_has_is_not_repeated_either(kind):
+def test_n_grams_of_the_prompt_are_not_repeated_either(kind):
     """Prompts of unequal length: their windows end where they do."""
     prompts = np.array([[BOS, 5, 9, 5, 4], [BOS, 7, 4, PAD, PAD], [BOS, 6, 6, 8, PAD]])
     lengths = np.array([5, 3, 4])
@@ -169,7 +169,7 @@ def test_what_the_prompt_has_is_not_repeated_either(kind):
             for text in row:
                 whole = [*given, *(t for t in text if t != EOS)]
                 windows = [tuple(whole[i : i + n]) for i in range(len(whole) - n + 1)]
-                own = windows[len(given) - n + 1 :]  # those that end in the answer
+                own = windows[len(given) - n + 1 :]  # n-grams that end in the answer
                 before = windows[: len(given) - n + 1]
                 assert len(set(own)) == len(own) and not set(own) & set(before)
 
@@ -185,13 +185,13 @@ def test_a_greedy_score_is_penalised_as_that_of_a_beam_and_a_drawn_one_is_not():
     np.testing.assert_array_equal(drawn.scores, drawn.log_probs)
 
 
-def test_an_answer_goes_on_from_what_it_must_begin_with():
+def test_an_answer_continues_its_forced_prefix():
     prompts = [[BOS, 5, 9], [BOS, 7, 4]]
     texts, _ = write(ask(2, prompts=prompts), beams=1)
     assert [row[0][0] for row in texts] == [TABLE[9].argmax(), TABLE[4].argmax()]
 
 
-def test_a_row_that_is_not_asked_for_costs_no_step():
+def test_a_row_with_limit_zero_costs_no_step():
     _, found = write(ask(3, limits=[LENGTH, 0, LENGTH]), beams=1)
     assert found.lengths[:, 0].tolist()[1] == 0
     _, found = write(ask(3, limits=[LENGTH, 0, LENGTH]), beams=3)

@@ -16,13 +16,13 @@ import pytest
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.sampling import SamplingSearch
-from transformer_jax.decoding.searching import DecodeInputs, Model, bind, run, tile
+from transformer_jax.decoding.searching import BoundModel, DecodeInputs, bind, run, tile
 from transformer_jax.ids import BOS, EOS, PAD, UNK
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
 
 V, LIMIT, ROWS = 6, 4, 61
-STATES = 20_011  # so many that no two histories are alike
+STATES = 20_011  # so many that all histories differ
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.integers(1, STATES, size=64)
 TABLE = RNG.normal(size=(STATES, V)) * 2
@@ -43,7 +43,7 @@ def toy_extend(tokens, positions, static, state):
     return jnp.asarray(TABLE, jnp.float32)[code], state
 
 
-TOY = Model(toy_start, toy_extend)
+TOY = BoundModel(toy_start, toy_extend)
 
 
 def greedy(model, batch, prompt, prompt_lengths, limits, length):
@@ -86,7 +86,7 @@ def on_device(questions):
 
 
 def by_row(found):
-    """[(tokens, log-probability, score), …] of each row: what was found, in order."""
+    """[(tokens, log-probability, score), …] of each row, in order."""
     found = jax.device_get(found)
     columns = (found.tokens, found.lengths, found.log_probs, found.scores)
     rows = []
@@ -176,7 +176,7 @@ NARROW = [(2, -1.0), (2, 0.6), (3, 0.0), (3, 1.5)]
 
 
 @pytest.mark.parametrize(("beams", "alpha"), NARROW)
-def test_a_narrow_beam_is_the_reference_in_all_its_places(beams, alpha):
+def test_a_narrow_beam_equals_the_reference_at_every_rank(beams, alpha):
     for row, found in enumerate(toy_beam(beams, alpha, beams)):
         assert_same(found, reference(row, beams, alpha))
 
@@ -199,16 +199,16 @@ def test_stopping_early_never_changes_the_best(beams, alpha):
     ],
     ids=["the longest", "the shortest"],
 )
-def test_a_search_goes_on_while_what_may_yet_come_could_win(
+def test_a_search_continues_while_an_unfinished_hypothesis_could_win(
     alpha, first, after_4, best
 ):
-    # EOS ends first; only the right bound on what 4 may become keeps the row going.
+    # EOS ends first; only the right bound on continuations of 4 keeps the row going.
     chances = np.zeros((V, V))
     chances[BOS, list(first)] = list(first.values())
     chances[4, after_4] = chances[5, UNK] = chances[[UNK, EOS], EOS] = 1
     with np.errstate(divide="ignore"):
         table = jnp.asarray(np.log(chances), jnp.float32)
-    model = Model(
+    model = BoundModel(
         lambda batch, length: (None, jnp.zeros((1, 1))),
         lambda tokens, positions, static, state: (table[tokens], state),
     )
@@ -257,7 +257,7 @@ def test_a_row_ends_within_its_own_limit_and_nothing_follows_its_end():
 
 
 @pytest.mark.parametrize("options", [(), (3, 1.5, 1)], ids=["greedy", "beam"])
-def test_a_row_alone_is_the_row_in_a_batch(options):
+def test_a_row_alone_is_searched_as_in_a_batch(options):
     search = toy_search(*options)
     together = by_row(search(*on_device(QUESTIONS)))
     for row in range(0, ROWS, 5):
@@ -266,7 +266,7 @@ def test_a_row_alone_is_the_row_in_a_batch(options):
 
 
 class Eager(nn.Module):
-    """Likes padding best, then the start of sentence, then token 4; ends as a last."""
+    """Prefers padding, then the start of sentence, then token 4, and the end last."""
 
     def start(self, batch, length):
         return None, jnp.zeros((len(batch["offset"]), 1))
@@ -285,7 +285,7 @@ def test_padding_and_start_are_never_chosen_and_take_no_probability():
     np.testing.assert_allclose(row[0][1], expected, rtol=1e-5)
 
 
-def test_a_beam_wider_than_the_choices_leaves_places_empty():
+def test_a_beam_wider_than_the_choices_leaves_ranks_empty():
     model, questions = bind(Eager(), {}), on_device(toy_questions(2))
     beam = jax.jit(lambda *q: beam_search(model, *q, LIMIT, EVERYTHING, 0.6, 5))
     for row in by_row(beam(*questions)):
@@ -298,7 +298,7 @@ def test_a_beam_wider_than_the_choices_leaves_places_empty():
 B, BEAMS, S, LONG, VOCAB = 2, 3, 5, 12, 11
 SOURCE = jnp.array([[4, 9, 6, 3, 0], [5, 8, 10, 7, 3]])
 SEGMENTS = (SOURCE != 0).astype(jnp.int32)
-MODULES = {  # and a seed whose answers are not one token over and over
+MODULES = {  # and a seed whose answers do not repeat one token
     "seq2seq": (Seq2Seq, "learned", 2),
     "language model": (LanguageModel, "sinusoid", 6),
 }
@@ -307,7 +307,7 @@ KINDS = tuple(MODULES)
 
 @functools.cache
 def network(kind):
-    """A module with random parameters, sharp enough to have opinions."""
+    """A module with random parameters, large enough for peaked distributions."""
     make, positions, seed = MODULES[kind]
     module = make(
         TransformerConfig(
@@ -359,7 +359,7 @@ def forward(kind):
 
 @functools.cache
 def cached(kind):
-    """What `start` gives, and a compiled `extend`."""
+    """The result of `start`, and a compiled `extend`."""
     model = bind(*network(kind))
     prompt = jnp.zeros((B, 1), jnp.int32)
     batch = {"source": SOURCE, "source_segments": SEGMENTS, "prompt": prompt}
@@ -368,7 +368,7 @@ def cached(kind):
 
 
 def choices(log_probs):
-    """Those of what may be chosen: neither padding, nor start, nor a row past them."""
+    """The entries that may be chosen: no padding, no start, no row past the pieces."""
     return np.asarray(log_probs)[..., EOS:VOCAB]
 
 
@@ -382,7 +382,7 @@ def read_at_once(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reading_by_pieces_is_reading_at_once_from_prompts_of_any_length(kind):
+def test_reading_in_parts_equals_reading_at_once_from_prompts_of_any_length(kind):
     full = read_at_once(kind)
     (static, state), extend = cached(kind)
     lengths = np.array([4, 2])
@@ -407,7 +407,7 @@ def test_reading_by_pieces_is_reading_at_once_from_prompts_of_any_length(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reading_token_by_token_from_the_first_is_reading_at_once(kind):
+def test_reading_token_by_token_equals_reading_at_once(kind):
     full = read_at_once(kind)
     (static, state), extend = cached(kind)
     for p in range(LONG):
@@ -427,7 +427,7 @@ def prompts(kind):
 
 
 def search(kind, *options):
-    """What greedy search, or beam search with options, finds with the cache."""
+    """The result of greedy search, or of beam search with options, with the cache."""
     lengths = [len(prompt) for prompt in prompts(kind)]
     prompt = jnp.array([p + [PAD] * (max(lengths) - len(p)) for p in prompts(kind)])
     batch = {"source": SOURCE, "source_segments": SEGMENTS, "prompt": prompt}
@@ -462,7 +462,7 @@ def test_greedy_is_the_argmax_of_repeated_full_forwards(kind):
     assert len({token for answer in answers for token in answer}) > 3
 
 
-def test_what_a_beam_finds_has_the_probability_that_full_forwards_give_it():
+def test_probabilities_of_a_beam_equal_those_of_full_forwards():
     kind = "language model"
     found = search(kind, BEAMS, 0.6, BEAMS)
     histories = [

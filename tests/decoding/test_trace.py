@@ -1,4 +1,4 @@
-"""A trace ends with what the engine answers, and shows how it came to it."""
+"""A trace ends with the answer of the engine, and shows how it was found."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_a_step_continues_the_one_before_by_the_likeliest_candidates(run):
             np.testing.assert_allclose(totals[one.tokens], one.log_prob, rtol=1e-5)
         width = 3 - len(before.finished)
         best = sorted(totals.values(), reverse=True)[:width]
-        if after.living:  # the last step may empty a beam that is settled
+        if after.living:  # the last step may empty a beam that is decided
             written = sorted((one.log_prob for one in chosen), reverse=True)
             np.testing.assert_allclose(written, best, rtol=1e-5)
 

@@ -6,7 +6,7 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
-import draw_gallery  # noqa: E402  (a script beside the documents)
+import draw_gallery  # noqa: E402  (a script next to the documents)
 
 from transformer_jax.visualize import commands, figures  # noqa: E402
 

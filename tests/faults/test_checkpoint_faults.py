@@ -67,7 +67,7 @@ def test_what_is_no_checkpoint_is_set_aside_and_blocks_nothing(run, name, caplog
     assert step == 9 and saver.regular.steps() == [6, 9, 12]
     kept = folder.damaged / f"checkpoints-{name}"
     assert (kept / "precious").read_text() == "content"
-    assert f"is no whole checkpoint: kept as {kept}" in caplog.text
+    assert f"is not a complete checkpoint: kept as {kept}" in caplog.text
 
 
 def test_a_file_and_a_dangling_link_are_no_checkpoints(run):
@@ -87,7 +87,7 @@ def test_checkpoints_on_a_disk_that_is_gone_are_no_new_start(run):
     folder, chosen = run
     folder.checkpoints.rename(folder.path / "elsewhere")
     folder.checkpoints.symlink_to(folder.path / "unmounted")
-    with pytest.raises(UserError, match="a link to what is not there: mount its disk"):
+    with pytest.raises(UserError, match="a dangling link: mount its disk"):
         Saver(chosen, folder).restore(like())
 
 
@@ -121,7 +121,7 @@ def test_without_any_good_checkpoint_the_average_says_so(run):
     folder, chosen = run
     for step in (6, 9):
         damage(folder.checkpoints / str(step))
-    with pytest.raises(UserError, match="none of the checkpoints to be averaged"):
+    with pytest.raises(UserError, match="none of the checkpoints to average"):
         average_last(
             chosen, folder, Checkpoints(folder.checkpoints), like().params, print
         )
@@ -170,7 +170,7 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_kept(tmp_path, full_
         kept.wait()
     kept.close()
     assert "step 4 cannot be saved" in str(caught.value)
-    assert "file too large. Of the checkpoints step 3 is kept" in str(caught.value)
+    assert "file too large. The checkpoint of step 3 is kept" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [p.name for p in tmp_path.iterdir()] == ["3"]
     kept.restore(3, like(state(3, 100_000)))

@@ -13,12 +13,13 @@ import random
 import shutil
 import signal
 import warnings
+import wave
 
 import numpy as np
 import pytest
 
 from transformer_jax import files
-from transformer_jax.data import cache, images, tags, tokenizer, trees, vectors
+from transformer_jax.data import cache, images, tags, tokenizer, trees, vectors, wav
 from transformer_jax.data.records import JsonTable, ParsedFile, Reading, TsvTable
 from transformer_jax.errors import UserError
 from transformer_jax.runs import bundle
@@ -112,6 +113,18 @@ def pictures():
     return found
 
 
+def sounds():
+    """A short sound of one channel, and one of two at another rate."""
+    found = []
+    for channels, width, rate in ((1, 2, 16_000), (2, 3, 44_100)):
+        with io.BytesIO() as file:
+            with wave.open(file, "wb") as sound:
+                sound.setparams((channels, width, rate, 0, "NONE", ""))
+                sound.writeframes(bytes(range(120)))
+            found.append(file.getvalue())
+    return found
+
+
 def seeds(run):
     """The parsers, the names of their files, and whole files of each."""
     texts = ["O gato dorme.", "A menina não leu o livro."]
@@ -145,6 +158,7 @@ def seeds(run):
         "tokenizer": (tokenizer.Tokenizer.load, "a.model", [learned[-2000:], learned]),
         "config": (read_config, "config.json", [(run / "config.json").read_bytes()]),
         "manifest": (read_manifest, "bundle.json", [json.dumps(manifest).encode()]),
+        "wav": (wav.read, "a.wav", sounds()),
         "image": (
             lambda path: images.read_image(path, 5, 3, 1), "a.image", pictures()
         ),
@@ -198,7 +212,7 @@ def attack(parse, path: pathlib.Path, whole: list[bytes], times: int, seed: int)
 
 PARSERS = [
     "tsv", "packed", "jsonl", "trees", "tagged trees", "conll", "vectors",
-    "packed vectors", "idx", "tokenizer", "config", "manifest", "image",
+    "packed vectors", "idx", "tokenizer", "config", "manifest", "image", "wav",
 ]  # fmt: skip
 
 

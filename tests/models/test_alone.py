@@ -1,4 +1,4 @@
-"""Each module alone: made of few sizes, called with arrays, nothing else needed."""
+"""Each module alone: made from a few sizes and called with arrays."""
 
 import dataclasses
 
@@ -48,7 +48,7 @@ def heads():
     return mha, mha.init(jax.random.key(0), x), x, memory
 
 
-def test_a_head_has_its_share_of_the_width_unless_it_is_told(heads):
+def test_a_head_has_its_share_of_the_width_unless_given_a_size(heads):
     _, variables, x, _ = heads
     assert jax.tree.map(jnp.shape, variables["params"]) == {
         name: {"kernel": (D, N * HEAD), "bias": (N * HEAD,)}
@@ -94,7 +94,7 @@ def test_attention_to_a_memory_of_another_length(heads):
 
 
 @pytest.mark.parametrize("kind", ["mask", "boolean"])
-def test_what_is_masked_in_a_memory_is_not_there(heads, kind):
+def test_masked_parts_of_a_memory_have_no_influence(heads, kind):
     mha, variables, x, memory = heads
     segments = jnp.array([[1, 1, 1, 0, 0]] * B)
     mask = padding_mask(segments)
@@ -111,16 +111,16 @@ def test_the_keys_of_one_sequence_are_placed_as_its_queries_are(heads):
 
     def weights(first):
         turn = rotation(first + jnp.arange(T)[None], HEAD - 1)
-        return even.apply(seen, x, place=PositionSignal(turn=turn))[1]
+        return even.apply(seen, x, signal=PositionSignal(turn=turn))[1]
 
     even = MultiHeadAttention(D, N, d_k=HEAD - 1)
     seen = even.init(jax.random.key(0), x)
-    # A rotation tells distances alone: it is felt, but not where the text begins.
+    # A rotation encodes only distances: it has an effect, but not the text's start.
     np.testing.assert_allclose(weights(0), weights(11), atol=1e-5)
     assert jnp.abs(weights(0) - even.apply(seen, x)[1]).max() > 1e-3
 
 
-def test_a_config_without_a_word_is_the_papers_base_model():
+def test_an_empty_config_is_the_papers_base_model():
     c = TransformerConfig()
     assert (c.encoder_layers, c.decoder_layers, c.d_model, c.d_ff) == (6, 6, 512, 2048)
     assert (c.num_heads, c.d_k, c.d_v) == (8, 64, 64)
@@ -142,7 +142,7 @@ def test_the_defaults_of_a_model_are_those_of_the_config_file(model, sizes):
     assert default == dataclasses.asdict(registry.make_sizes(base, vocab, vocab))
 
 
-def test_a_recurrent_config_without_a_word_is_that_of_the_config_file():
+def test_an_empty_recurrent_config_is_that_of_the_config_file():
     c = RecurrentConfig()
     assert (c.cell, c.layers, c.d_model, c.dropout_residual) == ("lstm", 2, 512, 0.1)
     assert {c.vocab_rows, c.source_vocab_size, c.source_vocab_rows} == {c.vocab_size}
@@ -185,9 +185,7 @@ def test_sizes_of_heads_are_implied_one_by_one():
         ),
     ],
 )
-def test_a_task_of_one_vocabulary_has_no_layers_or_rows_that_it_did_not_ask(
-    task, given, expected
-):
+def test_a_task_of_one_vocabulary_has_no_extra_layers_or_rows(task, given, expected):
     config = configs.base(task)
     config.tokenizer.row_multiple = 8
     got = dataclasses.asdict(registry.make_sizes(config, **given))
@@ -218,7 +216,7 @@ def test_without_segments_every_token_is_real(name):
     run = jax.jit(module.apply)
     got = run(variables, *inputs)
     expected = run(variables, *inputs, *map(jnp.ones_like, inputs))
-    # Two programs: constants fold, and a sum may round otherwise.
+    # Two programs: constants are folded, so a sum may round differently.
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), got, expected
     )

@@ -1,4 +1,4 @@
-"""Attention: who sees whom, and that hiding, splitting and folding change no number."""
+"""Attention: which tokens see which; hiding, splitting and folding are exact."""
 
 import functools
 
@@ -68,7 +68,7 @@ def test_attention_is_the_papers_formula(qkv, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_hidden_keys_weigh_exactly_nothing_and_each_head_sums_to_one(qkv, way):
+def test_hidden_keys_have_weight_zero_and_each_head_sums_to_one(qkv, way):
     _, weights = attend(*qkv, **hide(ALLOWED, way))
     hidden = np.broadcast_to(~ALLOWED, weights.shape)
     assert (np.asarray(weights)[hidden] == 0).all()
@@ -205,7 +205,7 @@ BEAMS = 3
 
 
 def filled_cache(steps, beams=BEAMS):
-    """A cache into which the hypotheses of two rows have written their own."""
+    """A cache into which the hypotheses of two rows have written their own values."""
     return fill(KVCache.empty(1, B, beams, S, (N, K, H), jnp.float32), 0, steps)
 
 
@@ -228,7 +228,7 @@ def fill(cache, first, end):
 
 
 def seen_by(cache, step):
-    """What each hypothesis reads: values and keys its mask lets through, by slot."""
+    """The values and keys, by slot, that the mask of each hypothesis lets through."""
     beams, slots = cache.writer.shape[1:]
     mask = np.asarray(cache.mask(jnp.full((B, beams, 1), step)))
     mask = mask.reshape(B, beams, slots, beams)
@@ -281,7 +281,7 @@ def test_a_cache_of_another_size_holds_what_was_written(slots):
     np.testing.assert_array_equal(seen_by(other, 2)[:, :, 2:], own)
 
 
-def test_padding_that_was_read_is_seen_by_nobody():
+def test_padding_in_the_cache_is_never_attended_to():
     cache = KVCache.empty(1, B, BEAMS, S, (N, K, H), jnp.float32)
     positions = jnp.broadcast_to(
         jnp.array([[[0, 1, -1]], [[0, -1, -1]]]), (B, BEAMS, 3)

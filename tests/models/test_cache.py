@@ -1,4 +1,4 @@
-"""The cache of a search: what stays in place reads as what is copied."""
+"""The cache of a search: values that stay in place read like values that are copied."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def normal(*shape):
 
 
 def written(cache):
-    """What each hypothesis has read, [B, beams, slots, …], of the first layer."""
+    """The values each hypothesis reads in the first layer, [B, beams, slots, …]."""
     rows, beams, slots = cache.writer.shape
     one, row = cache.layers[0], np.arange(rows)[:, None, None]
     places = np.arange(slots) * beams + cache.writer
@@ -33,7 +33,7 @@ def step(cache, new):
     return cache.end_step(layers, normal(B, 1, BEAMS, S), positions)
 
 
-def test_a_cache_that_reorders_numbers_reads_as_one_that_copies():
+def test_a_cache_that_reorders_indices_reads_like_one_that_copies():
     cache = KVCache.empty(1, B, BEAMS, SLOTS, (G, K, H), jnp.float32)
     cache = cache.track_attention(jnp.ones((B, S), jnp.int32))
     copied, expected = cache, np.zeros((B, BEAMS, 0, G, K), np.float32)
@@ -79,5 +79,5 @@ def test_a_model_predicts_the_same_from_either_cache(positions):
         logits, cache = extend(tokens, places, cache.reorder(parents))
         copied = reorder_by_copying(copied, parents)
         expected, copied = extend(tokens, places, copied)
-        # The same numbers stand in other columns: a sum may round otherwise.
+        # The same numbers are in other columns, so a sum may round differently.
         np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""What makes stacks deep: each arrangement of sublayers by its formula, in NumPy."""
+"""Deep stacks: each arrangement of sublayers by its formula, in NumPy."""
 
 import functools
 
@@ -35,12 +35,12 @@ def normal(*shape, seed=0):
 
 
 def stack_of(cross=False, **changes):
-    """A stack, parameters of noise, and what goes into it."""
+    """A stack, random parameters, and its inputs."""
     module = Stack(config(**changes), LAYERS, causal=cross, cross=cross)
     mask = look_ahead_mask(ORDER) if cross else None
     memory = jnp.asarray(normal(B, S, D, seed=2)) if cross else None
     inputs = jnp.asarray(normal(B, T, D, seed=1)), ORDER, mask
-    shapes = jax.eval_shape(functools.partial(module.init, source=memory),
+    shapes = jax.eval_shape(functools.partial(module.init, memory=memory),
                             jax.random.key(0), *inputs)["params"]  # fmt: skip
     leaves, tree = jax.tree.flatten(shapes)
     noise = [0.4 * normal(*leaf.shape, seed=i) for i, leaf in enumerate(leaves)]
@@ -76,7 +76,7 @@ def attend(p, x, memory, causal):
 
 
 def sublayers(p, memory):
-    """Functions of what they read, by name."""
+    """The sublayers as functions of their inputs, by name."""
     causal = memory is not None
     found = {"self_attention": lambda y: attend(p["self_attention"], y, y, causal)}
     if causal:
@@ -146,7 +146,9 @@ def waves(number):
 def test_every_arrangement_is_its_formula(form, cross):
     module, params, inputs, memory = stack_of(cross, **form)
     source = (
-        module.apply({"params": params}, memory, method="source") if cross else None
+        module.apply({"params": params}, memory, method="cross_keys_values")
+        if cross
+        else None
     )
     got = module.apply({"params": params}, *inputs, source)[0]
     exact = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
@@ -228,7 +230,7 @@ def test_shared_layers_have_one_set_of_parameters_which_learns_from_all():
 
 
 @pytest.mark.parametrize("remat", ["attention", "dots", "full"])
-def test_shared_layers_may_be_computed_again(remat):
+def test_shared_layers_may_be_recomputed(remat):
     def slopes(remat):
         changes = dict(shared_layers="universal", remat=remat, dropout_residual=0.3)
         module, params, inputs, _ = stack_of(**changes)
@@ -247,7 +249,7 @@ def test_shared_layers_may_be_computed_again(remat):
 
 
 def run_dropped(seeds=60, **changes):
-    """What a stack of which layers are left out makes of its inputs, by key."""
+    """The outputs of a stack with dropped layers, by key."""
     module, params, inputs, _ = stack_of(norm="pre", dropout_layers=0.4, **changes)
 
     @jax.jit
@@ -259,7 +261,7 @@ def run_dropped(seeds=60, **changes):
     return np.stack([run(key) for key in keys]), params, inputs
 
 
-def test_a_layer_is_left_out_whole_and_as_often_as_is_said():
+def test_a_layer_is_dropped_entirely_and_at_the_given_rate():
     found, params, inputs = run_dropped()
     exact = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
     outcomes = {}
@@ -281,14 +283,14 @@ def test_a_layer_is_left_out_whole_and_as_often_as_is_said():
     assert len(set(kept)) > 4  # each layer draws for itself
 
 
-def test_no_layer_is_left_out_of_an_answer():
+def test_no_layer_is_dropped_when_answering():
     module, params, inputs, _ = stack_of(norm="pre", dropout_layers=0.4)
     plain = stack_of(norm="pre")[0]
     answers = [m.apply({"params": params}, *inputs)[0] for m in (module, plain)]
     np.testing.assert_array_equal(*answers)
 
 
-def test_scanned_layers_are_left_out_when_unrolled_ones_are():
+def test_scanned_layers_are_dropped_when_unrolled_ones_are():
     one, other = (run_dropped(5, scan_layers=scan)[0] for scan in (False, True))
     np.testing.assert_allclose(one, other, atol=1e-5)
 
@@ -304,7 +306,7 @@ def test_the_round_tells_shared_layers_apart():
     np.testing.assert_allclose(second, expected, atol=1e-6)
 
 
-def test_what_cannot_be_combined_is_refused():
+def test_incompatible_settings_are_refused():
     with pytest.raises(UserError, match="scan_layers = True with .*'all'.*'none'"):
         configs.load(
             "quickstart",

@@ -1,4 +1,4 @@
-"""Kernels of attention: each gives what the einsum gives; `auto` takes one that can.
+"""Kernels of attention: each equals the einsum; `auto` chooses one that can run.
 
 cuDNN itself needs a GPU: here JAX's own implementation takes its arguments. Splash runs
 in Pallas' interpreter.
@@ -94,7 +94,7 @@ def assert_equal(got, expected, tolerance):
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_outputs_and_gradients_are_those_of_the_einsum(kernel, mask):
+def test_outputs_and_gradients_equal_those_of_the_einsum(kernel, mask):
     mask, read = MASKS[mask]
     keys = T if mask is None else mask.key_segments.shape[1]
     given = draw(keys), mask, read
@@ -218,7 +218,10 @@ def test_a_kernel_that_cannot_run_is_an_error_in_training_and_is_replaced_elsewh
         ({"attention": "flash"}, "model.attention = 'flash': choose auto | einsum"),
         ({"attention": "cudnn"}, "set model.dtype to 'bfloat16'"),
         ({"attention": "splash", "positions": "alibi"}, "adds no bias to scores"),
-        ({"attention": "blockwise", "dropout_attention": 0.1}, "set that to 0.0"),
+        (
+            {"attention": "blockwise", "dropout_attention": 0.1},
+            "dropout_attention to 0.0",
+        ),
     ],
 )
 def test_a_config_with_a_kernel_that_cannot_work_is_refused(changes, message):
@@ -237,7 +240,7 @@ TOKENS = jnp.asarray(np.random.default_rng(5).integers(4, 31, (B, T))) * PADDED
 
 
 @pytest.mark.system
-def test_ten_steps_of_training_by_blocks_are_those_of_the_einsum(monkeypatch):
+def test_ten_steps_of_training_by_blocks_equal_those_of_the_einsum(monkeypatch):
     monkeypatch.setattr(blockwise.attend, "__defaults__", (16,))
     settings = configs.base(task="language")
     optimizer = optim.make_optimizer(settings)
@@ -256,7 +259,7 @@ def test_ten_steps_of_training_by_blocks_are_those_of_the_einsum(monkeypatch):
         found, step = [], jax.jit(step)
         for _ in range(10):
             state, outcome = step(state, batch)
-            found.append(outcome["sums"].loss / outcome["sums"].weight)
+            found.append(outcome.sums.loss / outcome.sums.weight)
         return np.array(found)
 
     expected = train(CONFIG)
@@ -272,7 +275,7 @@ def translate(config):
     return module, params, jax.jit(module.apply)(params, TOKENS, TOKENS)
 
 
-def test_a_kernel_makes_no_weights_and_who_looks_inside_has_the_einsum():
+def test_a_kernel_returns_no_weights_so_inspection_uses_the_einsum():
     module, params, outputs = translate(BLOCKS)
     _, _, expected = translate(CONFIG)
     np.testing.assert_allclose(outputs.logits, expected.logits, atol=1e-5)

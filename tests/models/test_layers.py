@@ -1,4 +1,4 @@
-"""Feed-forward, norm, residual order, and dropout: a mask that is noise and no more."""
+"""Feed-forward, norm, residual order, and dropout with masks that are pure noise."""
 
 import math
 
@@ -59,7 +59,7 @@ def test_each_gelu_is_its_formula_and_the_older_name_means_tanh():
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
-def test_an_output_layer_rounds_nothing_behind_its_product(use_bias):
+def test_an_output_layer_does_not_round_its_product(use_bias):
     plain = output_layer(F, jnp.float32, use_bias)
     short, x = output_layer(F, jnp.bfloat16, use_bias), normal(B, T, D)
     params = jax.tree.map(lambda p: normal(*p.shape), plain.init(jax.random.key(0), x))
@@ -107,9 +107,7 @@ def test_layer_norm_survives_a_mean_that_dwarfs_the_spread():
     ("order", "expected"),
     [("post", 10 * (1 + 7 * (3 * 1))), ("pre", 1 + 7 * (3 * 10))],
 )
-def test_dropout_touches_the_sublayer_alone_and_the_norm_stands_where_asked(
-    order, expected
-):
+def test_dropout_affects_only_the_sublayer_and_the_norm_is_where_asked(order, expected):
     got, extra = residual(
         jnp.ones((B, T, D)),
         sublayer=lambda y: (3 * y, "extra"),
@@ -146,7 +144,7 @@ def test_dropout_keeps_the_type_of_what_it_drops():
     assert drop(0.5, x, jax.random.key(1)).dtype == jnp.bfloat16
 
 
-def test_what_is_dropped_passes_no_gradient():
+def test_dropped_entries_pass_no_gradient():
     x, key = normal(13, 17), jax.random.key(1)
     gradient = jax.grad(lambda x: drop(0.5, x, key).sum())(x)
     np.testing.assert_array_equal(gradient, 2.0 * (drop(0.5, x, key) != 0))
@@ -183,9 +181,9 @@ def test_neighbouring_entries_of_a_mask_have_nothing_in_common(masks, steps):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_every_row_and_column_of_a_mask_has_its_share(masks, axis):
     for mask in masks:
-        z = mask.sum(axis) / mask.shape[axis] ** 0.5  # one normal deviate a line
+        z = mask.sum(axis) / mask.shape[axis] ** 0.5  # one normal deviate per line
         freedom = len(z)
-        # The sum of their squares is χ²: as far off as chance, no more and no less.
+        # The sum of their squares is χ²: its deviation is as large as expected.
         assert abs((z**2).sum() - freedom) < 4.5 * (2 * freedom) ** 0.5
         assert abs(z).max() < 5
 
@@ -197,7 +195,7 @@ def test_a_share_of_one_keeps_all_and_of_none_keeps_nothing():
 
 
 def test_the_hash_draws_what_the_general_generator_draws(masks):
-    """Both masks are as far from each other as two draws of one distribution."""
+    """Both masks differ as much as two draws from one distribution."""
     share = 0.7
     root = jax.random.key(0)
     for i, hashed in enumerate(masks):
@@ -211,7 +209,7 @@ def test_the_hash_draws_what_the_general_generator_draws(masks):
         ):
             a, b = one(hashed), one(plain)
             assert abs(a.mean() - b.mean()) < 4.5 * (2 / a.size) ** 0.5
-        # So are the counts of a row: two samples of one distribution (Kolmogorov).
+        # So do the counts per row: two samples of one distribution (Kolmogorov).
         a, b = np.sort(hashed.sum(1)), np.sort(plain.sum(1))
         at = np.concatenate([a, b])
         apart = np.searchsorted(a, at, "right") - np.searchsorted(b, at, "right")

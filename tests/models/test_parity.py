@@ -1,6 +1,6 @@
 """The same weights in PyTorch's nn.Transformer: the same outputs, the same gradients.
 
-Only real positions are compared: what stands at padding is nobody's business.
+Only real positions are compared, because padding has no defined result.
 """
 
 import functools
@@ -93,7 +93,7 @@ class Peer(torch.nn.Module):
         )
 
         def last():
-            # PyTorch would put a norm behind a post-norm stack as well: wrong there.
+            # PyTorch would also put a norm after a post-norm stack: wrong there.
             return nn.LayerNorm(D, eps=1e-6) if norm == "pre" else None
 
         encoder = nn.TransformerEncoder(
@@ -136,7 +136,7 @@ def sinusoid(length):
 
 
 def names(norm):
-    """(path of ours, name of theirs, the rows of theirs that it is)."""
+    """(our path, their name, their rows that correspond to it)."""
     yield "embedding/embedding", "embedding", slice(None)
     for stack, layers in (("encoder", ENCODER), ("decoder", DECODER)):
         for i in range(layers):

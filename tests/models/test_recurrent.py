@@ -1,4 +1,4 @@
-"""Recurrent models: padding is nothing, steps are the whole, beams are alone."""
+"""Recurrent models: padding is ignored, steps equal one pass, beams are independent."""
 
 import functools
 
@@ -122,7 +122,7 @@ def test_no_output_sees_its_own_answer_or_a_later_one():
 
 
 @pytest.mark.parametrize(("cell", "attention"), KINDS)
-def test_steps_of_several_beams_and_unequal_prompts_are_the_whole(cell, attention):
+def test_steps_of_several_beams_and_unequal_prompts_equal_one_forward(cell, attention):
     changes = {"cell": cell, "attention": attention, "layers": 2}
     model = searching.bind(Recurrent(config(**changes)), drawn(**changes))
     extend = jax.jit(model.extend)
@@ -161,7 +161,7 @@ def test_steps_of_several_beams_and_unequal_prompts_are_the_whole(cell, attentio
 
 
 @pytest.mark.parametrize(("cell", "attention"), SOME_KINDS)
-def test_the_loss_asks_something_of_every_parameter(cell, attention):
+def test_the_loss_depends_on_every_parameter(cell, attention):
     changes = {"cell": cell, "attention": attention}
     module = Recurrent(config(**changes))
 
@@ -219,7 +219,9 @@ def test_each_dropout_rate_alone_changes_training_and_never_evaluation(kind):
 
 
 def test_several_devices_give_the_loss_and_gradients_of_one():
-    registry.find("recurrent")  # who finds a model so has its rules of sharding, too
+    registry.find(
+        "recurrent"
+    )  # a model that is found this way also has its sharding rules
     module = Recurrent(config(d_model=16, vocab_rows=24, source_vocab_rows=32))
     inputs = [jnp.tile(array, (4, 1)) for array in pair()]
     params = draw(jax.eval_shape(module.init, jax.random.key(0), *inputs)["params"])
@@ -245,7 +247,7 @@ def test_several_devices_give_the_loss_and_gradients_of_one():
 
 @pytest.fixture(scope="module")
 def searched():
-    """A function: what a search finds, with so many sentences to a batch."""
+    """A function: the result of a search with a given batch size."""
     vocab = 83
     sizes = dict.fromkeys(("vocab_size", "source_vocab_size"), vocab)
     rows = dict.fromkeys(("vocab_rows", "source_vocab_rows"), vocab)
@@ -276,7 +278,7 @@ def test_a_beam_finds_the_same_for_a_sentence_alone_and_among_others(searched):
         np.testing.assert_allclose(*scores, rtol=5e-5)
 
 
-def test_coverage_asks_for_all_words_of_the_source(searched):
+def test_coverage_rewards_attending_to_all_words_of_the_source(searched):
     plain, covering = searched(4, 2), searched(4, 4, coverage=0.4)
     lost = []
     for without, found in zip(plain, covering, strict=True):
@@ -302,15 +304,15 @@ def test_coverage_asks_for_all_words_of_the_source(searched):
         ({"model.attention": "none", "decode.coverage": "0.2"}, ("coverage", "0.0")),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_way_out(changes, says):
+def test_impossible_settings_are_refused_with_advice(changes, says):
     with pytest.raises(UserError) as caught:
         configs.load("recurrent", changes)
     (problem,) = caught.value.problems
     assert all(word in problem for word in says), problem
 
 
-def test_a_conversation_and_a_tree_may_be_a_recurrent_models():
+def test_conversation_and_parsing_may_use_a_recurrent_model():
     for task in ("conversation", "parsing"):
         assert not checks.find_problems(configs.base(task, "recurrent"))
-    with pytest.raises(UserError, match="It has: transformer"):
+    with pytest.raises(UserError, match="Choose transformer"):
         configs.base("images", "recurrent")

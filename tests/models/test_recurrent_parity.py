@@ -1,6 +1,6 @@
 """The same weights in PyTorch's RNN, LSTM and GRU: the same outputs and last states.
 
-PyTorch gets packed sequences, so that it sees no padding either.
+PyTorch gets packed sequences, so that it does not see padding either.
 """
 
 import os

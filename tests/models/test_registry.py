@@ -15,7 +15,8 @@ from transformer_jax.models.recurrent import Recurrent
 
 
 def test_a_model_is_found_by_its_name_and_a_typo_by_the_nearest():
-    assert registry.names() == ("transformer", "recurrent", "coordinate_mlp")
+    names = ("transformer", "recurrent", "coordinate_mlp", "speech")
+    assert registry.names() == names
     assert registry.find("recurrent").modules["seq2seq"] is Recurrent
     with pytest.raises(UserError, match="'transfomer'. Did you mean 'transformer'?"):
         registry.find("transfomer")
@@ -55,7 +56,7 @@ def test_a_module_is_built_with_padded_tables_and_without_absent_layers():
     assert isinstance(alone, LanguageModel) and alone.config.encoder_layers == 0
 
 
-def test_a_module_gets_what_its_role_has_beside_the_sizes():
+def test_a_module_gets_the_arguments_of_its_role_besides_the_sizes():
     config = configs.base("classification")
     about = dict(source_vocab_size=13, outputs=3, pooling="mean")
     module = registry.build(config, "text_classifier", **about)

@@ -1,4 +1,4 @@
-"""A scanned stack: the same numbers, dropout too, by a program that does not grow."""
+"""A scanned stack: the same numbers and dropout, by a program that does not grow."""
 
 import dataclasses
 import functools
@@ -60,7 +60,7 @@ def learnt(kind, **changes):
 
 
 def assert_alike(first, second):
-    """To float32's rounding: that of an array's, and of all arrays', largest number."""
+    """Equal within float32 rounding of the largest number, per array and overall."""
     largest = max(float(np.abs(one).max()) for one in jax.tree.leaves(first))
     for one, other in zip(*map(jax.tree.leaves, (first, second)), strict=True):
         scale = np.abs(one).max() + 0.01 * largest  # in theory, some gradients are 0
@@ -72,23 +72,23 @@ def assert_alike(first, second):
     "kind", ["seq2seq", "language", pytest.param("classifier", marks=pytest.mark.slow)]
 )
 def test_scanned_layers_compute_and_learn_what_unrolled_ones_do(kind):
-    """Each layer draws the dropout that it draws unrolled."""
+    """Each layer draws the same dropout as when unrolled."""
     assert_alike(learnt(kind), learnt(kind, scan_layers=True))
 
 
 @pytest.mark.parametrize("remat", ["attention", "dots", "full"])
-def test_scanned_layers_may_be_computed_again(remat):
+def test_scanned_layers_may_be_recomputed(remat):
     again = learnt("language", scan_layers=True, remat=remat)
     assert_alike(learnt("language"), again)
 
 
 @pytest.mark.parametrize("remat", ["attention", "dots"])
-def test_layers_may_be_computed_again_in_part(remat):
+def test_layers_may_be_recomputed_in_part(remat):
     assert_alike(learnt("language"), learnt("language", remat=remat))
 
 
 def test_scanned_parameters_begin_and_are_named_as_unrolled_ones():
-    """So every reader of parameters, and of checkpoints, knows one form of them."""
+    """So all readers of parameters and checkpoints need only know one form."""
     scanned = params_of("seq2seq", scan_layers=True)
     jax.tree.map(np.testing.assert_array_equal, params_of("seq2seq"), scanned)
 
@@ -118,7 +118,7 @@ def test_a_search_through_a_scanned_model_is_that_of_an_unrolled_one():
 
 
 def operations(layers, **changes):
-    """How many operations the program of a step has, with its loops' bodies."""
+    """The number of operations in the program of a step, with the bodies of loops."""
     module, inputs = module_of("language", decoder_layers=layers, **changes)
     params = jax.eval_shape(module.init, jax.random.key(0), *inputs)
 

@@ -17,7 +17,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.models import registry
 from transformer_jax.models.decisions import DecisionSizes, Steps
 from transformer_jax.models.vision import VisionConfig
-from transformer_jax.tasks import classification, decisions, images
+from transformer_jax.tasks import classification, decisions, images, sounds
 from transformer_jax.tasks.classification import Scale
 
 VOCAB = 40_960  # a multiple of the rows' 64, so that no row is padding
@@ -41,7 +41,7 @@ def parameters(kind="transformer", **model):
     return {sharding.path_name(path): leaf for path, leaf in leaves}
 
 
-COUNTS = {  # by hand, with 40,960 rows; those not named are as large as base
+COUNTS = {  # by hand, with 40,960 rows; other sizes are those of base
     "base": 65_110_016,
     "b_16": 58_018_304,
     "b_32": 60_382_208,
@@ -104,11 +104,13 @@ def test_matrices_are_split_both_ways_and_each_pair_meets_on_one_axis():
     kernels = {n: s for n, s in specs.items() if shapes[n].ndim == 2}
     for name, spec in kernels.items():
         if name.endswith("embedding"):
-            assert tuple(spec) == (("tensor", "fsdp"), None)  # rows stay whole
+            assert tuple(spec) == (("tensor", "fsdp"), None)  # rows are not split
             continue
         assert set(spec) == {"fsdp", "tensor"}
         if name.endswith(("out/kernel", "outer/kernel")):
-            assert spec[0] == "tensor", name  # what the kernel before it has split
+            assert spec[0] == "tensor", (
+                name
+            )  # the axis that the kernel before it splits
         elif name.endswith("kernel"):
             assert spec[1] == "tensor", name
 
@@ -127,7 +129,7 @@ def test_every_parameter_matches_exactly_one_rule_and_no_rule_is_idle():
     ("variant", "count"),  # timm's vit_{tiny,small,base}_patch16_224
     [("vit_ti", 5_717_416), ("vit_s", 22_050_664), ("vit_b", 86_567_656)],
 )
-def test_the_sizes_of_published_models_are_theirs(variant, count, tmp_path):
+def test_published_models_have_their_published_sizes(variant, count, tmp_path):
     (tmp_path / "train").mkdir()
     config = configs.load(f"images:{variant}", {"data.folder": str(tmp_path)})
     size = config.data.image_size
@@ -143,7 +145,7 @@ VARIANTS = "", ":en_de_big", ":lstm_attention", ":gru", ":big", ":score", ":mnis
 
 
 def shipped():
-    """Each shipped config, by name; those that differ in width or parts too."""
+    """Each shipped config, by name, and variants of other widths or parts."""
     for name, path in configs.shipped().items():
         make = runpy.run_path(str(path))["get_config"]
         for variant in VARIANTS:
@@ -168,6 +170,8 @@ def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
             inputs, more = [jnp.ones((1, 28, 28, 1))], {"vision": vision}
         case "coordinates":
             inputs, more = [jnp.ones((1, 2))], {"size": (28, 28)}
+        case "transcriber":
+            inputs = [jnp.ones((1, 8, 40)), inputs[0]]
         case "decisions":
             steps = Steps(inputs[0], jnp.ones((1, 1)), jnp.ones((1, 1, 4)))
             inputs, more = [steps, inputs[0]], {"sizes": DecisionSizes(4, 2, 20)}
@@ -197,6 +201,7 @@ def of_other_tasks():
         text.objective.init,
         images.compose(configs.base("images"), about).objective.init,
         lambda key: painter.init(key, jnp.ones((1, 2)))["params"],
+        sounds.compose(configs.base("sounds"), ("rain", "wind")).objective.init,
         player.objective.init,
     ):
         shapes = jax.eval_shape(begin, jax.random.key(0))

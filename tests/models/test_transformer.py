@@ -1,7 +1,7 @@
-"""The whole models: who influences whom, and what must change nothing.
+"""Complete models: which inputs influence which outputs, and what has no effect.
 
 All runs share a few compiled programs: parameters are drawn, not initialised, so that
-no bias is 0 and no two embeddings are alike.
+no bias is 0 and all embeddings differ.
 """
 
 import collections
@@ -83,7 +83,7 @@ def logits(*inputs):
 def influence():
     """|∂ output at t / ∂ embedding of token i|, i in source and target vocabulary.
 
-    The tokens of a sentence differ, so the row of a table stands for a position.
+    The tokens of a sentence differ, so each row of a table represents a position.
     """
     module, weigh = Seq2Seq(config()), np.random.default_rng(1).normal(size=V)
     source, target, *hidden = pair()
@@ -134,7 +134,7 @@ def test_no_output_sees_its_own_answer_or_a_later_one():
         assert (changed > 1e-3).all()
 
 
-def test_what_stands_at_padding_has_no_influence():
+def test_tokens_at_padding_have_no_influence():
     source, target, *hidden = pair()
     before = logits(source, target, *hidden)
     after = logits(
@@ -155,7 +155,7 @@ def test_padding_at_the_end_changes_nothing():
     )
 
 
-def test_packed_sentences_are_answered_as_if_they_stood_apart():
+def test_packed_sentences_are_answered_as_if_separate():
     source = jnp.array([[4, 9, 6, 11, 3, 5, 8, 3, 0, 0, 0]])
     target = jnp.array([[2, 7, 12, 2, 13, 0, 0]])
     outputs = forward()(
@@ -218,7 +218,7 @@ def test_tables_are_shared_as_far_as_they_are_tied(tie, tables):
     assert outside == tables
 
 
-def test_a_tied_table_reads_and_answers():
+def test_a_tied_table_embeds_and_predicts():
     table = TokenEmbedding(V, V, D)
     weights = jnp.asarray(np.random.default_rng(0).normal(size=(V, D)), jnp.float32)
     variables = {"params": {"embedding": weights}}
@@ -228,7 +228,7 @@ def test_a_tied_table_reads_and_answers():
     np.testing.assert_allclose(answered, read @ weights.T, rtol=1e-5, atol=1e-4)
 
 
-def test_embeddings_begin_with_unit_variance_behind_their_scale():
+def test_embeddings_begin_with_unit_variance_after_scaling():
     table, rows, size = TokenEmbedding(1009, 1009, 64), 1009, 64
     tokens = jnp.arange(rows)[None]
     read, variables = table.init_with_output(jax.random.key(0), tokens)
@@ -273,7 +273,7 @@ def test_parameters_have_the_names_that_checkpoints_rely_on():
 
 
 def operations(train=True, **changes):
-    """How often each operation stands in the program of a forward pass."""
+    """How often each operation occurs in the program of a forward pass."""
     module = Seq2Seq(config(decoder_layers=1, **changes))
 
     def run(params, key):
@@ -347,7 +347,7 @@ def test_word_dropout_has_words_read_as_unknown_but_no_end_of_a_text():
 def test_recomputing_layers_changes_no_parameter_output_or_gradient():
     [remat] = primitives(jax.make_jaxpr(jax.checkpoint(lambda x: x))(1.0).jaxpr)
     assert operations()[remat] == 0
-    assert operations(remat=True)[remat] == 2  # one a layer
+    assert operations(remat=True)[remat] == 2  # one per layer
     assert flat(shapes(remat=True)).keys() == flat(shapes()).keys()
     rates = {f"dropout_{kind}": 0.1 for kind in DROPOUTS}
 

@@ -1,4 +1,4 @@
-"""What is computed in which type: the table of docs/variants.md, by the programs."""
+"""The types of all computations: the table of docs/variants.md, from the programs."""
 
 import dataclasses
 import pathlib
@@ -125,7 +125,7 @@ def test_the_table_of_types_is_what_is_computed():
 def test_gradients_are_added_up_in_the_type_that_is_asked_for(
     dtype, gradient_dtype, expected
 ):
-    """They are partial sums on each device: devices add up what a product gives."""
+    """Each device has partial sums, so results of products are added over devices."""
     assert dense_gradient(gradient_dtype, dtype) == (dtype, expected)
 
 

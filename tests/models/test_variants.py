@@ -1,6 +1,6 @@
 """Every position encoding and every variant: one decoder step by step is one forward.
 
-And what each is by its own formula: rotations as complex numbers, buckets counted by
+And each equals its own formula: rotations as complex numbers, buckets counted by
 hand, shared heads as copies.
 """
 
@@ -60,7 +60,7 @@ def segments(tokens):
 
 
 def drawn(module, *inputs, scale=0.3):
-    """Parameters of noise, so that no bias is 0 and no scale is 1."""
+    """Random parameters, so that no bias is 0 and no scale is 1."""
     shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)["params"]
     rng = np.random.default_rng(0)
     return jax.tree.map(
@@ -86,7 +86,7 @@ def variant(request):
 def test_gradients_reach_every_parameter(variant):
     leaves = jax.tree_util.tree_leaves_with_path(variant[-1])
     idle = [sharding.path_name(p) for p, g in leaves if not np.abs(g).max() > 0]
-    # A number that is added to all scores of a query changes no weight.
+    # Adding the same number to all scores of a query changes no weight.
     assert all("key/bias" in name for name in idle), idle
 
 
@@ -97,7 +97,7 @@ def test_every_parameter_has_a_place_on_a_mesh(variant):
         assert len(spec) in (0, leaf.ndim)
 
 
-def test_a_prompt_and_single_steps_give_what_one_forward_gives(variant):
+def test_a_prompt_and_single_steps_equal_one_forward(variant):
     """Two beams that follow each other crosswise; a prompt is shorter than another."""
     module, params, inputs, logits, _ = variant
     given = 3
@@ -137,8 +137,8 @@ def test_a_prompt_and_single_steps_give_what_one_forward_gives(variant):
 
 
 @pytest.mark.parametrize("kind", ["rotary", "relative", "alibi"])
-def test_only_distances_count(kind):
-    """What is read by a language model may begin at any position."""
+def test_only_distances_matter(kind):
+    """The text of a language model may begin at any position."""
     module = LanguageModel(config(positions=kind))
     params = drawn(module, TARGET, segments(TARGET))
 
@@ -155,8 +155,8 @@ def test_only_distances_count(kind):
     assert np.abs(moved.logits[0] - read(0)[0]).max() > 1e-3
 
 
-def test_sinusoids_with_rotary_are_both():
-    """The same parameters: what the two do apart, they do together."""
+def test_sinusoids_and_rotary_can_be_combined():
+    """With the same parameters, the two do together what each does alone."""
     found = {}
     for kind in ("none", "sinusoid", "rotary", "sinusoid+rotary"):
         module = LanguageModel(config(positions=kind))
@@ -166,7 +166,7 @@ def test_sinusoids_with_rotary_are_both():
     for i, one in enumerate(kinds):
         for other in kinds[:i]:
             assert np.abs(one - other).max() > 1e-3
-    # By hand: turned heads, and sinusoids added to what is read.
+    # By hand: rotated heads, and sinusoids added to the embeddings.
     module = LanguageModel(config(positions="rotary"))
     waves = place.sinusoid(jnp.arange(T)[None], D)
     params = drawn(module, TARGET, segments(TARGET))
@@ -204,7 +204,7 @@ def test_scaled_rotary_reads_far_positions_as_near_ones():
 
 
 def bucket_by_hand(distance, buckets, furthest, causal):
-    """One distance (key - query), as the T5 paper tells it."""
+    """The bucket of one distance (key - query), as defined in the T5 paper."""
     offset = 0
     if not causal:
         buckets //= 2
@@ -225,7 +225,7 @@ def test_relative_buckets_are_exact_near_by_and_shared_far_away(causal):
     got = place.relative_buckets(jnp.asarray(distances)[None, None], 32, 128, causal)
     expected = [bucket_by_hand(int(d), 32, 128, causal) for d in distances]
     np.testing.assert_array_equal(got[0, 0], expected)
-    # Half of a two-sided table is for keys behind the query, and none of them is at 0.
+    # Half of a two-sided table is for keys after the query, none of them at 0.
     assert set(expected) == set(range(32)) - (set() if causal else {16})
 
 
@@ -248,7 +248,7 @@ def normal(*shape, seed=0):
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
-def test_shared_keys_are_as_good_as_copies_of_them(groups):
+def test_shared_keys_equal_copies_of_them(groups):
     query, key = normal(B, T, 6, 4), normal(B, S, groups, 4, seed=1)
     value = normal(B, S, groups, 5, seed=2)
     bias = normal(B, 6, T, S, seed=3)

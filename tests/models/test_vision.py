@@ -1,4 +1,4 @@
-"""The ViT: which pixel goes where, what it counts, and the same in PyTorch."""
+"""The ViT: the place of each pixel, its influence, and parity with PyTorch."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ B, D, F, N, K, H, LAYERS = 2, 14, 11, 2, 3, 5, 2
 HEIGHT, WIDTH, CHANNELS, PATCH, CLASSES = 6, 15, 2, 3, 13
 ROWS, COLUMNS = HEIGHT // PATCH, WIDTH // PATCH
 LENGTH = 1 + ROWS * COLUMNS
-ADDED = ("learned", "sinusoid", "sinusoid_2d")  # to what a patch is
+ADDED = ("learned", "sinusoid", "sinusoid_2d")  # to the size of a patch
 
 
 def look(**changes):
@@ -153,7 +153,7 @@ def test_a_pixel_reaches_its_own_patch_only(pixel):
     assert changed.tolist() == [[1, 1 + row * COLUMNS + column]]
 
 
-def test_every_pixel_tells_and_only_about_its_own_image():
+def test_every_pixel_influences_its_own_image_only():
     module = build()
     params, images = draw(module)
 
@@ -210,7 +210,7 @@ def test_only_positions_tell_where_a_patch_is():
     assert exchange("learned", jnp.zeros((LENGTH, D))) < 1e-5
 
 
-def test_each_kind_of_positions_is_another():
+def test_the_kinds_of_positions_differ():
     made = {}
     for positions in ADDED:
         module = build(look(positions=positions))
@@ -232,7 +232,7 @@ def test_transposing_the_grid_exchanges_the_halves_of_the_2d_waves():
 
     tall, wide = places((5, 3)), places((3, 5))
     np.testing.assert_array_equal(wide, tall.swapaxes(0, 1)[..., ::-1, :])
-    assert (tall[2, :, 0] == tall[2, 0, 0]).all()  # a row's half is its row's alone
+    assert (tall[2, :, 0] == tall[2, 0, 0]).all()  # this half depends only on the row
     assert (tall[:, 2, 1] == tall[0, 2, 1]).all()
 
 
@@ -251,7 +251,7 @@ def test_a_resampled_table_keeps_the_class_token_and_the_means_of_a_plane(grid):
     assert other.shape == (1 + grid[0] * grid[1], 3)
     np.testing.assert_array_equal(other[0], table[0])
     patches = other[1:].reshape(*grid, 3)
-    # A plane stays one: the means over the image, and the direction of both axes.
+    # A plane stays a plane: the means over the image, and the slope along both axes.
     np.testing.assert_allclose(patches.mean((0, 1)), [2, 3, 3], atol=1e-5)
     assert (jnp.diff(patches[..., 0], axis=0) > 0).all()
     assert (jnp.diff(patches[..., 1], axis=1) > 0).all()
@@ -277,34 +277,39 @@ def test_a_model_is_resized_to_larger_images(positions):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        (dict(height=28, width=28, patch=5), "image 28x28 .* patches of 5: use 4 or 7"),
-        (dict(height=28, width=28, patch=31), "image 28x28 .* of 31: use 28$"),
-        (dict(height=6, width=15, patch=2), "image 6x15 .* of 2: use 1 or 3"),
-        (dict(patch=0), "of 0: use 1$"),
+        (
+            dict(height=28, width=28, patch=5),
+            "image 28x28 .* patches of side 5: use 4 or 7",
+        ),
+        (dict(height=28, width=28, patch=31), "image 28x28 .* side 31: use 28$"),
+        (dict(height=6, width=15, patch=2), "image 6x15 .* side 2: use 1 or 3"),
+        (dict(patch=0), "side 0: use 1$"),
         (dict(positions="sinusoid2d"), "'sinusoid2d'.*Did you mean 'sinusoid_2d'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_way_out(changes, problem):
+def test_impossible_sizes_are_refused_with_advice(changes, problem):
     with pytest.raises(UserError, match=problem):
         look(**changes)
 
 
 def test_images_of_another_size_are_refused_with_both():
     module, other = build(), jnp.zeros((B, WIDTH, HEIGHT, CHANNELS))
-    says = "images of 15x6x2, but the model reads 6x15x2: scale these images"
+    says = "images of 15x6x2, but the model reads 6x15x2: scale the images"
     with pytest.raises(UserError, match=says):
         module.init(jax.random.key(0), other)
 
 
 def test_an_odd_width_cannot_be_halved():
-    with pytest.raises(UserError, match="d_model = 7: use 6 or 8"):
+    with pytest.raises(UserError, match="an even d_model, not 7: use 6 or 8"):
         sinusoid_2d((2, 3), 7)
 
 
 def test_a_table_of_another_grid_is_refused_with_both_numbers():
-    with pytest.raises(UserError, match="11 rows is not of a grid of 3x5, .* 16 with"):
+    with pytest.raises(
+        UserError, match="11 rows does not fit a grid of 3x5, .* 16 with"
+    ):
         resample(jnp.zeros((11, D)), (3, 5), (4, 4))
-    with pytest.raises(UserError, match="patch changes from 3 to 1"):
+    with pytest.raises(UserError, match="patch changes from 3 to 1, but"):
         resize({}, look(), look(patch=1))
 
 
@@ -314,7 +319,7 @@ def twin(norm):
 
 @pytest.fixture(scope="module")
 def parity():
-    """The names of a layer's parameters in PyTorch; skips where there is none."""
+    """The names of a layer's parameters in PyTorch; skips the test without PyTorch."""
     import test_parity
 
     return test_parity
@@ -347,7 +352,7 @@ def run_peer(torch, peer, images):
 
 
 def names(parity, norm):
-    """(path of ours, name of theirs, the rows of theirs that it is)."""
+    """(our path, their name, their rows that correspond to it)."""
     yield from (("class_token", "token", ...), ("positions/table", "table", ...))
     for end, ending in (("kernel", "weight"), ("bias", "bias")):
         yield f"patches/{end}", f"patches.{ending}", ...
@@ -361,7 +366,7 @@ def names(parity, norm):
 
 
 def turn(name, array):
-    """As PyTorch has it: a kernel's columns are rows, and the patches' are images."""
+    """In PyTorch's layout: columns of a kernel are rows, those of patches images."""
     if name == "patches/kernel":
         return array.reshape(PATCH, PATCH, CHANNELS, D).transpose(3, 2, 0, 1)
     return array.T if name.endswith("kernel") else array

@@ -85,14 +85,14 @@ def test_a_plan_is_plain_numbers_and_a_page_of_words(planned):
     words = "\n".join(forecast.describe(found))
     for line in (
         "target     cpu: 1 × cpu (cpu), mesh data 1 × fsdp 1 × tensor 1 × sequence 1",
-        "heads      4 beside one as wide: parameters × 1.000, flops × 1.000",
+        "heads      4 vs one as wide: parameters × 1.000, flops × 1.000",
         f"batches    {ROWS} × {LENGTH}/{LENGTH} (the largest; padding not known",
         "kernels    none but the compiler's own",
-        "time       0.1 hours of 250 ms a step",
+        "time       0.1 hours at 250 ms per step",
     ):
         assert line in words
-    assert re.search(r"memory     training: 0\.\d\d GB a device", words)
-    assert re.search(r"memory     decoding 128 rows: 0\.\d\d GB a device", words)
+    assert re.search(r"memory     training: 0\.\d\d GB per device", words)
+    assert re.search(r"memory     decoding 128 rows: 0\.\d\d GB per device", words)
     row = forecast.table_row("quickstart", found)
     assert row.count("|") == forecast.TABLE.split("\n")[0].count("|")
 

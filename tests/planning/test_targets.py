@@ -25,13 +25,13 @@ def test_a_target_is_hardware_and_a_number_of_devices(name, platform, count):
     "name", ["h200-8", "v5ex8", "v5e-7", "h200", "gpu", "", "h200x0"]
 )
 def test_a_name_that_is_no_target_is_refused_with_some_that_are(name):
-    with pytest.raises(UserError, match="is no target: choose "):
+    with pytest.raises(UserError, match="is not a target: choose "):
         targets.find(name)
 
 
 def test_a_config_that_names_an_unknown_target_is_refused():
     with pytest.raises(
-        UserError, match=r"targets = \('h20x8',\): 'h20x8' is no target"
+        UserError, match=r"targets = \('h20x8',\): 'h20x8' is not a target"
     ):
         configs.load("quickstart", {"targets": "h20x8"})
 

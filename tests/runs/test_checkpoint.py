@@ -134,7 +134,7 @@ def test_reads_that_end_after_a_failed_one_are_not_heard(saved, tmp_path, monkey
     sys.unraisablehook(late)
     sys.unraisablehook(other)
     assert heard == [other]
-    assert sys.unraisablehook.complain == heard.append
+    assert sys.unraisablehook.hook == heard.append
 
 
 def test_a_checkpoint_is_signed_before_anybody_sees_it(tmp_path, monkeypatch):

@@ -53,7 +53,7 @@ def test_a_run_is_opened_by_several_threads_at_once(tiny_run):
 
 
 def test_a_search_that_no_memory_holds_is_refused_with_the_figure(run):
-    said = r"beams 1000, .* up to 999,999 pieces, need [\d,]+ GB, and there are [\d,]+:"
+    said = r"beams 1000, .* up to 999,999 pieces, need [\d,]+ GB, but there are [\d,]+:"
     with pytest.raises(UserError, match=said):
         run.predict("O gato dorme.", beams=1000, max_length=999_999)
     assert run.predict("O gato dorme.", beams=2, max_length=9) is not None

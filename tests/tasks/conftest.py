@@ -11,7 +11,7 @@ from transformer_jax import evaluate
 
 @pytest.fixture(scope="session")
 def quick_run_of(tiny_run_of):
-    """A function: the directory of a tiny run that is saved and scored seldom."""
+    """A function: the directory of a tiny run that is rarely saved and scored."""
     few = {
         "eval.answers": "1", "eval.batch_rows": "8", "eval.every": "12",
         "checkpoint.every": "6",

@@ -1,4 +1,4 @@
-"""Changed training images: what may come out, by which keys, and what is learned."""
+"""Augmented training images: possible results, the keys behind them, and learning."""
 
 import functools
 
@@ -51,8 +51,8 @@ def test_half_of_the_images_are_mirrored():
     assert 40 < mirrored < 80
 
 
-def test_a_row_is_changed_by_the_key_and_its_number_alone():
-    """So a resumed step, or more rows on more devices, change nothing of it."""
+def test_the_change_of_a_row_depends_only_on_the_key_and_its_number():
+    """So neither a resumed step nor more rows on more devices change the result."""
     options = dict(crop=2, flip=True)
     more = jnp.concatenate([IMAGES, 0 * IMAGES])
     np.testing.assert_array_equal(changed(3, **options), changed(3, **options))
@@ -63,7 +63,7 @@ def test_a_row_is_changed_by_the_key_and_its_number_alone():
     np.testing.assert_array_equal(changed(3), IMAGES)
 
 
-def test_a_mixture_is_of_two_neighbours_in_the_shares_that_it_says():
+def test_a_mixture_has_the_stated_shares_of_two_neighbours():
     labels = jnp.array([3, 5, 7, -1, 4, 9])
     mixed, others, shares = augmentation.mix(IMAGES, labels, jax.random.key(1), 0.4)
     assert others.tolist() == [5, 3, -1, 7, 9, 4]

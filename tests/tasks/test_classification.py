@@ -24,7 +24,7 @@ TEXTS = ["the soup was good .", "the film was never boring .", "the soup was bad
 
 @pytest.fixture(scope="module")
 def run(quick_run_of):
-    """A run of a few steps, of labels and of numbers."""
+    """A run of a few steps for labels, and one for numbers."""
     return {
         kind: transformer_jax.load(
             quick_run_of(f"opinions:{kind}", **{"eval.splits": "test"})
@@ -45,7 +45,7 @@ def test_seeds_are_compared_in_percent(run, compare_seeds, kind, metrics):
         assert mean == pytest.approx(100 * scores[name.split()[0]], abs=0.006)
 
 
-def test_a_label_is_the_likeliest_of_those_of_the_training_split(run):
+def test_the_answer_is_the_most_likely_label_of_the_training_split(run):
     for reply in run["label"].replies(TEXTS):
         chances = reply.details["chances"]
         assert set(chances) == {"negative", "positive"}
@@ -81,7 +81,7 @@ def test_the_scores_are_in_the_result(run, kind):
     assert all(np.isfinite(result[name]) for name in names)
 
 
-def test_a_text_alone_gets_what_it_gets_in_a_batch(run):
+def test_a_text_alone_is_answered_as_in_a_batch(run):
     task, mesh = run["label"].task, run["label"].mesh
     items = [task.inference.parse(text * n) for n, text in enumerate(TEXTS, 1)]
     together = dict(task.inference.answers(run["label"].params, items, mesh, Options()))
@@ -109,7 +109,7 @@ def test_a_text_longer_than_a_learned_table_is_refused_with_both_numbers():
     assert answer.text in ("no", "yes")
 
 
-def test_only_the_special_token_is_read_and_padding_by_nobody(run):
+def test_only_the_special_token_is_read_and_padding_never(run):
     task = run["label"].task
     params = jax.jit(task.objective.init)(jax.random.key(3))
     outputs = jax.jit(task.objective.outputs)
@@ -164,7 +164,7 @@ def test_words_are_dropped_in_training_only(run):
     assert all(np.abs(other - plain).max() > 1e-3 for other in dropped)
 
 
-def test_a_squared_error_and_a_likelihood_are_what_is_summed(run):
+def test_the_loss_sums_squared_errors_or_log_likelihoods(run):
     for kind in ("label", "score"):
         task, params = run[kind].task, run[kind].params
         tokens = np.zeros((3, 8), np.int32)
@@ -187,7 +187,7 @@ def test_f1_and_r_by_hand():
     found = scoring.score_labels(answers, truth)
     # a: 1 of 2 found, 1 of 2 right; b: 2 of 3 and 2 of 3.
     assert found == {"accuracy": 0.6, "f1": pytest.approx((1 / 2 + 2 / 3) / 2)}
-    # An answer that no reference is: 3 labels count, c with 0.
+    # An answer that is never a reference: 3 labels count, c with 0.
     stray = scoring.score_labels(["a", "b", "c"], ["a", "b", "b"])
     assert stray["f1"] == pytest.approx((1 + 2 / 3 + 0) / 3)
     numbers = scoring.score_numbers([1.0, 2.0, 4.0], [2.0, 2.0, 5.0])
@@ -199,10 +199,10 @@ def test_f1_and_r_by_hand():
 @pytest.mark.parametrize(
     ("kind", "labels", "message"),
     [
-        ("labels", ["yes", "yes"], r"labels \['yes'\].*two kinds"),
-        ("labels", ["yes", ""], r"a text needs one"),
-        ("numbers", ["1", "many"], "'many' is no number"),
-        ("numbers", ["1", "nan"], "'nan' is no number"),
+        ("labels", ["yes", "yes"], r"labels \['yes'\].*two different"),
+        ("labels", ["yes", ""], r"each text needs one"),
+        ("numbers", ["1", "many"], "'many' is not a number"),
+        ("numbers", ["1", "nan"], "'nan' is not a number"),
         ("numbers", ["2", "2.0"], "all 2 training numbers are 2"),
     ],
 )
@@ -225,7 +225,7 @@ def test_the_labels_travel_with_the_run(run):
     assert Scale(tuple(written["labels"])) == run["label"].task.data.scale
 
 
-def test_what_this_task_has_not_is_said(run):
+def test_unsupported_features_are_refused(run):
     with pytest.raises(UserError, match="no option 'beams'"):
         run["label"].predict(TEXTS, beams=2)
     with pytest.raises(UserError, match="the task 'classification' has no 'align'"):
@@ -257,7 +257,7 @@ def test_other_segmentations_keep_the_special_token_and_the_text(tmp_path, tiny)
 def test_keys_that_it_does_not_read_do_not_exist():
     known = dict(config.items(config.base("classification")))
     assert not {"decode.beams", "model.decoder_layers", "filter.empty"} & set(known)
-    with pytest.raises(UserError, match=r"checkpoint.best = 'r' is no score"):
+    with pytest.raises(UserError, match=r"checkpoint.best = 'r' is not a score"):
         config.load("opinions", {"checkpoint.best": "r"})
     assert classification.TASK.metrics == ("accuracy", "f1", "r")
 
@@ -271,7 +271,7 @@ def test_attention_names_the_tokens_with_both_ends(run):
 
 @pytest.mark.parametrize("positions", ["none", "sinusoid"])
 def test_without_positions_a_permutation_has_the_same_logits(positions):
-    """Of every pooling: what is read is a set between two special tokens."""
+    """For every pooling, the model reads a set between two special tokens."""
     spec = {"model.d_model": "16", "model.d_ff": "24", "model.num_heads": "2"}
     shown = jnp.array([[BOS, 9, 14, 7, 200, EOS], [BOS, 200, 9, 7, 14, EOS]])
     for pooling in ("special", "mean"):

@@ -1,4 +1,4 @@
-"""Conversation: the last turns are read, the others forgotten and said to be."""
+"""Conversation: the last turns are read, the others are forgotten and reported."""
 
 import io
 
@@ -17,7 +17,7 @@ def run(quick_run_of):
     return transformer_jax.load(quick_run_of("smalltalk", **few))
 
 
-def test_examples_are_contexts_of_so_many_turns_and_their_replies():
+def test_examples_are_contexts_of_a_few_turns_and_their_replies():
     most, few = {}, {"data.train_size": "300", "data.test_size": "60"}
     for turns in (1, 3):
         loaded = config.load("smalltalk", {"data.turns": str(turns), **few})
@@ -39,7 +39,7 @@ def test_the_mark_between_turns_is_one_piece(run):
     assert pieces.count(SEPARATOR.strip()) == 1
 
 
-def test_what_is_read_are_the_last_turns_and_what_is_forgotten_is_counted(run):
+def test_the_last_turns_are_read_and_the_forgotten_ones_are_counted(run):
     turns = ["Hi", "Hello", "My name is Ana", "Nice to meet you", "What is my name?"]
     assert run.task.inference.context(turns[:1]) == ("Hi", 0)
     assert run.task.inference.context(turns) == (SEPARATOR.join(turns[2:]), 2)
@@ -64,27 +64,26 @@ def test_a_session_reads_its_own_replies_and_says_what_it_forgot(
 
     monkeypatch.setattr("builtins.input", read)
     asked, numbers = [], []
-    shell = predict.Shell(run, None, 0)
 
     def answer(lines, first):
         asked.extend(lines)
         numbers.append(first)
         return [f"r{len(asked)}"]
 
-    shell.answer = answer
-    assert shell.converse() == 0
+    answerer = predict.LineAnswerer(run, None, 0)
+    assert answerer.converse(answer) == 0
     assert asked == [
         "Hi",
         SEPARATOR.join(["Hi", "r1", "I am Ana"]),
         SEPARATOR.join(["I am Ana", "r2", "Bye"]),
     ]
-    assert numbers == [1, 2, 3]  # so that the draws of each line differ
+    assert numbers == [0, 1, 2]  # so that the draws of each line differ
     out, err = capsys.readouterr()
     assert out.split() == ["r1", "r2", "r3"]
     assert err.count("(read: the last 3 turns of 5)") == 1
 
 
-def test_replies_are_scored_by_words_by_sameness_and_by_variety(run):
+def test_replies_are_scored_by_overlap_exact_match_and_variety(run):
     replies = [Reply(text=text) for text in ("I am fine", "I am here")]
     found = run.task.scoring.score(replies, ["I am fine", "You are here"])
     assert found["exact"] == 50
@@ -94,15 +93,16 @@ def test_replies_are_scored_by_words_by_sameness_and_by_variety(run):
     assert {"bleu", "exact", "distinct_2", "perplexity"} <= set(result)
 
 
-def test_no_turns_are_refused():
+def test_zero_turns_are_refused():
     with pytest.raises(UserError, match=r"data.turns = 0: must be at least 1"):
         config.load("smalltalk", {"data.turns": "0"})
 
 
 def test_predict_answers_a_line(run):
-    shell = predict.Shell(run, predict_options(run), 0)
+    answerer = predict.LineAnswerer(run, predict_options(run), 0)
     sink = io.BytesIO()
-    assert shell.answer_all(io.BytesIO(b"Hi how are you\n\n"), sink) == 0
+    source = io.BytesIO(b"Hi how are you\n\n")
+    assert answerer.answer_all(answerer.answer, source, sink) == 0
     assert len(sink.getvalue().split(b"\n")) == 3
 
 

@@ -1,4 +1,4 @@
-"""Coordinates: pixels in their places, features as defined, colours as answered."""
+"""Coordinates: pixels at their positions, features as defined, colours as answered."""
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ def test_the_picture_is_drawn_between_black_and_white_with_fast_and_slow_parts()
     assert (change > 0.3).any() and (change < 0.01).mean() > 0.2
 
 
-def test_a_quarter_of_the_pixels_is_held_out_and_each_has_its_place_and_colour():
+def test_a_quarter_of_the_pixels_is_held_out_and_each_has_its_position_and_colour():
     image = np.random.default_rng(0).random((6, 10, 3), np.float32)
     train, held_out = (pixels.Pixels(image, s) for s in ("train", "validation"))
     assert len(train) + len(held_out) == 60 and len(held_out) == 15
@@ -79,7 +79,7 @@ def test_an_image_file_is_scaled_by_its_longer_side(picture, tmp_path):
         pixels.read_picture(str(wrong), 5)
 
 
-def test_features_are_those_of_their_definitions():
+def test_features_match_their_definitions():
     places = jnp.array([[0.0, 0.5], [0.25, 1.0]])
 
     def encode(features):
@@ -113,7 +113,7 @@ def test_the_loss_counts_each_pixel_once_and_no_empty_row(run):
     assert found["psnr"] == pytest.approx(-10 * np.log10(errors.mean()), rel=1e-4)
 
 
-def test_it_learns_and_answers_places_with_colours(run):
+def test_it_learns_and_answers_positions_with_colours(run):
     scores = run.folder.read("result.json")["scores"]["validation"]
     assert scores["psnr"] > 20 and "PSNR = " in scores["summary"]
     left, right = run.predict(["0.05 0.1", "0.95 0.1"])
@@ -125,10 +125,10 @@ def test_it_learns_and_answers_places_with_colours(run):
 
 
 @pytest.mark.parametrize("line", ["", "a b", "0.5", "0.1 0.2 0.3", "0.5 1.5", "nan 0"])
-def test_what_is_no_place_is_refused(run, line):
-    with pytest.raises(Refused, match="is no place: give|outside of the picture"):
+def test_an_invalid_position_is_refused(run, line):
+    with pytest.raises(Refused, match="is not a place: give|outside of the picture"):
         run.task.inference.parse(line)
-    with pytest.raises(Refused, match="no beginning"):
+    with pytest.raises(Refused, match="cannot begin with a given prefix"):
         run.task.inference.parse("0 0", prefix="#")
 
 
@@ -140,7 +140,7 @@ def test_what_is_no_place_is_refused(run, line):
         ({"model.features": "sinusoid", "model.frequencies": "5"}, "use 4 or 6"),
     ],
 )
-def test_what_cannot_be_painted_is_refused(keys, words):
+def test_impossible_settings_are_refused(keys, words):
     with pytest.raises(UserError, match=words):
         config.load("coordinates", keys)
 
@@ -171,10 +171,10 @@ def test_the_figure_has_the_pictures_and_their_curves(run, picture):
 
 
 def test_only_one_picture_is_drawn_at_a_time(run, tiny_run, monkeypatch):
-    with pytest.raises(UserError, match="is of the task translation"):
+    with pytest.raises(UserError, match="is a run of the task translation"):
         painting.read([transformer_jax.load(tiny_run)])
     found = iter([np.zeros((6, 10, 3)), np.ones((6, 10, 3))])
-    monkeypatch.setattr(coordinates.Picture, "whole", property(lambda _: next(found)))
+    monkeypatch.setattr(coordinates.Picture, "image", property(lambda _: next(found)))
     monkeypatch.setattr(painting, "paint", lambda run, size: np.zeros((*size, 3)))
     with pytest.raises(UserError, match="these runs paint different pictures"):
         painting.read([run, run])

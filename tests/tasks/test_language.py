@@ -38,7 +38,7 @@ def run(quick_run_of):
 
 
 def cost_of(task, params):
-    """Return a function: the cost of a text alone, of one shape and compiled once."""
+    """Return a function: the cost of a text alone, in one shape and compiled once."""
     judge = jax.jit(task.objective.loss)
 
     def cost(text):
@@ -52,7 +52,7 @@ def cost_of(task, params):
 
 @pytest.mark.parametrize("size", [2, 7, 16, 1000])
 @pytest.mark.parametrize("whole_words", [True, False])
-def test_windows_that_follow_each_other_are_the_text(size, whole_words):
+def test_contiguous_windows_make_up_the_text(size, whole_words):
     found = [record["text"] for record in windows(size, 0, whole_words)]
     assert "".join(found) == "".join(line + "\n" for line in LINES)
     assert max(map(len, found)) <= size
@@ -100,14 +100,14 @@ def test_training_windows_of_words_begin_at_a_space_and_lose_none(stride, flat):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("size", [10, 16])
-def test_the_pieces_of_windows_are_all_of_the_text(kind, size):
+def test_the_pieces_of_windows_make_up_the_text(kind, size):
     found = windows(size)
     learned = tokenizer.train([r["text"] for r in found] * 9, kind, 320)
     ids = [i for r in found for i in learned.encode_inside(r["text"])]
     assert "".join(learned.pieces(ids)).replace("▁", " ") == found.text[:]
 
 
-def test_the_words_of_windows_are_all_of_the_text():
+def test_the_words_of_windows_make_up_the_text():
     spaced = " \n ".join([*LINES, ""])  # as in WikiText
     lines = [{"text": line} for line in spaced.split("\n")]
     found = Windows(Generated(lambda: lines, "spaced lines"), 16)
@@ -131,7 +131,7 @@ def test_bits_per_character_count_every_character_of_the_text_once(run):
 
 @pytest.mark.parametrize("whole_words", [True, False])
 @pytest.mark.parametrize("context", [1, 7, 14, 15])
-def test_windows_with_a_context_are_the_text_once_and_read_as_much_as_fits(
+def test_windows_with_a_context_cover_the_text_once_and_read_as_much_as_fits(
     whole_words, context
 ):
     found = windows(16, 0, whole_words, context)
@@ -151,7 +151,7 @@ def test_windows_with_a_context_are_the_text_once_and_read_as_much_as_fits(
     assert len({windows(16, 0, True, c).fingerprint for c in (0, 1, 7)}) == 3
 
 
-def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
+def test_a_context_is_read_but_not_scored(run, tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
     changed = run.config.copy_and_resolve_references()
     changed.eval.context = 20
@@ -174,9 +174,9 @@ def test_a_context_is_read_and_not_judged(run, tmp_path, monkeypatch):
     assert evaluator.choose(0) == evenly_spaced(
         task.scoring.count_answered(records), len(records)
     )
-    alone = windows(9)  # of whole words: more than the text's length says
+    alone = windows(9)  # of complete words: more than the length of the text suggests
     assert task.scoring.count_answered(alone) == len(alone) > -(-len(alone.text) // 9)
-    for record in records:  # what goes on is what goes on of all that is read
+    for record in records:  # the continuation is that of everything that is read
         whole = task.inference.question(record) + task.scoring.reference(record)
         assert whole == record["before"] + record["text"]
     said = task.scoring.summary({**found, "distinct_2": 1.0})
@@ -197,7 +197,7 @@ def test_a_run_goes_on_with_another_context(tiny, tmp_path, one_device):
         assert scores["context"] == int(context)
 
 
-def test_another_context_is_evaluated_with_of_a_language_model_only(run):
+def test_only_a_language_model_is_evaluated_with_another_context(run):
     opened = transformer_jax.load(run.folder.path)
     evaluate.change_evaluation(opened.config, {"context": 8})
     read = opened.records("test")
@@ -218,7 +218,7 @@ def test_seeds_are_compared_by_bits_per_character(run, compare_seeds):
     assert compare_seeds(run.folder.path) == pytest.approx(wanted, abs=6e-5)
 
 
-def test_scores_with_another_context_are_neither_taken_nor_compared(run):
+def test_scores_with_another_context_are_neither_reused_nor_compared(run):
     member = groups.Member(run.folder, transformer_jax.load(run.folder.path).config)
     options = runs.decode_options(member.config)
     found = groups.find_scores(member, "test", "test", "", options)
@@ -235,7 +235,7 @@ def test_a_context_as_large_as_the_window_is_refused():
         config.load("language", {"eval.context": "128"})
 
 
-def test_a_token_is_predicted_from_those_before_it_alone(run):
+def test_a_token_is_predicted_only_from_those_before_it(run):
     tokens = jnp.asarray([run.task.data.tokenizer.encode_inside("the cat sleeps")])
     inside = run.task.objective.module.apply(
         {"params": run.params}, tokens, jnp.ones_like(tokens)
@@ -248,7 +248,7 @@ def test_a_token_is_predicted_from_those_before_it_alone(run):
     assert not np.allclose(inside[:, -1], other[:, -1])
 
 
-def test_a_text_begins_with_what_was_given_and_goes_on_as_far_as_asked(run):
+def test_a_text_continues_the_given_beginning_as_far_as_asked(run):
     for given in ("The cat", "a", ""):
         [reply] = run.replies([given], max_length=9)
         assert reply.text.startswith(given)
@@ -272,14 +272,14 @@ def test_greedy_takes_the_likeliest_of_a_full_forward(run):
     assert reply.details["text"] == run.task.data.tokenizer.decode(ids)
 
 
-def test_what_outgrows_the_trained_window_is_refused_with_both_numbers(run):
+def test_a_text_longer_than_the_trained_window_is_refused_with_both_numbers(run):
     [reply] = run.replies(["x" * 30], max_length=9)
-    assert "30 pieces and 9 that are to follow are more than the 32" in reply.error
-    with pytest.raises(UserError, match="goes on for 1 to 24 pieces"):
+    assert "30 pieces and 9 to follow are more than the 32" in reply.error
+    with pytest.raises(UserError, match="must be 1 to 24 pieces"):
         config.load("language", {"data.window": "32", "decode.max_length": "25"})
 
 
-def test_what_is_given_of_a_window_fits_however_many_bytes_a_character_has():
+def test_a_window_fits_however_many_bytes_a_character_has():
     small = {"data.window": "32", "decode.max_length": "24", "tokenizer.kind": "byte"}
     task = compose(config.load("language", small), Bytes())
     for text, given in (("今日は晴れです。" * 4, "今日"), ("abcd" * 8, "abcdabcd")):

@@ -1,4 +1,4 @@
-"""Masked language modelling: what is hidden, when, and how it is found again."""
+"""Masked language modelling: which words are hidden, and how they are restored."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from transformer_jax.tasks import masked
 from transformer_jax.tasks.masked import MASK
 
 SMALL = {"data.window": "37", "data.train_size": "211"}
-VOCAB, HIDDEN = 101, 4  # pieces, and which of them is the mask
+VOCAB, HIDDEN = 101, 4  # pieces, and the id of the mask
 hide = jax.jit(masked.hide, static_argnums=(2, 3))
 
 
@@ -37,15 +37,15 @@ def seeds_of(tokens, seed=0):
     return jax.random.bits(jax.random.key(seed), (len(tokens), 1), jnp.uint32)
 
 
-def test_of_a_large_text_15_in_100_are_asked_for_and_8_of_10_of_them_masked():
+def test_15_percent_of_a_large_text_are_predicted_and_80_percent_of_them_masked():
     tokens = random_tokens(31, 1000)
     shown, places, weights = hide(tokens, seeds_of(tokens), HIDDEN, VOCAB)
-    assert weights.sum() == 31 * 150  # of 998 that are no ends, rounded up
+    assert weights.sum() == 31 * 150  # of 998 that are not ends, rounded up
     truth = jnp.take_along_axis(tokens, places, 1)
     seen = jnp.take_along_axis(shown, places, 1)
     asked = weights > 0
     assert float((seen == HIDDEN)[asked].mean()) == pytest.approx(0.8, abs=0.02)
-    kept = 0.1 + 0.1 / (VOCAB - 4)  # another token may be the same by chance
+    kept = 0.1 + 0.1 / (VOCAB - 4)  # a random token may be the same
     assert float((seen == truth)[asked].mean()) == pytest.approx(kept, abs=0.02)
     others = np.asarray(seen[asked & (seen != HIDDEN) & (seen != truth)])
     assert others.min() >= 4 and others.max() < VOCAB and len(set(others)) > 80
@@ -56,7 +56,7 @@ def test_of_a_large_text_15_in_100_are_asked_for_and_8_of_10_of_them_masked():
     assert all(len(set(row)) == len(row) for row in np.asarray(places))
 
 
-def test_what_is_hidden_depends_on_the_seed_and_on_no_other_row_and_no_padding():
+def test_masking_depends_on_the_seed_but_not_on_other_rows_or_padding():
     tokens = random_tokens()
     seeds = seeds_of(tokens)
     shown, _, weights = hide(tokens, seeds, HIDDEN, VOCAB)
@@ -70,7 +70,7 @@ def test_what_is_hidden_depends_on_the_seed_and_on_no_other_row_and_no_padding()
     assert (other != shown).any(axis=1).all()
 
 
-def test_without_a_key_the_text_alone_decides():
+def test_without_a_key_masking_depends_only_on_the_text():
     tokens = random_tokens()
     numbers = masked.of_content(tokens)
     assert len(set(np.asarray(numbers[:, 0]))) == 5
@@ -123,7 +123,7 @@ def test_a_token_is_guessed_from_both_sides_and_not_from_padding(run):
     np.testing.assert_allclose(everywhere[:, 6:7], plain, atol=1e-5)
 
 
-def test_a_mask_stands_where_the_word_stood(run):
+def test_a_mask_replaces_its_word(run):
     task = run.task
     text = "The cat sleeps."
     for word in text[:-1].split():
@@ -136,7 +136,7 @@ def test_a_mask_stands_where_the_word_stood(run):
         assert kept == [(task.inference.masks.id, token) for token in ids]
 
 
-def test_a_vocabulary_of_words_sees_masks_wherever_they_stand(run):
+def test_a_vocabulary_of_words_sees_masks_wherever_they_are(run):
     words = tokenizer.train(["the cat sleeps ."] * 9, "word", 99, symbols=[MASK])
     task = masked.compose(run.config, words)
     the, cat, end = (words.encode(word)[0] for word in ("the", "cat", "."))
@@ -177,9 +177,9 @@ def test_a_text_alone_is_filled_as_in_a_batch(run):
         )
 
 
-def test_what_asks_for_nothing_or_too_much_is_refused(run):
+def test_a_text_without_masks_or_too_long_is_refused(run):
     replies = run.replies(["The cat sleeps.", f"{'x' * 50} {MASK}"])
-    assert f"there is no {MASK} in it" in replies[0].error
+    assert f"there is no {MASK} in the line" in replies[0].error
     assert "51 characters are more than the 37 of a window" in replies[1].error
 
 
@@ -192,7 +192,7 @@ def test_a_text_of_more_pieces_than_a_learned_table_has_is_refused(run):
         task.inference.parse(f"{'日' * 30} {MASK}")  # three bytes each
 
 
-def test_a_question_hides_words_of_the_text_alone_the_same_ones_each_time(run):
+def test_a_question_always_hides_the_same_words_of_a_text(run):
     task = run.task
     record = {"text": "The old man reads the red book of it"}
     question = task.inference.question(record)
@@ -208,7 +208,7 @@ def test_a_question_hides_words_of_the_text_alone_the_same_ones_each_time(run):
     assert MASK in task.inference.question({"text": "☃"})  # there is no other word
 
 
-def test_filled_is_the_share_of_hidden_words_that_came_back(run):
+def test_filled_is_the_share_of_hidden_words_that_are_restored(run):
     line = f"{MASK} {MASK}{MASK} sleeps {MASK}"
     guesses = [" The", " ca", "t", " well"]
     masks = [[{"text": text, "chance": 0.5}] for text in guesses]
@@ -220,7 +220,7 @@ def test_filled_is_the_share_of_hidden_words_that_came_back(run):
     assert result["summary"].startswith("hidden words filled in right")
 
 
-def test_in_lower_case_a_capital_letter_is_no_mistake(run):
+def test_a_lower_case_tokenizer_makes_capitals_irrelevant(run):
     texts = ["The cat sleeps ."] * 9
     lowered = tokenizer.train(texts, "word", 99, symbols=[MASK], lowercase=True)
     task = masked.compose(run.config, lowered)

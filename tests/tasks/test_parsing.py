@@ -57,7 +57,7 @@ def test_every_answer_is_a_tree_over_the_words_of_its_line(leaves, options, requ
     run = request.getfixturevalue({"XX": "run", "words": "run_of_words"}[leaves])
     lines = ["the man saw a zyxgor .", "stop", "", "a ( b ) c"]
     replies = run.replies(lines, **options)
-    # So little training: left to itself it writes no tree.
+    # After so little training it does not write trees by itself.
     repaired = any(reply.details["repairs"] for reply in replies if reply.text)
     assert repaired == ("well_formed" in options)
     for line, reply in zip(lines, replies, strict=True):
@@ -67,7 +67,7 @@ def test_every_answer_is_a_tree_over_the_words_of_its_line(leaves, options, requ
             continue
         [tree] = trees.read(reply.text)
         words = [{"(": "-LRB-", ")": "-RRB-"}.get(w, w) for w in line.split()]
-        assert trees.words(tree) == words  # unknown ones too
+        assert trees.words(tree) == words  # also unknown ones
 
 
 def test_the_reference_is_the_gold_tree_of_the_record():
@@ -80,7 +80,9 @@ def test_the_reference_is_the_gold_tree_of_the_record():
 
 def test_a_reference_is_never_repaired_but_refused():
     for wrong in ("(S (NP XX )NP XX", "(S (NP (NNS birds)) (VBP sing))"):
-        with pytest.raises(UserError, match=r"no tree of 'birds sing' .*data\.source"):
+        with pytest.raises(
+            UserError, match=r"not a tree of .birds sing. .*data\.source"
+        ):
             TreeScoring().reference({"source": "birds sing", "target": wrong})
 
 
@@ -90,10 +92,10 @@ def test_a_sentence_is_parsed_whole_or_not_at_all(run):
     assert "more than the 20 allowed: raise --max_input" in reply.error
 
 
-def test_what_leaves_no_choice_of_a_tree_is_refused(run):
+def test_settings_that_leave_no_choice_of_trees_are_refused(run):
     for changes, problem in (
         ({"data.leaves": "words"}, "set tokenizer.shared=True and tokenizer.kind bpe"),
-        ({**WORDS, "data.train_tags": "<x>"}, "a tag is no word of the tree"),
+        ({**WORDS, "data.train_tags": "<x>"}, "a tag is not a word of the tree"),
         ({"tokenizer.lowercase": "true"}, "labels of trees have capitals"),
     ):
         with pytest.raises(UserError, match=problem):
@@ -111,10 +113,10 @@ def test_what_leaves_no_choice_of_a_tree_is_refused(run):
     [reply] = run.replies(["a b c d e"], max_length=7)
     assert reply.text and reply.details["repairs"]
     [reply] = run.replies(["birds sing"], prefixes=["(S"])
-    assert "a tree begins with no prefix" in reply.error
+    assert "a tree takes no prefix" in reply.error
 
 
-def test_words_in_the_trees_that_are_learnt_are_those_of_the_sentence(run_of_words):
+def test_training_trees_contain_the_words_of_their_sentence(run_of_words):
     run = run_of_words
     record = {"source": "birds sing", "target": "(S (NP XX )NP XX )S"}
     [row] = run.task.data.encode([record])
@@ -137,7 +139,7 @@ def test_an_answer_can_be_read_as_a_target_again(run, run_of_words):
         assert np.isfinite(reading.log_probs).all()
 
 
-def test_what_is_unknown_stays_inside_of_its_word(run_of_words):
+def test_an_unknown_piece_stays_inside_its_word(run_of_words):
     written = "(S(NP z ⁇  ⁇ a)NP sing)S"
     assert run_of_words.task.inference.form.linearise(written) == "(S (NP XX )NP XX )S"
 
@@ -148,12 +150,12 @@ def test_each_bracket_is_one_piece(run, run_of_words):
         tokenizer = form.tokenizer
         pairs = [tokenizer.pieces(pair) for pair in form.pairs]
         assert ["(NP", ")NP"] in [[p.lstrip(SPACE) for p in pair] for pair in pairs]
-        text = form.prepare({"source": "a", "target": "(S (NP XX )NP )S"})["target"]
+        text = form.write({"source": "a", "target": "(S (NP XX )NP )S"})["target"]
         ids = [i for pair in form.pairs for i in pair]
         assert sum(i in ids for i in tokenizer.encode(text)) == 4
 
 
-def test_a_word_that_is_written_stands_for_the_next_of_the_sentence():
+def test_a_written_word_counts_as_the_next_word_of_the_sentence():
     written = Reply("a b", "(S (NP bird )NP sings )S", -1.0)
     good = restore(written, trees.without_words)
     assert good.text == "(S (NP (XX a)) (XX b))" and good.details["repairs"] == []
@@ -177,11 +179,11 @@ def test_well_formed_is_the_share_that_needed_no_repair(run):
     ]
     found = run.task.scoring.score(replies, golds)
     assert found["well_formed"] == 50 and found["exact"] == 50
-    # 2 of 2 brackets right, then 1 (S) of 2 guessed: 3 of 4, of 4 there are.
+    # 2 of 2 brackets right, then 1 (S) of 2 guessed: 3 of 4 guessed, and of 4 gold.
     assert found["f1"] == pytest.approx(75)
 
 
-def test_the_scores_are_in_the_result_and_jsonl_tells_the_repairs(run):
+def test_the_scores_are_in_the_result_and_jsonl_reports_the_repairs(run):
     result = run.folder.read("result.json")["scores"]["test"]
     assert {"f1", "precision", "recall", "exact", "well_formed"} <= set(result)
     [reply] = run.replies(["the man slept ."])

@@ -35,7 +35,7 @@ def test_a_run_answers_scores_and_embeds(name, request):
     np.testing.assert_allclose(run.encode(LINES[:1])[0], vectors[0], atol=1e-5)
 
 
-def test_attention_aligns_words_and_can_be_looked_at(attending):
+def test_attention_aligns_words_and_can_be_shown(attending):
     ((first, *_),) = attending.align(LINES[:1], ["The cat sleeps."])
     assert first[1] == 0
     found = attending.attention(*LINES)
@@ -45,7 +45,7 @@ def test_attention_aligns_words_and_can_be_looked_at(attending):
     attending.predict(LINES, coverage=0.2, beams=2)
 
 
-def test_without_attention_what_needs_it_is_refused(plain):
+def test_without_attention_commands_that_need_it_are_refused(plain):
     for ask in (
         lambda: plain.align(LINES[:1], ["The cat sleeps."]),
         lambda: plain.attention(*LINES),
@@ -56,7 +56,7 @@ def test_without_attention_what_needs_it_is_refused(plain):
         plain.predict(LINES, coverage=0.2)
 
 
-def test_a_bundle_holds_it_and_ctranslate2_does_not(attending, tmp_path):
+def test_it_can_be_bundled_but_not_exported_to_ctranslate2(attending, tmp_path):
     bundle.export(attending, tmp_path / "bundle")
     again = transformer_jax.load(tmp_path / "bundle")
     assert again.predict(LINES) == attending.predict(LINES)

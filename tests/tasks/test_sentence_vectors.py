@@ -1,4 +1,4 @@
-"""Similarity: pairs tell right from wrong, vectors are found, splits are searched."""
+"""Similarity: pairs teach right from wrong, vectors are found, splits are searched."""
 
 import io
 import json
@@ -76,8 +76,8 @@ def test_a_row_without_a_pair_is_neither_right_nor_wrong(run):
     assert float(nothing.loss) == float(nothing.weight) == 0
 
 
-def test_what_says_the_same_is_not_wrong(run):
-    """Of three pairs, one again and one the other way round: none is a wrong answer."""
+def test_a_text_with_the_same_meaning_is_not_a_wrong_answer(run):
+    """One of three pairs repeated and one reversed: neither is a wrong answer."""
     loss = jax.jit(run.task.objective.loss)
     batch = batch_of(run, (0, 1, 2))
     length = max(a.shape[1] for a in batch.values())
@@ -121,8 +121,8 @@ def test_wrong_answers_are_those_of_all_devices(run):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_a_batch_is_not_taken_apart():
-    with pytest.raises(UserError, match="which must not be taken apart: use 1"):
+def test_a_batch_is_not_split_into_micro_batches():
+    with pytest.raises(UserError, match="so a batch must not be split: use 1"):
         config.load("similarity", {"train.accumulation": "2"})
 
 
@@ -133,7 +133,7 @@ def test_it_learns_what_words_mean_the_same(run):
     assert "recall@1 = " in scores["summary"] and "TF-IDF: " in scores["summary"]
 
 
-def test_vectors_have_length_1_and_are_alone_what_they_are_in_a_batch(run):
+def test_vectors_have_length_1_and_do_not_depend_on_the_batch(run):
     together = run.encode(LINES)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, rtol=1e-5)
     for line, vector in zip(LINES, together, strict=True):
@@ -152,14 +152,14 @@ def test_two_texts_are_answered_by_their_cosine(run):
     ):
         with pytest.raises(Refused, match=words):
             run.task.inference.parse(line)
-    with pytest.raises(Refused, match="no beginning"):
+    with pytest.raises(Refused, match="cannot begin with a given prefix"):
         run.task.inference.parse("a\tb", prefix="c")
     with pytest.raises(Refused, match="pieces are more than the 4 allowed"):
         run.task.inference.parse("a\t" + "b " * 9, 4)
 
 
 def test_a_split_is_searched_for_each_target(run):
-    """Whatever its place in the split, and with TF-IDF beside."""
+    """At any position in the split, next to TF-IDF."""
     scoring = run.task.scoring
     records = [{"source": "the cat", "target": "cats all"},
                {"source": "a  dog", "target": "dog\tsleeps"}]  # fmt: skip
@@ -184,23 +184,22 @@ def test_a_split_is_searched_for_each_target(run):
 
 def test_predict_finds_the_nearest_lines_of_a_file(run, tmp_path):
     (tmp_path / "lines").write_text("\n".join([*LINES, ""]))
-    shell = predict.Shell(run, runs.decode_options(run.config), 30)
-    shell.index = predict.retrieval.open_index(str(tmp_path / "lines"), run.encode)
+    answerer = predict.LineAnswerer(run, runs.decode_options(run.config), 30)
+    answerer.index = predict.retrieval.open_index(str(tmp_path / "lines"), run.encode)
     asked = [LINES[2], LINES[0], "word " * 90]
-    first, second, refused = shell.embed(asked)
+    first, second, refused = answerer.embed(asked)
     assert first == f"1.0000\t{LINES[2]}" and second == f"1.0000\t{LINES[0]}"
-    assert refused == "" and shell.refused == 1
-    shell.form, shell.nearest = "jsonl", 2
+    assert refused == "" and answerer.refused == 1
+    answerer.form, answerer.nearest = "jsonl", 2
     sink = io.BytesIO()
-    shell.answer = shell.embed
     source = io.BufferedReader(io.BytesIO(LINES[1].encode() + b"\n"))
-    assert shell.answer_all(source, sink) == 1  # of the line before
+    assert answerer.answer_all(answerer.embed, source, sink) == 1  # of the line before
     found = json.loads(sink.getvalue())["nearest"]
     assert [len(found), found[0]["text"]] == [2, LINES[1]]
     assert found[0]["cosine"] >= found[1]["cosine"]
 
 
-def test_attention_is_shown_of_one_text(run):
+def test_attention_is_shown_for_one_text(run):
     maps = run.attention(LINES[0], "")
     assert isinstance(maps, AttentionMaps)
     queries, _ = maps.tokens["encoder"]

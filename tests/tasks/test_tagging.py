@@ -1,4 +1,4 @@
-"""Tagging: a tag for each word, learned and read at its first piece."""
+"""Tagging: one tag per word, learned and read at its first piece."""
 
 import jax
 import numpy as np
@@ -28,14 +28,14 @@ def test_seeds_are_compared_by_accuracy_and_f1(run, compare_seeds):
     assert compare_seeds(run.folder.path) == pytest.approx(wanted, abs=0.006)
 
 
-def test_what_is_no_pair_of_texts_is_scored_by_its_split(run, run_main, capsys):
+def test_a_task_without_pairs_of_texts_is_scored_by_its_split(run, run_main, capsys):
     with pytest.raises(SystemExit):
         run_main(
             evaluate, f"--workdir={run.folder.path}", "--source=a", "--reference=b"
         )
     assert (
-        "--source and --reference are two texts, line by line, but the task tagging is "
-        "of other examples: use --split"
+        "--source and --reference are two texts, line by line, but the task tagging "
+        "has other examples: use --split"
     ) in capsys.readouterr().err
 
 
@@ -55,7 +55,7 @@ def test_there_are_as_many_tags_as_words(run):
         assert all(0 < w["chance"] <= 1 for w in shown)
 
 
-def test_a_line_alone_gets_what_it_gets_in_a_batch(run):
+def test_a_line_alone_is_answered_as_in_a_batch(run):
     for line, reply in zip(LINES, run.replies(LINES), strict=True):
         [alone] = run.replies([line])
         assert alone.text == reply.text
@@ -63,7 +63,7 @@ def test_a_line_alone_gets_what_it_gets_in_a_batch(run):
         np.testing.assert_allclose(*chances, rtol=1e-4)
 
 
-def test_the_tag_of_a_word_stands_at_its_first_piece(run):
+def test_the_tag_of_a_word_is_at_its_first_piece(run):
     data = run.task.data
     record = {"text": "The extraordinarily ☃ .", "tags": "B-NP I-NP new O"}
     [row] = data.encode([record])
@@ -75,7 +75,7 @@ def test_the_tag_of_a_word_stands_at_its_first_piece(run):
     assert numbers[begins[1]] == 1 + run.task.inference.names.index("I-NP")
 
 
-def test_a_word_that_a_tokenizer_drops_is_tagged_all_the_same(run):
+def test_a_word_that_a_tokenizer_drops_is_still_tagged(run):
     words = tagging.Words(run.task.data.tokenizer)
     words._pieces = lambda word: [] if word == "x" else [9, 9]
     assert words.encode(["a", "x", "b"]) == ([BOS, 9, 9, 1, 9, 9, EOS], [1, 3, 4])
@@ -102,7 +102,7 @@ def test_a_loss_counts_words_and_is_the_sum_of_its_rows(run):
     assert float(whole.loss) == pytest.approx(total, rel=1e-5)
 
 
-def test_the_scores_stand_beside_those_of_the_most_frequent_tags(run):
+def test_the_scores_are_shown_next_to_those_of_the_most_frequent_tags(run):
     result = run.folder.read("result.json")["scores"]["test"]
     for name in ("accuracy", "f1", "baseline_accuracy", "baseline_f1"):
         assert 0 <= result[name] <= 1
@@ -125,19 +125,19 @@ def test_a_run_opens_with_what_it_has_learned(run):
     assert opened.data.fingerprint == run.task.data.fingerprint
 
 
-def test_what_is_too_long_or_has_a_beginning_is_refused(run):
+def test_a_line_that_is_too_long_or_has_a_prefix_is_refused(run):
     [reply] = run.replies(["a " * 50], max_input=20)
     assert "50 pieces are more than the 20 allowed" in reply.error
     [reply] = run.replies(["a"], prefixes=["O"])
-    assert "no beginning" in reply.error
+    assert "cannot begin with a given prefix" in reply.error
 
 
-def test_what_cannot_work_is_said_before_anything_is_read(tmp_path):
+def test_impossible_settings_are_reported_before_anything_is_read(tmp_path):
     (tmp_path / "f").write_text("a O\n")
     files = {f"data.{s}_files": str(tmp_path / "f") for s in ("train", "validation")}
     conll = files | {"data.source": "conll"}
     config.load("tagging", conll | {"data.tags_column": "2"})
-    with pytest.raises(UserError, match="data.tags_column = 'x': a column's number"):
+    with pytest.raises(UserError, match="data.tags_column = 'x': must be the number"):
         config.load("tagging", conll | {"data.tags_column": "x"})
     with pytest.raises(UserError, match="tokenizer.kind"):
         config.load("tagging", {"tokenizer.kind": "byte"})
@@ -152,7 +152,7 @@ def test_characters_and_words_can_be_pieces(run):
         assert ids == [BOS, *found.encode("the cat"), EOS]
 
 
-def test_attention_is_shown_of_the_pieces_that_are_read(run):
+def test_attention_is_shown_for_the_pieces_that_are_read(run):
     maps = run.attention("The girl sleeps .", "")
     queries, _ = maps.tokens["encoder"]
     assert queries[0] == "<s>" and queries[-1] == "</s>"

@@ -13,6 +13,7 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
 from transformer_jax.training import divergence
 from transformer_jax.training import log as metrics
+from transformer_jax.training.parts import StepOutcome
 from transformer_jax.training.preemption import Preemption
 
 BAD = 8  # the step whose gradient is not finite
@@ -21,7 +22,7 @@ BAD = 8  # the step whose gradient is not finite
 @pytest.fixture
 def diverge(monkeypatch):
     """Make the gradients of an encoder not finite at some steps, while `when()`."""
-    whole = losses.gradient
+    whole = losses.make_gradient
 
     def spoil(steps=(BAD,), when=lambda: True):
         root = jax.random.split(jax.random.key(0))[1]  # as `train.make_update` has it
@@ -39,7 +40,7 @@ def diverge(monkeypatch):
             return spoiled
 
         bad = np.asarray(bad)
-        monkeypatch.setattr(losses, "gradient", gradient)
+        monkeypatch.setattr(losses, "make_gradient", gradient)
 
     return spoil
 
@@ -64,7 +65,7 @@ def test_a_training_that_stops_says_which_parameters_and_examples(
     with pytest.raises(UserError) as caught:
         train.train(config.load("quickstart", tiny()), tmp_path)
     first, gradients, examples = caught.value.problems
-    assert first.startswith(f"step {BAD}: the loss is ") and "norm nan. No" in first
+    assert first.startswith(f"step {BAD}: the loss is ") and "norm nan. The" in first
     assert f"step {BAD}: the gradients of " in gradients
     assert "not finite: encoder/layer_0/" in gradients
     assert "decoder" not in gradients
@@ -170,10 +171,10 @@ def test_an_update_that_is_not_finite_changes_nothing(bad):
         for n, count in zip((5, 6), counts, strict=True)
     ]
     sums = losses.Sums(size["loss"], 1.0, 1.0, 1.0)
-    outcome = {"sums": sums, "grad_norm": size["gradient"]}
+    outcome = StepOutcome(size["gradient"], jnp.zeros(1), sums)
     updates = {"w": jnp.float32(size["update"])}
     kept, found = divergence.keep_if_finite(*states, updates, outcome)
-    assert not found["good"] and found["applied"] == 3
+    assert not found.good and found.applied == 3
     assert (kept.step, kept.params["w"], kept.opt_state[0]["mean"]) == (6, 5, 3)
 
 

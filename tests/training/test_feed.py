@@ -30,7 +30,7 @@ def test_step_k_applies_the_planned_batch_before_k(feed):
     for step, batch in found:
         again = feed.place(step - 1)
         assert batch.shape == again.shape == feed.plan.batch(step - 1).shape
-        assert batch.kept == again.kept
+        assert batch.samples_too_long == again.samples_too_long
         for name, array in batch.arrays.items():
             np.testing.assert_array_equal(array, again.arrays[name])
 

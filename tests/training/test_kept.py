@@ -6,6 +6,7 @@ from transformer_jax import config, train
 from transformer_jax.errors import UserError
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training import prepare as preparing
+from transformer_jax.training import resuming
 
 
 def prepare(loaded, folder):
@@ -34,15 +35,15 @@ def test_a_run_keeps_the_shapes_of_the_hardware_that_it_began_on(
         began = {"task": "translation", "model": {"name": "transformer"}, "data": run}
         folder.write("config.json", began)
     found = config.load("quickstart", {"data.shapes_for": given})
-    assert preparing.settle_shapes(found, folder, platform).data.shapes_for == settled
+    assert resuming.resolve(found, folder, platform).data.shapes_for == settled
     assert found.data.shapes_for == given
 
 
 @pytest.mark.usefixtures("one_device")
 def test_what_a_run_plans_for_is_written_into_its_config(tiny, tmp_path, monkeypatch):
-    settle = preparing.settle_shapes
-    on_tpu = lambda config, folder, _: settle(config, folder, "tpu")  # noqa: E731
-    monkeypatch.setattr(train, "settle_shapes", on_tpu)
+    resolve = resuming.resolve
+    on_tpu = lambda config, folder, _: resolve(config, folder, "tpu")  # noqa: E731
+    monkeypatch.setattr(resuming, "resolve", on_tpu)
     monkeypatch.setattr(train, "prepare_together", lambda *_: pytest.fail("planned"))
     loaded = config.load("quickstart", tiny())
     with pytest.raises(pytest.fail.Exception, match="planned"):

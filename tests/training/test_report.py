@@ -28,7 +28,7 @@ def line(platform="cpu", shapes=((31, 32),), packed=False, name="quickstart", **
     [
         ({}, "einsum (cpu)"),
         ({"shapes": [(2000, 2048), (10, 11)]},
-         "blockwise (cpu: 2,048 × 2,048 scores a head), einsum (cpu)"),
+         "blockwise (cpu: 2,048 × 2,048 scores per head), einsum (cpu)"),
         ({"platform": "gpu", "dtype": "bfloat16"}, "cudnn (gpu)"),
         ({"platform": "gpu"},
          "einsum (gpu: model.attention = 'cudnn' takes 16-bit numbers: set "

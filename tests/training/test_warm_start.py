@@ -267,7 +267,7 @@ def test_vectors_of_no_word_or_of_another_size_are_refused(tiny, tmp_path):
 def test_a_table_cannot_begin_with_both_nor_stay_random():
     for changes, message in (
         ({"model.word_vectors": "v", "train.initial": "r"}, "cannot begin with both"),
-        ({"model.train_word_vectors": "false"}, "would keep a table of chance"),
+        ({"model.train_word_vectors": "false"}, "would freeze a random table"),
     ):
         with pytest.raises(UserError, match=message):
             config.load("quickstart", changes)

@@ -335,7 +335,7 @@ def test_shapes_are_those_of_the_model_and_equal_layers_are_shown_once():
     assert texts.index("encoder") < texts.index("decoder") < texts.index("logits")
 
 
-@pytest.mark.parametrize("spec", ["language", "masked", "opinions", "images",
+@pytest.mark.parametrize("spec", ["language", "masked", "opinions", "images", "speech",
                                   "similarity", "recurrent:gru_attention"])  # fmt: skip
 def test_every_kind_of_model_has_a_diagram(spec):
     calls = modules.calls_of(configs.load(spec))

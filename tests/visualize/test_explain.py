@@ -75,7 +75,7 @@ def test_the_drawing_has_the_numbers_of_the_text(name):
     ("content", "says"),
     [
         ("[1", "numbers.json"),
-        ([1], "an object with keys is expected"),
+        ([1], "expected an object with keys"),
         ({"score": [[1]]}, "unknown key 'score'.*Did you mean 'scores'"),
         ({"queries": [[1]]}, "either 'scores', or 'queries' and 'keys'"),
         ({"queries": [[1]], "keys": [[1, 2]]}, "queries of 1 numbers and keys of 2"),

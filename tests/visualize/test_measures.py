@@ -1,8 +1,12 @@
 """Numbers of attention weights, against small cases worked out by hand."""
 
+import types
+
 import numpy as np
 import pytest
 
+from transformer_jax import config
+from transformer_jax.errors import UserError
 from transformer_jax.visualize import aligning, measures
 
 
@@ -64,3 +68,9 @@ def test_pieces_belong_to_the_word_that_they_end_in():
 def test_the_best_heads_come_first():
     errors = np.array([[0.5, 0.2], [0.9, 0.1]])
     assert aligning.best_heads(errors, 2) == [(1, 1, 0.1), (0, 1, 0.2)]
+
+
+def test_text_without_gold_alignments_is_refused():
+    run = types.SimpleNamespace(config=config.base("conversation"))
+    with pytest.raises(UserError, match="only the phrasebook has gold alignments"):
+        next(aligning.examples(run, "test", 1))

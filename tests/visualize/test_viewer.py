@@ -213,7 +213,7 @@ def test_an_image_classifier_has_a_picture(untrained):
 
 
 def test_a_line_that_cannot_be_answered_is_refused(untrained):
-    with pytest.raises(UserError, match="nothing: there is no <mask> in it"):
+    with pytest.raises(UserError, match="nothing: there is no <mask> in the line"):
         collect(untrained("masked", data__batch_tokens=2048), "nothing")
 
 

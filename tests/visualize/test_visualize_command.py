@@ -77,7 +77,7 @@ def axis_labels(axis):
 
 def test_every_figure_is_named_here():
     elsewhere = {"patches", "alignment", "similarity", "curves", "neighbours", "reach"}
-    elsewhere |= {"painting"}
+    elsewhere |= {"painting", "spectrogram", "returns", "drawings"}
     assert {*OF_RUN, *ALONE, *elsewhere} == set(commands.DRAWINGS)
     assert {*commands.DRAWINGS, "explain"} <= set(COMMANDS)
 
@@ -94,13 +94,14 @@ def test_every_figure_is_named_here():
             [f"--text={TEXT}", "--target=x", "--kind=x"],
             r"--kind=x: choose cross \| encoder \| decoder",
         ),
-        ("patches", [f"--text={TEXT}", "--target=x"], "patches are of images"),
+        ("patches", [f"--text={TEXT}", "--target=x"], "only images have patches"),
+        ("spectrogram", [f"--text={TEXT}", "--target=x"], "a spectrogram is of sound"),
         ("similarity", [], "only a run with model.positions = 'learned'"),
         ("slices", ["--d_model=8"], "has depths up to 7"),
-        ("slices", ["--depths=1,x"], "numbers between commas"),
+        ("slices", ["--depths=1,x"], "give numbers separated by commas"),
         ("curves", [], "name run directories"),
         ("painting", [], "name runs of configs/coordinates.py"),
-        ("neighbours", ["--words=xyzzyx"], "no single piece"),
+        ("neighbours", ["--words=xyzzyx"], "not a single piece"),
     ],
 )
 def test_what_cannot_be_drawn_says_why(draw, name, given, says):

@@ -1,16 +1,11 @@
-"""Every key of a run, its default and meaning, and the checks before a run.
+"""All keys of a run with their defaults and meanings, and the checks before a run.
 
-`python -m transformer_jax keys CONFIG` lists those of a config.
+`python -m transformer_jax keys CONFIG` lists the keys of a config.
 """
 
 from transformer_jax.config.defaults import base, declared, items, renew
-from transformer_jax.config.loading import (
-    differences,
-    load,
-    shipped,
-    shipped_folder,
-    variants,
-)
+from transformer_jax.config.loading import load, shipped, shipped_folder, variants
+from transformer_jax.config.resuming import differences
 
 __all__ = [
     "base", "declared", "differences", "items", "load", "renew", "shipped",

@@ -1,7 +1,7 @@
-"""What cannot work in a config, found before any device is touched.
+"""Find the problems of a config before any device is used.
 
-Each check returns sentences that carry both numbers and the way out; all of them are
-shown together, so that a config is mended once.
+Each check returns sentences with both numbers and advice. They are all shown together,
+so that a config needs to be fixed only once.
 """
 
 import math
@@ -23,21 +23,21 @@ LONGEST = "data.max_length or data.window, and its ends"
 
 
 def find_problems(config: ConfigDict, data: bool = True) -> list[str]:
-    """List all that cannot work, each with the way out, without touching a device.
+    """List all problems of a config, each with advice, without using a device.
 
-    Without `data`, the files of the data need not be there.
+    Without `data`, the data files need not exist.
     """
     known, values = declared(config.task, config.model.name), dict(items(config))
     if others := sorted(known.keys() ^ values.keys()):
         return [
             f"the task {config.task!r} with the model {config.model.name!r} has other "
             f"keys than this config (such as {others[0]}): begin a config file with "
-            "base(task=…, model=…), or name another one"
+            "base(task=…, model=…), or name another config"
         ]
     found = {name: keys.find_problem(name, values[name], known[name]) for name in known}
     found = {name: problem for name, problem in found.items() if problem}
     problems = list(found.values())
-    # The checks below divide by sizes and count to them, but can do with a wrong name.
+    # The checks below divide by sizes and count to them, but tolerate wrong names.
     if any(not type(known[n].default) is type(values[n]) is str for n in found):
         return problems
     task, model = tasks.find(config.task), registry.find(config.model.name)
@@ -59,18 +59,18 @@ def _unknown_targets(config: ConfigDict) -> list[str]:
 
 
 def find_search_problems(config: ConfigDict, options: decoding.Options) -> list[str]:
-    """Also asked when one answer is to be searched in another way than the others."""
+    """List the problems of search options, of a config or of a single search."""
     problems = options.find_problems()
     if options.coverage and config.model.get("attention") == "none":
         problems.append(
             f"decode.coverage = {options.coverage}: a model without attention attends "
-            "to no word of the source; use 0.0"
+            "to no source word; use 0.0"
         )
     return problems
 
 
 def _longest(config: ConfigDict) -> Longest:
-    """Measure the longest example, its ends counted; an image has no length."""
+    """Measure the longest example, including its ends; an image has length 0."""
     data = config.data
     pieces = data.max_length if "max_length" in data else data.get("window", 0)
     pieces += tasks.find(config.task).ends
@@ -90,8 +90,8 @@ def _impossible_text(config: ConfigDict) -> list[str]:
         weights = [0.0]
     if not all(0 < w < math.inf for w in weights):
         problems.append(
-            f"data.train_weights = {data.train_weights!r}: positive numbers, one for "
-            "each corpus"
+            f"data.train_weights = {data.train_weights!r}: must be positive numbers, "
+            "one for each corpus"
         )
     if settings.kind == "file" and not settings.file:
         problems.append("tokenizer.file is empty: name a SentencePiece model")
@@ -102,8 +102,8 @@ def _impossible_text(config: ConfigDict) -> list[str]:
         )
     if settings.lowercase and settings.kind in ("file", "byte"):
         problems.append(
-            f"tokenizer.lowercase is learned with the pieces, and tokenizer.kind "
-            f"{settings.kind!r} learns none: leave it False"
+            f"tokenizer.lowercase is learned with the pieces, but tokenizer.kind "
+            f"{settings.kind!r} learns none: set tokenizer.lowercase to False"
         )
     for path in filter(None, (p.strip() for p in settings.file.split(","))):
         if not pathlib.Path(path).is_file():
@@ -116,8 +116,8 @@ def _impossible_text(config: ConfigDict) -> list[str]:
     if data.get("train_tags") and config.model.get("dropout_words"):
         problems.append(
             f"model.dropout_words = {config.model.dropout_words} would hide the tag of "
-            "as many sources, and data.train_tags is what tells the model what is "
-            "wanted: leave it 0.0"
+            "this share of the sources, but the model needs data.train_tags to know "
+            "the direction: set model.dropout_words to 0.0"
         )
     sampling = settings.get("sampling", 0.0)  # not every task has it
     if sampling and settings.kind not in ("unigram", "bpe", "file"):
@@ -134,13 +134,13 @@ def _impossible_vectors(config: ConfigDict) -> list[str]:
         if model.train_word_vectors or config.train.initial:
             return []
         return [
-            "model.train_word_vectors = False would keep a table of chance: name "
+            "model.train_word_vectors = False would freeze a random table: name "
             "model.word_vectors, or a run to begin with (train.initial)"
         ]
     if config.train.initial:
         return [
             f"model.word_vectors = {path!r} and train.initial = "
-            f"{config.train.initial!r}: a table cannot begin with both, empty one"
+            f"{config.train.initial!r}: a table cannot begin with both, clear one key"
         ]
     if not pathlib.Path(path).is_file():
         return [f"model.word_vectors: there is no file {path}"]
@@ -160,21 +160,21 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
     data, problems = config.data, []
     if config.eval.every % config.checkpoint.every:
         problems.append(
-            f"eval.every {config.eval.every} is no multiple of checkpoint.every "
+            f"eval.every {config.eval.every} is not a multiple of checkpoint.every "
             f"{config.checkpoint.every}: the best checkpoint could not be kept"
         )
     if config.checkpoint.average > config.checkpoint.keep_last:
         problems.append(
-            f"checkpoint.average {config.checkpoint.average} needs as many kept: "
-            f"raise checkpoint.keep_last {config.checkpoint.keep_last}"
+            f"checkpoint.average {config.checkpoint.average} needs as many "
+            f"checkpoints: raise checkpoint.keep_last {config.checkpoint.keep_last}"
         )
     longest = _longest(config).pieces
     packed = data.batching == "packed"
     if packed:
         if data.pack_length < longest:
             problems.append(
-                f"data.pack_length {data.pack_length} holds no example of {longest} "
-                f"pieces ({LONGEST}): raise it, or lower the other"
+                f"data.pack_length {data.pack_length} is too short for an example of "
+                f"{longest} pieces ({LONGEST}): raise it, or lower the other"
             )
         longest = max(data.pack_length, longest)
     if data.batch_tokens < longest * data.row_multiple:
@@ -194,7 +194,7 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
 
 
 def longest_row(config: ConfigDict) -> int:
-    """Return the tokens of a batch's longest row."""
+    """Return the number of tokens of a batch's longest row."""
     longest = _longest(config).pieces
     packed = config.data.batching == "packed"
     return max(config.data.pack_length, longest) if packed else longest

@@ -1,8 +1,8 @@
-"""All keys of a run, section by section, and the config that has their defaults.
+"""All keys of a run, by section, and the config with their defaults.
 
-A section whose keys one module reads is declared there; what several modules read is
-declared here, where a reader of a config looks first. `declared` has every key of a
-config with its meaning, bounds and choices, which `checks.py` compares with its values.
+The keys of a section that only one module reads are declared in that module; keys that
+several modules read are declared here. `declared` returns every key of a config with
+its meaning, bounds and choices, against which `checks.py` checks the values.
 """
 
 import dataclasses
@@ -23,51 +23,53 @@ from transformer_jax.tasks.protocols import TaskDefinition
 
 @dataclasses.dataclass(frozen=True)
 class RunKeys:
-    """Say what is done: the keys that stand in no section."""
+    """Keys outside of all sections."""
 
-    task: str = key(
-        "translation",
-        "What the model is used for: a file of tasks/.",
-        choices=tasks.names,
-    )
+    task: str = key("translation", "The task: a file of tasks/.", choices=tasks.names)
     seed: int = key(
-        0, "Of initial weights, dropout and the order of examples.", least=0, most=SEEDS
+        0,
+        "Seed of initial weights, dropout and the order of examples.",
+        least=0,
+        most=SEEDS,
     )
     imports: tuple = key(
-        (), "Modules imported first, which add to tables such as ACTIVATIONS."
+        (), "Modules to import first, which add to tables such as ACTIVATIONS."
     )
     targets: tuple = key(
-        ("cpu",), "Hardware that it is for, such as h200x8: what `plan` compiles for."
+        ("cpu",), "Hardware that `plan` compiles the training for, such as h200x8."
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainKeys:
-    """Train: the keys of `config.train`."""
+    """Training: the keys of `config.train`."""
 
     steps: int = key(100_000, "Updates.", least=1, most=10**9)
-    accumulation: int = key(1, "Micro-batches of a batch, to save memory.", least=1)
+    accumulation: int = key(1, "Micro-batches per batch, to save memory.", least=1)
     label_smoothing: float = key(
-        0.1, "Probability taken from the truth (5.4).", least=0, below=1
+        0.1, "Probability moved from the true token to all others (5.4).",
+        least=0, below=1,
+    )  # fmt: skip
+    initial: str = key(
+        "", "A run whose parameters this one begins with; empty means none."
     )
-    initial: str = key("", "A run whose parameters this one begins with; empty: none.")
     on_divergence: str = key(
         "stop",
-        "If the loss or a gradient is not finite. skip: leave the batch out; back: to "
-        "the last checkpoint, from there on at half the rate.",
+        "If the loss or a gradient is not finite: stop; skip the batch; or go back to "
+        "the last checkpoint and continue at half the learning rate.",
         choices=("stop", "skip", "back"),
     )
     divergences: int = key(
-        5, "skip: so many in sequence, back: in all; then it stops.", least=1
+        5, "Divergences before stopping; skip: in sequence, back: in total.", least=1
     )
     patience: int = key(
-        0, "Evaluations without a better one before stopping; 0: never.", least=0
+        0, "Evaluations without improvement before stopping; 0 means never.", least=0
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalKeys:
-    """Judge while training and at its end: the keys of `config.eval`."""
+    """Evaluation during and after training: the keys of `config.eval`."""
 
     every: int = key(
         5000,
@@ -75,15 +77,18 @@ class EvalKeys:
         least=1,
         most=10**9,
     )
-    max_length: int = key(1024, "Pieces; a longer example is refused.", least=1)
-    answers: int = key(
-        0, "Validation examples answered, evenly spaced; 0: all.", least=0, most=10**9
+    max_length: int = key(
+        1024, "Most pieces of an example; longer ones are refused.", least=1
     )
-    samples: int = key(3, "Answers shown in the log, evenly spaced, too.", least=0)
-    splits: tuple = key(("test",), "Scored when training is done.")
+    answers: int = key(
+        0, "Validation examples to answer, evenly spaced; 0 means all.",
+        least=0, most=10**9,
+    )  # fmt: skip
+    samples: int = key(3, "Answers to show in the log, evenly spaced.", least=0)
+    splits: tuple = key(("test",), "Splits to score after training.")
     weights: str = key(
         "auto",
-        "Used for answers; auto: the average, the last or ema, by validation.",
+        "Weights that answer; auto: the average, the last or ema, by validation.",
         choices=cli.WEIGHTS,
     )
     batch_rows: int = key(128, "Sentences decoded together.", least=1)
@@ -91,25 +96,30 @@ class EvalKeys:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointKeys:
-    """Save and average: the keys of `config.checkpoint`."""
+    """Saving and averaging: the keys of `config.checkpoint`."""
 
-    every: int = key(1000, "Updates.", least=1, most=10**9)
+    every: int = key(1000, "Updates between checkpoints.", least=1, most=10**9)
     minutes: float = key(
-        0.0, "Also after so long, to lose less to a crash; 0: never.", least=0
+        0.0, "Also save after this time, to lose less in a crash; 0 means never.",
+        least=0,
+    )  # fmt: skip
+    keep_last: int = key(5, "Newest checkpoints to keep.", least=1)
+    keep_best: int = key(1, "Checkpoints to keep by validation score.", least=0)
+    best: str = key(
+        "loss", "Score that ranks checkpoints.", choices=("loss", "accuracy")
     )
-    keep_last: int = key(5, "The newest ones kept.", least=1)
-    keep_best: int = key(1, "And those with the best validation score.", least=0)
-    best: str = key("loss", "What is best.", choices=("loss", "accuracy"))
-    average: int = key(5, "How many of the last are averaged (6.1).", least=1)
+    average: int = key(5, "Number of last checkpoints to average (6.1).", least=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class TimeoutKeys:
-    """End a process that hangs: seconds, the keys of `config.timeout`; 0: any time."""
+    """Seconds after which a hanging process ends: `config.timeout`; 0 means never."""
 
-    start: int = key(300, "Until all processes of a run must have come.", least=1)
-    compile: int = key(3600, "To compile a step, or to try it out.", least=0)
-    step: int = key(600, "A step; more if steps are slow (20 × the slowest).", least=0)
+    start: int = key(300, "Until all processes of a run have started.", least=1)
+    compile: int = key(3600, "To compile a step and run it once.", least=0)
+    step: int = key(
+        600, "For a step, or 20 × the slowest step so far if that is longer.", least=0
+    )
     evaluate: int = key(3600, "To score a batch, or until the next answer.", least=0)
     save: int = key(1800, "To restore or save a checkpoint.", least=0)
     preemption: int = key(120, "From SIGTERM until the state is saved.", least=0)
@@ -117,17 +127,19 @@ class TimeoutKeys:
 
 @dataclasses.dataclass(frozen=True)
 class LogKeys:
-    """Say how it goes: the keys of `config.log`."""
+    """Logging: the keys of `config.log`."""
 
-    every: int = key(50, "Updates a log line.", least=1, most=10**9)
-    tensorboard: bool = key(True, "Also write TensorBoard events, if it is installed.")
+    every: int = key(50, "Updates per log line.", least=1, most=10**9)
+    tensorboard: bool = key(
+        True, "Also write TensorBoard events, if TensorBoard is installed."
+    )
 
 
 def base(task: str = "translation", model: str = "") -> ConfigDict:
     """Make the complete config of a task and a model, locked.
 
-    Without a name it is the first model that can be used for the task: a Transformer,
-    if there is one.
+    The default model is the first one that suits the task: a Transformer, if there is
+    one.
     """
     kind = tasks.find(task)
     model = model or registry.names_for(kind.role)[0]
@@ -137,7 +149,7 @@ def base(task: str = "translation", model: str = "") -> ConfigDict:
     if model not in models:
         raise UserError(
             f"unknown model {model!r} of the task {task!r}.{nearest(model, models)} "
-            f"It has: {', '.join(models)}"
+            f"Choose {', '.join(models)}"
         )
     config = ConfigDict()
     for section, classes in _sections(kind, model).items():
@@ -150,7 +162,7 @@ def base(task: str = "translation", model: str = "") -> ConfigDict:
 
 
 def renew(task: str, model: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of an older config, by dotted key, as they are written now."""
+    """Translate the values of an older config, by dotted key, to today's."""
     known = declared(task, model)
     return {
         name: keys.renew(known[name], value) if name in known else value
@@ -159,9 +171,10 @@ def renew(task: str, model: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def declared(task: str, model: str) -> dict[str, dataclasses.Field]:
-    """Return every key of a base config with what the task and the model make of it.
+    """Return every key of a base config, by dotted name.
 
-    Its default is that of the config, and its choices are those that the task leaves.
+    The default is the one that the task sets, and the choices are those that the task
+    allows.
     """
     kind = tasks.find(task)
     choices = {"checkpoint.best": ("loss", "accuracy", *kind.metrics), **kind.choices}
@@ -178,7 +191,7 @@ def declared(task: str, model: str) -> dict[str, dataclasses.Field]:
 
 
 def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """All (dotted key, value) pairs."""
+    """Yield all (dotted key, value) pairs."""
     for name, value in config.items():
         if isinstance(value, ConfigDict):
             yield from items(value, f"{prefix}{name}.")
@@ -187,7 +200,7 @@ def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _open_to_older(cls: type) -> dict[str, Any]:
-    """Return the defaults; a key that once had another type accepts that one, too."""
+    """Return the defaults; a key that used to have another type accepts both."""
     fields = {field.name: field for field in keys.fields(cls)}
     return {
         name: FieldReference(value, field_type=object)

@@ -1,4 +1,4 @@
-"""Load a config file, apply the command line, and compare with an older run."""
+"""Load a config file, and apply the command line."""
 
 import ast
 import importlib.util
@@ -9,9 +9,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import keys, optim
+from transformer_jax import keys
 from transformer_jax.config import checks
-from transformer_jax.config.defaults import base, items, renew
+from transformer_jax.config.defaults import items, renew
 from transformer_jax.config.smoke import shrink
 from transformer_jax.errors import UserError, nearest
 
@@ -24,9 +24,9 @@ def load(
 ) -> ConfigDict:
     """Load the config of `path.py[:variant]`, apply overrides, check and lock it.
 
-    `quickstart` alone names configs/quickstart.py of this package. With `smoke`, it is
-    shrunk to a few small steps before the overrides are applied. Without `data`, the
-    files of the data need not be there.
+    `quickstart` alone names configs/quickstart.py of this package. With `smoke`, the
+    config is shrunk to a few small steps before the overrides are applied. Without
+    `data`, the data files need not exist.
     """
     config = _run_file(spec)
     if smoke:
@@ -48,58 +48,20 @@ def load(
 
 
 def shipped() -> dict[str, pathlib.Path]:
-    """List the config files that travel with the package, by name."""
+    """List the config files that are shipped with the package, by name."""
     return {p.stem: p for p in sorted(shipped_folder().glob("*.py"))}
 
 
 def variants(name: str) -> tuple[str, ...]:
-    """List the variants that a shipped config has in VARIANTS; ("",): it has none."""
+    """List the VARIANTS of a shipped config, or ("",) if it has none."""
     return tuple(runpy.run_path(str(shipped()[name])).get("VARIANTS", ("",)))
 
 
 def shipped_folder() -> pathlib.Path:
     """Find the folder of the shipped configs, in a checkout or in a wheel."""
     here = pathlib.Path(__file__).parents[1]
-    inside = here / "configs"  # in a wheel; a checkout has them at the top level
+    inside = here / "configs"  # exists in a wheel; in a checkout, it is one level up
     return inside if inside.is_dir() else here.parent / "configs"
-
-
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Lines about the keys that differ and may not, when a run is continued."""
-
-    lines = []
-    may_change = set(MAY_CHANGE_ON_RESUME)
-    if new["optim.schedule"] in optim.ENDING and not new["optim.decay_steps"]:
-        may_change.remove("train.steps")
-    # A key that is younger than the run: it had what is the default, as JSON has it.
-    default = dict(items(base(new["task"], new["model.name"])))
-    old = {k: list(v) if type(v) is tuple else v for k, v in default.items()} | old
-    old = renew(new["task"], new["model.name"], old)
-    for key in sorted({*old, *new}):
-        free = any(key == k or key.startswith(k + ".") for k in may_change)
-        if not free and old.get(key) != new.get(key):
-            lines.append(f"{key}: {old.get(key)!r} in the run, now {new.get(key)!r}")
-    return lines
-
-
-# What may differ when a run is continued: none of it changes what is learned from
-# which example. Everything else is compared with the run directory's config.json.
-MAY_CHANGE_ON_RESUME = (
-    "train.steps",  # unless the schedule ends there: see `differences`
-    "train.patience",
-    "train.on_divergence",
-    "train.divergences",
-    "model.scan_layers",  # parameters and dropout are the same
-    "model.remat",
-    "targets",
-    "imports",
-    "data.folder",  # the data are compared by what they hold, not by where they are
-    "mesh",
-    "log",
-    "eval",
-    "checkpoint",
-    "timeout",
-)
 
 
 def _run_file(spec: str) -> ConfigDict:
@@ -114,14 +76,14 @@ def _run_file(spec: str) -> ConfigDict:
         file = known[file.stem]
     module_spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     if module_spec is None or module_spec.loader is None:
-        raise UserError(f"{file} is no Python file: a config's name ends in .py")
+        raise UserError(f"{file} is not a Python file: a config's name ends in .py")
     module = importlib.util.module_from_spec(module_spec)
     try:
         module_spec.loader.exec_module(module)
         config = module.get_config(variant) if variant else module.get_config()
     except UserError:
         raise
-    except Exception as error:  # whatever a user's file raises: shown with its line
+    except Exception as error:  # any error of a user's file is shown with its line
         frames = traceback.extract_tb(error.__traceback__)
         own = [f.lineno for f in frames if f.filename == str(file)]
         line = own[-1] if own else getattr(error, "lineno", 1)
@@ -133,7 +95,7 @@ def _run_file(spec: str) -> ConfigDict:
 
 
 def _override(config: ConfigDict, key: str, text: str) -> str | None:
-    """Set one key from its text on the command line; return what is wrong with it."""
+    """Set a key from its text on the command line; return the problem, if any."""
     known = dict(items(config))
     if key not in known:
         section, _, last = key.rpartition(".")

@@ -1,7 +1,7 @@
 """Shrink any config to a training of 20 small steps that shows whether it works.
 
-Widths, types and the mesh stay, since they are what may not fit together. Depth, batch
-and data shrink, so that the steps are soon done.
+Widths, types and the mesh are kept, because they may not fit together. Depth, batch and
+data shrink, so that the steps are fast.
 """
 
 from ml_collections import ConfigDict
@@ -28,11 +28,11 @@ MOST = {  # key → its largest value
     "checkpoint.average": 2,
     "log.every": 5,
 }
-FIXED = {"eval.answers": 4, "eval.splits": ()}  # 0 answers would be all
+FIXED = {"eval.answers": 4, "eval.splits": ()}  # 0 answers would mean all
 
 
 def shrink(config: ConfigDict) -> None:
-    """Set the keys of a config to what a smoke test can afford."""
+    """Reduce the keys of a config to values that a smoke test can afford."""
     known = dict(items(config))
     smaller = {key: min(known[key], most) for key, most in MOST.items() if key in known}
     smaller |= {key: value for key, value in FIXED.items() if key in known}

@@ -1,4 +1,4 @@
-"""Converters of a run: to a bundle, and to other inference engines."""
+"""Convert a run to a bundle or to another inference engine."""
 
 import pathlib
 
@@ -10,14 +10,14 @@ from transformer_jax.runs import run as runs
 
 
 def define_flags() -> None:
-    """Define the flags that all converters have."""
+    """Define the flags that all converters share."""
     flags.DEFINE_string("workdir", "", "The run directory.")
     flags.DEFINE_string("output", "", "The folder to make.")
     cli.define_weights()
 
 
 def open_run(overrides: dict[str, str]) -> tuple[runs.Run, pathlib.Path]:
-    """Load the run that the flags name; return it and the folder to make."""
+    """Load the run named by the flags; return it and the folder to make."""
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
     cli.require("workdir", args.workdir, "the run directory to export")

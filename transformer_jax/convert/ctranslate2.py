@@ -8,8 +8,8 @@ writes pieces:
     translator = ctranslate2.Translator(FOLDER)
     translator.translate_batch([tokenizer.encode(line, out_type=str)])
 
-Its scores have another length penalty, and its beam search another stopping rule: with
-length_penalty=0 it searches for the same answer as ours with alpha=0.
+Its scores use another length penalty, and its beam search another stopping rule. With
+length_penalty=0 it searches for the same answer as this package with alpha=0.
 """
 
 import pathlib
@@ -28,12 +28,12 @@ from transformer_jax.runs.run import Run
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
 
-POSITIONS = 2048  # of a sinusoid: CTranslate2 takes a table
-ACTIVATIONS = {  # their names
+POSITIONS = 2048  # the length of a sinusoid, which CTranslate2 needs as a table
+ACTIVATIONS = {  # their names in CTranslate2
     "relu": "RELU", "gelu_tanh": "GELUTanh", "gelu_erf": "GELU", "silu": "SWISH",
 }  # fmt: skip
 NEG_INF = -1e9  # the bias of pieces that must not be chosen
-EXPORTED = {  # the variants of a model that CTranslate2 has too
+EXPORTED = {  # the model variants that CTranslate2 also has
     "positions": ("sinusoid", "sinusoid_concat", "learned"),
     "activation": tuple(ACTIVATIONS),
     "norm": ("post", "pre"),
@@ -99,7 +99,7 @@ def _check_exportable(run: Run) -> None:
     for key in ("d_k", "d_v"):
         if config[key] not in (0, head):
             raise UserError(
-                f"model.{key} {config[key]}: CTranslate2 wants heads of "
+                f"model.{key} {config[key]}: CTranslate2 needs heads of "
                 f"d_model / num_heads = {head}"
             )
     for key, can in EXPORTED.items():
@@ -116,7 +116,7 @@ def _check_exportable(run: Run) -> None:
 
 def _specs() -> Any:
     try:
-        # Where it is not installed, pyright takes this file for it.
+        # If it is not installed, pyright mistakes this file for it.
         from ctranslate2 import specs  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:
         raise UserError("CTranslate2 is missing: pip install ctranslate2") from None
@@ -193,7 +193,7 @@ def _names(tokenizer: Any) -> list[str]:
 
 
 def main(overrides: dict[str, str]) -> None:
-    """Export a run and print where to."""
+    """Export a run and print the folder."""
     run, folder = open_run(overrides)
     export(run, folder)
     print(f"exported   {run.weights} parameters of step {run.step} to {folder}")

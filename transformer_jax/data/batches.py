@@ -1,9 +1,9 @@
-"""The batch plan: the examples and the shape of each batch, from the seed and the step.
+"""Plan the examples and the shape of each batch, from the seed and the step.
 
-The plan sees only lengths (and repeats). `Buckets` pads examples of like length to few
-static shapes; `Packed` (`packing.py`) puts several into a row. Every example comes
-exactly once an epoch, or as often as its repeats say, and all epochs have equally many
-steps.
+The plan sees only lengths (and repeat counts). `Buckets` pads examples of similar
+length to a few static shapes; `Packed` (`packing.py`) puts several examples into a row.
+Every example occurs exactly once per epoch, or as often as its repeat count says, and
+all epochs have the same number of steps.
 """
 
 import abc
@@ -22,38 +22,45 @@ from transformer_jax.data.store import Ragged
 from transformer_jax.keys import key
 
 BATCHINGS = ("buckets", "packed")
-TPU_SHAPES, TPU_LENGTHS = 4, 128  # each shape takes minutes; tiles have 128 columns
-GRID = 512  # distinct lengths of a side that are tried when shapes are chosen
+TPU_SHAPES, TPU_LENGTHS = 4, 128  # shapes compile slowly; tiles are 128 wide
+GRID = 512  # distinct lengths per side to try when choosing shapes
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchKeys:
-    """Form the batches: the keys of `config.data` that all forms of data share."""
+    """Form batches: the keys of `config.data` that all forms of data share."""
 
     batch_tokens: int = key(
-        4096, "Tokens a batch, padding too, of its longer side.", least=1, most=10**9
+        4096,
+        "Tokens per batch, with padding, on the longer side.",
+        least=1,
+        most=10**9,
     )
-    max_length: int = key(128, "Pieces; longer training examples are dropped.", least=1)
+    max_length: int = key(
+        128, "Most pieces in a training example; longer ones are dropped.", least=1
+    )
     batching: str = key(
-        "buckets", "Examples of like length, or rows of several.", choices=BATCHINGS
+        "buckets",
+        "Pad examples of similar length, or pack several into a row.",
+        choices=BATCHINGS,
     )
-    shapes: int = key(8, "buckets: shapes at most; each is compiled.", least=1)
-    pack_length: int = key(256, "packed: tokens a row, of the longer side.", least=1)
+    shapes: int = key(8, "buckets: most shapes to use; each is compiled.", least=1)
+    pack_length: int = key(256, "packed: tokens per row, on the longer side.", least=1)
     row_multiple: int = key(
-        8, "A batch's rows divide by this, on any hardware.", least=1
+        8, "The rows are a multiple of this, on any hardware.", least=1
     )
     length_multiple: int = key(
-        1, "Its lengths divide by this; 128 suits a TPU.", least=1
+        1, "Lengths are multiples of this; 128 suits a TPU.", least=1
     )
     shapes_for: str = key(
         "auto",
-        "tpu: 4 shapes at most, lengths by 128; auto: so if a run begins on one.",
+        "tpu: at most 4 shapes, multiples of 128; auto: tpu if the run starts on one.",
         choices=("auto", "any", "tpu"),
     )
 
 
 def limits(data: ConfigDict) -> tuple[int, int]:
-    """Return (shapes at most, what lengths divide by) for `data.shapes_for`."""
+    """Return (most shapes, multiple of lengths) according to `data.shapes_for`."""
     if data.shapes_for != "tpu":
         return data.shapes, data.length_multiple
     return min(data.shapes, TPU_SHAPES), math.lcm(data.length_multiple, TPU_LENGTHS)
@@ -61,41 +68,41 @@ def limits(data: ConfigDict) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Shape:
-    """A padded batch: `rows` rows of up to `lengths` tokens a side."""
+    """The shape of a batch: `rows` rows of up to `lengths` tokens per side."""
 
     rows: int
     lengths: tuple[int, ...]
-    packed: bool = False  # several examples a row, each a segment of its own
+    packed: bool = False  # several examples per row, each its own segment
 
     @property
     def tokens(self) -> int:
-        """The places for tokens, of all sides together."""
+        """The number of token positions, summed over the sides."""
         return self.rows * sum(self.lengths)
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A planned batch: its shape, and the example in each place."""
+    """A planned batch: its shape, and the example in each slot."""
 
     shape: Shape
-    examples: np.ndarray  # [rows, slots] of the store; -1 is an empty place
-    # Which copy of its example each is, as some come several times in an epoch.
+    examples: np.ndarray  # [rows, slots] store indices; -1 if empty
+    # The copy number of each example, because some occur several times in an epoch.
     copies: np.ndarray | None = None
 
     @property
     def real(self) -> np.ndarray:
-        """The examples [n], row by row, without the empty places."""
+        """The examples [n], row by row, without the empty slots."""
         return self.examples[self.examples >= 0]
 
     @property
     def real_copies(self) -> np.ndarray:
-        """The number of the copy, from 0, of each of the `real` examples."""
+        """The copy number, from 0, of each of the `real` examples."""
         if self.copies is None:
             return np.zeros(len(self.real), int)
         return self.copies[self.examples >= 0]
 
     def take(self, rows: Any) -> "Batch":
-        """Return the batch of some of these rows."""
+        """Return a batch of some of the rows."""
         copies = None if self.copies is None else self.copies[rows]
         return Batch(self.shape, self.examples[rows], copies)
 
@@ -106,7 +113,7 @@ def nothing(shape: Shape) -> Batch:
 
 
 class Plan(abc.ABC):
-    """All batches of any epoch over examples of the given lengths [examples, sides]."""
+    """The batches of all epochs over examples of some lengths [examples, sides]."""
 
     shapes: list[Shape]
 
@@ -117,8 +124,10 @@ class Plan(abc.ABC):
         seed: int,
         repeats: np.ndarray | None = None,
     ):
-        """`cells` [examples] groups those that may replace each other, from 0: the size
-        of each group fixes the shapes of an epoch's batches."""
+        """Treat the examples of each of the `cells` [examples] as interchangeable.
+
+        Cells count from 0. Their sizes fix the shapes of an epoch's batches.
+        """
         self.lengths, self.seed = lengths, seed
         self._cells = cells
         self._repeats = repeats
@@ -126,16 +135,16 @@ class Plan(abc.ABC):
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of batches of an epoch, which is the same for all epochs."""
+        """The number of batches per epoch, which is the same for all epochs."""
         return len(self.epoch(0) if self._epoch[0] < 0 else self._epoch[1])
 
-    def batch(self, step: int) -> Batch:
-        """Return the batch of update number `step`, counted from 0."""
-        epoch, index = divmod(step, self.steps_per_epoch)
-        return self.epoch(epoch)[index]
+    def batch(self, index: int) -> Batch:
+        """Return a batch by its index, counted from 0 over all epochs."""
+        epoch, place = divmod(index, self.steps_per_epoch)
+        return self.epoch(epoch)[place]
 
     def epoch(self, epoch: int) -> list[Batch]:
-        """Return the batches of an epoch in their order."""
+        """Return the batches of an epoch in order."""
         if self._epoch[0] != epoch:
             random = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
             batches = self._arrange(self._draw(random), random)
@@ -147,16 +156,17 @@ class Plan(abc.ABC):
         return self._epoch[1]
 
     def padding_share(self, lengths: np.ndarray | None = None) -> float:
-        """Return the share of an epoch's places that hold no token.
+        """Return the share of an epoch's token positions that are padding.
 
-        `lengths` [examples, sides] count the tokens, if the plan leaves room for more.
+        `lengths` [examples, sides] gives the real lengths if the plan reserves more.
         """
         sizes = (self.lengths if lengths is None else lengths).sum(axis=1)
-        places = sum(b.shape.tokens for b in self.epoch(0))
-        return 1.0 - float(sum(sizes[b.real].sum() for b in self.epoch(0))) / places
+        positions = sum(b.shape.tokens for b in self.epoch(0))
+        tokens = float(sum(sizes[b.real].sum() for b in self.epoch(0)))
+        return 1.0 - tokens / positions
 
     def room(self, batch: Batch) -> np.ndarray:
-        """Return how long each of a batch's examples may be [examples, sides]."""
+        """Return the room for each example of a batch, in tokens [examples, sides]."""
         if batch.shape.packed:
             return self.lengths[batch.real]
         return np.tile(batch.shape.lengths, (len(batch.real), 1))
@@ -170,10 +180,10 @@ class Plan(abc.ABC):
     def _arrange(
         self, examples: np.ndarray, random: np.random.Generator
     ) -> list[Batch]:
-        """Form batches of the drawn examples, which come sorted by cell."""
+        """Form batches from the drawn examples, which are sorted by cell."""
 
     def _draw(self, random: np.random.Generator) -> np.ndarray:
-        """Draw an epoch's examples: cells in order, shuffled within each."""
+        """Draw an epoch's examples, cell by cell and shuffled within each."""
         examples = np.arange(len(self.lengths))
         if self._repeats is not None:
             examples = np.repeat(examples, self._repeats)
@@ -182,27 +192,27 @@ class Plan(abc.ABC):
 
 
 def number_copies(batches: Sequence[Batch]) -> list[Batch]:
-    """Count the copies of each example over the batches of an epoch, from 0."""
+    """Assign numbers from 0 to the copies of each example in an epoch's batches."""
     examples = np.concatenate([batch.real for batch in batches])
     order = np.argsort(examples, kind="stable")
     first = np.searchsorted(examples[order], examples[order])
     numbers = np.empty(len(examples), np.int64)
     numbers[order] = np.arange(len(examples)) - first
-    found, begin = [], 0
+    numbered, begin = [], 0
     for batch in batches:
         copies = np.zeros(batch.examples.shape, np.int64)
         end = begin + len(batch.real)
         copies[batch.examples >= 0] = numbers[begin:end]
-        found.append(dataclasses.replace(batch, copies=copies))
+        numbered.append(dataclasses.replace(batch, copies=copies))
         begin = end
-    return found
+    return numbered
 
 
 class Buckets(Plan):
-    """Batches of examples of like length, in few static shapes with least padding.
+    """Batches of examples of similar length, in a few shapes with little padding.
 
-    Examples that do not fill a batch of their own shape go on to the next larger one;
-    the last batch is filled up with empty rows.
+    Examples left over from one shape move on to the next larger one; the last batch is
+    filled up with empty rows.
     """
 
     def __init__(
@@ -240,11 +250,10 @@ class Buckets(Plan):
 
 
 def cut_boxes(lengths: np.ndarray, boxes: int, multiple: int) -> list[tuple[int, ...]]:
-    """Choose up to `boxes` boxes of side lengths that hold all examples with little
-    padding, each box inside the next.
+    """Choose up to `boxes` nested boxes of side lengths that need little padding.
 
-    A new box goes where it saves most padding; then each is moved to where it saves
-    most between its neighbours, until none moves. A test compares this with an
+    Each new box goes where it saves the most padding; then every box moves to the best
+    place between its neighbours, until none moves. A test compares the result with an
     exhaustive search.
     """
     multiple *= -(-int(lengths.max(initial=1)) // (GRID * multiple))
@@ -269,11 +278,11 @@ def cut_boxes(lengths: np.ndarray, boxes: int, multiple: int) -> list[tuple[int,
 
     chain = [np.zeros_like(top), top]
     while len(chain) <= boxes:
-        found = [best_between(a, b) for a, b in zip(chain, chain[1:], strict=False)]
-        gap = max(range(len(found)), key=lambda i: found[i][0])
-        if found[gap][0] <= 0:
+        options = [best_between(a, b) for a, b in zip(chain, chain[1:], strict=False)]
+        gap = max(range(len(options)), key=lambda i: options[i][0])
+        if options[gap][0] <= 0:
             break
-        chain.insert(gap + 1, found[gap][1])
+        chain.insert(gap + 1, options[gap][1])
         moved = True
         while moved:
             moved = False
@@ -285,7 +294,7 @@ def cut_boxes(lengths: np.ndarray, boxes: int, multiple: int) -> list[tuple[int,
 
 
 def assign_boxes(lengths: np.ndarray, boxes: list[tuple[int, ...]]) -> np.ndarray:
-    """Return the number of the smallest box that holds each example [examples]."""
+    """Return the index of the smallest box that holds each example [examples]."""
     chosen = np.full(len(lengths), len(boxes) - 1, np.int16)
     for i in reversed(range(len(boxes))):
         chosen[(lengths <= np.asarray(boxes[i])).all(axis=1)] = i
@@ -293,9 +302,9 @@ def assign_boxes(lengths: np.ndarray, boxes: list[tuple[int, ...]]) -> np.ndarra
 
 
 def pad_or_pack(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarray]:
-    """Lay out a side of a batch: tokens [rows, length], 0 where there is none.
+    """Lay out one side of a batch: tokens [rows, length], with 0 for padding.
 
-    A packed batch also has segments (0 is padding), and positions that begin anew with
+    A packed batch also has segments (0 is padding), and positions that restart with
     each example. A test compares this with a loop over rows and examples.
     """
     filled = batch.examples >= 0
@@ -303,30 +312,30 @@ def pad_or_pack(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarr
     lengths[filled] = column.lengths
     begins = np.cumsum(lengths, axis=1) - lengths
     begins += np.arange(len(filled))[:, None] * length
-    inside = np.arange(len(column.values)) - np.repeat(
+    offsets = np.arange(len(column.values)) - np.repeat(
         np.cumsum(column.lengths) - column.lengths, column.lengths
     )
-    places = np.repeat(begins[filled], column.lengths) + inside
+    targets = np.repeat(begins[filled], column.lengths) + offsets
     parts = {"tokens": column.values}
     if batch.shape.packed:
         slots = np.broadcast_to(np.arange(filled.shape[1]) + 1, filled.shape)[filled]
-        parts |= {"segments": np.repeat(slots, column.lengths), "positions": inside}
+        parts |= {"segments": np.repeat(slots, column.lengths), "positions": offsets}
     arrays = {}
     for name, values in parts.items():
         arrays[name] = np.zeros((len(filled), length), np.int32)
-        arrays[name].flat[places] = values
+        arrays[name].flat[targets] = values
     return arrays
 
 
 def prefetch(make: Callable[[int], Any], steps: range, depth: int = 2) -> Iterator[Any]:
-    """Yield make(step) for each step, made ahead by a thread; raise its errors here."""
-    waiting = iter(steps)
+    """Yield make(step) for each step, made ahead in a thread; re-raise its errors."""
+    remaining = iter(steps)
     pool = ThreadPoolExecutor(1, "prefetch")
     try:
-        ahead = deque(pool.submit(make, step) for step in islice(waiting, depth + 1))
+        ahead = deque(pool.submit(make, step) for step in islice(remaining, depth + 1))
         while ahead:
             item = ahead.popleft().result()
-            ahead.extend(pool.submit(make, step) for step in islice(waiting, 1))
+            ahead.extend(pool.submit(make, step) for step in islice(remaining, 1))
             yield item
     finally:
         pool.shutdown(cancel_futures=True)

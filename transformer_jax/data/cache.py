@@ -1,13 +1,14 @@
-"""A cache on the host's disk: text indexes, tokenizers and stores, each built once.
+"""Cache text indexes, tokenizers and stores on the host's disk, building each once.
 
-An entry is built under a temporary name, sealed (its sizes and checksums are written
-down), flushed to the disk and renamed, so it is never seen incomplete. An entry that
-does not agree with its seal is built again. A lock makes other processes of the host
-wait instead of doing the same work; it ends with its process. The cache may be deleted
-at any time.
+An entry is built under a temporary name, sealed (its sizes and checksums are recorded),
+flushed to the disk and renamed, so no process sees it incomplete. An entry that does
+not match its seal is rebuilt. A lock makes other processes on the host wait instead of
+repeating the work; it is released when its process ends. The cache may be deleted at
+any time.
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ import random
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from transformer_jax import files
 
@@ -24,97 +25,118 @@ logger = logging.getLogger(__name__)
 
 SEAL = "sealed.json"
 BLOCK = 1 << 24  # bytes of a file that share a checksum
-READ = 1 << 18  # bytes in memory
-CHECKED = 64  # blocks of an entry that are read when it is opened: 1 GB
+READ = 1 << 18  # bytes read at a time
+CHECKED = 64  # blocks verified when an entry is opened: 1 GB
 
-_sound: dict[str, str] = {}  # entries that this process has checked: their content
+_sound: dict[str, str] = {}  # entry → content, of the entries verified so far
 
 
 def folder() -> pathlib.Path:
-    """Return TRANSFORMER_JAX_CACHE, or a folder in the user's home."""
+    """Return $TRANSFORMER_JAX_CACHE, or a folder in the user's home directory."""
     given = os.environ.get("TRANSFORMER_JAX_CACHE")
     return pathlib.Path(given or pathlib.Path.home() / ".cache" / "transformer_jax")
 
 
 def build_once(
-    place: pathlib.Path, make: Callable[[pathlib.Path], None], content: str = ""
+    entry: pathlib.Path, make: Callable[[pathlib.Path], None], content: str = ""
 ) -> pathlib.Path:
-    """Return the folder `place`, after `make` has filled it unless it was there.
+    """Return the folder `entry`, calling `make` to fill it unless it already exists.
 
-    `content` identifies what the entry is made from, beyond its name: an entry of
-    other content is made again, as a damaged one is.
+    `content` identifies what the entry is made from, in addition to its name: an entry
+    with other content is rebuilt, like a damaged one.
     """
-    if place.is_dir() and not find_damage(place, content):
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(place.with_name(f".{place.name}.lock")):
-        if place.is_dir():  # damaged, or made by another process in the meantime
-            if not (problem := find_damage(place, content)):
-                return place
-            logger.warning("note       %s is made again: %s", place, problem)
-            shutil.rmtree(place)
-        _clear_debris(place)
+    if entry.is_dir() and not find_damage(entry, content):
+        return entry
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(entry.with_name(f".{entry.name}.lock")):
+        if entry.is_dir():  # damaged, or made by another process in the meantime
+            if not (problem := find_damage(entry, content)):
+                return entry
+            logger.warning("note       %s is rebuilt: %s", entry, problem)
+            shutil.rmtree(entry)
+        _clear_debris(entry)
         temporary = pathlib.Path(
-            tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent)
+            tempfile.mkdtemp(prefix=f".{entry.name}.", dir=entry.parent)
         )
         try:
             make(temporary)
             seal(temporary, content)
-            os.rename(temporary, place)
+            os.rename(temporary, entry)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        _sound[str(place)] = content
-    return place
+        _sound[str(entry)] = content
+    return entry
 
 
-def seal(place: pathlib.Path, content: str = "") -> None:
-    """Write down the sizes and checksums of an entry's files; flush all to the disk."""
-    found = {}
-    for path in sorted(place.iterdir()):
+def digest(files: Sequence[pathlib.Path]) -> str:
+    """Return a digest of the names and bytes of files.
+
+    It is cached: the files are read again only if a size or modification time changed.
+    """
+    key = hashlib.sha256()
+    for file in files:
+        status = file.stat()
+        key.update(f"{file.resolve()} {status.st_size} {status.st_mtime_ns}\n".encode())
+
+    def write_digest(entry: pathlib.Path) -> None:
+        total = hashlib.sha256()
+        for file in files:
+            total.update(f"\n{file.parent.name}/{file.name} ".encode())
+            total.update(hashlib.sha256(file.read_bytes()).digest())
+        (entry / "digest").write_text(total.hexdigest(), encoding="utf-8")
+
+    entry = build_once(folder() / "images" / key.hexdigest()[:24], write_digest)
+    return (entry / "digest").read_text(encoding="utf-8")
+
+
+def seal(entry: pathlib.Path, content: str = "") -> None:
+    """Record the sizes and checksums of an entry's files, and flush all to the disk."""
+    recorded = {}
+    for path in sorted(entry.iterdir()):
         files.flush(path)
         size = path.stat().st_size
         checksums = [_checksum(path, i) for i in range(-(-size // BLOCK))]
-        found[path.name] = {"size": size, "crc32": checksums}
-    files.write(place / SEAL, json.dumps({"content": content, "files": found}))
+        recorded[path.name] = {"size": size, "crc32": checksums}
+    files.write(entry / SEAL, json.dumps({"content": content, "files": recorded}))
 
 
-def find_damage(place: pathlib.Path, content: str = "") -> str:
-    """Say how an entry differs from its seal; return "" if it is sound.
+def find_damage(entry: pathlib.Path, content: str = "") -> str:
+    """Describe how an entry differs from its seal; return "" if it is sound.
 
-    Looks once per process. Sizes are always compared; the checksums of all blocks up to
-    `CHECKED` of them, of larger entries those of as many that are drawn at random.
+    An entry is verified once per process. All sizes are compared, and the checksums of
+    all blocks or, in larger entries, of `CHECKED` blocks drawn at random.
     """
-    if _sound.get(str(place)) == content:
+    if _sound.get(str(entry)) == content:
         return ""
     try:
-        sealed = json.loads((place / SEAL).read_text(encoding="utf-8"))
+        sealed = json.loads((entry / SEAL).read_text(encoding="utf-8"))
         if sealed["content"] != content:
-            return "what generates it has changed"
+            return "its generator has changed"
         blocks = []
         for name, about in sealed["files"].items():
-            size = (place / name).stat().st_size
+            size = (entry / name).stat().st_size
             if size != about["size"]:
                 return f"{name} has {size:,} bytes, not {about['size']:,}"
             blocks += [(name, i, crc) for i, crc in enumerate(about["crc32"])]
         for name, i, crc in random.Random().sample(blocks, min(CHECKED, len(blocks))):
-            if _checksum(place / name, i) != crc:
-                return f"{name} has other bytes than were written"
+            if _checksum(entry / name, i) != crc:
+                return f"{name} does not hold the bytes that were written"
     except FileNotFoundError as error:
-        lost = pathlib.Path(str(error.filename)).name
-        return "an earlier version made it" if lost == SEAL else f"{lost} is missing"
+        name = pathlib.Path(str(error.filename)).name
+        return "an earlier version made it" if name == SEAL else f"{name} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"it cannot be read ({error})"
-    _sound[str(place)] = content
+    _sound[str(entry)] = content
     return ""
 
 
 def _checksum(path: pathlib.Path, block: int) -> int:
-    found = 0
+    checksum = 0
     with path.open("rb") as file:
         file.seek(block * BLOCK)
         for _ in range(0, BLOCK, READ):
-            found = zlib.crc32(file.read(min(READ, BLOCK)), found)
-    return found
+            checksum = zlib.crc32(file.read(min(READ, BLOCK)), checksum)
+    return checksum
 
 
 @contextlib.contextmanager
@@ -123,16 +145,16 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         try:
             files.lock(file)
         except BlockingIOError:
-            logger.info("waiting    another process builds the same data")
+            logger.info("waiting    another process is building the same data")
             files.lock(file, wait=True)
         yield
 
 
-def _clear_debris(place: pathlib.Path) -> None:
-    """Remove what a killed process left of the same entry, while its lock is held.
+def _clear_debris(entry: pathlib.Path) -> None:
+    """Remove what a killed process left of an entry; the caller holds its lock.
 
-    The lock file stays: if it were removed, two processes could lock two files.
+    The lock file stays: if it were removed, two processes could lock different files.
     """
-    for old in place.parent.glob(f".{place.name}.*"):
+    for old in entry.parent.glob(f".{entry.name}.*"):
         if old.is_dir():
             shutil.rmtree(old, ignore_errors=True)

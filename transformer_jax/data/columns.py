@@ -10,11 +10,11 @@ from transformer_jax.ids import EOS
 
 @dataclasses.dataclass(frozen=True)
 class TextColumns:
-    """Encode the texts of records, a column for each tokenizer."""
+    """Encode the texts of records into one column per tokenizer."""
 
-    tokenizers: Mapping[str, Tokenizer]  # by the column, which is a key of the records
+    tokenizers: Mapping[str, Tokenizer]  # by column, which is a key of the records
     begin: tuple[int, ...] = ()  # tokens before the pieces of every text
-    end: tuple[int, ...] = (EOS,)  # and behind them
+    end: tuple[int, ...] = (EOS,)  # and after them
     prepare: Callable[[Any], Any] = lambda record: record  # before it is encoded
 
     def frame(self, ids: Sequence[int]) -> list[int]:

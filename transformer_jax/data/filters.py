@@ -1,8 +1,8 @@
-"""Filters of training pairs; each pair is left out for one reason, which is counted.
+"""Filter training pairs, and count each pair that is left out under one reason.
 
 Each filter has a key in the config's `filter` section. Only training examples are
-filtered, never held-out ones. The tag before a source is not part of its text, but a
-pair with another tag is no duplicate.
+filtered, never held-out ones. The tag before a source is not part of its text, but
+pairs that differ only in the tag are not duplicates.
 """
 
 import dataclasses
@@ -23,18 +23,18 @@ FOREIGN = 0.5  # the largest share of letters outside the expected script
 
 @dataclasses.dataclass(frozen=True)
 class FilterKeys:
-    """Leave training pairs out: the keys of `config.filter`."""
+    """Select the training pairs to leave out: the keys of `config.filter`."""
 
     empty: bool = key(True, "Drop pairs with an empty side.")
     max_ratio: float = key(
-        0.0, "Longer side over the shorter, in pieces; 0: any.", least=0
+        0.0, "Largest length ratio of the sides; 0 means any.", least=0
     )
     identical: bool = key(False, "Drop pairs whose target is their source.")
-    duplicates: bool = key(False, "Drop pairs that came before.")
+    duplicates: bool = key(False, "Drop repeated pairs.")
     source_script: str = key(
-        "", "Drop other scripts than this, such as latin; empty: none."
+        "", "Drop sources in other scripts than this (latin, …); empty keeps all."
     )
-    target_script: str = key("", "The same for targets.")
+    target_script: str = key("", "The same for the targets.")
 
 
 def make(
@@ -47,7 +47,7 @@ def make(
     """
     seen: set[bytes] = set()
 
-    def why_not(record: Mapping[str, str], columns: Mapping[str, Any]) -> str | None:
+    def find_fault(record: Mapping[str, str], columns: Mapping[str, Any]) -> str | None:
         given, target = record["source"], record["target"]
         source = given.plain if isinstance(given, Tagged) else given
         sizes = [len(columns[side]) - ends for side in ("source", "target")]
@@ -57,7 +57,7 @@ def make(
             return f"longer than data.max_length {max_length} pieces"
         ratio = settings.max_ratio
         if ratio and max(sizes) > ratio * max(min(sizes), 1):
-            return f"of unequal lengths, beyond filter.max_ratio {ratio:g}"
+            return f"with a length ratio beyond filter.max_ratio {ratio:g}"
         if settings.identical and source.strip() == target.strip():
             return "whose target is its source"
         for side, text in (("source", source), ("target", target)):
@@ -69,16 +69,16 @@ def make(
                 f"{len(given)} {given}{target}".encode(), digest_size=16
             ).digest()
             if digest in seen:
-                return "that came before"
+                return "that repeat an earlier pair"
             seen.add(digest)
         return None
 
-    return why_not
+    return find_fault
 
 
 def foreign_share(text: str, script: str) -> float:
     """Return the share of a text's letters that are not in a script."""
-    scripts = Counter(found for c in text if (found := script_of(c)))
+    scripts = Counter(name for c in text if (name := script_of(c)))
     total = sum(scripts.values())
     return 1 - scripts[script.lower()] / total if total else 0.0
 

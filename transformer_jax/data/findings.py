@@ -1,8 +1,8 @@
-"""Find faults of parallel text before training on it.
+"""Find faults in parallel text before training on it.
 
-`inspect_corpus` reads each split once and keeps 32 bytes a pair (200 while it counts),
-so millions of pairs fit. Costlier checks look at a sample, always the same, and say so.
-The trap: nobody reads a check with false alarms, so thresholds spare clean text.
+`inspect_corpus` reads each split once and keeps 32 bytes per pair (200 while counting),
+so millions of pairs fit in memory. Costlier checks use a fixed sample, and say so.
+Pitfall: checks with false alarms get ignored, so the thresholds spare clean text.
 """
 
 import math
@@ -18,9 +18,9 @@ from itertools import islice, product
 import numpy as np
 
 SIDES = ("source", "target")
-SHOWN, WIDTH = 3, 120  # examples of a finding, and characters of one
-WINDOW, WINDOWS = 400, 100  # lines in a window of the sample, and how many at most
-SHIFTS = 5  # lines before and after its place in which a target is looked for
+SHOWN, WIDTH = 3, 120  # examples per finding, characters per example
+WINDOW, WINDOWS = 400, 100  # lines per window of the sample, most windows
+SHIFTS = 5  # lines before and after its place to look for a target
 ALIKE = 0.9  # cosine of the word profiles of two texts in one language
 
 
@@ -44,7 +44,7 @@ class Split:
 
     @cached_property
     def windows(self) -> list[range]:
-        """The lines of the sample, which are all lines of a small split."""
+        """The lines of the sample, which are all lines if the split is small."""
         total = len(self.records)
         count = min(WINDOWS, math.ceil(total / WINDOW))
         starts = np.linspace(0, max(0, total - WINDOW), count).astype(int).tolist()
@@ -52,22 +52,25 @@ class Split:
 
     @cached_property
     def sample(self) -> dict[int, Mapping[str, str]]:
-        """The records of the sample, by number."""
+        """The records of the sample, by index."""
         return {i: self.records[i] for i in sorted(set().union(*self.windows))}
 
     @cached_property
     def profiles(self) -> list[Counter[str]]:
-        """Count how often each word comes in the sample, by side."""
+        """How often each word occurs in the sample, by side."""
         lines = self.sample.values()
         return [Counter(find_words("\n".join(r[s] for r in lines))) for s in SIDES]
 
-    def show(self, index: int, side: str = "", sign=None) -> str:
-        """Quote a line around its sign, or both lines; repr shows invisible marks."""
+    def show(self, index: int, side: str = "", detect=None) -> str:
+        """Quote a line around the detected text, or both lines of a pair.
+
+        Invisible characters are escaped.
+        """
         parts = []
         for name in [side] if side else SIDES:
             text = self.records[index][name]
-            found = sign and sign(text)
-            at = found.start() if isinstance(found, re.Match) else 0
+            match = detect and detect(text)
+            at = match.start() if isinstance(match, re.Match) else 0
             start = max(0, at - WIDTH // 2)
             end = start + (WIDTH if side else WIDTH // 2)
             cut = "…" * (start > 0) + text[start:end] + "…" * (end < len(text))
@@ -76,7 +79,7 @@ class Split:
 
 
 def inspect_corpus(train: Split, held_out: Sequence[Split]) -> dict[str, list[Finding]]:
-    """Return all findings, by split, and by pair of training and a held-out split."""
+    """Return the findings in each split, and in training with each held-out split."""
     overlap = Overlap(train, held_out)
     findings = {train.name: inspect_split(train, overlap.add)}
     for split in held_out:
@@ -87,10 +90,10 @@ def inspect_corpus(train: Split, held_out: Sequence[Split]) -> dict[str, list[Fi
 
 
 def inspect_split(split: Split, watch: Callable | None = None) -> list[Finding]:
-    """Find what is odd in a split; `watch` is called with (index, source, target)."""
+    """Find oddities in a split; call `watch(index, source, target)` for each pair."""
     if not len(split.records):
         return [Finding(True, "there are no pairs")]
-    hashes, chars, words, findings = _read(split, watch)
+    hashes, chars, words, findings = _measure(split, watch)
     findings += _find_copies(split, hashes)
     findings += _find_odd_lengths(split, chars, words)
     findings += _find_odd_letters(split)
@@ -98,8 +101,8 @@ def inspect_split(split: Split, watch: Callable | None = None) -> list[Finding]:
     return sorted(findings, key=lambda finding: not finding.serious)
 
 
-# UTF-8 bytes read as Windows-1252. "Ã¼" and "â€™" are no text in any language; other
-# letters can stand before such signs ("Spaß“", "Café»…"), but hardly twice in a row.
+# UTF-8 bytes read as Windows-1252. "Ã¼" and "â€™" are not text in any language; other
+# letters can precede such signs ("Spaß“", "Café»…"), but hardly ever twice in a row.
 _NEXT = f"[\x80-\xbf{bytes(range(0x80, 0xA0)).decode('cp1252', 'ignore')}]"
 _TWICE = re.compile(
     f"(?=[Â-ï]{_NEXT})"  # for speed
@@ -109,30 +112,30 @@ _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\xad\u200b\u2028\u2029\u2060\ufeff]")
 _ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|nbsp|#\d+|#x[0-9a-fA-F]+);")
 _MARK = re.compile(r"@-@|@@(?:\s|$)|▁")
 _APART = re.compile(r"(?<=\w) [.,](?:\s|$)")
-_VAIN = "or sacreBLEU figures are not comparable"
-_SPACED = f"set full stops or commas apart, as if tokenised: detokenise, {_VAIN}"
-# (message, sign in a line, share of lines above which it is reported, and is serious).
-# Signs see all lines, so cheap tests come first.
+_OTHERWISE = "otherwise sacreBLEU scores are not comparable"
+_SPACED = f"have spaced punctuation, as if tokenised: detokenise, {_OTHERWISE}"
+# (message, detector for a line, share of lines above which to report it, and above
+# which it is serious). Detectors see all lines, so cheap tests come first.
 CHECKS = (
     ("are empty", lambda t: not t or t.isspace(), 0, 0.01),
     ("begin or end with white space", lambda t: t.strip() not in ("", t), 0, 1),
-    ("hold U+FFFD: a conversion lost letters", lambda t: "\ufffd" in t, 0, 0.01),
-    ("look encoded twice (UTF-8 read as Latin-1): convert them anew",
+    ("contain U+FFFD: a conversion lost letters", lambda t: "\ufffd" in t, 0, 0.01),
+    ("look encoded twice (UTF-8 read as Latin-1): convert them again",
      lambda t: not t.isascii() and _TWICE.search(t), 0, 0.01),
-    ("hold control or invisible characters",
+    ("contain control or invisible characters",
      lambda t: not t.isprintable() and _CONTROL.search(t), 0, 0.01),
-    (f"hold HTML entities: unescape them, {_VAIN}",
+    (f"contain HTML entities: unescape them, {_OTHERWISE}",
      lambda t: "&" in t and _ENTITY.search(t), 0, 0.01),
-    (f"hold a tokenizer's marks (@-@, @@, ▁): undo them, {_VAIN}",
+    (f"contain a tokenizer's marks (@-@, @@, ▁): undo them, {_OTHERWISE}",
      lambda t: ("@" in t or "▁" in t) and _MARK.search(t), 0, 0.01),
     (_SPACED,
      lambda t: (" ." in t or " ," in t) and _APART.search(t), 0.03, 0.3),
-    ("have no capital letter: only lower-cased scores compare", str.islower, 0.99, 1),
+    ("have no capital letter: compare only lower-cased scores", str.islower, 0.99, 1),
 )  # fmt: skip
 
 
-def _read(split: Split, watch):
-    """Read all pairs once: hashes, characters, words [2, pairs], findings of CHECKS."""
+def _measure(split: Split, watch):
+    """Read all pairs once; return hashes, characters, words [2, pairs] and findings."""
     measures = (hash, len, lambda line: line.count(" ") + 1)
     columns = [(array(kind), array(kind)) for kind in "qii"]
     checks = [check for check in CHECKS if not (split.apart and check[0] == _SPACED)]
@@ -143,25 +146,25 @@ def _read(split: Split, watch):
         for side, lines in enumerate(texts):
             for column, measure in zip(columns, measures, strict=True):
                 column[side].extend(map(measure, lines))
-            for says, sign, *_ in checks:
-                found = [i for i, line in enumerate(lines, start) if sign(line)]
-                hits[says, SIDES[side]].extend(found)
+            for says, detect, *_ in checks:
+                new = [i for i, line in enumerate(lines, start) if detect(line)]
+                hits[says, SIDES[side]].extend(new)
         if watch:
             for i, (source, target) in enumerate(zip(*texts, strict=True), start):
                 watch(i, source, target)
         start += len(chunk)
     findings = []
-    for (says, sign, notable, serious), side in product(checks, SIDES):
-        if len(found := hits[says, side]) > notable * start:
-            findings += _report(split, found, start, says, serious, side, "", sign)
+    for (says, detect, notable, serious), side in product(checks, SIDES):
+        if len(lines := hits[says, side]) > notable * start:
+            findings += _report(split, lines, start, says, serious, side, "", detect)
     return *map(np.asarray, columns), findings
 
 
-def _report(split, hits, total, says, serious=1.0, side="", noun="", sign=None):
-    """Yield a finding with the first hits, if any, serious above a share of `total`."""
+def _report(split, hits, total, says, serious=1.0, side="", noun="", detect=None):
+    """Yield a finding with the first hits, if any; it is serious above a share."""
     if len(hits):
         counted = _count(hits, total, noun or (f"{side}s" if side else "pairs"))
-        shown = tuple(split.show(int(i), side, sign) for i in hits[:SHOWN])
+        shown = tuple(split.show(int(i), side, detect) for i in hits[:SHOWN])
         yield Finding(len(hits) > serious * total, f"{counted} {says}", shown)
 
 
@@ -170,16 +173,16 @@ def _count(hits, total: int, noun: str) -> str:
 
 
 def _find_copies(split: Split, hashes: np.ndarray) -> Iterator[Finding]:
-    """Find targets equal to their sources, repeated pairs, partners of a line."""
+    """Find targets equal to their sources, repeated pairs, and ambiguous lines."""
     total = hashes.shape[1]
-    # Names and numbers stay as they are; more of it teaches the model to copy.
+    # Names and numbers are copied rightly; more than that teaches a model to copy.
     same = np.flatnonzero((hashes[0] == hashes[1]) & (hashes[0] != hash("")))
     yield from _report(split, same, total, "have a target equal to the source", 0.05)
     mixed = hashes[0] ^ (hashes[1] * np.int64(0x9E3779B97F4A7C1))
     _, first, times = np.unique(mixed, return_index=True, return_counts=True)
-    first = np.sort(first)  # hashes come in another order in each run
+    first = np.sort(first)  # the order of hashes differs between runs
     again = np.setdiff1d(np.arange(total), first)
-    says = f"repeat an earlier one (one stands {times.max():,} times)"
+    says = f"repeat an earlier one (one occurs {times.max():,} times)"
     yield from _report(split, again, total, says, 0.5)
     for side, other, keys in zip(SIDES, SIDES[::-1], hashes[:, first], strict=True):
         _, at, times = np.unique(keys, return_index=True, return_counts=True)
@@ -192,7 +195,7 @@ def _find_odd_lengths(split: Split, chars, words) -> Iterator[Finding]:
     """Find pairs whose lengths differ far more than usual, and enormous lines."""
     ratios = [np.log((n[0] + 1) / (n[1] + 1)) for n in (chars, words)]
     far = [abs(ratio - np.median(ratio)) for ratio in ratios]
-    # Short lines differ by chance, and words say nothing where they are not spaced.
+    # Short lines vary randomly, and word counts mean nothing in unspaced scripts.
     odd = far[0] * (chars.max(0) >= 30)
     if np.median(words, axis=1).min() >= 4:
         odd = np.maximum(odd, far[1] * (words.max(0) >= 12))
@@ -224,7 +227,7 @@ def _find_odd_letters(split: Split) -> Iterator[Finding]:
             split, odd, len(lines), says, 0.05, side, f"{sampled}{side}s"
         )
     if (alike := _compare(*split.profiles)) > ALIKE:
-        says = f"source and target seem one language: their words are {alike:.2f} alike"
+        says = f"both sides seem to be in one language: words are {alike:.2f} alike"
         yield Finding(False, says)
 
 
@@ -236,22 +239,22 @@ def _find_script(char: str) -> str:
 
 
 def _compare(one: Counter[str], two: Counter[str]) -> float:
-    """Return the cosine of two word profiles: above 0.95 in one text, 0.1 of en, de."""
+    """Return the cosine of two word profiles: 0.95 in one text, 0.1 for en and de."""
     shared = sum(count * two[word] for word, count in one.items() if word in two)
     squares = [sum(count * count for count in c.values()) for c in (one, two)]
     return shared / math.sqrt(math.prod(squares)) if shared else 0.0
 
 
 def inspect_sides(train: Split, held_out: Split) -> list[Finding]:
-    """Find held-out sides that are in the language of training's other side."""
+    """Find held-out sides in the language of the other side of training."""
     (source, target), (held_source, held_target) = train.profiles, held_out.profiles
     straight = _compare(held_source, source), _compare(held_target, target)
     crossed = _compare(held_source, target), _compare(held_target, source)
     if crossed[0] < straight[0] + 0.1 or crossed[1] < straight[1] + 0.1:
         return []
-    says = f"{held_out.name} seems swapped: its words are those of the other sides of "
-    says += f"{train.name} ({crossed[0]:.2f} and {crossed[1]:.2f} alike, and "
-    says += f"{straight[0]:.2f} and {straight[1]:.2f} with its own)"
+    says = f"{held_out.name} seems swapped: its words match the other sides of "
+    says += f"{train.name} ({crossed[0]:.2f} and {crossed[1]:.2f} alike, but only "
+    says += f"{straight[0]:.2f} and {straight[1]:.2f} with the same sides)"
     return [Finding(True, says, (train.show(0), held_out.show(0)))]
 
 
@@ -261,26 +264,26 @@ def _find_misalignment(split: Split) -> Iterator[Finding]:
     See `_score` for how a fit is measured.
     """
     if len(split.records) < 100 or _compare(*split.profiles) > ALIKE:
-        return  # too few to tell from chance; turns of a dialogue need not agree
+        return  # too few lines to judge; turns of a dialogue need not agree
     fits = [_fit([split.sample[i] for i in window]) for window in split.windows]
-    # In real text the best place stands out by 6 to 20; by 1 where lengths are equal.
+    # In real text the best shift has a t of 6 to 20, or of 1 if lengths are equal.
     shifted = [n for n, (shift, t) in enumerate(fits) if shift and t > 3]
-    # Three windows together: one can be a list of names, all much alike.
+    # Judge three windows together, because one can be a list of similar names.
     right = [-t if shift else t for shift, t in fits]
     lost = [n for n in range(len(fits)) if sum(right[max(0, n - 1) : n + 2]) < 2]
     if not shifted and not lost:
         return
     first = (shifted or lost)[0]
     start = split.windows[max(first - 1, 0)].start
-    says = "source and target agree in length, numbers and names only as if by chance"
+    says = "lengths, numbers and names of source and target agree only by chance"
     if shifted:
         shift, span = fits[first][0], range(start, split.windows[first].stop)
         scores = _score([split.records[i] for i in span])
         gain = np.cumsum(scores[SHIFTS + shift] - scores[SHIFTS])
-        # The gain falls while lines are in their place, and rises from then on.
+        # The gain falls while lines are aligned, and rises afterwards.
         start += 0 if gain.min() > 0 else SHIFTS + int(gain.argmin()) + 1
-        way = "later: only the target" if shift > 0 else "earlier: only the source"
-        says = f"the right target comes {abs(shift)} line(s) {way} has a line there"
+        where = "later: only the target" if shift > 0 else "earlier: only the source"
+        says = f"the right target comes {abs(shift)} line(s) {where} has a line there"
     says = f"from about {split.where(start)} on, {says}"
     says += f" (in {len(shifted or lost)} of {len(fits)} windows of lines)"
     examples = map(split.show, range(len(split.records))[start : start + SHOWN])
@@ -288,10 +291,10 @@ def _find_misalignment(split: Split) -> Iterator[Finding]:
 
 
 def _fit(lines: Sequence[Mapping[str, str]]) -> tuple[int, float]:
-    """Return the shift at which targets fit best, and its least t value over others."""
+    """Return the shift at which targets fit best, and its lowest t over others."""
     scores = _score(lines)
     best = int(scores.mean(axis=1).argmax())
-    # Against each other place, not their mean: lengths in Multi30k go up and down.
+    # Against each other shift, not their mean: lengths in Multi30k oscillate.
     gains = scores[best] - np.delete(scores, best, axis=0)
     spread = np.maximum(gains.std(axis=1), 1e-9) / math.sqrt(gains.shape[1])
     return best - SHIFTS, float((gains.mean(axis=1) / spread).min())
@@ -322,11 +325,11 @@ def _trace(lines: list[str]) -> tuple[np.ndarray, np.ndarray, list[set[str]]]:
 
 
 class Overlap:
-    """Finds held-out pairs that training holds too, while training is read once."""
+    """Finds held-out pairs that also occur in training, in one pass over training."""
 
     LEVELS = (
         "nearly (70 % of the three-word sequences of both)",
-        "but for case and punctuation",
+        "except for case and punctuation",
         "with another target",
         "word for word",
     )
@@ -339,17 +342,17 @@ class Overlap:
         self.rare: defaultdict[tuple, list[int]] = defaultdict(list)
         words = [find_words(record["source"]) for _, _, record in self.items]
         self.parts = [set(_triples(w)) for w in words]
-        often = Counter(part for parts in self.parts for part in parts)
+        frequency = Counter(part for parts in self.parts for part in parts)
         for item, parts in enumerate(self.parts):
             self.same["".join(words[item])].append(item)
-            # A text that shares 70 % of n parts has one of any 30 % + 1 of them, so it
-            # is enough to index the rarest. A test compares an exhaustive search.
+            # A text that shares 70 % of n parts has one of any 30 % + 1 of them, so
+            # indexing the rarest is enough. A test compares an exhaustive search.
             enough = len(parts) - math.ceil(0.7 * len(parts)) + 1
-            for part in sorted(parts, key=lambda p: (often[p], p))[:enough]:
+            for part in sorted(parts, key=lambda p: (frequency[p], p))[:enough]:
                 self.rare[part].append(item)
 
     def add(self, index: int, source: str, target: str) -> None:
-        """Compare a pair of training with all held-out pairs."""
+        """Compare a training pair with all held-out pairs."""
         words, levels = find_words(source), {}
         if not self.rare.keys().isdisjoint(_triples(words)):
             parts = set(_triples(words))
@@ -364,28 +367,28 @@ class Overlap:
             self.best[item] = max((level, -index), self.best.get(item, (-1, 0)))
 
     def findings(self, split: Split) -> list[Finding]:
-        """Return the findings of a held-out split, after all of training was added."""
-        best = [(*self.items[item][:2], *found) for item, found in self.best.items()]
-        found = sorted((-level, i, -line) for s, i, level, line in best if s is split)
-        if not found:
+        """Return the findings of a held-out split, after adding all training pairs."""
+        best = [(*self.items[item][:2], *match) for item, match in self.best.items()]
+        hits = sorted((-level, i, -line) for s, i, level, line in best if s is split)
+        if not hits:
             return []
-        counts, total = Counter(-level for level, _, _ in found), len(split.records)
+        counts, total = Counter(-level for level, _, _ in hits), len(split.records)
         parts = [f"{counts[n]:,} {self.LEVELS[n]}" for n in (3, 2, 1, 0) if counts[n]]
-        says = f"{_count(found, total, 'pairs')} of {split.name} stand in "
+        says = f"{_count(hits, total, 'pairs')} of {split.name} occur in "
         says += f"{self.train.name}: {', '.join(parts)}"
-        shown = [f"{split.show(i)} = {self.train.show(n)}" for _, i, n in found[:SHOWN]]
+        shown = [f"{split.show(i)} = {self.train.show(n)}" for _, i, n in hits[:SHOWN]]
         # Memorised pairs score 100, not 30: 1 % of them raises BLEU by more than half
         # a point, which papers report as progress.
         return [Finding(counts[3] > 0.01 * total, says, tuple(shown))]
 
 
-# Four letters tell a name or a cognate. Unspaced, each ideograph or kana is a word.
+# Four letters identify a name or a cognate. Each ideograph or kana is a word.
 _STEM = re.compile(r"\b[^\W\d_]{4}|\d+")
 _WORD = re.compile("[^\\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]")
 
 
 def find_words(text: str) -> list[str]:
-    """List the words of a text in lower case; one without any is its own word."""
+    """List the words of a text in lower case; a text without any is its own word."""
     return _WORD.findall(text.lower()) or [text]
 
 

@@ -1,7 +1,7 @@
 """Forms of data: one class for each way in which a config's examples can be stored.
 
-A form declares its keys of the config's `data` section, finds what is missing on disk,
-and opens the corpora of a split. `sources.FORMS` registers it under the name that
+A form declares its keys of the config's `data` section, finds missing files, and opens
+the corpora of a split. `sources.FORMS` registers it under the name that
 `data.source` gives. A key may name several corpora, separated by commas; a pattern with
 * and ? is one corpus of several files. All files can be plain or .gz.
 """
@@ -37,7 +37,7 @@ class Form(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def split_keys(cls, split: str, fields: tuple[str, ...]) -> dict[str, Any]:
-        """Declare the keys that name what a split is read from."""
+        """Declare the keys that name the files or the data of a split."""
 
     @classmethod
     def shared_keys(cls, fields: tuple[str, ...]) -> dict[str, Any]:
@@ -71,17 +71,17 @@ class Form(abc.ABC):
 
 
 class TextFiles(Form):
-    """A file for each field of a record; line i of one belongs to line i of the others.
+    """One file per field of a record; line i of each makes up record i.
 
     `data.train_source = "train.de.gz"`, `data.train_target = "train.en.gz"`.
     """
 
-    advice = "name a file with one sentence a line"
+    advice = "name a file with one sentence per line"
 
     @classmethod
     def split_keys(cls, split, fields):
         """Declare a key for each field."""
-        meaning = "A path; line i of each belongs together."
+        meaning = "A path; the files are paired line by line."
         return {f"{split}_{field}": key("", meaning) for field in fields}
 
     def corpora(self, split):
@@ -91,7 +91,7 @@ class TextFiles(Form):
         if len({len(side) for side in sides}) > 1:
             raise UserError(
                 f"data.{keys[0]} names {len(sides[0])} corpora, but data.{keys[1]} "
-                f"{len(sides[1])}: they go together in pairs"
+                f"names {len(sides[1])}: they are paired in order"
             )
         return [
             [
@@ -103,14 +103,14 @@ class TextFiles(Form):
 
 
 class LineFiles(Form):
-    """Base of the forms with a record a line, or several: `data.train_files`."""
+    """Base of the forms with one or more records per line: `data.train_files`."""
 
-    advice = "name a file with a record a line"
+    advice = "name a file with one record per line"
 
     @classmethod
     def split_keys(cls, split, fields):
         """Declare the one key that names the files."""
-        return {f"{split}_files": key("", "A path, a record a line.")}
+        return {f"{split}_files": key("", "A path, with one record per line.")}
 
     def corpora(self, split):
         """Open each file, corpus by corpus."""
@@ -131,7 +131,7 @@ class Columns(Form):
     """Base of the forms in which `data.<field>_column` names where a field is found."""
 
     kind = "key"  # the word for a column in messages
-    meaning = "A key, such as de, or translation.de for one inside another."
+    meaning = "A key, such as de, or translation.de for a nested one."
 
     @classmethod
     def shared_keys(cls, fields):
@@ -154,18 +154,18 @@ class Columns(Form):
 
 
 class Tsv(Columns, LineFiles):
-    """Tab-separated columns; `data.source_column = "2"` is a number, from 1."""
+    """Tab-separated columns, numbered from 1: `data.source_column = "2"`."""
 
-    meaning = "A number, from 1; empty: fields are in order."
+    meaning = "A number, from 1; empty means in the order of the fields."
 
     @property
     def columns(self):
-        """The column of each field; without one, fields are in the records' order."""
-        found = super().columns
-        return {f: found[f] or str(i) for i, f in enumerate(self.fields, 1)}
+        """The column of each field; by default the columns are in the fields' order."""
+        given = super().columns
+        return {f: given[f] or str(i) for i, f in enumerate(self.fields, 1)}
 
     def find_problems(self):
-        """List the columns that are no numbers from 1."""
+        """List the columns that are not numbers from 1."""
         return [
             f"data.{field}_column = {column!r}: a column's number, from 1"
             for field, column in self.columns.items()
@@ -178,7 +178,7 @@ class Tsv(Columns, LineFiles):
 
 
 class JsonLines(Columns, LineFiles):
-    """A JSON object a line; `data.source_column = "translation.de"` is a key."""
+    """One JSON object per line; `data.source_column = "translation.de"` is a key."""
 
     def open(self, path, split):
         """Open a file of JSON objects."""
@@ -195,7 +195,7 @@ class ParsedFiles(LineFiles):
         self.name, self.reading = name, reading
 
     def open(self, path, split):
-        """Parse a file, if asked without the lines that are also held out."""
+        """Parse a file; a training split may skip lines that are also held out."""
         held_out = None
         if self.reading.once and split == "train":
             named = entries(f"{self.data.validation_files},{self.data.test_files}")
@@ -217,16 +217,20 @@ class Tfds(Columns):
     @classmethod
     def split_keys(cls, split, fields):
         """Declare the key that names the split of the data set."""
-        return {f"{split}_split": key(split, "Such as train[:90%]; empty: none.")}
+        return {
+            f"{split}_split": key(
+                split, "Such as train[:90%]; empty means no such split."
+            )
+        }
 
     @classmethod
     def shared_keys(cls, fields):
-        """Declare the keys of the columns, and that of the data sets."""
+        """Declare the keys of the columns and of the data sets."""
         meaning = "Such as wmt14_translate/de-en, or the folder of a prepared version."
         return {**super().shared_keys(fields), "tfds_name": key("", meaning)}
 
     def find_problems(self):
-        """List missing columns, and a missing name."""
+        """List missing columns and a missing name."""
         problems = super().find_problems()
         if not self.data.tfds_name:
             problems.append(f"data.tfds_name is empty: {self.advice}")

@@ -1,21 +1,20 @@
-"""Read images that lie in files: folders of PNG and JPEG by class, CIFAR-10's records.
+"""Read images from files: folders of PNG and JPEG by class, or CIFAR-10's records.
 
     FOLDER/train/cat/17.png    FOLDER/validation/dog/3.jpg    FOLDER/test/…
     FOLDER/data_batch_1.bin … data_batch_5.bin   test_batch.bin   batches.meta.txt
 
 Folders are read one image at a time, so they need not fit into memory.
-The trap: files of a folder are sorted by class, so what is held out of them is drawn.
+Pitfall: the files of a folder are sorted by class, so held-out ones must be drawn.
 """
 
 import hashlib
 import pathlib
 from collections.abc import Sequence
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
-from transformer_jax.data import cache
+from transformer_jax.data import cache, class_folders
 from transformer_jax.data.images import Labelled, NoImage, read_image
 from transformer_jax.data.records import Record, Records
 from transformer_jax.errors import UserError
@@ -40,7 +39,7 @@ class ImageFiles(Records):
         self, files: Sequence[pathlib.Path], size: tuple[int, int, int], notes: Any = ()
     ):
         self.files, self.size, self.notes = files, size, tuple(notes)
-        content = hashlib.sha256(f"{size}\n{_digest(files)}".encode())
+        content = hashlib.sha256(f"{size}\n{cache.digest(files)}".encode())
         self.fingerprint = content.hexdigest()
 
     def __len__(self) -> int:
@@ -52,7 +51,7 @@ class ImageFiles(Records):
             image = read_image(file, *self.size)
         except NoImage as error:
             raise UserError(
-                f"{error.problems[0]}: replace the file, or take it out of the folder"
+                f"{error.problems[0]}: replace the file, or remove it from the folder"
             ) from None
         return {"image": image, "label": file.parent.name}
 
@@ -61,79 +60,13 @@ class ImageFiles(Records):
         return str(self.files[index])
 
 
-def _digest(files: Sequence[pathlib.Path]) -> str:
-    """Return a digest of the names and bytes of files.
-
-    All are read only if a size or a time of change is not as it was: what came of a
-    large folder is kept in the cache.
-    """
-    seen = hashlib.sha256()
-    for file in files:
-        found = file.stat()
-        seen.update(f"{file.resolve()} {found.st_size} {found.st_mtime_ns}\n".encode())
-
-    def read(folder: pathlib.Path) -> None:
-        digest = hashlib.sha256()
-        for file in files:
-            digest.update(f"\n{file.parent.name}/{file.name} ".encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-        (folder / "digest").write_text(digest.hexdigest(), encoding="utf-8")
-
-    place = cache.build_once(cache.folder() / "images" / seen.hexdigest()[:24], read)
-    return (place / "digest").read_text(encoding="utf-8")
-
-
 def list_images(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
-    """List the image files of a split, and notes about what else is there.
-
-    Each folder in it is a class, and must have an image.
-    """
-    files, others = [], 0
-    for place in sorted(folder.iterdir()):
-        if not place.is_dir():
-            others += 1
-            continue
-        found = sorted(place.iterdir())
-        images = [f for f in found if f.suffix.lower() in SUFFIXES]
-        if not images:
-            raise UserError(
-                f"{place} holds no image ({', '.join(SUFFIXES)}): put images of its "
-                "class there, or take the folder away"
-            )
-        files += images
-        others += len(found) - len(images)
-    if not files:
-        raise UserError(
-            f"{folder} holds no folder of images: make one for each class, such as "
-            f"{folder / 'cat'}"
-        )
-    notes = [f"{folder}: {others:,} files that are no images are left out"]
-    return files, notes if others else []
-
-
-def draw_held_out(
-    files: Sequence[pathlib.Path], validation: int
-) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
-    """Divide files into those for training, and some for validation, by their names."""
-    if not 0 < validation < len(files):
-        raise UserError(
-            f"{validation} of {len(files)} images cannot be held out for validation: "
-            f"set data.validation_size to 1 to {len(files) - 1}, or make a folder "
-            "validation beside train"
-        )
-    names = [f"{file.parent.name}/{file.name}" for file in files]
-    order = sorted(
-        range(len(files)), key=lambda i: (crc32(names[i].encode()), names[i])
-    )
-    chosen = set(order[:validation])
-    return (
-        [file for i, file in enumerate(files) if i not in chosen],
-        [files[i] for i in sorted(chosen)],
-    )
+    """List the image files of a split, and notes about what else is there."""
+    return class_folders.list_files(folder, SUFFIXES, "image")
 
 
 def read_cifar10(folder: pathlib.Path, kind: str) -> Labelled:
-    """Read the binary version of CIFAR-10: its images for training, or for test."""
+    """Read the training or the test images of the binary version of CIFAR-10."""
     parts = [_read_cifar_file(folder / name) for name in CIFAR_FILES[kind]]
     records = np.concatenate(parts)
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
@@ -141,7 +74,7 @@ def read_cifar10(folder: pathlib.Path, kind: str) -> Labelled:
 
 
 def read_cifar_names(folder: pathlib.Path) -> tuple[str, ...]:
-    """Read the names of CIFAR-10's classes, one a line."""
+    """Read the names of CIFAR-10's classes, one per line."""
     path = folder / CIFAR_NAMES
     try:
         names = tuple(path.read_text(encoding="utf-8").split())

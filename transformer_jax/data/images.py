@@ -1,7 +1,7 @@
 """Read images and labels: scikit-learn's digits, MNIST's idx files, an image file.
 
 Every reader of a data set returns images [N, height, width, channels] and labels [N].
-The trap: images are bytes 0..255, as files hold them, or float32 0..1; `as_floats`
+Pitfall: images are either bytes 0..255, as in files, or float32 0..1; `as_floats`
 converts both to the latter.
 """
 
@@ -20,8 +20,8 @@ from transformer_jax.errors import UserError
 
 DIGITS_SEED = 0
 LARGEST = 1 << 34  # bytes of an idx file, unpacked
-HOLD_OUT = 5000  # MNIST's last images of train: there is no validation split
-IMAGES, LABELS = 0x0803, 0x0801  # idx: unsigned bytes with three axes, with one
+HOLD_OUT = 5000  # the last training images of MNIST, which has no validation
+IMAGES, LABELS = 0x0803, 0x0801  # idx: unsigned bytes with three axes or one
 MODES = {1: "L", 3: "RGB"}
 
 
@@ -33,7 +33,7 @@ Labelled = tuple[np.ndarray, np.ndarray]  # images, labels
 
 
 class Images(Records):
-    """Labelled images as records {"image": array, "label": int, or its class}."""
+    """Labelled images as records {"image": array, "label": int or class name}."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ def read_digits(split: str) -> Labelled:
     A fifth of each class is the test split, a tenth of the rest validation.
     """
     try:
-        from sklearn.datasets import load_digits  # a second: only when used
+        from sklearn.datasets import load_digits  # takes a second, so only when used
         from sklearn.model_selection import train_test_split
     except ImportError as error:
         raise UserError(
@@ -117,7 +117,7 @@ def read_idx(images_path: str, labels_path: str) -> Labelled:
 def hold_out(
     images: np.ndarray, labels: np.ndarray, validation: int = HOLD_OUT
 ) -> tuple[Labelled, Labelled]:
-    """Divide the images into those for training and the last ones for validation."""
+    """Divide the images into the first ones for training, the last for validation."""
     if not 0 < validation < len(images):
         raise UserError(
             f"{validation} of {len(images)} images cannot be held out for validation: "
@@ -144,13 +144,13 @@ def read_image(
             pixels = _to_bytes(image).convert(MODES[channels])
         scaled = pixels.resize((width, height), Image.Resampling.BILINEAR)
         return np.asarray(scaled).reshape(height, width, channels)
-    except Exception as error:  # Pillow's some forty readers raise almost any kind
+    except Exception as error:  # Pillow's readers raise almost any error
         reason = str(error).split("\n")[0] or type(error).__name__
         raise NoImage(f"{path} cannot be read as an image: {reason}") from None
 
 
 def _to_bytes(image):
-    """Scale pixels of 16 bits to 8, where Pillow would cut them off at 255."""
+    """Scale 16-bit pixels to 8 bits, because Pillow would clip them at 255."""
     if not image.mode.startswith("I"):
         return image
     from PIL import Image
@@ -163,39 +163,39 @@ def _read_idx(path: str, magic: int, meaning: str) -> np.ndarray:
     axes = magic & 0xFF
     start = 4 * (1 + axes)
     content = _unpacked(path, axes, start)
-    found = int.from_bytes(content[:4], "big")
-    if len(content) < 4 or found != magic:
-        hint = {IMAGES: " (images)", LABELS: " (labels)"}.get(found, "")
+    actual = int.from_bytes(content[:4], "big")
+    if len(content) < 4 or actual != magic:
+        hint = {IMAGES: " (images)", LABELS: " (labels)"}.get(actual, "")
         raise UserError(
-            f"{path} begins with the number {found}{hint}, but idx {meaning} with "
-            f"{magic}: name the file of the {meaning}, as it was downloaded"
+            f"{path} begins with the number {actual}{hint}, but idx {meaning} begin "
+            f"with {magic}: name the file of the {meaning}, as it was downloaded"
         )
     if len(content) < start:
         raise UserError(
-            f"{path} has {len(content)} bytes, but its header alone {start}: it is cut "
-            "short, download it again"
+            f"{path} has {len(content)} bytes, but its header takes {start}: it is "
+            "cut short, download it again"
         )
     sizes = tuple(int(n) for n in np.frombuffer(content, ">u4", axes, offset=4))
-    said = f"{' x '.join(map(str, sizes))} = {math.prod(sizes)}"
+    stated = f"{' x '.join(map(str, sizes))} = {math.prod(sizes)}"
     if not math.prod(sizes):
-        raise UserError(f"{path} holds no {meaning}: its header says {said}")
+        raise UserError(f"{path} holds no {meaning}: its header says {stated}")
     if len(content) - start != math.prod(sizes):
         raise UserError(
             f"{path} has {len(content) - start} bytes of {meaning}, but its header "
-            f"says {said}: download it again"
+            f"says {stated}: download it again"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
 
 
 def _unpacked(path: str, axes: int, start: int) -> bytes:
-    """Read a file, plain or packed: no byte but one beyond what its header says.
+    """Read a file, plain or .gz, up to one byte beyond the size in its header.
 
-    A packed file may hold a thousand times its size.
+    A .gz file may unpack to a thousand times its size.
     """
     try:
         with open(path, "rb") as plain:
             packed = plain.read(2) == b"\x1f\x8b"
-        # By what it holds, not its name: browsers unpack files and keep their names.
+        # Go by content, not by name: browsers unpack files and keep their names.
         with (gzip.open if packed else open)(path, "rb") as file:
             header = file.read(start)
             sizes = np.frombuffer(header[4:], ">u4", len(header[4:]) // 4)
@@ -203,7 +203,7 @@ def _unpacked(path: str, axes: int, start: int) -> bytes:
             if most > LARGEST:
                 raise UserError(
                     f"{path} says that it holds {most:,} bytes, more than the "
-                    f"{LARGEST:,} that are read into memory: divide it"
+                    f"{LARGEST:,} that may be read into memory: split it"
                 )
             return header + file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:

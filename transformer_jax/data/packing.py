@@ -1,19 +1,19 @@
-"""Packed rows: several examples in one row, each a segment of its own.
+"""Pack several examples into one row, each as its own segment.
 
-One shape serves all batches and little of it is padding. Which *lengths* share a row is
-decided once, from the number of examples with each pair of lengths; which *examples* of
-these lengths share it is drawn anew every epoch.
+All batches have one shape, with little padding. Which *lengths* share a row is decided
+once, from the number of examples with each pair of lengths; which *examples* of those
+lengths share it is drawn again in every epoch.
 """
 
 import numpy as np
 
 from transformer_jax.data.batches import Batch, Plan, Shape
 
-FINENESS = 24  # lengths are rounded up by less than a 24th: fewer kinds to try
+FINENESS = 24  # lengths are rounded up by under a 24th, to try fewer kinds
 
 
 class Packed(Plan):
-    """Rows of `row_length` tokens of the longer side, filled with whole examples."""
+    """Rows of `row_length` tokens on the longer side, filled with complete examples."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class Packed(Plan):
         rows_of = [times for _, times in patterns]
         sizes = np.repeat([len(members) for members, _ in patterns], rows_of)
         members = np.concatenate([np.tile(m, n) for m, n in patterns])
-        # Places in the rows, in the order of the cells of their examples.
-        self._places = np.argsort(members, kind="stable")
+        # The slots of all rows, sorted by the cell of their example.
+        self._slots = np.argsort(members, kind="stable")
         self._ends = np.cumsum(sizes)
 
     def _arrange(self, examples, random):
         flat = np.empty_like(examples)
-        flat[self._places] = examples
+        flat[self._slots] = examples
         begins = np.concatenate([[0], self._ends[:-1]])
         sizes = self._ends - begins
         order = random.permutation(len(sizes))
@@ -52,12 +52,12 @@ class Packed(Plan):
         for i in range(0, len(order), shape.rows):
             chosen = order[i : i + shape.rows]
             slots = np.arange(sizes[chosen].max())
-            found = np.full((shape.rows, len(slots)), -1, flat.dtype)
+            packed = np.full((shape.rows, len(slots)), -1, flat.dtype)
             filled = slots < sizes[chosen][:, None]
-            found[: len(chosen)][filled] = flat[
+            packed[: len(chosen)][filled] = flat[
                 (begins[chosen][:, None] + slots)[filled]
             ]
-            batches.append(Batch(shape, found))
+            batches.append(Batch(shape, packed))
         return batches
 
 
@@ -76,7 +76,7 @@ def _kinds(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _row_sides(
     kinds: np.ndarray, counts: np.ndarray, row_length: int, multiple: int
 ) -> tuple[int, ...]:
-    """Return row lengths in proportion to the sides' tokens, room for each example."""
+    """Return row lengths in proportion to the sides' tokens that fit every example."""
     tokens = (kinds * counts[:, None]).sum(axis=0)
     sides = np.ceil(row_length * tokens / tokens.max())
     sides = np.maximum(sides, kinds.max(axis=0)).astype(int)
@@ -88,10 +88,10 @@ def fill_rows(
 ) -> list[tuple[np.ndarray, int]]:
     """Return patterns: (kinds of examples that share a row, number of such rows).
 
-    A row begins with the largest kind that is left; then the largest that fits and
-    keeps the sides in balance is added, again and again. A pattern is repeated while
-    its kinds last, so the work depends on the variety of lengths, not on the number of
-    examples. A test compares this with an exhaustive search.
+    A row starts with the largest remaining kind; then the largest kind that fits and
+    keeps the sides in balance is added, until none fits. A pattern is repeated as long
+    as its kinds last, so the work depends on the number of distinct lengths, not of
+    examples. A test compares the result with an exhaustive search.
     """
     share = kinds / sides  # of a row
     order = np.argsort(-share.max(axis=1), kind="stable")
@@ -101,7 +101,7 @@ def fill_rows(
         alive = np.flatnonzero(left)
         if not len(alive):
             return patterns
-        # Kinds of which none is left are dropped: later rows are found faster.
+        # Exhausted kinds are dropped, so that later rows are found faster.
         order, kinds, share, left = (a[alive] for a in (order, kinds, share, left))
         used = np.zeros(len(left), np.int64)
         room, gap, chosen = sides.copy(), np.zeros(share.shape[1]), 0

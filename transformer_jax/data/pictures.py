@@ -1,4 +1,4 @@
-"""The sources of labelled images that `config.data.source` names."""
+"""Sources of labelled images, which `config.data.source` names."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.data import image_files, images
+from transformer_jax.data import class_folders, image_files, images
 from transformer_jax.data.generated import colour
 from transformer_jax.data.records import Concatenation, Records
 from transformer_jax.data.sources import SPLITS
@@ -18,27 +18,27 @@ from transformer_jax.keys import key
 
 @dataclasses.dataclass(frozen=True)
 class PictureKeys:
-    """Find images and labels: keys of `config.data`."""
+    """Locate images and labels: keys of `config.data`."""
 
     source: str = key(
         "digits",
-        "Scikit-learn's; generated in colour; files as MNIST's or CIFAR-10's; a folder "
-        "of PNG and JPEG by class.",
+        "Scikit-learn's digits; generated colour images; files of MNIST or CIFAR-10; "
+        "folders of PNG and JPEG by class.",
         choices=lambda: SOURCES,
     )
-    folder: str = key("", "Relative paths begin here.")
-    train_images: str = key("", "idx: a path, .gz too.")
-    train_labels: str = key("", "idx: a path, .gz too.")
-    test_images: str = key("", "idx: a path, or none.")
-    test_labels: str = key("", "idx: a path, or none.")
+    folder: str = key("", "Relative paths start here.")
+    train_images: str = key("", "idx: a path, plain or .gz.")
+    train_labels: str = key("", "idx: a path, plain or .gz.")
+    test_images: str = key("", "idx: a path; empty means no test split.")
+    test_labels: str = key("", "idx: a path; empty means no test split.")
     validation_size: int = key(
         5000,
-        "Held out of train: the last ones (idx, cifar10), or any (a folder without "
-        "validation).",
+        "Images held out of train: the last ones (idx, cifar10) or random ones (a "
+        "folder without validation).",
         least=1,
     )
-    image_size: int = key(32, "folder: height and width to scale to.", least=1)
-    grey: bool = key(False, "folder: read without colour.")
+    image_size: int = key(32, "folder: height and width after scaling.", least=1)
+    grey: bool = key(False, "folder: read images as grey.")
 
 
 class Pictures:
@@ -51,12 +51,12 @@ class Pictures:
 
     @property
     def folder(self) -> pathlib.Path:
-        """Return where relative paths begin."""
+        """The folder where relative paths start."""
         return pathlib.Path(self.data.folder)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """List the splits that there are."""
+        """The available splits."""
         return SPLITS
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
@@ -99,7 +99,7 @@ class Colour(Pictures):
 
 
 class HeldOut(Pictures):
-    """Files with a split for training, whose last images are for validation."""
+    """Files whose last training images are held out for validation."""
 
     def _open(self, split: str) -> Records:
         if split == "test":
@@ -121,7 +121,7 @@ class IdxFiles(HeldOut):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """List the splits that there are: a test may be named."""
+        """The available splits; the test split is optional."""
         return SPLITS if self.data.test_images else ("train", "validation")
 
     @functools.cache  # noqa: B019
@@ -175,11 +175,11 @@ class Cifar10(HeldOut):
 
 
 class ClassFolders(Pictures):
-    """A folder for each split, with a folder of images for each class."""
+    """One folder per split, with one folder of images per class."""
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """List the splits that there are: a test may be there."""
+        """The available splits; the test split is optional."""
         return SPLITS if (self.folder / "test").is_dir() else SPLITS[:2]
 
     def _open(self, split: str) -> Records:
@@ -188,24 +188,25 @@ class ClassFolders(Pictures):
         if split == "test" or held_out:
             files, notes = image_files.list_images(self.folder / split)
         else:
-            found, notes = image_files.list_images(self.folder / "train")
-            parts = image_files.draw_held_out(found, self.data.validation_size)
+            files, notes = image_files.list_images(self.folder / "train")
+            count = self.data.validation_size
+            parts = class_folders.draw_held_out(files, count, "image")
             files = parts[split == "validation"]
         return image_files.ImageFiles(files, (size, size, channels), notes)
 
     def classes(self) -> tuple[str, ...]:
-        """List the classes by their folders: no image is read."""
+        """List the classes by their folders, without reading an image."""
         files, _ = image_files.list_images(self.folder / "train")
         return tuple(sorted({file.parent.name for file in files}))
 
     def find_problems(self) -> list[str]:
-        """Look for the folder of the training images."""
-        place = self.folder / "train"
-        if place.is_dir():
+        """Report a missing folder of training images."""
+        train = self.folder / "train"
+        if train.is_dir():
             return []
         return [
-            f"data.folder: there is no file {place / 'CLASS' / 'IMAGE.png'}: make a "
-            f"folder {place} with a folder of images for each class"
+            f"data.folder: there is no file {train / 'CLASS' / 'IMAGE.png'}: make a "
+            f"folder {train} with a folder of images for each class"
         ]
 
 
@@ -219,5 +220,5 @@ SOURCES: Mapping[str, type[Pictures]] = {
 
 
 def open_pictures(data: ConfigDict) -> Pictures:
-    """Open the source that a config names; its key refuses any other."""
+    """Open the source that a config names; its key refuses unknown names."""
     return SOURCES.get(data.source, Pictures)(data)

@@ -1,7 +1,7 @@
-"""The pixels of one picture as records: a place, and the colour there.
+"""The pixels of one picture as records of a position and its colour.
 
-A quarter of them, those of odd row and odd column, is held out: what is painted there
-has to follow from the neighbours.
+A quarter of them, those in odd rows and odd columns, is held out: a model has to infer
+them from their neighbours.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from transformer_jax.errors import UserError
 
 
 class Pixels(Records):
-    """Records {"place": (x, y), "colour": (red, green, blue)}, all of 0..1."""
+    """Records {"place": (x, y), "colour": (red, green, blue)}, all in 0..1."""
 
     def __init__(self, picture: Float[np.ndarray, "H W 3"], split: str):
         self.picture, self.split = picture, split
@@ -40,13 +40,13 @@ class Pixels(Records):
 
 
 def hold_out(size: tuple[int, int]) -> Bool[np.ndarray, "H W"]:
-    """Return which pixels are not trained on."""
+    """Return the mask of the pixels that are held out."""
     rows, columns = np.indices(size)
     return (rows % 2 == 1) & (columns % 2 == 1)
 
 
 def places_of(size: tuple[int, int]) -> Float[np.ndarray, "H W 2"]:
-    """Return the middles (x, y) of pixels: x to the right, y downwards, 0..1."""
+    """Return the centres (x, y) of pixels: x to the right, y downwards, 0..1."""
     height, width = size
     rows, columns = np.indices(size)
     places = np.stack([(columns + 0.5) / width, (rows + 0.5) / height], axis=-1)
@@ -64,7 +64,7 @@ def read_picture(path: str, longest: int) -> Float[np.ndarray, "H W 3"]:
     try:
         with Image.open(path) as image:
             width, height = image.size
-    except Exception as error:  # Pillow's some forty readers raise almost any kind
+    except Exception as error:  # Pillow's readers raise almost any error
         reason = str(error).split("\n")[0] or type(error).__name__
         raise NoImage(f"{path} cannot be read as an image: {reason}") from None
     scale = longest / max(width, height)

@@ -1,7 +1,7 @@
-"""Sequences of records, at random access and in little memory.
+"""Sequences of records, with random access and little memory.
 
 A record is a dict, {"source": str, "target": str} for parallel text. `Records` is the
-base of all sequences. No record is ever skipped: a faulty one raises with its place.
+base of all sequences. Records are never skipped: a faulty one raises with its location.
 """
 
 import abc
@@ -19,21 +19,21 @@ from transformer_jax.data.text import Lines
 from transformer_jax.errors import UserError, nearest
 
 Record = dict[str, Any]
-SCALARS = (int, float, np.generic)  # allowed types of a label, beside text
+SCALARS = (int, float, np.generic)  # allowed types of a label, besides text
 
 
 class Records(Sequence[Record]):
     """Base of all sequences of records, which a store is built from."""
 
-    fingerprint: str  # of all that determines the records
-    notes: tuple[str, ...] = ()  # what is odd about the files
-    tags: tuple[str, ...] = ("",)  # of the corpora
-    weights: tuple[float, ...] = (1.0,)  # of the corpora
-    content: str = ""  # hash of generated records, whose fingerprint is but a version
+    fingerprint: str  # of everything that determines the records
+    notes: tuple[str, ...] = ()  # oddities of the files
+    tags: tuple[str, ...] = ("",)  # one per corpus
+    weights: tuple[float, ...] = (1.0,)  # one per corpus
+    content: str = ""  # hash of generated records, whose fingerprint is only a version
 
     @property
     def source_fingerprint(self) -> str:
-        """The fingerprint of what the records are made from, however they are cut."""
+        """The fingerprint of the underlying text, however it is cut into records."""
         return self.fingerprint
 
     def __iter__(self) -> Iterator[Record]:
@@ -41,11 +41,11 @@ class Records(Sequence[Record]):
 
     @abc.abstractmethod
     def where(self, index: int) -> str:
-        """Name the place of a record, for messages: "corpus.tsv, line 7"."""
+        """Name the location of a record, for messages: "corpus.tsv, line 7"."""
 
 
 class Generated(Records):
-    """Records that a function makes, once the first is read: a store may need none."""
+    """Records that a function makes on first use; a cached store may need none."""
 
     def __init__(self, make: Callable[[], Sequence[Record]], fingerprint: str):
         self._make = make
@@ -57,7 +57,7 @@ class Generated(Records):
 
     @functools.cached_property
     def content(self) -> str:
-        """The hash of the records: it differs when what generates them has changed."""
+        """The hash of the records, which differs after a change of their generator."""
         digest = hashlib.sha256()
         for record in self._records:
             digest.update(json.dumps(record, default=_as_plain).encode())
@@ -75,7 +75,7 @@ class Generated(Records):
 
 
 class Parallel(Records):
-    """Files with equally many lines; line i of each makes record i."""
+    """Files with the same number of lines; line i of each makes up record i."""
 
     def __init__(self, paths: dict[str, str]):
         self.sides = {side: Lines(path) for side, path in paths.items()}
@@ -108,7 +108,7 @@ class Parallel(Records):
 
 
 class Table(Records):
-    """A file with a record a line; a subclass says how a line is parsed.
+    """A file with one record per line, which a subclass parses.
 
     `columns` maps each field of a record to the column that holds it.
     """
@@ -158,37 +158,37 @@ class TsvTable(Table):
 
 
 class JsonTable(Table):
-    """JSON objects; a column is a key, "translation.de" that of an object inside."""
+    """JSON objects; a column is a key, such as "translation.de" for a nested one."""
 
     form = "jsonl"
 
     def parse(self, index: int, line: str) -> Record:
-        """Decode a line and look its fields up."""
+        """Decode a line and look up its fields."""
         try:
             content = json.loads(line)
             return {
                 f: as_text(self._find(index, content, c), f, c, self.where(index))
                 for f, c in self.columns.items()
             }
-        except UserError:  # which is a ValueError, too
+        except UserError:  # a subclass of ValueError
             raise
         except ValueError as error:
             raise UserError(f"{self.where(index)} is not valid JSON: {error}") from None
         except RecursionError:
             raise UserError(
                 f"{self.where(index)} is JSON nested too deeply to be read: give a "
-                "record its fields at the top, or a few levels down"
+                "record its fields at the top or a few levels down"
             ) from None
 
     def _find(self, index: int, content: Any, column: str) -> Any:
-        found = content
+        value = content
         for key in column.split("."):
-            if not isinstance(found, dict) or key not in found:
-                known = list(found) if isinstance(found, dict) else []
+            if not isinstance(value, dict) or key not in value:
+                known = list(value) if isinstance(value, dict) else []
                 hint = nearest(key, known) or f" It has: {', '.join(known)}."
                 raise UserError(f"{self.where(index)} has no key {column!r}.{hint}")
-            found = found[key]
-        return found
+            value = value[key]
+        return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,12 +197,12 @@ class Reading:
 
     read: Callable[[str], list[Record]]  # a line's records: a dialogue has several
     key: str = ""  # the options of `read`, as part of the fingerprint
-    once: bool = False  # train on no line that came before or is held out
-    blocks: bool = False  # it reads at once all lines up to an empty one
+    once: bool = False  # skip training lines that repeat or are held out
+    blocks: bool = False  # `read` gets all lines up to an empty one at once
 
 
 class ParsedFile(Records):
-    """The records that a task's own parser makes of a file, held in memory."""
+    """The records that a task's own parser makes from a file, held in memory."""
 
     def __init__(
         self,
@@ -211,9 +211,9 @@ class ParsedFile(Records):
         reading: Reading,
         held_out: Sequence[str] | None = None,
     ):
-        """Lines that repeat, or are in the `held_out` files, are skipped; None: none.
+        """Skip lines that repeat or are in the `held_out` files; None skips nothing.
 
-        `form` names the kind of file in the fingerprint.
+        `form` names the file format in the fingerprint.
         """
         self.lines = Lines(path)
         content = [form, reading.key, self.lines.fingerprint]
@@ -232,11 +232,11 @@ class ParsedFile(Records):
             if once:
                 known.add(line)
             try:
-                found = reading.read(line)
+                parsed = reading.read(line)
             except UserError as error:
                 raise UserError(f"{self.lines.where(number)}: {error}") from None
-            self._records += found
-            self._numbers += [number] * len(found)
+            self._records += parsed
+            self._numbers += [number] * len(parsed)
         note = f"{path}: {left_out:,} lines are skipped: they repeat or are held out"
         self.notes = (*self.lines.notes, *([note] if left_out else []))
 
@@ -263,14 +263,14 @@ class Tagged(str):
         made.plain, made.tag = plain, tag
         return made
 
-    def __getnewargs__(self) -> tuple[str, str]:  # to be copied and pickled
+    def __getnewargs__(self) -> tuple[str, str]:  # for copying and pickling
         return self.plain, self.tag
 
 
 class Concatenation(Records):
-    """Several corpora one after another, each with a weight and maybe a tag.
+    """Several corpora in sequence, each with a weight and perhaps a tag.
 
-    A tag goes before each source, and tells the model which language to write.
+    The tag is put before each source, and tells the model which language to write.
     """
 
     def __init__(
@@ -309,8 +309,8 @@ class Concatenation(Records):
         return Concatenation(self.parts, self.weights)
 
     def __getitem__(self, index: int) -> Record:
-        part, inside = self._locate(index)
-        return _tagged(self.parts[part][inside], self.tags[part])
+        part, offset = self._locate(index)
+        return _tagged(self.parts[part][offset], self.tags[part])
 
     def __iter__(self) -> Iterator[Record]:
         for part, tag in zip(self.parts, self.tags, strict=True):
@@ -318,12 +318,12 @@ class Concatenation(Records):
                 yield _tagged(record, tag)
 
     def where(self, index: int) -> str:
-        """Name the place of a record in its corpus."""
-        part, inside = self._locate(index)
-        return self.parts[part].where(inside)
+        """Name the location of a record in its corpus."""
+        part, offset = self._locate(index)
+        return self.parts[part].where(offset)
 
     def repeats_of(self, indices: np.ndarray) -> np.ndarray | None:
-        """Return how often each of these records comes in an epoch; None: all once."""
+        """Return how often each record occurs per epoch; None if all occur once."""
         if len(set(self.weights)) == 1:
             return None
         part = np.searchsorted(self._ends, indices, side="right")
@@ -337,7 +337,7 @@ class Concatenation(Records):
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield (number of its first line, text) of what stands between empty lines."""
+    """Yield (index of the first line, text) of each block between empty lines."""
     begin, block = 0, []
     for number, line in enumerate(itertools.chain(lines, [""])):
         if line.strip():
@@ -349,8 +349,11 @@ def _blocks(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def whole_numbers(weights: Sequence[float]) -> np.ndarray:
-    """Return small whole numbers in proportion to the weights, within 2 % if multiples
-    up to 20 allow it, so that an epoch repeats each corpus a whole number of times."""
+    """Approximate the ratio of the weights by small whole numbers.
+
+    An epoch repeats each corpus a whole number of times. The error is less than 2 % if
+    multiples up to 20 allow it.
+    """
     parts = np.asarray(weights) / min(weights)
 
     def error(multiple):
@@ -386,7 +389,7 @@ def _tagged(record: Record, tag: str) -> Record:
 
 
 def _as_plain(value: Any) -> Any:
-    """Describe what JSON has no form for."""
+    """Describe a value that JSON cannot represent."""
     if isinstance(value, np.ndarray | np.generic):
         return [str(value.dtype), value.shape, value.tobytes().hex()]
     return type(value).__name__

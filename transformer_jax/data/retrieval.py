@@ -1,10 +1,10 @@
-"""Find the nearest of many texts by the cosine of vectors, and judge what is found.
+"""Retrieve the nearest of many texts by the cosine of vectors, and score the ranks.
 
     recall@1 = share of the queries whose right text comes first
-    MRR      = mean of 1 / (place of the right text)                (Voorhees 1999)
+    MRR      = mean of 1 / (rank of the right text)                 (Voorhees 1999)
 
 TF-IDF, the baseline, counts words: tf · (ln((1 + texts) / (1 + texts with it)) + 1), as
-scikit-learn does. A text that ties with the right one comes before it.
+scikit-learn does. A text that ties with the right one ranks before it.
 """
 
 import collections
@@ -31,7 +31,7 @@ class Match(NamedTuple):
 
 
 class Index:
-    """Texts, and their vectors brought to length 1."""
+    """Texts, and their vectors normalised to length 1."""
 
     def __init__(self, texts: Sequence[str], vectors: Float[np.ndarray, "M D"]):
         self.texts, self.vectors = list(texts), normalize(vectors)
@@ -40,19 +40,19 @@ class Index:
         self, vectors: Float[np.ndarray, "N D"], count: int
     ) -> list[list[Match]]:
         """Return the texts with the largest cosine with each vector, best first."""
-        found = []
+        matches = []
         for begin in range(0, len(vectors), BLOCK):
             cosines = normalize(vectors[begin : begin + BLOCK]) @ self.vectors.T
             for row in cosines:
                 best = np.argsort(-row, kind="stable")[:count]
-                found.append([Match(self.texts[i], float(row[i])) for i in best])
-        return found
+                matches.append([Match(self.texts[i], float(row[i])) for i in best])
+        return matches
 
 
 def open_index(
     path: str, encode: Callable[[list[str]], Float[np.ndarray, "M D"]]
 ) -> Index | None:
-    """Index the lines of a file, if one is named; blank ones are left out."""
+    """Index the lines of a file, if one is named, without blank lines."""
     if not path:
         return None
     lines = [line for line in Lines(path) if line.strip()]
@@ -62,7 +62,7 @@ def open_index(
 
 
 def normalize(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
-    """Bring vectors to length 1; those of nothing but zeros stay."""
+    """Scale vectors to length 1; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(lengths, 1e-12)
 
@@ -72,33 +72,33 @@ def places(
     texts: Sequence[str],
     cosines: Iterable[Float[np.ndarray, "M"]],
 ) -> Int[np.ndarray, "N"]:
-    """Return the place, from 1, of the right text among all, for each query.
+    """Return the rank, from 1, of the right text for each query.
 
-    The i-th text is right for the i-th query and for those that equal it; copies of a
-    text are one.
+    The i-th text is right for the i-th query and for all queries equal to it; copies of
+    a text count as one.
     """
     first = {text: i for i, text in reversed([*enumerate(texts)])}
     right = collections.defaultdict(set)
     for query, text in zip(queries, texts, strict=True):
         right[query].add(first[text])
     distinct = np.array(sorted(first.values()))
-    found = []
+    ranks = []
     for query, row in zip(queries, cosines, strict=True):
         own = [*right[query]]
         before = (row[distinct] >= row[own].max()).sum()
-        found.append(1 + before - (row[own] >= row[own].max()).sum())
-    return np.array(found, int)
+        ranks.append(1 + before - (row[own] >= row[own].max()).sum())
+    return np.array(ranks, int)
 
 
-def score(found: Int[np.ndarray, "N"]) -> dict[str, float]:
-    """Return recall@1 and the mean reciprocal rank of places."""
-    first, inverse = (found == 1).sum(), (1 / found).sum()
-    count = max(len(found), 1)
+def score(ranks: Int[np.ndarray, "N"]) -> dict[str, float]:
+    """Return recall@1 and the mean reciprocal rank."""
+    first, inverse = (ranks == 1).sum(), (1 / ranks).sum()
+    count = max(len(ranks), 1)
     return {"recall": float(first / count), "mrr": float(inverse / count)}
 
 
 def tfidf(queries: Sequence[str], texts: Sequence[str]) -> list[Float[np.ndarray, "M"]]:
-    """Return the cosines of each query with all texts, by their words."""
+    """Return the TF-IDF cosines of each query with all texts."""
     counts = [count_words(text) for text in texts]
     known = collections.Counter(word for words in counts for word in words)
     idf = {w: math.log((1 + len(texts)) / (1 + n)) + 1 for w, n in known.items()}
@@ -110,14 +110,14 @@ def tfidf(queries: Sequence[str], texts: Sequence[str]) -> list[Float[np.ndarray
         word: [np.array(column) for column in zip(*entries, strict=True)]
         for word, entries in postings.items()
     }
-    found = []
+    all_cosines = []
     for query in queries:
         cosines = np.zeros(len(texts))
         for word, weight in _weigh(count_words(query), idf).items():
             rows, weights = by_word[word]
             cosines[rows] += weight * weights
-        found.append(cosines)
-    return found
+        all_cosines.append(cosines)
+    return all_cosines
 
 
 def count_words(text: str) -> collections.Counter[str]:
@@ -126,13 +126,13 @@ def count_words(text: str) -> collections.Counter[str]:
 
 
 def share_words(pairs: Sequence[tuple[str, str]]) -> float:
-    """Return the mean share of words that both texts of a pair have (Jaccard)."""
+    """Return the mean share of words that the texts of a pair have in common."""
     words = [tuple({*count_words(text)} for text in pair) for pair in pairs]
-    shares = [len(a & b) / max(len(a | b), 1) for a, b in words]
+    shares = [len(a & b) / max(len(a | b), 1) for a, b in words]  # Jaccard
     return sum(shares) / max(len(shares), 1)
 
 
 def _weigh(words: dict[str, int], idf: dict[str, float]) -> dict[str, float]:
-    found = {word: n * idf[word] for word, n in words.items() if word in idf}
-    length = math.sqrt(sum(weight**2 for weight in found.values())) or 1.0
-    return {word: weight / length for word, weight in found.items()}
+    weights = {word: n * idf[word] for word, n in words.items() if word in idf}
+    length = math.sqrt(sum(weight**2 for weight in weights.values())) or 1.0
+    return {word: weight / length for word, weight in weights.items()}

@@ -1,7 +1,7 @@
-"""Running text: the lines of a split joined, on disk, at random access by character.
+"""Running text: the joined lines of a split, on disk, with random access by character.
 
-The text is written once into the cache, as UTF-8, with the byte at which each block of
-characters begins: memory stays flat whatever its size.
+The text is written to the cache once, as UTF-8, with the byte offset of each block of
+characters, so memory use does not grow with the text.
 """
 
 import functools
@@ -16,27 +16,27 @@ import numpy as np
 
 from transformer_jax.data import cache
 
-FORMAT = 1  # of the files
+FORMAT = 1  # version of the files
 BLOCK = 1 << 16  # characters
-HELD = 4  # blocks in memory
+HELD = 4  # blocks kept in memory
 
 
 class RunningText:
-    """The text of records {"text": line}: `len` and slices, as of a string."""
+    """The text of records {"text": line}, with `len` and slices like a string."""
 
     def __init__(self, lines: Any, flat: bool = False):
-        """Keep the ends of lines; flat: one space between two words, and no more."""
+        """Join the lines with newlines or, if `flat`, all words with single spaces."""
         name = f"{FORMAT}:{BLOCK}:{flat}:{lines.fingerprint}"
-        place = cache.build_once(
+        entry = cache.build_once(
             cache.folder() / "running" / hashlib.sha256(name.encode()).hexdigest()[:24],
             functools.partial(_write, lines, flat),
             lines.content,
         )
-        self._places = np.load(place / "places.npy")
-        self._length = int((place / "length").read_text(encoding="utf-8"))
-        self._file = os.open(place / "text", os.O_RDONLY)
+        self._offsets = np.load(entry / "places.npy")
+        self._length = int((entry / "length").read_text(encoding="utf-8"))
+        self._file = os.open(entry / "text", os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
-        self._block = functools.lru_cache(HELD)(self._read)
+        self._block = functools.lru_cache(HELD)(self._read_block)
 
     def __len__(self) -> int:
         return self._length
@@ -51,22 +51,22 @@ class RunningText:
             text = "".join(map(self._block, range(first, last + 1)))
         return text[begin - first * BLOCK : end - first * BLOCK]
 
-    def _read(self, block: int) -> str:
-        if block >= len(self._places) - 1:
+    def _read_block(self, block: int) -> str:
+        if block >= len(self._offsets) - 1:
             return ""
-        begin, end = (int(place) for place in self._places[block : block + 2])
+        begin, end = (int(offset) for offset in self._offsets[block : block + 2])
         return os.pread(self._file, end - begin, begin).decode("utf-8", "surrogatepass")
 
 
-def _write(lines: Any, flat: bool, place: pathlib.Path) -> None:
-    """Write the text block by block, and where in the file each block begins."""
-    places, length = [0], 0
-    with (place / "text").open("wb") as file:
+def _write(lines: Any, flat: bool, folder: pathlib.Path) -> None:
+    """Write the text block by block, and the byte offset of each block."""
+    offsets, length = [0], 0
+    with (folder / "text").open("wb") as file:
         for block in _blocks(_pieces(lines, flat)):
             length += len(block)
-            places.append(places[-1] + file.write(_encode(block)))
-    np.save(place / "places.npy", np.array(places))
-    (place / "length").write_text(str(length), encoding="utf-8")
+            offsets.append(offsets[-1] + file.write(_encode(block)))
+    np.save(folder / "places.npy", np.array(offsets))
+    (folder / "length").write_text(str(length), encoding="utf-8")
 
 
 def _encode(text: str) -> bytes:

@@ -1,9 +1,9 @@
-"""Subword sampling: each epoch segments the text of an example anew.
+"""Subword sampling: draw another segmentation of each example in every epoch.
 
 BPE-dropout and unigram sampling make a model robust to segmentation. A sample is a
-function of (seed, epoch, example, which copy of it in the epoch, side), so a resumed
-run, or one on more processes, draws the same. A sample longer than the room that the
-batch plan gave its example is replaced by the stored segmentation, and counted.
+function of (seed, epoch, example, copy within the epoch, side), so a run that resumes
+or uses more processes draws the same samples. A sample longer than the room that the
+batch plan reserves for its example is replaced by the stored segmentation and counted.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from transformer_jax.data.batches import Batch
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import RECORD, Ragged, Store
 
-PROBED = 512  # examples drawn once, to learn how much longer samples are
-MARGIN = 1.15  # more than that mean, so that few samples exceed their room
+PROBED = 512  # examples segmented to estimate the growth of samples
+MARGIN = 1.15  # room beyond that mean, so that few samples exceed it
 
 
 class Sampler:
@@ -30,13 +30,13 @@ class Sampler:
         seed: int,
         max_length: int,
     ):
-        """Draw no more than `max_length` pieces, those around a text not counted."""
+        """Limit samples to `max_length` pieces, besides the tokens around a text."""
         self.texts, self.tokenizers, self.records = texts, texts.tokenizers, records
         self.strength, self.seed = strength, seed
         self.limit = max_length + len(texts.frame([]))
 
     def growth(self, store: Store) -> np.ndarray:
-        """Measure how much longer than the stored segmentations samples are [sides]."""
+        """Estimate the ratio of sampled to stored lengths [sides], at least 1."""
         probed = np.linspace(0, len(store) - 1, min(PROBED, len(store))).astype(int)
         columns = store.take(probed)
         growth = [
@@ -47,16 +47,17 @@ class Sampler:
         return np.maximum(growth, 1.0)
 
     def room(self, lengths: np.ndarray, growth: np.ndarray) -> np.ndarray:
-        """Return the lengths [examples, sides] to plan with: room for most samples."""
+        """Return lengths [examples, sides] to plan with, which most samples fit."""
         room = np.ceil(lengths * growth * MARGIN).astype(lengths.dtype)
         return np.maximum(lengths, np.minimum(room, self.limit))
 
     def resample(
         self, columns: dict[str, Any], batch: Batch, epoch: int, room: np.ndarray
     ) -> tuple[dict[str, Any], int]:
-        """Draw the columns of a batch anew; count the examples that exceed `room`.
+        """Draw new segmentations for a batch; count the samples that exceed `room`.
 
-        `room` [examples, sides] is the plan's; those keep their stored segmentation.
+        The plan reserves `room` [examples, sides]. Where a sample does not fit, the
+        stored segmentation is kept.
         """
         if not len(batch.real):  # a process whose rows are all empty
             return columns, 0
@@ -74,12 +75,12 @@ class Sampler:
         return changed, kept
 
     def _draw(self, side, columns, examples, epoch, copies) -> list[list[int]]:
-        tokenizer, found = self.tokenizers[side], []
+        tokenizer, drawn = self.tokenizers[side], []
         rows = zip(examples, copies, columns[RECORD], strict=True)
         for example, copy, record in rows:
             name = f"{self.seed}/{epoch}/{example}/{side}" + f"/{copy}" * bool(copy)
             digest = hashlib.blake2b(name.encode(), digest_size=4).digest()
             seed = int.from_bytes(digest) >> 1
             text = self.texts.prepare(self.records[int(record)])[side]
-            found.append(self.texts.frame(tokenizer.sample(text, self.strength, seed)))
-        return found
+            drawn.append(self.texts.frame(tokenizer.sample(text, self.strength, seed)))
+        return drawn

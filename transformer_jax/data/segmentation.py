@@ -1,12 +1,12 @@
-"""Random segmentations of a text, repeatable from a seed.
+"""Draw random segmentations of a text, repeatably from a seed.
 
-SentencePiece draws them too, but seeds its generator anew in every process, so a run
+SentencePiece also draws them, but reseeds its generator in every process, so a run
 could not be repeated. The distributions here are the same:
 
-    BPE: each merge, when its turn comes, is left out with probability p (BPE-dropout)
+    BPE: each merge, when its turn comes, is skipped with probability p (BPE-dropout)
     unigram: a segmentation x has a probability ∝ P(x)^α
 
-Pieces do not cross words, so the segmentations of a word are computed once and kept.
+Pieces do not cross words, so the segmentations of a word are computed once and cached.
 """
 
 import heapq
@@ -18,9 +18,9 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-BPE = 2  # SentencePiece's id of the model
-NORMAL, UNKNOWN, USER, BYTE = 1, 2, 4, 6  # and of kinds of pieces
-KEPT = 200_000  # words remembered
+BPE = 2  # SentencePiece's type of model
+NORMAL, UNKNOWN, USER, BYTE = 1, 2, 4, 6  # and its types of pieces
+KEPT = 200_000  # words cached
 RARE = 10.0  # an unknown character scores this much below the worst piece
 
 
@@ -46,10 +46,12 @@ class Segmenter:
         self._longest = max(map(len, self._scores), default=1)
         symbols = sorted((p.piece for _, p in pieces if p.type == USER), key=len)
         self._symbols = re.compile("|".join(map(re.escape, reversed(symbols))) or "$^")
-        whole = proto.trainer_spec.treat_whitespace_as_suffix
-        whole |= not proto.trainer_spec.split_by_whitespace
-        self._words = re.compile(".+" if whole else "\u2581?[^\u2581]+|\u2581", re.S)
-        self._known: dict[Any, Any] = {}
+        undivided = proto.trainer_spec.treat_whitespace_as_suffix
+        undivided |= not proto.trainer_spec.split_by_whitespace
+        self._words = re.compile(
+            ".+" if undivided else "\u2581?[^\u2581]+|\u2581", re.S
+        )
+        self._cache: dict[Any, Any] = {}
 
     def draw(self, text: str, strength: float, generator: random.Random) -> list[int]:
         """Draw ids; `strength` is p or α. User-defined symbols are never split."""
@@ -62,17 +64,17 @@ class Segmenter:
         return ids + self._draw_part(text[begin:], strength, generator)
 
     def _draw_part(self, text, strength, generator) -> list[int]:
-        way = self._draw_bpe if self.kind == BPE else self._draw_unigram
+        draw = self._draw_bpe if self.kind == BPE else self._draw_unigram
         ids: list[int] = []
         for word in self._words.findall(text):
-            if len(self._known) > KEPT:
-                self._known.clear()
-            for piece in way(word, strength, generator):
+            if len(self._cache) > KEPT:
+                self._cache.clear()
+            for piece in draw(word, strength, generator):
                 ids += self._ids_of(piece, ids)
         return ids
 
     def _ids_of(self, piece: str, before: Sequence[int]) -> list[int]:
-        """Return a piece's id; for unknown characters their bytes, or one <unk>."""
+        """Return the id of a piece; unknown characters become bytes or one <unk>."""
         known = self._ids.get(piece)
         if known is not None:
             return [known]
@@ -83,27 +85,27 @@ class Segmenter:
     # Byte-pair encoding
 
     def _draw_bpe(self, word: str, dropout: float, generator) -> Sequence[str]:
-        if word not in self._known:
-            self._known[word] = self._merge(word, lambda: False)
-        best, merges = self._known[word]
+        if word not in self._cache:
+            self._cache[word] = self._merge(word, lambda: False)
+        best, merges = self._cache[word]
         if not dropout:
             return best
-        # The number of merges before the first that is left out is geometric, so the
-        # best segmentation, which is kept, serves most draws.
+        # The number of merges before the first skipped one is geometric, so the cached
+        # best segmentation serves most draws.
         first = math.log(1.0 - generator.random()) / math.log(1.0 - dropout)
         if first >= merges:
             return best
         kept = int(first)
 
-        def leave_out():
+        def skip():
             nonlocal kept
             kept -= 1
             return kept == -1 or (kept < -1 and generator.random() < dropout)
 
-        return self._merge(word, leave_out)[0]
+        return self._merge(word, skip)[0]
 
-    def _merge(self, word: str, leave_out) -> tuple[list[str], int]:
-        """Merge by score, then from the left; return (pieces, merges tried)."""
+    def _merge(self, word: str, skip) -> tuple[list[str], int]:
+        """Merge by score, then from left to right; return (pieces, merges tried)."""
         symbols = list(word)
         after = list(range(1, len(word) + 1))
         before = list(range(-1, len(word) - 1))
@@ -122,9 +124,9 @@ class Segmenter:
             _, left, piece = heapq.heappop(agenda)
             right = after[left] if symbols[left] else len(symbols)
             if right >= len(symbols) or symbols[left] + symbols[right] != piece:
-                continue  # one of the two has been merged with another meanwhile
+                continue  # one of the two has been merged with another symbol
             turns += 1
-            if leave_out():
+            if skip():
                 continue
             symbols[left], symbols[right] = piece, ""
             after[left] = after[right]
@@ -138,9 +140,9 @@ class Segmenter:
 
     def _draw_unigram(self, word: str, strength: float, generator) -> list[str]:
         key = word, strength
-        if key not in self._known:
-            self._known[key] = self._find_ways(word, strength)
-        ways, end, pieces = self._known[key], len(word), []
+        if key not in self._cache:
+            self._cache[key] = self._find_ways(word, strength)
+        ways, end, pieces = self._cache[key], len(word), []
         while end:
             starts, chances = ways[end]
             at = 0
@@ -153,8 +155,9 @@ class Segmenter:
         return pieces[::-1]
 
     def _find_ways(self, word: str, strength: float) -> list[tuple[list, list]]:
-        """List for each end where its last piece may start, with cumulative chances."""
-        totals = [0.0] + [-math.inf] * len(word)  # log of the sum over all ways to it
+        """List, for each end, the starts of the last piece and cumulative chances."""
+        # The log of the sum over all ways to each end.
+        totals = [0.0] + [-math.inf] * len(word)
         ways: list[tuple[list, list]] = [([], [])]
         for end in range(1, len(word) + 1):
             starts, weights = [], []

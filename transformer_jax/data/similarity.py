@@ -2,8 +2,8 @@
 
     a is to b as c is to …    argmax over d ∉ {a, b, c} of cos(d, b - a + c)
 
-All vectors are first brought to length 1, as the published figures have it. The trap:
-without leaving a, b and c out, the answer is nearly always b or c.
+All vectors are first normalised to length 1, as in the published results. Pitfall:
+unless a, b and c are excluded, the answer is nearly always b or c.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ class Neighbour(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """How many questions of a kind there are, can be answered, and are right."""
+    """The numbers of questions of a kind, of answerable ones, and of right answers."""
 
     kind: str
     questions: int
@@ -35,12 +35,12 @@ class Answered(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The share of right answers among the questions that can be answered."""
+        """The share of right answers among the answerable questions."""
         return self.right / max(self.covered, 1)
 
 
 class WordVectors:
-    """Vectors of words, brought to length 1."""
+    """Word vectors, normalised to length 1."""
 
     def __init__(self, vectors: Mapping[str, Float[np.ndarray, "D"]], source: str):
         self.words, self.source = list(vectors), source
@@ -49,18 +49,18 @@ class WordVectors:
         self.table = table / np.maximum(lengths, 1e-12)
         self.rows = {word: row for row, word in enumerate(self.words)}
         self._lower: dict[str, int] = {}
-        for row, word in enumerate(self.words):  # of two that differ in case, the first
+        for row, word in enumerate(self.words):  # prefer the first spelling
             self._lower.setdefault(word.lower(), row)
         self._repeated = sorted({*range(len(self.words))} - {*self._lower.values()})
 
     def row(self, word: str) -> int:
-        """Return the row of a word, as written or in another case, or refuse it."""
+        """Return the row of a word, as written or in another case; raise if unknown."""
         if word in self.rows:
             return self.rows[word]
         if word.lower() in self._lower:
             return self._lower[word.lower()]
         raise UserError(
-            f"{self.source} has no vector of {word!r} among its {len(self.words):,} "
+            f"{self.source} has no vector for {word!r} among its {len(self.words):,} "
             f"words.{nearest(word, self.words[:20_000])}"
         )
 
@@ -70,15 +70,15 @@ class WordVectors:
         return self._nearest(self.table[row], [row], count)
 
     def analogy(self, a: str, b: str, c: str, count: int) -> list[Neighbour]:
-        """Return what is to c as b is to a, the best first."""
+        """Return the words that are to c as b is to a, best first."""
         rows = [self.row(word) for word in (a, b, c)]
         return self._nearest(self._wanted(np.array([rows]))[0], rows, count)
 
     def answer(
         self, questions: Mapping[str, Sequence[tuple[str, str, str, str]]]
     ) -> list[Answered]:
-        """Answer questions of which all four words are known, whatever their case."""
-        return [self._answer(kind, found) for kind, found in questions.items()]
+        """Answer the questions whose four words are all known, ignoring case."""
+        return [self._answer(kind, asked) for kind, asked in questions.items()]
 
     def _answer(self, kind: str, questions: Sequence[tuple[str, ...]]) -> Answered:
         known = [
@@ -114,8 +114,8 @@ class WordVectors:
 
 
 def read_questions(path: str) -> dict[str, list[tuple[str, str, str, str]]]:
-    """Read `: kind` and lines of four words: word2vec's questions-words.txt."""
-    lines, found, kind = Lines(path), {}, "questions"
+    """Read `: kind` and lines of four words, as in word2vec's questions-words.txt."""
+    lines, questions, kind = Lines(path), {}, "questions"
     for number, line in enumerate(lines):
         if line.startswith(":"):
             kind = line[1:].strip()
@@ -125,7 +125,7 @@ def read_questions(path: str) -> dict[str, list[tuple[str, str, str, str]]]:
                     f"{lines.where(number)}: {len(words)} words, but a question has "
                     "four: a is to b as c is to d"
                 )
-            found.setdefault(kind, []).append(tuple(words))
-    if not found:
+            questions.setdefault(kind, []).append(tuple(words))
+    if not questions:
         raise UserError(f"{path} has no questions, which are lines of four words")
-    return found
+    return questions

@@ -1,7 +1,7 @@
-"""Sources: the `data` section of a config, opened split by split.
+"""Open the `data` section of a config, split by split.
 
-`data.source` names data that the package generates, or a form in which data are stored:
-one of FORMS, or files whose lines a task parses in its own way (a `Reading`).
+`data.source` names either data that the package generates or a storage format: one of
+FORMS, or files whose lines a task parses in its own way (a `Reading`).
 """
 
 import dataclasses
@@ -38,16 +38,16 @@ FIELDS = ("source", "target")  # of a record of parallel text
 
 @dataclasses.dataclass(frozen=True)
 class GeneratedSource:
-    """Generated data: their generator, and the splits that it has."""
+    """Generated data: a generator and the splits that it offers."""
 
     name: str
     version: int
     splits: tuple[str, ...]
     generate: Callable[[str, int], list[dict[str, str]]]  # (split, size) → records
-    key: tuple[str, ...] = ()  # what else decides the records
+    key: tuple[str, ...] = ()  # whatever else determines the records
 
     def read(self, data: ConfigDict, split: str) -> Generated:
-        """Return a split, of the size that the config gives, without generating it."""
+        """Return a split of the configured size, without generating it yet."""
         size = data[f"{'test' if split.startswith('test') else split}_size"]
         return Generated(
             functools.partial(self.generate, split, size),
@@ -56,10 +56,10 @@ class GeneratedSource:
 
 
 class Source:
-    """The splits that a config's `data` section names, read on demand.
+    """The splits that a config's `data` section names, opened on demand.
 
-    Records have the given fields. `embedded` is what the task generates itself, and
-    `readings` parse the kinds of files that only this task knows.
+    Records have the given fields. `embedded` is the data that the task generates
+    itself, and `readings` parse the file formats that only this task knows.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Source:
     @property
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are."""
+        """The available splits."""
         if self._is_generated:
             return self.embedded.splits
         return tuple(split for split in SPLITS if self._form.has(split))
 
     @property
     def known_splits(self) -> tuple[str, ...]:
-        """All splits that data of this task can have."""
+        """All splits that the data of this task can have."""
         return tuple(dict.fromkeys((*SPLITS, *self.embedded.splits)))
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
@@ -97,14 +97,14 @@ class Source:
         if self._is_generated:
             return Concatenation([self.embedded.read(self.data, split)])
         corpora = self._form.corpora(split)
-        # Not every task has them.
+        # Only some tasks have this key.
         weights = self.data.get("train_weights", ()) if split == "train" else ()
         tags = entries(self.data.get(f"{split}_tags", ""))
         for name, values in ((f"{split}_weights", weights), (f"{split}_tags", tags)):
             if values and len(values) != len(corpora):
                 raise UserError(
                     f"data.{name} has {len(values)} entries for {len(corpora)} "
-                    "corpora: give one for each, in the same order"
+                    "corpora: give one per corpus, in the same order"
                 )
         parts, part_weights, part_tags = [], [], []
         for i, corpus in enumerate(corpora):
@@ -120,11 +120,11 @@ class Source:
         return joined
 
     def find_problems(self) -> list[str]:
-        """List what is missing on disk, before anything is read."""
+        """List missing keys and files before reading anything."""
         if self.data.source not in (*FORMS, *self.readings):
             return []
-        asked = [s for s in SPLITS if s != "test" or s in self.splits]
-        missing = [problem for s in asked for problem in self._form.find_missing(s)]
+        needed = [s for s in SPLITS if s != "test" or s in self.splits]
+        missing = [problem for s in needed for problem in self._form.find_missing(s)]
         return missing + self._form.find_problems()
 
     @property
@@ -146,7 +146,7 @@ class Source:
 
 
 def parallel_text(source: str, target: str) -> Concatenation:
-    """Open two files, as `evaluate --source F --reference G` gives them."""
+    """Open the two files of `evaluate --source F --reference G`."""
     return Concatenation([Parallel({"source": source, "target": target})])
 
 
@@ -163,26 +163,26 @@ PHRASEBOOK = GeneratedSource(
 def declare(fields: tuple[str, ...], *names: str) -> type:
     """Declare the keys of a source whose records have these fields.
 
-    `names` are those of generated data and of readings; the first is the default.
-    Forms may share keys: several have `{split}_files` and `{field}_column`.
+    `names` lists the generated data and the readings; the first is the default.
+    Several forms may declare the same key, such as `{split}_files`.
     """
     declared = {
         "source": key(
             names[0],
-            "The name of generated data, or a form in which data are stored.",
+            "The name of generated data, or a storage format.",
             choices=lambda: (*names, *FORMS),
         ),
-        "folder": key("", "Relative paths start here; tfds: its data directory."),
-        "train_size": _size(20_000, "Generated: examples."),
-        "validation_size": _size(500, "Generated: examples."),
-        "test_size": _size(500, "Generated: examples, of each test split."),
+        "folder": key("", "Relative paths start here; for tfds, its data directory."),
+        "train_size": _size(20_000, "Number of generated examples."),
+        "validation_size": _size(500, "Number of generated examples."),
+        "test_size": _size(500, "Number of generated examples per test split."),
     }
     for split in SPLITS:
         for form in FORMS.values():
             declared |= form.split_keys(split, fields)
-        meaning = "Put before each source, one for each corpus."
+        meaning = "Tags to put before the sources, one per corpus."
         declared[f"{split}_tags"] = key("", meaning)
-    meaning = "How often each corpus comes, by proportion; (): once."
+    meaning = "How often to repeat each corpus, in proportion; () means once."
     declared["train_weights"] = key((), meaning)
     for form in FORMS.values():
         declared |= form.shared_keys(fields)

@@ -1,9 +1,9 @@
-"""The store: all examples of a split, encoded once into memory-mapped columns.
+"""Store all examples of a split, encoded once into memory-mapped columns.
 
-A column is ragged (any number of values an example) or of a fixed shape, and of any
-dtype; `Column` says which. A store is keyed by the fingerprint of its records and of
-all that encoded them. It is written in chunks, so memory stays flat. No example is left
-out without an entry in the ledger.
+A column is ragged (any number of values, or of vectors, per example) or has a fixed
+shape; `Column` gives its shape and dtype. A store is keyed by the fingerprints of its
+records and of everything that encodes them. It is written in chunks, so memory use does
+not grow with it. Every example that is left out is counted in the ledger.
 """
 
 import contextlib
@@ -22,29 +22,48 @@ from transformer_jax.data import cache
 from transformer_jax.data.records import Records
 from transformer_jax.errors import UserError
 
-FORMAT = 3  # of the files; part of the fingerprint
-SHOWN = 3  # examples of each reason in a ledger
-CHUNK = 20_000  # records encoded together, and
-CHUNK_CHARACTERS = 4_000_000  # no more text than this (but at least one record)
-RECORD = "record"  # a column of every store: the number of the record, from 0
+FORMAT = 3  # version of the files; part of the fingerprint
+SHOWN = 3  # examples per reason in a ledger
+CHUNK = 20_000  # most records encoded together,
+CHUNK_CHARACTERS = 4_000_000  # and most text, but at least one record
+RECORD = "record"  # a column of every store: the index of the record
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """The type of a column: the dtype and the shape of an example's values."""
+    """The type of a column: the dtype and the shape of an example's values.
+
+    A shape of None is ragged, and (None, 40) is any number of vectors of 40.
+    """
 
     dtype: str
-    shape: tuple[int, ...] | None = None  # None: ragged
+    shape: tuple[int | None, ...] | None = None
+
+    @property
+    def ragged(self) -> bool:
+        """Return whether examples may differ in length."""
+        return self.shape is None or self.shape[:1] == (None,)
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """Return the shape of an example, or of one value of a ragged column."""
+        shape = self.shape or ()
+        return tuple(n for n in shape if n is not None)
+
+    def empty(self) -> Any:
+        """Return the column of no examples, as `Store.take` does."""
+        values = np.zeros((0, *self.inner), self.dtype)
+        return Ragged(values, np.zeros(0, np.int64)) if self.ragged else values
 
 
 class Ragged(NamedTuple):
-    """Examples of a ragged column: their values [total] and lengths [examples]."""
+    """Examples of a ragged column: their values [total, …] and lengths [examples]."""
 
     values: np.ndarray
     lengths: np.ndarray
 
     def rows(self) -> list[np.ndarray]:
-        """Split the values into an array for each example."""
+        """Split the values into one array per example."""
         return np.split(self.values, np.cumsum(self.lengths)[:-1])
 
 
@@ -59,12 +78,12 @@ class Store:
         self._columns: dict[str, np.ndarray] = {}
         self._ends: dict[str, np.ndarray] = {}
         for name, (dtype, shape) in about["columns"].items():
-            values = _map(folder / f"{name}.values", dtype)
-            if shape is None:
+            column = Column(dtype, shape if shape is None else tuple(shape))
+            if column.ragged:
                 self._ends[name] = _map(folder / f"{name}.ends", "int64")
-            else:
-                values = values.reshape(self.size, *shape)
-            self._columns[name] = values
+            total = int(self.lengths(name).sum()) if column.ragged else self.size
+            values = _map(folder / f"{name}.values", dtype)
+            self._columns[name] = values.reshape(total, *column.inner)
 
     def __len__(self) -> int:
         return self.size
@@ -85,7 +104,7 @@ class Store:
         return np.diff(self._ends[column], prepend=0)
 
     def column(self, name: str) -> np.ndarray:
-        """Return all values of a column: [examples, …], or [total] if it is ragged."""
+        """Return all values: [examples, …], or [total, …] of a ragged column."""
         return self._columns[name]
 
     def _take(self, name: str, examples: np.ndarray) -> Any:
@@ -95,8 +114,8 @@ class Store:
         begins = np.where(examples > 0, ends[examples - 1], 0)
         lengths = ends[examples] - begins
         shift = begins - (np.cumsum(lengths) - lengths)
-        places = np.repeat(shift, lengths) + np.arange(lengths.sum())
-        return Ragged(self._columns[name][places], lengths)
+        indices = np.repeat(shift, lengths) + np.arange(lengths.sum())
+        return Ragged(self._columns[name][indices], lengths)
 
 
 def build(
@@ -108,10 +127,10 @@ def build(
     make_filter: Callable[[], Callable[[Any, Any], str | None]] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Store:
-    """Open the store of these records, after building it unless a sound one exists.
+    """Open the store of these records, building it unless a sound one exists.
 
-    `encode` turns several records into rows of columns; `make_filter` makes a function
-    (record, row) → the reason for leaving an example out, or None.
+    `encode` turns a list of records into rows of columns; `make_filter` returns a
+    function (record, row) → the reason for leaving an example out, or None.
     """
     key = hashlib.sha256(f"{FORMAT}:{columns}:{fingerprint}".encode()).hexdigest()[:24]
     write = functools.partial(
@@ -121,7 +140,7 @@ def build(
 
 
 def summary(ledger: dict[str, Any]) -> str:
-    """Say what was left out: "12 that came before"; empty if nothing was."""
+    """Describe the examples left out: "12 with an empty side"; empty if none."""
     return ", ".join(f"{entry['count']:,} {why}" for why, entry in ledger.items())
 
 
@@ -130,7 +149,7 @@ def _keep_all():
 
 
 def _write(records, columns, encode, make_filter, progress, folder) -> None:
-    why_not = make_filter()
+    find_fault = make_filter()
     columns = {**columns, RECORD: Column("int64", ())}
     dropped: dict[str, dict[str, Any]] = {}
     size = number = 0
@@ -140,7 +159,7 @@ def _write(records, columns, encode, make_filter, progress, folder) -> None:
             kept = []
             rows = _encoded(encode, chunk, records, number)
             for record, row in zip(chunk, rows, strict=True):
-                reason = why_not(record, row)
+                reason = find_fault(record, row)
                 if reason:
                     _note(dropped, reason, records.where(number), record)
                 else:
@@ -160,7 +179,7 @@ def _write(records, columns, encode, make_filter, progress, folder) -> None:
 
 
 def _encoded(encode, chunk: list, records, first: int) -> list:
-    """Encode a chunk; name the line of an example that cannot be encoded."""
+    """Encode a chunk; if that fails, name the line of the faulty example."""
     try:
         return encode(chunk)
     except UserError:
@@ -186,30 +205,33 @@ class _Writer:
     def __init__(self, files: contextlib.ExitStack, folder, name, column: Column):
         self.column, self._end, self._ends = column, 0, None
         self._values = files.enter_context((folder / f"{name}.values").open("wb"))
-        if column.shape is None:
+        if column.ragged:
             self._ends = files.enter_context((folder / f"{name}.ends").open("wb"))
 
     def add(self, rows: list[Any]) -> None:
         dtype = np.dtype(self.column.dtype)
         if self._ends is None:
-            shape = self.column.shape or ()
-            values = np.asarray(rows, dtype).reshape(len(rows), *shape)
+            values = np.asarray(rows, dtype).reshape(len(rows), *self.column.inner)
         else:
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-            joined = itertools.chain.from_iterable(rows)
-            values = np.fromiter(joined, np.int64, int(lengths.sum()))
-            if len(values) and values.max() > np.iinfo(dtype).max:
-                raise OverflowError(f"{values.max()} does not fit a {dtype}")
-            values = values.astype(dtype)
+            values = self._join(rows, int(lengths.sum()), dtype)
             (self._end + np.cumsum(lengths)).tofile(self._ends)
             self._end += len(values)
         values.tofile(self._values)
+
+    def _join(self, rows: list[Any], total: int, dtype: np.dtype) -> np.ndarray:
+        if self.column.inner:
+            return np.concatenate([self.column.empty().values, *rows], dtype=dtype)
+        values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, total)
+        if len(values) and values.max() > np.iinfo(dtype).max:
+            raise OverflowError(f"{values.max()} does not fit a {dtype}")
+        return values.astype(dtype)
 
 
 def _chunks(records: Iterable[dict]) -> Iterator[list[dict]]:
     chunk, characters = [], 0
     for record in records:
-        size = sum(len(v) for v in record.values() if isinstance(v, str))
+        size = sum(map(_size, record.values()))
         if chunk and (len(chunk) == CHUNK or characters + size > CHUNK_CHARACTERS):
             yield chunk
             chunk, characters = [], 0
@@ -217,6 +239,13 @@ def _chunks(records: Iterable[dict]) -> Iterator[list[dict]]:
         characters += size
     if chunk:
         yield chunk
+
+
+def _size(value: Any) -> int:
+    """Count the characters of a text, the numbers of an array."""
+    if isinstance(value, np.ndarray):
+        return value.size
+    return len(value) if isinstance(value, str) else 0
 
 
 def _shorten(value: Any, limit: int = 300) -> Any:

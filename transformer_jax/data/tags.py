@@ -1,11 +1,11 @@
-"""Tags of words: from trees, from CoNLL's columns, and the spans that they spell.
+"""Tags of words, from trees or CoNLL's columns, and the spans that they encode.
 
     She     gave    the     old     man     a       book
     B-NP    O       B-NP    I-NP    I-NP    B-NP    I-NP
 
-B begins a span, I continues it, and O is outside of all spans. Older files use B only
-where two spans of a kind touch; both forms are read. A tag without a prefix is a span
-of one word, so that of parts of speech F1 by span is the accuracy.
+B begins a span, I continues it, and O is outside all spans. Older files use B only
+where two spans of a kind touch; both conventions are read. A tag without a prefix is a
+span of one word, so for parts of speech the F1 by span equals the accuracy.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from transformer_jax.errors import UserError
 
 OUTSIDE = "O"
 PHRASES = ("NP", "PP", "ADJP", "ADVP")
-PRONOUNS = ("PRON", "CL")  # of the phrasebook, where they are in no phrase
-NO_WORD = re.compile(r"\d+[-.]\d+|-DOCSTART-")  # CoNLL-U's ranges; CoNLL 2003
+PRONOUNS = ("PRON", "CL")  # the phrasebook's, if they are outside all phrases
+NO_WORD = re.compile(r"\d+[-.]\d+|-DOCSTART-")  # CoNLL-U's ranges; CoNLL 2003's headers
 
 
 class Span(NamedTuple):
-    """Words `begin` to `end`, the last excluded, of one kind."""
+    """Words `begin` to `end`, exclusive, of one kind."""
 
     kind: str
     begin: int
@@ -34,27 +34,27 @@ class Span(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Lexicon:
-    """Hold the tags of some sentences, and the most frequent one of each word."""
+    """The tags of some sentences, and the most frequent tag of each word."""
 
     tags: tuple[str, ...]
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    rare: str = ""  # the most frequent one of the words that came once
+    rare: str = ""  # the most frequent tag of words that occur once
 
     @classmethod
     def count(cls, records: Iterable[Mapping[str, str]]) -> "Lexicon":
-        """Count the tags of each word; of equally frequent ones, take the first."""
+        """Count the tags of each word; ties go to the first."""
         counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for record in records:
             for word, tag in zip(*split(record), strict=True):
                 counts[word][tag] += 1
         total, rare = Counter[str](), Counter[str]()
-        for found in counts.values():
-            total += found
-            rare += found if found.total() == 1 else Counter()
+        for tags in counts.values():
+            total += tags
+            rare += tags if tags.total() == 1 else Counter()
         if len(total) < 2:
             raise UserError(
-                f"the training split has the tags {sorted(total)}: there must be two "
-                "at least"
+                f"the training split has the tags {sorted(total)}: there must be at "
+                "least two"
             )
         likeliest = {word: c.most_common(1)[0][0] for word, c in counts.items()}
         return cls(
@@ -62,12 +62,12 @@ class Lexicon:
         )
 
     def look_up(self, words: Sequence[str]) -> list[str]:
-        """Tag words by themselves: the baseline."""
+        """Tag each word by itself, as a baseline."""
         return [self.words.get(word, self.rare) for word in words]
 
 
 def split(record: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the words of a record and their tags, or refuse unequal numbers."""
+    """Return the words and tags of a record; raise if their numbers differ."""
     words, tags = record["text"].split(), record["tags"].split()
     if len(words) != len(tags):
         raise UserError(
@@ -78,27 +78,27 @@ def split(record: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def find_spans(tags: Sequence[str]) -> list[Span]:
-    """Return the spans that tags spell, as CoNLL's conlleval reads them."""
-    found: list[Span] = []
+    """Return the spans that tags encode, as CoNLL's conlleval reads them."""
+    spans: list[Span] = []
     begin, kind = 0, ""
-    for place, tag in enumerate([*tags, OUTSIDE]):
+    for i, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, rest = tag.partition("-")
         if prefix == "I" and rest and rest == kind:
             continue
         if kind:
-            found.append(Span(kind, begin, place))
-        begin, kind = place, ""
+            spans.append(Span(kind, begin, i))
+        begin, kind = i, ""
         if prefix in ("B", "I") and rest:
             kind = rest
         elif tag != OUTSIDE:
-            found.append(Span(tag, place, place + 1))
-    return found
+            spans.append(Span(tag, i, i + 1))
+    return spans
 
 
 def outermost_phrases(tree: Tree) -> list[str]:
-    """Return BIO tags of the phrases (`PHRASES`) of a tree that are inside no other.
+    """Return BIO tags of the outermost phrases (`PHRASES`) of a tree.
 
-    A phrase whose only part is a phrase is skipped for the inner one.
+    A phrase whose only part is a phrase gives way to the inner one.
     """
     tags: list[str] = []
     around, begun = None, 0
@@ -116,15 +116,15 @@ def outermost_phrases(tree: Tree) -> list[str]:
     return tags
 
 
-TAGSETS = {"phrases": outermost_phrases, "pos": trees.tags}  # of words with a tree
+TAGSETS = {"phrases": outermost_phrases, "pos": trees.tags}  # of the words of a tree
 
 
 def read_trees(text: str, tagset: str) -> list[dict[str, str]]:
-    """Read bracketed trees as words with tags; one of traces alone has no words."""
-    found = [trees.clean(tree) for tree in trees.read(text)]
+    """Read bracketed trees as words with tags, except those that are only traces."""
+    cleaned = [trees.clean(tree) for tree in trees.read(text)]
     return [
         {"text": " ".join(trees.words(tree)), "tags": " ".join(TAGSETS[tagset](tree))}
-        for tree in found
+        for tree in cleaned
         if tree is not None
     ]
 
@@ -132,12 +132,13 @@ def read_trees(text: str, tagset: str) -> list[dict[str, str]]:
 def read_sentence(
     block: str, word_column: int = 1, tag_column: int = 0
 ) -> list[dict[str, str]]:
-    """Read a sentence in CoNLL's form: a line for each word, tabs or spaces between.
+    """Read a sentence in CoNLL's format: one line per word, in columns.
 
-    Columns count from 1; the tag is in the last one by default (0). Comments and what
-    is no word (`NO_WORD`) are left out. Spaces inside of a word become "_".
+    Columns are separated by tabs or spaces and count from 1; the tag is in the last one
+    by default (0). Comments and lines without a word (`NO_WORD`) are left out. Spaces
+    inside a word become "_".
     """
-    separator = "\t" if "\t" in block else None  # of a comment, spaces separate nothing
+    separator = "\t" if "\t" in block else None  # with tabs, spaces separate nothing
     rows = [line.split(separator) for line in block.split("\n")]
     width = len(rows[-1])
     words, tags = [], []
@@ -148,8 +149,8 @@ def read_sentence(
             continue
         if len(row) != width or max(word_column, tag_column, 2) > width:
             raise UserError(
-                f"{' '.join(row)!r} has {len(row)} columns, and the sentence's last "
-                f"line {width}: the word is in column {word_column}, its tag in "
+                f"{' '.join(row)!r} has {len(row)} columns, but the sentence's last "
+                f"line has {width}: the word is in column {word_column}, its tag in "
                 f"{tag_column or 'the last'} (data.text_column, data.tags_column)"
             )
         words.append("_".join(row[word_column - 1].split()))
@@ -158,7 +159,7 @@ def read_sentence(
 
 
 def _is_shell(node: Tree) -> bool:
-    """Return whether a phrase has one part, and this part is no word."""
+    """Return whether a phrase has one part, which is not a word."""
     [first, *others] = node.children
     return (
         not others and isinstance(first, Tree) and isinstance(first.children[0], Tree)

@@ -1,10 +1,10 @@
-"""Read text files line by line at random access, in little memory.
+"""Read the lines of text files with random access and little memory.
 
-A first pass checks a file (UTF-8, to the line and column), hashes its text and notes
-where its lines begin; the result is cached by path, size and time of change. A line
-ends at a newline only. A carriage return before it and a byte order mark before the
-first line are left out, with a note. A .gz file is unpacked once. Memory depends on
-the longest line alone, and a line has a limit.
+A first pass validates a file (UTF-8 errors are reported by line and column), hashes
+its text and indexes its lines; the result is cached by path, size and modification
+time. Only a newline ends a line. A carriage return before it, and a byte order mark
+before the first line, are dropped with a note. A .gz file is unpacked once. Memory use
+depends only on the longest line, whose length is limited.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ import numpy as np
 from transformer_jax.data import cache
 from transformer_jax.errors import UserError
 
-FORMAT = 2  # of an index
+FORMAT = 2  # version of the index files
 BLOCK = 1 << 24  # bytes read at a time
-LONGEST_LINE = 1 << 28  # bytes; a line is held in memory
-# Text of real corpora is packed to a third or a tenth. What unpacks to so many times
-# its size, and to more than so many bytes, is a mistake or an attack.
+LONGEST_LINE = 1 << 28  # bytes, because a line is held in memory
+# Real text compresses to between a third and a tenth of its size. A file that unpacks
+# to over 200 times its size, and to over 2 GiB, is a mistake or an attack.
 PACKED, UNPACKED = 200, 1 << 31
 BOM = b"\xef\xbb\xbf"
 
@@ -40,18 +40,17 @@ class Lines(Sequence[str]):
 
     def __init__(self, path: str | os.PathLike):
         self.path = str(path)
-        self._read = _identity(self.path)
-        key = hashlib.sha256(json.dumps([FORMAT, *self._read]).encode()).hexdigest()[
-            :24
-        ]
-        place = cache.build_once(
-            cache.folder() / "text" / key, functools.partial(_index, self.path)
+        self._identity = _identify(self.path)
+        digest = hashlib.sha256(json.dumps([FORMAT, *self._identity]).encode())
+        entry = cache.build_once(
+            cache.folder() / "text" / digest.hexdigest()[:24],
+            functools.partial(_index, self.path),
         )
-        found = json.loads((place / "about.json").read_text(encoding="utf-8"))
-        self.fingerprint: str = found["sha256"]
-        self.notes: tuple[str, ...] = tuple(f"{self.path}: {n}" for n in found["notes"])
-        self._starts = np.memmap(place / "starts", "int64", "r").view(np.ndarray)
-        unpacked = place / "text"
+        about = json.loads((entry / "about.json").read_text(encoding="utf-8"))
+        self.fingerprint: str = about["sha256"]
+        self.notes: tuple[str, ...] = tuple(f"{self.path}: {n}" for n in about["notes"])
+        self._starts = np.memmap(entry / "starts", "int64", "r").view(np.ndarray)
+        unpacked = entry / "text"
         self._text = str(unpacked) if unpacked.exists() else self.path
 
     def __len__(self) -> int:
@@ -74,17 +73,17 @@ class Lines(Sequence[str]):
         return f"{self.path}, line {index + 1}"
 
     def _refuse_changes(self, status: os.stat_result) -> None:
-        """Refuse a file that is edited in place while a training reads it.
+        """Raise if the file was edited in place since it was opened.
 
-        One that is replaced is still read as it was.
+        If it was replaced, the open descriptor still reads the old content.
         """
-        _, size, changed = self._read
+        _, size, changed = self._identity
         if self._text == self.path and (
             (size, changed) != (status.st_size, status.st_mtime_ns)
         ):
             raise UserError(
-                f"{self.path} has changed while it is read ({size:,} bytes before, "
-                f"{status.st_size:,} now): restore it, and start again"
+                f"{self.path} has changed while being read ({size:,} bytes before, "
+                f"{status.st_size:,} now): restore it and start again"
             )
 
     @functools.cached_property
@@ -107,7 +106,7 @@ def open_binary(path: str) -> Iterator[io.BufferedIOBase]:
 def find_files(entry: str, folder: str = "") -> list[str]:
     """List the files that a path or a pattern with * ? [ ] matches, sorted by name.
 
-    A relative path starts at `folder`, if there is one.
+    A relative path starts at `folder`, if given.
     """
     path = os.path.join(folder, entry)
     if not glob.has_magic(path):
@@ -123,9 +122,9 @@ def require_files(entry: str, folder: str = "") -> list[str]:
 
 
 def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...]]:
-    """List the files that belong together, one of each entry.
+    """List the groups of files that belong together, one file per entry.
 
-    Files of patterns belong together if their wildcards match the same text.
+    Files that match patterns belong together if their wildcards match the same text.
     """
     found = {entry: require_files(entry, folder) for entry in entries}
     if not any(map(glob.has_magic, entries)):
@@ -133,10 +132,10 @@ def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...
     by_part = [{_wild(e, folder, path): path for path in found[e]} for e in entries]
     for entry, side in zip(entries, by_part, strict=True):
         if odd := sorted({*by_part[0]} ^ {*side}):
-            lonely = by_part[0].get(odd[0]) or side[odd[0]]
+            unpaired = by_part[0].get(odd[0]) or side[odd[0]]
             raise UserError(
-                f"{entries[0]} names {len(by_part[0])} files and {entry} {len(side)}: "
-                f"{lonely} has no other side"
+                f"{entries[0]} names {len(by_part[0])} files and {entry} names "
+                f"{len(side)}: {unpaired} has no counterpart"
             )
     return [tuple(side[part] for side in by_part) for part in sorted(by_part[0])]
 
@@ -147,28 +146,28 @@ def _wild(entry: str, folder: str, path: str) -> tuple[str, ...]:
     for wild, group in ((r"\*\*/", "(.*/)?"), (r"\*", "([^/]*)"), (r"\?", "([^/])")):
         pattern = pattern.replace(wild, group)
     pattern = re.sub(r"\\\[(.*?)\\\]", r"([\1])", pattern).replace(r"\-", "-")
-    found = re.fullmatch(pattern, path)
-    return found.groups() if found else (path,)
+    match = re.fullmatch(pattern, path)
+    return match.groups() if match else (path,)
 
 
 def _decode(raw: bytes) -> str:
     return raw.removesuffix(b"\r").decode("utf-8")
 
 
-def _identity(path: str) -> list:
+def _identify(path: str) -> list:
+    """Return the path, size and modification time, which identify a file's content."""
     try:
         status = os.stat(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    # A file of this size and time of change at this path is taken to be the same.
     return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
 
 
-def _index(path: str, place: pathlib.Path) -> None:
-    """Read a file once; write where its lines begin, its hash, and what is odd."""
+def _index(path: str, folder: pathlib.Path) -> None:
+    """Read a file once, and write its line offsets, its hash and notes on oddities."""
     digest, size, lines, returns, first_return = hashlib.sha256(), 0, 0, 0, 0
-    copy = str(place / "text") if path.endswith(".gz") else os.devnull
-    with open(copy, "wb") as unpacked, (place / "starts").open("wb") as starts:
+    copy = str(folder / "text") if path.endswith(".gz") else os.devnull
+    with open(copy, "wb") as unpacked, (folder / "starts").open("wb") as starts:
         for block in _blocks(path):
             if not size:
                 marked = block.startswith(BOM)
@@ -177,15 +176,15 @@ def _index(path: str, place: pathlib.Path) -> None:
             digest.update(block)
             unpacked.write(block)
             ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
-            found = block.count(b"\r\n")
-            if found and not returns:
+            crlf = block.count(b"\r\n")
+            if crlf and not returns:
                 first_return = lines + block.count(b"\n", 0, block.find(b"\r\n")) + 1
             (ends.astype(np.int64) + size + 1).tofile(starts)
-            returns, lines, size = returns + found, lines + len(ends), size + len(block)
+            returns, lines, size = returns + crlf, lines + len(ends), size + len(block)
         if not size:
             raise UserError(f"{path} is empty: there is nothing to read")
         if not block.endswith(b"\n") and size != len(BOM) * marked:
-            # The last line has no newline: as if it had one.
+            # The final newline is missing: treat it as present.
             np.array([size + 1]).tofile(starts)
     notes = []
     if marked:
@@ -196,21 +195,21 @@ def _index(path: str, place: pathlib.Path) -> None:
             "the carriage return is left out"
         )
     about = {"path": path, "sha256": digest.hexdigest(), "notes": notes}
-    (place / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def _blocks(path: str) -> Iterator[bytes]:
-    """Yield a file in blocks of whole lines."""
-    begun: list[bytes] = []  # parts of a line without its end
-    held = lines = read = 0
-    most = max(UNPACKED, PACKED * os.path.getsize(path))
+    """Yield a file in blocks of complete lines."""
+    begun: list[bytes] = []  # parts of a line whose end has not been read
+    held = lines = total = 0
+    limit = max(UNPACKED, PACKED * os.path.getsize(path))
     with open_binary(path) as file:
         while data := file.read(BLOCK):
-            read += len(data)
-            if path.endswith(".gz") and read > most:
+            total += len(data)
+            if path.endswith(".gz") and total > limit:
                 raise UserError(
-                    f"{path} unpacks to more than {most:,} bytes, {PACKED} times its "
-                    "size: unpack it yourself, and look whether it is text"
+                    f"{path} unpacks to more than {limit:,} bytes, {PACKED} times its "
+                    "size: unpack it yourself, and check that it is text"
                 )
             cut = data.rfind(b"\n") + 1
             if cut:
@@ -221,9 +220,8 @@ def _blocks(path: str) -> Iterator[bytes]:
             held += len(data) - cut
             if held > LONGEST_LINE:
                 raise UserError(
-                    f"{path}, line {lines + 1} has more than the {LONGEST_LINE:,} "
-                    "bytes that a line may have: break it between sentences or "
-                    "documents"
+                    f"{path}, line {lines + 1} has more than {LONGEST_LINE:,} bytes, "
+                    "the limit for a line: break it between sentences or documents"
                 )
     if held:
         yield b"".join(begun)

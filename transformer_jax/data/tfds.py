@@ -1,4 +1,4 @@
-"""Read data sets of TensorFlow Datasets (TFDS) at random access, without TensorFlow.
+"""Read data sets of TensorFlow Datasets (TFDS) with random access, without TensorFlow.
 
 `Split` is one split of a data set that was prepared as ArrayRecord; the command
 `python -m transformer_jax.data.tfds` prepares your own parallel text as one.
@@ -30,7 +30,7 @@ SPLITS = ("train", "validation", "test")
 CHUNK = 256  # records read at once: three times as fast as one by one
 INTEGERS = (int, np.integer)  # types of a class label's number
 BLOCK = 1 << 16  # bytes hashed at once
-HASHED = 1 << 30  # bytes of a split that are hashed; of more, evenly spread blocks
+HASHED = 1 << 30  # bytes hashed of a split; larger ones by evenly spread blocks
 PREPARE = (
     'python -c "import tensorflow_datasets as tfds; tfds.builder({name!r}, data_dir='
     "{home!r}, file_format='array_record').download_and_prepare()\""
@@ -38,13 +38,13 @@ PREPARE = (
 
 
 class Split(Records):
-    """A split of a prepared data set: train[:1000] of wmt14_translate/de-en.
+    """A split of a prepared data set, such as train[:1000] of wmt14_translate/de-en.
 
-    `name` may also be the folder of a prepared version. `columns` names the feature
-    behind each field of a record, "question.text" a nested one; without it, features
-    keep their names. Text is str, everything else as TFDS returns it. With `texts`, all
-    fields must be text, or a label, which becomes the name of its class. Record 17 is
-    train[17:18].
+    `name` may also be the folder of a prepared version. `columns` maps each field of a
+    record to a feature, such as "question.text" for a nested one; without it, features
+    keep their names. Text is str, everything else is what TFDS returns. With `texts`,
+    every field must be text or a label, which is replaced by the name of its class.
+    Record 17 is train[17:18].
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Split(Records):
                     f"{', '.join(known)}.{nearest(feature, known)}"
                 )
         self._keys = {field: known[path][0] for field, path in self.columns.items()}
-        self._classes = {}  # the names of the classes of labels, if they have any
+        self._classes = {}  # class names, for the labels that have them
         for field, path in self.columns.items():
             names = getattr(known[path][1], "names", None) or []
             if texts and names != [str(number) for number in range(len(names))]:
                 self._classes[field] = names
         try:
-            self._source, self._files = _read(builder, split)
+            self._source, self._files = _open_split(builder, split)
         except Exception as error:  # TFDS raises errors of many kinds
             raise UserError(_explain(builder, self.name, split, error)) from error
 
@@ -97,7 +97,7 @@ class Split(Records):
             rows = list(range(start, min(start + CHUNK, len(self))))
             try:
                 examples = self._source.__getitems__(rows)
-            except Exception:  # of any kind; one by one, to name the record
+            except Exception:  # of any kind: read one by one to name the record
                 yield from (self[row] for row in rows)
                 continue
             yield from map(self._record, rows, examples)
@@ -108,7 +108,7 @@ class Split(Records):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """The hash of all that determines the records, wherever their files are."""
+        """The hash of everything that determines the records, except their folder."""
         about = [self.name, self.split, sorted(self.columns.items()), len(self)]
         about += [self._classes] if self._classes else []
         digest = hashlib.sha256(json.dumps(about).encode())
@@ -136,7 +136,7 @@ class Split(Records):
             if self.texts:
                 value, names = record[field], self._classes.get(field)
                 if names and isinstance(value, INTEGERS) and 0 <= value < len(names):
-                    value = names[value]  # -1: not known
+                    value = names[value]  # -1 means unknown
                 column, where = self.columns[field], self.where(row)
                 record[field] = as_text(value, field, column, where)
         return record
@@ -144,7 +144,7 @@ class Split(Records):
 
 def _tensorflow_datasets() -> Any:
     try:
-        import tensorflow_datasets  # half a second: only when used
+        import tensorflow_datasets  # takes half a second, so only when used
     except ImportError as error:
         packages = "tensorflow-datasets array_record h5py"
         raise UserError(f"{error}: pip install {packages}") from error
@@ -172,7 +172,7 @@ def _open(name: str, data_dir: str) -> Any:
         problem += nearest(re.split("[/:]", name)[0], known)
         try:
             import h5py  # noqa: F401
-        except ImportError:  # TFDS then leaves out whatever comes after it
+        except ImportError:  # TFDS then skips what it would import next
             problem += " Without h5py, TFDS lacks wmt*, glue and more: pip install h5py"
         raise UserError(problem) from error
     except Exception as error:  # TFDS raises many kinds: for a config, a version …
@@ -180,22 +180,22 @@ def _open(name: str, data_dir: str) -> Any:
         raise UserError(f"TFDS cannot open {name!r}: {reason}") from error
 
 
-def _read(builder: Any, split: str) -> tuple[Any, list]:
-    """Open the examples of a split; list the parts of files that they are in."""
+def _open_split(builder: Any, split: str) -> tuple[Any, list]:
+    """Open the examples of a split; list the parts of files that contain them."""
     splits = builder.info.splits  # none in tfds.testing.mock_data
     if splits and splits[split].num_examples < 1:
         raise ValueError("it holds no records.")
     source = builder.as_data_source(split)
     files = list(builder.info.splits[split].file_instructions) if splits else []
-    if lost := [f.filename for f in files if not pathlib.Path(f.filename).is_file()]:
-        raise ValueError(f"{len(lost)} of its files are missing, such as {lost[0]}.")
+    if gone := [f.filename for f in files if not pathlib.Path(f.filename).is_file()]:
+        raise ValueError(f"{len(gone)} of its files are missing, such as {gone[0]}.")
     if files and len(source) != splits[split].num_examples:
         raise ValueError("TFDS reads parts of a split from array_record only.")
     return source, files
 
 
 def _explain(builder: Any, name: str, split: str, error: Exception) -> str:
-    """Say what is wrong with a split that cannot be read, and the way out."""
+    """Explain why a split cannot be read, and what to do about it."""
     info, folder, home = builder.info, builder.data_path, builder.data_dir_root
     formats = {form.value for form in info.available_file_formats()}
     prepared = builder.is_prepared()
@@ -204,7 +204,7 @@ def _explain(builder: Any, name: str, split: str, error: Exception) -> str:
         asked = re.sub(r"\[.*?\]", "", split).split("+")
         unknown = [s for s in asked if s not in info.splits]
         return (
-            f"{name}, split {split!r}: {' '.join(str(error).split())} There is "
+            f"{name}, split {split!r}: {' '.join(str(error).split())} It has "
             f"{', '.join(sizes)}; parts are written train[:1000], train[90%:]."
             f"{nearest(unknown[0], info.splits) if unknown else ''}"
         )
@@ -251,18 +251,18 @@ def prepare(
 ) -> pathlib.Path:
     """Prepare parallel text as a data set of TFDS; return the folder of this version.
 
-    `files` has two for each split, plain or .gz, with one sentence a line.
+    `files` names two files per split, plain or .gz, with one sentence per line.
     """
     tfds = _tensorflow_datasets()
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise UserError(f"{name!r}: use a-z, 0-9 and _, as in my_corpus")
     if name in tfds.core.registered.list_imported_builders():
-        raise UserError(f"{name!r} is a data set of TFDS's own: choose another name")
+        raise UserError(f"{name!r} is already a data set of TFDS: choose another name")
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise UserError(f"{version!r}: a version is three numbers, such as 1.0.0")
     if languages[0] == languages[1]:
         raise UserError(f"both languages are {languages[0]!r}: they must differ")
-    # Faults of the text raise here, before anything is written.
+    # Faulty text raises here, before anything is written.
     corpora = {
         split: Parallel(dict(zip(languages, pair, strict=True)))
         for split, pair in files.items()
@@ -292,7 +292,7 @@ def _parallel_text() -> type:
     ):
         """Sentences in two languages from local files, in the order of the files."""
 
-        url_infos = None  # TFDS would look for them, and need importlib_resources
+        url_infos = None  # else TFDS needs importlib_resources to find them
 
         def __init__(self, name, version, languages, corpora, **options):
             self.name, self.VERSION = name, tfds.core.Version(version)
@@ -318,12 +318,12 @@ def _parallel_text() -> type:
 def define_flags() -> None:
     """Define the flags of the command."""
     flags.DEFINE_string("name", "", "The data set to make, such as my_corpus.")
-    flags.DEFINE_string("source_language", "", "The language translated from, as de.")
-    flags.DEFINE_string("target_language", "", "The language translated to, as en.")
+    flags.DEFINE_string("source_language", "", "The source language, such as de.")
+    flags.DEFINE_string("target_language", "", "The target language, such as en.")
     for split in SPLITS:
         flags.DEFINE_string(split, "", f"The two files of {split}: a.de,a.en")
-    flags.DEFINE_string("data_dir", "", "Where to (default: where TFDS has its data).")
-    flags.DEFINE_string("version", "1.0.0", "To raise when the text changes.")
+    flags.DEFINE_string("data_dir", "", "The output folder (default: that of TFDS).")
+    flags.DEFINE_string("version", "1.0.0", "Raise it when the text changes.")
 
 
 def main(overrides: dict[str, str]) -> None:
@@ -331,11 +331,11 @@ def main(overrides: dict[str, str]) -> None:
     args = flags.FLAGS
     for key in overrides:
         raise UserError(f"--config.{key} is for training: this command has no config")
-    cli.require("name", args.name, "what the data set is called, such as my_corpus")
-    cli.require("train", args.train, "the two files to learn from: train.de,train.en")
+    cli.require("name", args.name, "the name of the data set, such as my_corpus")
+    cli.require("train", args.train, "the two training files: train.de,train.en")
     for side in ("source", "target"):
         key = f"{side}_language"
-        cli.require(key, getattr(args, key), f"what the {side} is in, such as de")
+        cli.require(key, getattr(args, key), f"the language of the {side}, such as de")
     given = {split: getattr(args, split) for split in SPLITS}
     files = {s: tuple(names.split(",")) for s, names in given.items() if names}
     for split, pair in files.items():

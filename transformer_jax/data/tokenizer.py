@@ -1,10 +1,10 @@
 """Tokenizers: SentencePiece models, trained or given, and plain bytes.
 
-Ids: pad 0, unk 1, start 2, end 3; a given model is renumbered so. SentencePiece
-rewrites text by default (it normalises Unicode and squeezes spaces); models trained
-here do not: decoding returns the text that was encoded, unseen characters as bytes. The
-exceptions are `word`, which decodes unknown words as <unk>, and `lowercase`, a rule
-that is stored in the model.
+The first ids are pad 0, unk 1, start 2 and end 3; given models are renumbered. By
+default SentencePiece normalises Unicode and squeezes spaces. Models trained here do
+not: decoding returns the encoded text, with unseen characters as bytes. The exceptions
+are `word`, which decodes unknown words as <unk>, and `lowercase`, a rule that is stored
+in the model.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ from transformer_jax.ids import BOS, EOS, PAD, UNK
 from transformer_jax.keys import key
 
 KINDS = ("unigram", "bpe", "word", "char", "byte", "file")
-# SentencePiece writes spaces as this character, so a literal one must go as bytes.
+# SentencePiece writes spaces as this character, so a literal one becomes bytes.
 SPACE = "\u2581"
-# The trainer sums in parallel: a fixed number of threads makes it repeatable.
+# The trainer's parallel sums are repeatable only with a fixed number of threads.
 TRAINER_THREADS = 8
-LONGEST = 20_000  # characters of a line that is learned from
+LONGEST = 20_000  # characters of a line used for learning
 BYTES = b"transformer_jax bytes 1\n"  # the saved form of a byte-level tokenizer
-SPECIAL = 4  # ids of our own, before the pieces
-WORD = 3  # SentencePiece's number of models whose pieces are words
+SPECIAL = 4  # special ids, before the pieces
+WORD = 3  # SentencePiece's type of a model of words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,19 +45,19 @@ class TokenizerKeys:
     """Learn or name the vocabularies: the keys of `config.tokenizer`."""
 
     kind: str = key(
-        "unigram", "What is learned; file: a model is given.", choices=KINDS
+        "unigram", "What to learn; file means a given model.", choices=KINDS
     )
-    vocab_size: int = key(8000, "Pieces of a vocabulary, at most.", least=1)
+    vocab_size: int = key(8000, "Most pieces of a vocabulary.", least=1)
     shared: bool = key(True, "One vocabulary for source and target.")
-    file: str = key("", "A SentencePiece model; not shared: two, with a comma.")
-    lowercase: bool = key(False, "Read, and so write, lower case only.")
+    file: str = key("", "A SentencePiece model; if not shared, two: a,b.")
+    lowercase: bool = key(False, "Lower-case all text that is read.")
     lines: int = key(
-        300_000, "Examples to learn from, drawn at random; 0: all.", least=0, most=10**9
+        300_000, "Random examples to learn from; 0 means all.", least=0, most=10**9
     )
-    byte_fallback: bool = key(True, "Unknown characters as bytes; False: as <unk>.")
-    user_symbols: tuple = key((), "Strings that are one piece wherever they stand.")
+    byte_fallback: bool = key(True, "Encode unknown characters as bytes, not <unk>.")
+    user_symbols: tuple = key((), "Strings that are always one piece.")
     sampling: float = key(
-        0.0, "Train on other segmentations: BPE-dropout, unigram's.", least=0, below=1
+        0.0, "Sample segmentations: BPE-dropout, or unigram's α.", least=0, below=1
     )
     row_multiple: int = key(
         64, "Embedding rows are padded to a multiple of this.", least=1
@@ -97,11 +97,11 @@ class Tokenizer:
 
     @property
     def lowercase(self) -> bool:
-        """Return whether the model lower-cases text, and decodes no capitals."""
+        """Return whether the model lower-cases text, so that it decodes no capitals."""
         return self._processor.normalize("A").endswith("a")
 
     def as_read(self, text: str) -> str:
-        """Return the text that decoding should give back: lower-cased if need be."""
+        """Return the text that decoding should give back, lower-cased if necessary."""
         return "".join(map(str.lower, text)) if self.lowercase else text
 
     def encode(self, text: str) -> list[int]:
@@ -109,9 +109,9 @@ class Tokenizer:
         return self._encode(self._processor, text)
 
     def encode_inside(self, text: str) -> list[int]:
-        """Encode text within a sentence: without the space that the model puts first.
+        """Encode text within a sentence, without the space that the model puts first.
 
-        A vocabulary of words keeps it, as all its pieces begin with one.
+        A word model keeps it, because all its pieces begin with one.
         """
         if text[:1] == " " and text[1:2] not in ("", SPACE) and self._puts_space:
             return self.encode(text[1:])  # a given model may drop a space at the start
@@ -129,17 +129,17 @@ class Tokenizer:
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts on all cores."""
-        found = self._processor.encode(list(texts), num_threads=-1)
+        encoded = self._processor.encode(list(texts), num_threads=-1)
         return [
             self.encode(text) if SPACE in text else self._renumber(ids)
-            for text, ids in zip(texts, found, strict=True)
+            for text, ids in zip(texts, encoded, strict=True)
         ]
 
     def sample(self, text: str, strength: float, seed: int) -> list[int]:
-        """Encode with a segmentation that is drawn with this seed.
+        """Encode with a random segmentation, drawn with this seed.
 
-        BPE: each merge is left out with probability `strength` (BPE-dropout).
-        Unigram: segmentations are drawn by their probability to this power.
+        BPE skips each merge with probability `strength` (BPE-dropout). Unigram draws
+        segmentations in proportion to the power `strength` of their probability.
         """
         if SPACE in text:
             return self.encode(text)
@@ -151,12 +151,12 @@ class Tokenizer:
         return Segmenter(self.model, self._processor)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids; pad, start and end have none."""
+        """Return the text of ids, ignoring pad, start and end."""
         kept = (int(i) for i in ids if i not in (PAD, BOS, EOS))
         return self._processor.decode([self._theirs[i] for i in kept])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the piece of each id, to be shown."""
+        """Return the piece of each id, for display."""
         names = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
         return [
             names.get(i) or self._processor.id_to_piece(self._theirs[i])
@@ -173,7 +173,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _inside(self) -> Any:
-        """The processor without that space; a model of words keeps it."""
+        """The processor without that space, which a word model keeps."""
         proto = parse_model(self.model)
         if proto.trainer_spec.model_type == WORD:
             return self._processor
@@ -183,7 +183,7 @@ class Tokenizer:
         )
 
     def save(self, path: pathlib.Path) -> None:
-        """Write the model, whole or not at all."""
+        """Write the model atomically."""
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(self.model)
         files.flush(temporary)
@@ -196,7 +196,7 @@ class Tokenizer:
             if not (model := path.read_bytes()):
                 raise OSError("it is empty")
             return Bytes() if model == BYTES else Tokenizer(model)
-        except Exception as error:  # a damaged model raises almost any kind
+        except Exception as error:  # a damaged model raises almost any error
             reason = str(error).split("\n")[0]
             raise UserError(f"the tokenizer {path} cannot be read: {reason}") from None
 
@@ -209,7 +209,7 @@ class Bytes(Tokenizer):
 
     @property
     def lowercase(self) -> bool:
-        """Return whether capitals are lost: bytes keep them."""
+        """Return False: bytes keep capitals."""
         return False
 
     @property
@@ -218,11 +218,11 @@ class Bytes(Tokenizer):
         return SPECIAL + 256
 
     def encode(self, text: str) -> list[int]:
-        """Return an id for each byte."""
+        """Return one id per byte."""
         return [SPECIAL + byte for byte in text.encode("utf-8", "surrogatepass")]
 
     def encode_inside(self, text: str) -> list[int]:
-        """Encode: no space is put before a text."""
+        """Encode; bytes add no space before a text."""
         return self.encode(text)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
@@ -230,7 +230,7 @@ class Bytes(Tokenizer):
         return [self.encode(text) for text in texts]
 
     def sample(self, text: str, strength: float, seed: int) -> list[int]:
-        """Encode: bytes have one segmentation."""
+        """Encode; bytes have only one segmentation."""
         return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -239,7 +239,7 @@ class Bytes(Tokenizer):
         return kept.decode("utf-8", "replace")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Name each byte, as "<0x41>"."""
+        """Name each byte, such as "<0x41>"."""
         names = ["<pad>", "<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
         return [names[int(i)] for i in ids]
 
@@ -252,10 +252,10 @@ def make(
     symbols: list[str],
     say: Callable[[str], None] = lambda line: None,
 ) -> Tokenizer:
-    """Make the tokenizer of these fields that a config's `tokenizer` section asks for.
+    """Make the tokenizer of these fields according to a config's `tokenizer` section.
 
-    A trained one is kept in the cache for other runs on the same text. `given` is the
-    model file of kind "file"; `symbols` become pieces even if they are not in the text.
+    A trained one is cached for other runs on the same text. `given` is the model file
+    of kind "file"; `symbols` become pieces even if they are not in the text.
     """
     if settings.kind == "byte":
         return Bytes()
@@ -268,11 +268,11 @@ def make(
     ]  # fmt: skip
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
     learn = functools.partial(_learn, settings, records, fields, symbols, say)
-    place = cache.folder() / "tokenizers" / key
-    return Tokenizer.load(cache.build_once(place, learn, records.content) / "model")
+    entry = cache.folder() / "tokenizers" / key
+    return Tokenizer.load(cache.build_once(entry, learn, records.content) / "model")
 
 
-def _learn(settings, records, fields, symbols, say, place: pathlib.Path) -> None:
+def _learn(settings, records, fields, symbols, say, folder: pathlib.Path) -> None:
     count, numbers = len(records), None
     if settings.lines and settings.lines < count:
         generator = np.random.Generator(np.random.Philox(key=[0, count]))
@@ -291,7 +291,7 @@ def _learn(settings, records, fields, symbols, say, place: pathlib.Path) -> None
         [*settings.user_symbols, *symbols],
         settings.lowercase,
     )
-    trained.save(place / "model")
+    trained.save(folder / "model")
 
 
 def train(
@@ -302,10 +302,10 @@ def train(
     symbols: Sequence[str] = (),
     lowercase: bool = False,
 ) -> Tokenizer:
-    """Learn at most `vocab_size` pieces; fewer if the texts have no more."""
+    """Learn up to `vocab_size` pieces, or fewer if the texts have no more."""
     model = io.BytesIO()
     options: dict[str, Any] = {
-        # Words that are unknown are to be <unk>, not a string of bytes.
+        # Unknown words become <unk>, not a string of bytes.
         "byte_fallback": byte_fallback and kind != "word",
         "character_coverage": 0.9999 if kind == "unigram" and byte_fallback else 1.0,
         "remove_extra_whitespaces": False,
@@ -334,14 +334,14 @@ def train(
             raise failures[0] from None
         reason = str(error).strip().split("\n")[-1]
         raise UserError(
-            f"no tokenizer of tokenizer.vocab_size {vocab_size} pieces can be learned "
-            f"from this text: {reason}"
+            f"tokenizer.vocab_size {vocab_size} pieces cannot be learned from this "
+            f"text: {reason}"
         ) from None
     return Tokenizer(model.getvalue())
 
 
 def _shortened(texts: Iterable[str], failures: list[BaseException]) -> Iterator[str]:
-    """Yield texts of bearable length; keep what ends them, which the trainer hides."""
+    """Yield shortened texts; keep the error that ends them, which the trainer hides."""
     try:
         for text in texts:
             yield text[:LONGEST]
@@ -352,7 +352,7 @@ def _shortened(texts: Iterable[str], failures: list[BaseException]) -> Iterator[
 
 @contextlib.contextmanager
 def _rules(lowercase: bool) -> Iterator[dict[str, str]]:
-    """Yield the trainer's normalisation options: none, or lower case and no more."""
+    """Yield the trainer's normalisation options: none, or only lower-casing."""
     if not lowercase:
         yield {"normalization_rule_name": "identity"}
         return
@@ -372,9 +372,9 @@ def for_sides(
     symbols: Mapping[str, Sequence[str]],
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Tokenizer]:
-    """Make one tokenizer for all fields, named "shared", or one for each field.
+    """Make one tokenizer for all fields, named "shared", or one per field.
 
-    `symbols` become pieces of a field even if they are not in its text: tags.
+    `symbols`, such as tags, become pieces of a field even if its text has none.
     """
     files = [part.strip() for part in settings.file.split(",") if part.strip()]
     sides: dict[str, Sequence[str]] = {f: (f,) for f in fields}
@@ -395,6 +395,6 @@ def for_sides(
 
 
 def number_words(tokenizer: Tokenizer, ids: Sequence[int]) -> np.ndarray:
-    """Return, for each piece, the number of the word (between spaces) it belongs to."""
-    read = [len(tokenizer.decode(ids[: i + 1]).split()) for i in range(len(ids))]
-    return np.maximum(np.asarray(read, int) - 1, 0)
+    """Return the index of the space-separated word that each piece belongs to."""
+    counts = [len(tokenizer.decode(ids[: i + 1]).split()) for i in range(len(ids))]
+    return np.maximum(np.asarray(counts, int) - 1, 0)

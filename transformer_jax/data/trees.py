@@ -1,13 +1,13 @@
-"""Constituency trees: read them, write them as a parser predicts them, score them.
+"""Read constituency trees, linearise them for a parser, and score them.
 
     (S (NP (DT The) (NN cat)) (VP (VBD slept)) (. .))         a tree
     (S (NP XX XX )NP (VP XX )VP XX )S                         linearised
     (S (NP The cat )NP (VP slept )VP . )S                     with its words
     (S(NP The cat)NP(VP slept)VP .)S                          compact
 
-A closing bracket repeats its label, and every word with its tag is the one symbol XX,
-so the words are put back by counting ("Grammar as a Foreign Language", section 3.1).
-Nothing here recurses: a model may write more brackets than Python's stack allows.
+A closing bracket repeats its label, and XX stands for a word and its tag, so the words
+are put back by counting ("Grammar as a Foreign Language", section 3.1). Nothing here is
+recursive, because a model may write more brackets than Python's stack allows.
 """
 
 import re
@@ -17,19 +17,19 @@ from typing import NamedTuple
 
 from transformer_jax.errors import UserError
 
-WORD = "XX"  # a word in a linearised tree, and the tag of one that has none
+WORD = "XX"  # a word in a linearised tree, and the tag of untagged words
 TOP = "TOP"
 TOPS = (TOP, "ROOT", "")  # labels of an empty root, which is not scored
 TRACE = "-NONE-"
 PUNCTUATION = (",", ":", "``", "''", ".")  # tags that EVALB's COLLINS.prm leaves out
 TAGS = {"?": ".", "!": ".", ";": ":", "--": ":", "-": ":", "...": ":", "`": "``"}
-TAGS |= {tag: tag for tag in PUNCTUATION}  # of words that have only one tag
-SAME = {"PRT": "ADVP"}  # labels that EVALB takes for one
+TAGS |= {tag: tag for tag in PUNCTUATION}  # of words with only one tag
+SAME = {"PRT": "ADVP"}  # labels that EVALB treats as equal
 ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 
 
 class Tree(NamedTuple):
-    """A phrase over its parts, or a tag over its one word."""
+    """A phrase with its parts, or a tag with its word."""
 
     label: str
     children: "tuple[Tree | str, ...]"
@@ -44,7 +44,7 @@ class Tree(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The brackets of one sentence that are right, and those of either side."""
+    """The numbers of matched, guessed and gold brackets of one sentence."""
 
     matched: int
     guessed: int
@@ -52,7 +52,7 @@ class Counts(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Percentages, and the counts of brackets behind them."""
+    """Percentages, and the counts of brackets that they are made from."""
 
     precision: float
     recall: float
@@ -78,11 +78,11 @@ def read(text: str) -> list[Tree]:
     for line, token, follower in _tokens(text):
         if token == "(":
             if stack and not follower:
-                raise _bad(line, "a bracket inside of a tree has no label", stack)
+                raise _bad(line, "a bracket inside a tree has no label", stack)
             stack.append((follower, [], line))
         elif token != ")":
             if not stack:
-                raise _bad(line, f"{token!r} stands outside of all brackets")
+                raise _bad(line, f"{token!r} is outside all brackets")
             stack[-1][1].append(token)
         elif not stack:
             raise _bad(line, "this ) closes nothing")
@@ -98,10 +98,10 @@ def read(text: str) -> list[Tree]:
 
 
 def clean(tree: Tree) -> Tree | None:
-    """Reduce a treebank's tree to what parsers are trained on; None without words.
+    """Reduce a treebank's tree to the form used in training; None without words.
 
-    Drop traces with the phrases that they leave empty, and an empty root; keep only
-    the category of a label: NP-SBJ-1 becomes NP, but -LRB- stays.
+    Drop traces, the phrases that they leave empty, and an empty root; keep only the
+    category of a label: NP-SBJ-1 becomes NP, but -LRB- stays.
     """
     stack: list[list[Tree]] = [[]]
     for step, node in walk(tree):
@@ -138,28 +138,29 @@ def with_words(linearised: str, words: Sequence[str]) -> str:
     tokens = linearised.split()
     if tokens.count(WORD) != len(words):
         raise UserError(
-            f"{linearised[:80]!r} has {tokens.count(WORD)} times {WORD}, but its "
-            f"sentence {len(words)} words: {' '.join(words)[:80]!r}"
+            f"{linearised[:80]!r} has {WORD} {tokens.count(WORD)} times, but its "
+            f"sentence has {len(words)} words: {' '.join(words)[:80]!r}"
         )
-    left = iter(words)
+    remaining = iter(words)
     return " ".join(
-        next(left).translate(ESCAPES) if token == WORD else token for token in tokens
+        next(remaining).translate(ESCAPES) if token == WORD else token
+        for token in tokens
     )
 
 
 def without_words(linearised: str) -> str:
-    """Replace each word by XX, even a wrong one: words are put back by counting."""
+    """Replace each word, right or wrong, by XX: words are restored by counting."""
     tokens = linearised.split()
     return " ".join(token if token[0] in "()" else WORD for token in tokens)
 
 
 def compact(linearised: str) -> str:
-    """Remove the spaces before brackets, each of which is a piece of a vocabulary."""
+    """Remove the spaces before brackets, each of which is one piece."""
     return re.sub(r"\s+(?=[()])", "", linearised)
 
 
 def spaced(written: str) -> str:
-    """Put the spaces back that `compact` removed."""
+    """Restore the spaces that `compact` removed."""
     return " ".join(re.findall(r"[()][^\s()]*|[^\s()]+", written))
 
 
@@ -169,28 +170,28 @@ def _category(label: str) -> str:
 
 def _tokens(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield (line, token, label): a word, `)` or `(` with its label."""
-    held = 0  # the line of an opening bracket that waits for its label
+    opened = 0  # the line of an opening bracket whose label has not been read
     for line, row in enumerate(text.split("\n"), 1):
         for token in re.findall(r"[()]|[^\s()]+", row):
-            if held:
+            if opened:
                 named = token not in "()"
-                yield held, "(", token if named else ""
-                held = 0
+                yield opened, "(", token if named else ""
+                opened = 0
                 if named:
                     continue
             if token == "(":
-                held = line
+                opened = line
             else:
                 yield line, token, ""
-    if held:
-        yield held, "(", ""
+    if opened:
+        yield opened, "(", ""
 
 
 def _checked(label: str, children: list[Tree | str], line: int) -> Tree:
-    inside = sum(isinstance(child, str) for child in children)
+    words = sum(isinstance(child, str) for child in children)
     if not children:
         raise _bad(line, f"({label}) is empty")
-    if inside and len(children) > 1:
+    if words and len(children) > 1:
         word = next(child for child in children if isinstance(child, str))
         raise _bad(
             line,
@@ -210,7 +211,7 @@ def _bad(
 
 
 def walk(tree: Tree) -> Iterator[tuple[str, Tree]]:
-    """Yield ("(", phrase) as it opens, (")", phrase) as it closes, (XX, tag)."""
+    """Yield ("(", phrase) as it opens, (")", phrase) as it closes, and (XX, tag)."""
     waiting = [("(", tree)]
     while waiting:
         step, node = waiting.pop()
@@ -220,8 +221,8 @@ def walk(tree: Tree) -> Iterator[tuple[str, Tree]]:
         yield step, node
         if step == "(":
             waiting.append((")", node))
-            inside = [child for child in node.children if isinstance(child, Tree)]
-            waiting += [("(", child) for child in reversed(inside)]
+            parts = [child for child in node.children if isinstance(child, Tree)]
+            waiting += [("(", child) for child in reversed(parts)]
 
 
 def _is_word(node: Tree) -> bool:
@@ -232,17 +233,17 @@ def _is_word(node: Tree) -> bool:
 
 
 def restore(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree, Counter[str]]:
-    """Make a tree over exactly these words; count the repairs that it takes, by kind.
+    """Make a tree over exactly these words; count the necessary repairs by kind.
 
-    Words get the tag XX, but punctuation its own. Where a bracket does not close the
-    open one, the number of both kinds decides what is wrong: one too many, one
-    missing, or a wrong label.
+    Words get the tag XX, punctuation its own tag. If a bracket does not close the open
+    one, the numbers of opening and closing brackets decide whether one is superfluous,
+    one is missing, or a label is wrong.
     """
     return _Repair(tokens, words).tree()
 
 
 class _Repair:
-    """The brackets that are open while a tree is restored, and the repairs so far."""
+    """The open brackets while a tree is restored, and the repairs so far."""
 
     def __init__(self, tokens: Sequence[str], words: Sequence[str]):
         self.problems: Counter[str] = Counter()
@@ -267,7 +268,7 @@ class _Repair:
             else:
                 self.problems["words too many"] += 1
         while len(self.open) > 1:
-            self.forgotten()
+            self.close_missing()
         return self.root(), self.problems
 
     def close(self, label: str) -> None:
@@ -280,13 +281,13 @@ class _Repair:
             self.problems["brackets closed but not open"] += 1
         elif 0 < depth <= -self.surplus:
             for _ in range(depth):
-                self.forgotten()
+                self.close_missing()
             self.end()
         else:
             self.problems["brackets closed by another label"] += 1
             self.end()
 
-    def forgotten(self) -> None:
+    def close_missing(self) -> None:
         self.surplus += 1
         self.problems["brackets not closed"] += 1
         self.end()
@@ -299,7 +300,7 @@ class _Repair:
             self.problems["brackets around nothing"] += 1
 
     def root(self) -> Tree:
-        """Join the trees found; words without a place go to the end."""
+        """Join the trees; words that are left over go to the end."""
         [(_, roots)] = self.open
         left = self.words[self.used :]
         if len(roots) > 1:
@@ -321,26 +322,26 @@ def evaluate(golds: Iterable[Tree], guesses: Iterable[Tree]) -> Scores:
 
 
 def count(golds: Iterable[Tree], guesses: Iterable[Tree]) -> list[Counts | None]:
-    """Count the labelled brackets of each sentence; None for punctuation alone.
+    """Count the labelled brackets of each sentence; None if it is only punctuation.
 
-    Tags, an empty root and punctuation do not count. Only the gold tags decide which
-    words are punctuation, as a restored guess has no others.
+    Tags, an empty root and punctuation do not count. The gold tags alone decide which
+    words are punctuation, because a restored guess has no others.
     """
-    found: list[Counts | None] = []
+    counts: list[Counts | None] = []
     for number, pair in enumerate(zip(golds, guesses, strict=True), 1):
         cleaned = [clean(tree) for tree in pair]
         _compare(number, *[words(tree) if tree else [] for tree in cleaned])
         counted = [tag not in PUNCTUATION for tag in _tags(cleaned[0])]
         if not any(counted):
-            found.append(None)
+            counts.append(None)
             continue
         gold, guess = [_brackets(tree, counted) for tree in cleaned]
-        found.append(Counts((gold & guess).total(), guess.total(), gold.total()))
-    return found
+        counts.append(Counts((gold & guess).total(), guess.total(), gold.total()))
+    return counts
 
 
 def add_up(counts: Iterable[Counts | None]) -> Scores:
-    """Return the scores of all sentences but those of punctuation alone."""
+    """Return the scores over all sentences that are not only punctuation."""
     scored = [one for one in counts if one]
     matched, guessed, gold = map(sum, zip(*scored, strict=True)) if scored else (0,) * 3
     exact = sum(one.matched == one.guessed == one.gold for one in scored)
@@ -357,7 +358,7 @@ def _compare(number: int, gold: list[str], guess: list[str]) -> None:
     if len(gold) != len(guess):
         raise UserError(
             f"sentence {number}: the gold tree has {len(gold)} words, "
-            f"but the guess {len(guess)}"
+            f"but the guess has {len(guess)}"
         )
     for i, pair in enumerate(zip(gold, guess, strict=True), 1):
         if pair[0] != pair[1]:
@@ -374,19 +375,19 @@ def _tags(tree: Tree | None) -> list[str]:
 def _brackets(
     tree: Tree | None, counted: Sequence[bool]
 ) -> Counter[tuple[str, int, int]]:
-    """Count (label, start, end) of each phrase, over the words that are counted."""
-    found: Counter[tuple[str, int, int]] = Counter()
-    word = place = 0
+    """Count the (label, start, end) of phrases, in positions among counted words."""
+    brackets: Counter[tuple[str, int, int]] = Counter()
+    word = position = 0
     starts: list[int] = []
     for step, node in walk(tree) if tree else ():
         if step == WORD:
-            place += counted[word]
+            position += counted[word]
             word += 1
         elif step == "(":
-            starts.append(place)
-        elif (start := starts.pop()) < place and node.label not in TOPS:
-            found[SAME.get(node.label, node.label), start, place] += 1
-    return found
+            starts.append(position)
+        elif (start := starts.pop()) < position and node.label not in TOPS:
+            brackets[SAME.get(node.label, node.label), start, position] += 1
+    return brackets
 
 
 def _percent(part: int, whole: int) -> float:

@@ -1,11 +1,11 @@
-"""Windows of running text, for language models.
+"""Cut running text into windows, for language models.
 
-The lines of a split are joined again, newlines kept, and cut: anywhere for models of
-characters, before a space for others (only a word longer than a window is cut).
-Held-out windows follow each other, so each character is predicted once, from those
-before it in its own window; with a context, from text before its window as well. In
-flat windows all white space between two words is one space. The text and the ends of
-its windows are on disk, in the cache, so that a text need not fit in memory.
+The lines of a split are joined with their newlines and cut: anywhere for character
+models, before a space for others (only a word longer than a window is cut). Held-out
+windows are contiguous, so each character is predicted once, from the characters before
+it in its window and, with a context, from the text before the window. In flat windows,
+all white space between two words becomes one space. The text and the bounds of its
+windows are cached on disk, so that a text need not fit in memory.
 """
 
 import array
@@ -24,21 +24,23 @@ from transformer_jax.data.records import Record, Records
 from transformer_jax.data.running import RunningText
 from transformer_jax.keys import key
 
-FORMAT = 1  # of the files
+FORMAT = 1  # version of the files
 SPANS = "spans"
-WRITTEN = 1 << 10  # numbers that are written, and windows that are read, together
+WRITTEN = 1 << 10  # numbers written, or windows read, at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class WindowKeys:
     """Cut running text: keys of `config.data`."""
 
-    window: int = key(256, "Characters that are read together.", least=2)
-    stride: int = key(0, "Characters between training windows; 0: a window.", least=0)
+    window: int = key(256, "Characters per window.", least=2)
+    stride: int = key(
+        0, "Characters from one training window to the next; 0 means `window`.", least=0
+    )
 
 
 class Windows(Records):
-    """Records {"text": window} of the text whose lines are records {"text": line}.
+    """Records {"text": window}, cut from records {"text": line}.
 
     With a context they also have {"before": …}, the text before the window.
     """
@@ -52,11 +54,11 @@ class Windows(Records):
         flat: bool = False,
         context: int = 0,
     ):
-        """Windows begin `stride` characters apart; 0: where the one before ends.
+        """Start windows `stride` characters apart, or contiguously if it is 0.
 
-        Those of whole words begin at the last space within the stride. With a
-        `context`, all but the first are smaller by that many characters (but not
-        smaller than a word), and the text before them fills them up to `size`.
+        With `whole_words`, they start at the last space within the stride. A `context`
+        shortens all windows but the first by that many characters (though not below a
+        word), and the text before them fills them up to `size`.
         """
         self.lines, self.size, self.stride = lines, size, stride
         self.whole_words, self.flat, self.notes = whole_words, flat, lines.notes
@@ -78,19 +80,19 @@ class Windows(Records):
 
     @functools.cached_property
     def _spans(self) -> np.ndarray:
-        """Return where windows begin and end, [windows, 2], mapped from the cache."""
+        """The start and end of each window [windows, 2], mapped from the cache."""
         key = hashlib.sha256(f"{FORMAT}:{self.fingerprint}".encode()).hexdigest()[:24]
-        place = cache.build_once(
+        entry = cache.build_once(
             cache.folder() / "windows" / key, self._write_spans, self.content
         )
-        if not (place / SPANS).stat().st_size:
+        if not (entry / SPANS).stat().st_size:
             return np.empty((0, 2), np.int64)
-        mapped = np.memmap(place / SPANS, "int64", "r").reshape(-1, 2)
-        return mapped.view(np.ndarray)  # whose rows are found sooner
+        mapped = np.memmap(entry / SPANS, "int64", "r").reshape(-1, 2)
+        return mapped.view(np.ndarray)  # plain arrays are indexed faster
 
-    def _write_spans(self, place: pathlib.Path) -> None:
+    def _write_spans(self, folder: pathlib.Path) -> None:
         numbers = array.array("q")
-        with (place / SPANS).open("wb") as file:
+        with (folder / SPANS).open("wb") as file:
             for span in self._cut_all():
                 numbers.extend(span)
                 if len(numbers) >= WRITTEN:
@@ -112,7 +114,7 @@ class Windows(Records):
             start = self._cut(start, self.stride) if self.stride else end
 
     def _cut(self, start: int, length: int) -> int:
-        """Return the end of `length` characters from here, or of the words in them."""
+        """Return the end of `length` characters, or of the complete words in them."""
         end = start + length
         if end >= len(self.text) or not self.whole_words:
             return min(end, len(self.text))
@@ -138,11 +140,14 @@ class Windows(Records):
     def _window(self, start: int, end: int) -> Record:
         text = self.text[start:end]
         if self.context:
-            return {"text": text, "before": self.text[self._begin(start, end) : start]}
+            return {
+                "text": text,
+                "before": self.text[self._context_start(start, end) : start],
+            }
         return {"text": text.strip() if self.flat else text}
 
-    def _begin(self, start: int, end: int) -> int:
-        """Return where the text before a window begins."""
+    def _context_start(self, start: int, end: int) -> int:
+        """Return where the context of a window starts."""
         first = max(end - self.size, 0)
         if not first or not self.whole_words:
             return first
@@ -154,17 +159,17 @@ class Windows(Records):
         return f"characters {start + 1:,} to {end:,} of the text"
 
     def repeats_of(self, numbers: Any) -> None:
-        """Return None: every window comes once an epoch."""
+        """Return None: every window occurs once per epoch."""
 
 
 def _first_space(text: str, default: int) -> int:
-    """Return the place of the first space or newline."""
-    places = (text.find(mark) for mark in " \n")
-    return min((place for place in places if place >= 0), default=default)
+    """Return the index of the first space or newline."""
+    indices = (text.find(mark) for mark in " \n")
+    return min((index for index in indices if index >= 0), default=default)
 
 
 def remove_keys(config: ConfigDict) -> None:
-    """Remove the keys of pairs and of examples, which running text has not."""
+    """Remove the keys for pairs and separate examples, which running text lacks."""
     data = config.data
     tags = [name for name in data if name.endswith("_tags")]
     for name in (*tags, "train_weights", "max_length"):

@@ -1,13 +1,17 @@
 """Requests in, replies out: searches over any autoregressive model.
 
-requests    DecodeRequest, Reply, and what inference must implement
-options     how to search
-answering   lines → replies, in order
-engine      requests → hypotheses, in batches
-searching   what every search shares; beam, sampling: the searches
-rules       which tokens may follow; constraints: a task's own rule
-trace       one search, step by step, with what it did not choose
-forward     one pass over given sequences, without a search
+requests     DecodeRequest, Reply, and the protocol of inference
+options      how to search
+answering    lines → replies, in order
+engine       requests → hypotheses, in batches
+sliding      texts longer than what a model reads at once
+searching    the parts that all searches share
+beam         beam search
+sampling     greedy search and sampling
+rules        which tokens may follow
+constraints  rules of a task
+trace        one search, step by step, with the candidates not chosen
+forward      one pass over given sequences, without a search
 """
 
 from transformer_jax.decoding.options import Options

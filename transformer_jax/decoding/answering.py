@@ -1,8 +1,9 @@
-"""Lines in, replies out, in order: what `predict`, `load(run)` and `evaluate` share.
+"""Answer lines in order, for `predict`, `load(run)` and `evaluate`.
 
-A line that is longer than allowed is split where sentences end (a prefix begins the
-first), and its replies are joined again; or it is refused, with the reason. Nothing is
-cut. A reply is handed over as soon as all those before it have been.
+A line that is longer than allowed is refused with the reason, or it is split at the
+ends of sentences and the replies are joined again; a prefix then belongs to the first
+sentence. No line is truncated. A reply is yielded as soon as all earlier ones have
+been.
 """
 
 import collections
@@ -24,16 +25,16 @@ from transformer_jax.errors import Refused, UserError
 from transformer_jax.sharding import Params
 
 ON_LONG = ("refuse", "split")
-# Added to a line's number for each of its parts: they draw by other seeds than the
-# lines that stand near.
+# Added to a line's seed for each of its parts, so that they draw with other seeds than
+# the neighbouring lines.
 PARTS = 1_000_003
 
 
-def reply(
+def answer_lines(
     inference: Inference,
     params: Params,
     mesh: Mesh,
-    lines: Sequence[Any],  # text; a task may take more, such as images
+    lines: Sequence[Any],  # text, or for some tasks images
     options: Options,
     *,
     max_length: int = 0,
@@ -42,9 +43,9 @@ def reply(
     first: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Reply]:
-    """Yield one reply a line, in order; `first` is the number of the first, from 0.
+    """Yield one reply per line, in order; `first` is the number of the first line.
 
-    `prefixes` are what the answers must begin with; `max_length` 0 allows any length.
+    Answers begin with the `prefixes`. A `max_length` of 0 allows any length.
     """
     if on_long not in ON_LONG:
         raise UserError(f"on_long={on_long!r}: choose {' | '.join(ON_LONG)}")
@@ -54,11 +55,11 @@ def reply(
         try:
             if on_long == "split" and max_length and isinstance(inference, SplitsLines):
                 parts = inference.split(line, max_length)
-            # A prefix begins the answer to the first part.
-            begun = [prefix] + [""] * (len(parts) - 1)
+            # Only the answer to the first part begins with the prefix.
+            starts = [prefix] + [""] * (len(parts) - 1)
             requests = [
                 inference.parse(part, max_length, start, first + i + k * PARTS, options)
-                for k, (part, start) in enumerate(zip(parts, begun, strict=True))
+                for k, (part, start) in enumerate(zip(parts, starts, strict=True))
             ]
             for request in requests:
                 check_least(request, options)
@@ -80,17 +81,17 @@ def reply(
 
 
 class _Job:
-    """A line, the requests made of it, and the replies to them as they come."""
+    """A line, its requests, and the replies that have arrived."""
 
     def __init__(self, line: Any, requests: list[DecodeRequest], error: str = ""):
         self.line, self.requests, self.error = line, requests, error
-        self.replies: dict[int, Reply] = {}  # by the numbers of their requests
+        self.replies: dict[int, Reply] = {}  # by the number of the request
 
 
 def _take_finished(
     waiting: collections.deque[_Job], inference: Inference
 ) -> Iterator[Reply]:
-    """Yield the replies to the first lines, as far as all their parts are answered."""
+    """Yield the replies to the leading lines whose parts are all answered."""
     while waiting and len(waiting[0].replies) == len(waiting[0].requests):
         job = waiting.popleft()
         replies = [job.replies[part] for part in range(len(job.requests))]

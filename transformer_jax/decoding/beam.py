@@ -2,10 +2,10 @@
 
     score(Y) = log P(Y | X) / ((5 + |Y|) / 6)^α + β Σ_s log min(Σ_t a_ts, 1)   (GNMT)
 
-The paper uses K = 4, α = 0.6, β = 0; a_ts is what the last layer's cross-attention
-gives word s of the source while Y_t is written. A hypothesis that ends leaves the beam,
-which is one narrower from then on, so a beam of 1 is greedy search. A row stops when no
-living hypothesis can beat the finished ones any more.
+The paper uses K = 4, α = 0.6, β = 0; a_ts is the weight that the last layer's
+cross-attention gives to word s of the source while Y_t is written. A hypothesis that
+ends leaves the beam, which is narrower by one from then on, so a beam of 1 is greedy
+search. A row stops when no living hypothesis can beat the finished ones.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.rules import top_next_tokens
 from transformer_jax.decoding.searching import (
     NEG_INF,
+    BoundModel,
     DecodeInputs,
     Hypotheses,
-    Model,
     gather,
     prefill,
     reorder,
@@ -32,32 +32,38 @@ from transformer_jax.ids import EOS
 
 
 class Beam(flax.struct.PyTreeNode):
-    """The state of a search; L is the length of the output buffer."""
+    """The state of a beam search; L is the length of the output buffer.
+
+    The types are comments, because jax.tree.map also makes states of shardings and of
+    abstract arrays, which a checked type would refuse.
+    """
 
     step: Any  # Int []: tokens written so far
-    tokens: Any  # Int [B, K, L] of the living
-    log_probs: Any  # Float [B, K] of the living; -inf is an empty place
+    tokens: Any  # Int [B, K, L] of the living hypotheses
+    log_probs: Any  # Float [B, K] of the living hypotheses; -inf marks an empty slot
     finished: Any  # Int [B, K, L]
     finished_log_probs: Any  # Float [B, K]
-    finished_scores: Any  # Float [B, K]; -inf is an empty place
+    finished_scores: Any  # Float [B, K]; -inf marks an empty slot
     finished_count: Any  # Int [B]
     inputs: DecodeInputs
     logits: Any  # Float [B, K × V] of the next token
-    static: Any  # of the model
-    state: Any  # of the model, leaves [B, K, …]
+    static: Any  # the model's static part
+    state: Any  # the model's state, leaves [B, K, …]
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamSearch:
     """Find the best `beams` hypotheses of each row.
 
-    The first `n_best` are those that a search without early stopping would return.
+    The first `n_best` are the same as in a search without early stopping.
     """
 
     options: Options
     constraint: Constraint | None = None
 
-    def begin(self, model: Model, batch: dict, inputs: DecodeInputs, length: int):
+    def begin(
+        self, model: BoundModel, batch: dict, inputs: DecodeInputs, length: int
+    ) -> Beam:
         """Read the prompts; each row begins with one hypothesis."""
         beams, rows = self.options.beams, len(inputs.limits)
         static, state, logits = prefill(
@@ -80,13 +86,13 @@ class BeamSearch:
         )
 
     def unfinished(self, beam: Beam) -> Array:
-        """Say which rows have living hypotheses and room for them."""
+        """Return which rows have living hypotheses and space left for tokens."""
         return (beam.log_probs > NEG_INF).any(axis=1) & (
             beam.step < beam.tokens.shape[-1]
         )
 
-    def advance(self, model: Model, beam: Beam) -> Beam:
-        """Extend every living hypothesis by one token, and keep the best."""
+    def advance(self, model: BoundModel, beam: Beam) -> Beam:
+        """Extend every living hypothesis by one token and keep the best."""
         inputs, options = beam.inputs, self.options
         scores, parents, tokens = self._best_extensions(beam)
         place = jnp.arange(options.beams)
@@ -125,9 +131,10 @@ class BeamSearch:
         )
 
     def _best_extensions(self, beam: Beam) -> tuple[Array, Array, Array]:
-        """Return the K best (total log-probability, parent, token) over all living."""
+        """Return the K best (total log-probability, parent, token) of each row."""
         rows, beams = beam.log_probs.shape
-        # No beam can place more than K of its own: two small selections, not one huge.
+        # No beam can contribute more than K of the best K extensions, so two small
+        # selections replace a huge one.
         few = min(beams, beam.logits.shape[-1] // beams)
         gains, tokens = top_next_tokens(
             beam.logits, beam.tokens, beam.step, beam.inputs,
@@ -146,7 +153,7 @@ class BeamSearch:
         log_probs: Float[Array, "B K"],
         state: Any,
     ) -> Beam:
-        """Move hypotheses that ended to the next free places among the finished."""
+        """Move hypotheses that ended to the next free slots of the finished ones."""
         rows, beams = ended.shape
         slot = beam.finished_count[:, None] + jnp.cumsum(ended, axis=1) - 1
         slot = jnp.where(ended, slot, beams)  # out of range: dropped
@@ -166,12 +173,12 @@ class BeamSearch:
         )
 
     def _settled(self, beam: Beam, alive: Float[Array, "B K"]) -> Array:
-        """Say where no continuation can enter the first `n_best` finished places.
+        """Return which rows have final `n_best`: no continuation can enter them.
 
         A log-probability only falls, the penalty is monotonic in the length, and the
-        coverage term is never above 0: so a hypothesis can reach no more than its
-        present log-probability over the penalty of the longest or the shortest output
-        that it may still become.
+        coverage term is never positive. So the score of a hypothesis is bounded by its
+        current log-probability divided by the penalty of the longest or the shortest
+        output that it can still become.
         """
         longest = length_penalty(beam.inputs.limits, self.options.alpha)[:, None]
         shortest = length_penalty(beam.step + 2, self.options.alpha)

@@ -1,18 +1,24 @@
-"""Constrain a search to trees: matching brackets around tokens that are given.
+"""Constrain a search to trees: matching brackets around given tokens.
 
 A constraint is a function of logits, the tokens written so far, the step, the limits of
-the rows and arrays of its own (`DecodeRequest.constraint`); it returns the logits with
--inf where a token may not follow. `rules.allow` applies it in every search.
+the rows and its own arrays (`DecodeRequest.constraint`). It returns the logits with
+-inf for every token that may not follow. `rules.allow` applies it in every search.
 
-A parser writes the words of its sentence in their order, and brackets between them. At
-every step only these tokens are possible: the next token of the outline; an opening
-bracket, while words are left to go into it; the bracket that closes the innermost
-phrase, unless that is empty or words would stay outside of all phrases; the end, behind
-a whole tree. A bracket opens only if the answer's limit leaves room to close it, so
-every answer is a tree.
+A parser writes the words of its sentence in order, with brackets between them. At every
+step only these tokens are possible:
 
-The search looks for the likeliest tree over given words. So a word scores as much as
-all words together, not as this one: otherwise unlikely words would put off brackets.
+- the next token of the outline
+- an opening bracket, while there are words left to put into it
+- the bracket that closes the innermost phrase, unless the phrase is empty or words
+  would be left outside of all phrases
+- the end, after a complete tree
+
+A bracket opens only if the answer's limit leaves space to close it, so every answer is
+a tree.
+
+The search looks for the likeliest tree over given words. Therefore a word gets the
+probability of all words together, so that the choice between brackets and words does
+not depend on how unlikely the given word is.
 """
 
 import dataclasses
@@ -27,12 +33,12 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.decoding.searching import NEG_INF
 from transformer_jax.ids import EOS
 
-ROOT = 3  # a tree has these tokens more than its outline, at least: ( ) and the end
+ROOT = 3  # a tree has at least this many tokens besides its outline: ( ) and the end
 
 
 @runtime_checkable
 class Constraint(Protocol):
-    """Forbid tokens by what has been written; hashable, because jit compiles for it."""
+    """Forbid tokens depending on those written; hashable, as jit compiles for it."""
 
     def __call__(
         self,
@@ -42,19 +48,19 @@ class Constraint(Protocol):
         limits: Int[Array, "B"],
         arrays: Mapping[str, Array],
     ) -> Float[Array, "BK V"]:
-        """Return the logits with -inf where a token may not follow."""
+        """Return the logits, with -inf for every token that may not follow."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class TreeConstraint:
-    """Allow nothing but trees over the tokens of an outline.
+    """Allow only trees over the tokens of an outline.
 
-    `arrays` has `outline` [B, W], the tokens between brackets in their order, and
-    `begins` [B, W], whether a bracket may stand before each.
+    `arrays` holds `outline` [B, W], the tokens between brackets in their order, and
+    `begins` [B, W], whether a bracket may precede each of them.
     """
 
-    pairs: tuple[tuple[int, int], ...]  # tokens that open, and those that close them
+    pairs: tuple[tuple[int, int], ...]  # (opening token, closing token)
 
     def __call__(
         self,
@@ -64,7 +70,7 @@ class TreeConstraint:
         limits: Int[Array, "B"],
         arrays: Mapping[str, Array],
     ) -> Float[Array, "BK V"]:
-        """Return the logits of what may come next, -inf for everything else."""
+        """Return the logits, with -inf for every token that may not follow."""
         return _steer(self.pairs, logits, tokens, step, limits, arrays)
 
 
@@ -80,11 +86,11 @@ def _steer(pairs, logits, tokens, step, limits, arrays):
     change = jnp.where(place < step, jnp.asarray(depth_of)[tokens], 0)
     depths = change.cumsum(axis=-1)
     depth = depths[..., -1]
-    # The innermost that is open: the last that opened to the present depth.
+    # The innermost open bracket is the last one that led to the current depth.
     innermost = jnp.where((change > 0) & (depths == depth[..., None]), place, -1)
     innermost = innermost.max(axis=-1, keepdims=True)
     innermost = jnp.take_along_axis(tokens, jnp.maximum(innermost, 0), axis=-1)[..., 0]
-    behind_open = jnp.where(place == step - 1, change, 0).sum(axis=-1) > 0
+    after_open = jnp.where(place == step - 1, change, 0).sum(axis=-1) > 0
 
     outline, begins = arrays["outline"], arrays["begins"]
     size = (outline != 0).sum(axis=-1)[:, None]
@@ -94,12 +100,12 @@ def _steer(pairs, logits, tokens, step, limits, arrays):
     left = size - written
     between = (left == 0) | jnp.take_along_axis(begins, at, axis=1)
 
-    room = limits[:, None] - step
-    root = (depth == 0) & (left > 0)  # is not open yet
-    needed = left + depth + 1  # tokens that end the tree from here, without a root's
-    may_open = between & (left > 0) & (room >= needed + 2)
+    remaining = limits[:, None] - step  # tokens that the answer may still have
+    root = (depth == 0) & (left > 0)  # the root is not open yet
+    needed = left + depth + 1  # tokens that finish the tree, without those of a root
+    may_open = between & (left > 0) & (remaining >= needed + 2)
     may_write = (left > 0) & ~(root & between)
-    may_close = between & (depth > 0) & ~behind_open & ((depth > 1) | (left == 0))
+    may_close = between & (depth > 0) & ~after_open & ((depth > 1) | (left == 0))
     may_end = (depth == 0) & (left == 0)
 
     def one(token, where):

@@ -2,10 +2,10 @@
 
 A shape follows from a request's own length, so an answer does not depend on its batch.
 A search runs until enough rows have finished for the others to fit into a smaller
-batch; then it goes on with these alone. Its cache first has room for answers of usual
-length, and grows to the longest allowed only if it must, because attention reads all
-the room there is. On one device two batches are searched at a time, by threads, because
-parts of a step keep only one core busy.
+batch, and then continues with these alone. Its cache begins with slots for an answer of
+usual length and grows to the longest allowed only if necessary, because attention reads
+all slots. On one device, threads search two batches at a time, because parts of a step
+keep only one core busy.
 """
 
 import collections
@@ -31,6 +31,7 @@ from transformer_jax.decoding.sampling import SamplingSearch
 from transformer_jax.decoding.searching import (
     DecodeInputs,
     Hypotheses,
+    Search,
     announce,
     bind,
     device_memory,
@@ -47,7 +48,7 @@ IN_FLIGHT = 2  # batches searched at a time
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """A hypothesis on the host."""
+    """A hypothesis as host values."""
 
     tokens: tuple[int, ...]
     log_prob: float
@@ -65,12 +66,9 @@ class Engine:
         row_multiple: int,
         constraint: Constraint | None = None,
     ):
-        """Set what all searches share.
-
-        `constraint` forbids tokens in the search of requests that carry arrays for it.
-        """
+        """Make an engine; `constraint` applies to requests that carry arrays for it."""
         self.module, self.mesh, self.constraint = module, mesh, constraint
-        self._begun: set = set()  # what was compiled
+        self._announced: set = set()  # programs that have been compiled
         devices = sharding.row_devices(mesh)
         self.row_sizes = row_sizes(batch_rows, row_multiple, devices)
         jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
@@ -79,7 +77,7 @@ class Engine:
             self._advance_search,
             static_argnames="options",
             donate_argnums=1,
-            # Every process is to know who has finished.
+            # Every process needs to know which rows have finished.
             out_shardings=(None, sharding.replicated(mesh)),
         )
         self._result = jit(self._result_of, static_argnames="options")
@@ -101,10 +99,10 @@ class Engine:
     def states(
         self, params: Params, request: DecodeRequest, options: Options
     ) -> Iterator[Any]:
-        """Yield the state of one request's search, at first and after each token.
+        """Yield the state of one request's search, initially and after each token.
 
-        The steps are those of `search`. A state is read before the next one is asked
-        for, which takes over its memory.
+        The steps are those of `search`. Read a state before asking for the next one,
+        which takes over its memory.
         """
         shape, rows = _shape_of(request, options), rows_for(self.row_sizes, 1)
         batch = _collate([request], rows, shape, options)
@@ -118,7 +116,7 @@ class Engine:
                 yield carry
                 if not unfinished:
                     return
-                if step == shape.room + 1:
+                if step == shape.first_step_limit + 1:
                     carry = self._grow(carry, slots=shape.prompt + shape.length)
                 carry, waiting = self._advance(params, carry, 0, step, options=options)
                 unfinished = bool(np.asarray(waiting)[0])
@@ -142,7 +140,7 @@ class Engine:
                             if abandoned.is_set():
                                 return
                 results.put(None)
-            except Exception as error:  # raised again where it is waited for
+            except Exception as error:  # raised again by the main thread
                 results.put(error)
 
         workers = [threading.Thread(target=work) for _ in range(threads)]
@@ -157,7 +155,7 @@ class Engine:
                     threads -= 1
                 else:
                     yield found
-        finally:  # also when nobody asks for more: a thread must not outlive Python
+        finally:  # also if the caller stops early: a thread must not outlive Python
             waiting.clear()
             abandoned.set()
             for worker in workers:
@@ -167,18 +165,18 @@ class Engine:
         batch = _collate([requests[i] for i in members], rows, shape, options)
         batch = sharding.to_global(batch, self.mesh)
         program = rows, shape, options
-        if program not in self._begun:
+        if program not in self._announced:
             self._check_memory(params, batch, *program)
-        announce(self._begun, program, shape.source)
+        announce(self._announced, program, shape.source)
         carry = self._begin(params, batch, shape=shape, options=options)
-        room = shape.room
+        step_limit = shape.first_step_limit
         places = np.array([*members, *[-1] * (rows - len(members))])
         while True:
             smaller = [n for n in self.row_sizes if n < rows]
-            # Over several devices rows are not moved.
+            # Rows are not moved between devices.
             enough = smaller[0] if smaller and self.mesh.size == 1 else 0
             carry, unfinished = self._advance(
-                params, carry, enough, room, options=options
+                params, carry, enough, step_limit, options=options
             )
             unfinished = np.asarray(unfinished)
             leaving = ~unfinished & (places >= 0)
@@ -192,34 +190,35 @@ class Engine:
             places = np.where(unfinished, places, -1)
             fewer = rows_for(self.row_sizes, len(staying))
             if fewer < rows:
-                # Empty rows repeat one that has finished: nothing is done for it.
+                # Fill empty rows with finished ones, on which no work is done.
                 filler = np.flatnonzero(~unfinished)[: fewer - len(staying)]
                 kept, rows = np.concatenate([staying, filler]), fewer
                 places, carry = places[kept], self._shrink(carry, jnp.asarray(kept))
-            if room < shape.length:
-                room = shape.length
-                carry = self._grow(carry, slots=shape.prompt + room)
+            if step_limit < shape.length:
+                step_limit = shape.length
+                carry = self._grow(carry, slots=shape.prompt + step_limit)
 
     def _check_memory(self, params, batch, rows, shape, options) -> None:
-        """Refuse a search whose state, grown to the longest answer, no memory holds."""
+        """Refuse a search whose state does not fit into memory at its full size."""
         carry = self._begin.eval_shape(params, batch, shape=shape, options=options)
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(carry))
-        size *= (shape.prompt + shape.length) / (shape.prompt + shape.room)
+        size *= (shape.prompt + shape.length) / (shape.prompt + shape.first_step_limit)
         most, devices = device_memory(self.mesh)
         if size > most * devices:
             raise UserError(
                 f"{rows} lines searched together with beams {options.beams}, for "
                 f"answers of up to {shape.length:,} pieces, need {size / 1e9:,.0f} GB, "
-                f"and there are {most * devices / 1e9:,.0f}: lower beams or max_length "
-                "(extra_length), or eval.batch_rows"
+                f"but there are {most * devices / 1e9:,.0f}: lower beams, max_length "
+                "(extra_length) or eval.batch_rows"
             )
 
     def compile(
         self, params: Any, request: DecodeRequest, options: Options, **flags: Any
     ) -> list[Any]:
-        """Compile the search of a full batch of like requests, for abstract parameters.
+        """Compile the search of a full batch of requests, for abstract parameters.
 
-        Return the programs that begin it and that write; `flags` are the compiler's.
+        Return the programs that begin the search and that advance it. `flags` are
+        compiler options.
         """
         rows, shape = self.row_sizes[0], _shape_of(request, options)
         arrays = _collate([request], rows, shape, options)
@@ -230,7 +229,9 @@ class Engine:
             traced = self._begin.trace(params, batch, shape=shape, options=options)
             begin = traced.lower().compile(flags)
             carry = jax.tree.map(_abstract, traced.out_info, begin.output_shardings)
-            advance = self._advance.lower(params, carry, 0, shape.room, options=options)
+            advance = self._advance.lower(
+                params, carry, 0, shape.first_step_limit, options=options
+            )
             return [begin, advance.compile(flags)]
 
     def _begin_search(self, params, batch, shape: "_Shape", options: Options):
@@ -238,12 +239,12 @@ class Engine:
         inputs = DecodeInputs(**{name: batch.get(name) for name in names})
         model = bind(self.module, params)
         carry = self._make_search(options).begin(model, batch, inputs, shape.length)
-        return _grow(carry, shape.prompt + shape.room)
+        return _grow(carry, shape.prompt + shape.first_step_limit)
 
-    def _advance_search(self, params, carry, enough, room, options: Options):
+    def _advance_search(self, params, carry, enough, step_limit, options: Options):
         search, model = self._make_search(options), bind(self.module, params)
         carry = jax.lax.while_loop(
-            lambda c: (search.unfinished(c).sum() > enough) & (c.step < room),
+            lambda c: (search.unfinished(c).sum() > enough) & (c.step < step_limit),
             lambda c: search.advance(model, c),
             carry,
         )
@@ -252,13 +253,13 @@ class Engine:
     def _result_of(self, carry, options: Options) -> Hypotheses:
         return self._make_search(options).result(carry)
 
-    def _make_search(self, options: Options) -> Any:
-        if options.beams == 1 or options.sample:
+    def _make_search(self, options: Options) -> Search:
+        if options.beams == 1 or options.sample:  # greedy search, or sampling
             return SamplingSearch(options, self.constraint)
         return BeamSearch(options, self.constraint)
 
     def _batches(self, requests, options) -> Iterator[tuple[int, "_Shape", list[int]]]:
-        """(rows, shape, members) of each batch, short sources first."""
+        """Yield (rows, shape, members) of each batch, short sources first."""
         by_shape: dict[_Shape, list[int]] = {}
         order = sorted(range(len(requests)), key=lambda i: (len(requests[i].source), i))
         for i in order:
@@ -272,16 +273,16 @@ class Engine:
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """Static sizes of a batch: of its sources, prompts and answers."""
+    """Static sizes of a batch: lengths of its sources, prompts and answers."""
 
     source: int
     prompt: int
     length: int
-    constraint: tuple[tuple[str, int], ...] = ()  # its arrays and their length
+    constraint: tuple[tuple[str, int], ...] = ()  # names and lengths of its arrays
 
     @property
-    def room(self) -> int:
-        """For how long an answer there is room at first."""
+    def first_step_limit(self) -> int:
+        """The length of an answer for which the cache has slots at first."""
         return min(self.length, self.source + 16)
 
 
@@ -295,24 +296,25 @@ def _shape_of(request: DecodeRequest, options: Options) -> _Shape:
 
 
 def check_least(request: DecodeRequest, options: Options) -> None:
-    """Refuse a line whose answer must be longer than it may be."""
+    """Refuse a line whose shortest allowed answer exceeds its longest."""
     most = longest_answer(request, options)
-    if options.min_length > most and (request.source or request.prefix):
+    asks = len(request.source) or len(request.prefix)
+    if options.min_length > most and asks:
         raise Refused(
             f"an answer of at least {options.min_length} pieces (min_length) is longer "
-            f"than this line's may be, {most}: lower it, or raise max_length or "
-            "extra_length"
+            f"than the {most} allowed for this line: lower min_length, or raise "
+            "max_length or extra_length"
         )
 
 
 def longest_answer(request: DecodeRequest, options: Options) -> int:
-    """Count the tokens that an answer may have, its end included."""
-    pieces = max(len(request.source) - 1, 0)  # a source's own, its end not counted
+    """Count the tokens that an answer may have, including its end."""
+    pieces = max(len(request.source) - 1, 0)  # of the source, without its end
     return max(options.max_length or pieces + options.extra_length, 1)
 
 
 def positions_needed(request: DecodeRequest, options: Options) -> int:
-    """Count the positions of the longer side; an answer's end is never read."""
+    """Count the positions of the longer side; the end of an answer is never read."""
     return max(
         len(request.source), len(request.prefix) + longest_answer(request, options)
     )
@@ -321,16 +323,22 @@ def positions_needed(request: DecodeRequest, options: Options) -> int:
 def pad_length(length: int) -> int:
     """Return the padded length of a source: a power of 2, or halfway between two.
 
-    Each is compiled, so they are few.
+    Each is compiled, so there are only a few.
     """
     whole = 1 << max(length - 1, 1).bit_length()
     return max(12, whole * 3 // 4 if length <= whole * 3 // 4 else whole)
 
 
 def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, Any]:
-    """Return the arrays of a batch; an empty row has the limit 0."""
+    """Return the arrays of a batch; the limit of an empty row is 0.
+
+    Sources are tokens or arrays of vectors, all of the same kind as the first.
+    """
+    first = np.asarray(requests[0].source)
+    kind = np.float32 if first.ndim > 1 else np.int32
     batch = {
-        "source": np.zeros((rows, shape.source), np.int32),
+        "source": np.zeros((rows, shape.source, *first.shape[1:]), kind),
+        "source_segments": np.zeros((rows, shape.source), np.int32),
         "prompt": np.zeros((rows, shape.prompt), np.int32),
         "prompt_lengths": np.ones(rows, np.int32),
         "limits": np.zeros(rows, np.int32),
@@ -345,18 +353,17 @@ def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, 
         }
     batch["prompt"][:, 0] = BOS
     for i, request in enumerate(requests):
-        batch["source"][i, : len(request.source)] = (
-            request.source
-        )  # none: a language model
+        length = len(request.source)  # 0 for a language model
+        batch["source"][i, :length] = request.source
+        batch["source_segments"][i, :length] = 1
         batch["prompt"][i, 1 : len(request.prefix) + 1] = request.prefix
         batch["prompt_lengths"][i] += len(request.prefix)
-        batch["limits"][i] = longest_answer(request, options)
+        batch["limits"][i] = request.limit or longest_answer(request, options)
         batch["seeds"][i] = request.seed
         for name, _ in shape.constraint:
             values = request.constraint[name]
             batch["constraint"][name][i, : len(values)] = values
-    batch["source_segments"] = (batch["source"] != 0).astype(np.int32)
-    # An empty row still has something to look at.
+    # An empty row still needs a token to attend to.
     batch["source_segments"][len(requests) :, 0] = 1
     return batch
 
@@ -366,12 +373,12 @@ def _abstract(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
 
 
 def _shrink(carry: Any, kept: Any) -> Any:
-    """Keep these rows of a search's state; scalars stay as they are."""
+    """Keep only these rows of a search's state; scalars do not change."""
     return jax.tree.map(lambda a: a[kept] if a.ndim else a, carry)
 
 
 def _grow(carry: Any, slots: int) -> Any:
-    """Give the state of a search room for so many tokens, prompt included."""
+    """Resize the cache of a search to this number of slots, including the prompt."""
     return carry.replace(state=resize(carry.state, slots))
 
 

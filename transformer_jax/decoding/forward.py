@@ -1,8 +1,8 @@
-"""Read what is given instead of writing: one forward pass over any number of sequences.
+"""Read given sequences instead of writing: one forward pass over any number of them.
 
-`PairScorer` reads targets as the answers to their sources: how likely they are, what
-they attend to; and it makes a vector of a source. `TextScorer` reads texts with a
-language model. Sequences of like length share a batch; each shape is compiled once.
+`PairScorer` reads targets as answers to their sources: how likely they are and what
+they attend to. It also makes vectors of sources. `TextScorer` reads texts with a
+language model. Sequences of similar length share a batch; each shape is compiled once.
 """
 
 import functools
@@ -27,17 +27,17 @@ from transformer_jax.ids import BOS, PAD
 from transformer_jax.sharding import Params
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target, each with its end
-Sides = Mapping[str, Sequence[Sequence[int]]]  # the sequences of a batch, by its names
+Sides = Mapping[str, Sequence[Sequence[int]]]  # sequences, by the array of a batch
 
 
 class BatchedForward:
-    """Apply a function (params, batch) → outputs [B, …] to sequences of any number."""
+    """Apply a function (params, batch) → outputs [B, …] to any number of sequences."""
 
     def __init__(
         self, function: Callable[[Any, Any], Any], batch_rows: int, row_multiple: int
     ):
         self._rows = batch_rows, row_multiple
-        self._begun: set = set()  # what was compiled
+        self._announced: set = set()  # programs that have been compiled
         self._compiled = functools.cache(
             lambda mesh: jax.jit(function, out_shardings=sharding.replicated(mesh))
         )
@@ -47,12 +47,13 @@ class BatchedForward:
     ) -> Iterator[tuple[int, Any]]:
         """Yield (number of an item, its outputs), in any order.
 
-        Item i has the i-th sequence of each side.
+        Item i consists of the i-th sequence of each side.
         """
         sizes = row_sizes(*self._rows, sharding.row_devices(mesh))
         for batch, members in _batches(sides, sizes):
             shapes = tuple(array.shape for array in batch.values())
-            announce(self._begun, (mesh, shapes), max(shape[1] for shape in shapes))
+            longest = max(shape[1] for shape in shapes)
+            announce(self._announced, (mesh, shapes), longest)
             with jax.set_mesh(mesh):
                 batch = sharding.to_global(batch, mesh)
                 found = jax.device_get(self._compiled(mesh)(params, batch))
@@ -73,8 +74,8 @@ class PairScorer:
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yield (number, log-probability of each target token, attention), any order.
 
-        Attention [target, source] is the mean over the heads of the last layer; a
-        model without any has that of [target, 0].
+        Attention [target, source] is the mean over the heads of the last layer; its
+        shape is [target, 0] for a model without attention.
         """
         sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
         sides = {"source": sources, "target": targets}
@@ -98,7 +99,7 @@ class PairScorer:
             (source != PAD).astype(jnp.int32),
             (target != PAD).astype(jnp.int32),
         )
-        # As in a search, padding and the start are never chosen.
+        # As in a search, padding and the start get no probability.
         logits = outputs.logits.at[..., jnp.array([PAD, BOS])].set(NEG_INF)
         log_probs = jax.nn.log_softmax(logits)
         chosen = jnp.take_along_axis(log_probs, target[..., None], axis=-1)[..., 0]
@@ -117,7 +118,7 @@ class PairScorer:
 
 
 class TextScorer:
-    """Read texts that stand behind the same beginning with a language model."""
+    """Read texts that share a beginning with a language model."""
 
     def __init__(self, module: Any, batch_rows: int, row_multiple: int):
         self.module = module
@@ -166,7 +167,7 @@ class TextScorer:
 def _batches(
     sides: Sides, row_sizes: Sequence[int]
 ) -> Iterator[tuple[dict[str, np.ndarray], list[int]]]:
-    """Yield batches of these sizes and their items, those of like lengths together."""
+    """Yield batches of these sizes and their items; similar lengths share a batch."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for i, item in enumerate(zip(*sides.values(), strict=True)):
         shape = tuple(pad_length(max(len(part), 1)) for part in item)

@@ -1,4 +1,4 @@
-"""Define what goes into inference and what comes out: one request, one reply a line."""
+"""Input and output of inference: one request and one reply per line."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +13,13 @@ from transformer_jax.sharding import Params
 
 @dataclasses.dataclass(frozen=True)
 class DecodeRequest:
-    """A line made ready for a model."""
+    """A line prepared for a model."""
 
-    source: Any = ()  # what the model reads: pieces with their end, or pixels
-    prefix: Sequence[int] = ()  # pieces that the answer begins with
+    source: Any = ()  # the model's input: pieces with their end, or pixels
+    prefix: Sequence[int] = ()  # pieces with which the answer begins
     seed: int = 0  # of the draws, if answers are sampled
     line: Any = ""  # the line itself
+    limit: int = 0  # tokens of its answer at most; 0: as the options say
     # Arrays [W] that the engine's constraint reads, such as the words of a tree.
     constraint: Mapping[str, np.ndarray] | None = None
 
@@ -29,8 +30,8 @@ class Reply:
 
     line: Any = ""
     text: str = ""  # one line
-    score: float | None = None  # log-probability of what was written, length-penalised
-    others: tuple["Reply", ...] = ()  # the next best, of a search for several
+    score: float | None = None  # log-probability of the text, length-penalised
+    others: tuple["Reply", ...] = ()  # the next best answers, with `n_best`
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for jsonl
     error: str = ""
 
@@ -44,18 +45,18 @@ class Inference(Protocol):
         line: Any,
         max_length: int = 0,
         prefix: str = "",
-        number: int = 0,
+        draw_seed: int = 0,
         options: Options | None = None,
     ) -> DecodeRequest:
-        """Make a request of a line, or raise `Refused` with the reason.
+        """Make a request from a line, or raise `Refused` with the reason.
 
-        A line may have `max_length` pieces (0: any number). The answer begins with
-        `prefix`. The line's number decides what is drawn by chance.
+        A line may have at most `max_length` pieces (0 means any number). The answer
+        begins with `prefix`. `draw_seed` seeds its random draws.
         """
         ...
 
     def question(self, record: Mapping[str, Any]) -> Any:
-        """Return the line that an example asks."""
+        """Return the line to answer for an example."""
         ...
 
     def answers(
@@ -74,7 +75,7 @@ class SplitsLines(Protocol):
     """Inference that can answer a long line part by part."""
 
     def split(self, line: str, max_length: int) -> list[str]:
-        """Divide a line that has more pieces than allowed."""
+        """Split a line that has more pieces than allowed."""
         ...
 
     def join(self, replies: Sequence[Reply]) -> Reply:
@@ -83,5 +84,5 @@ class SplitsLines(Protocol):
 
 
 def one_line(text: str) -> str:
-    """Replace the line ends of a text by spaces."""
+    """Replace the line breaks of a text with spaces."""
     return text.replace("\r", " ").replace("\n", " ")

@@ -1,8 +1,8 @@
-"""Choose the likeliest next tokens among those that the rules allow.
+"""Choose the likeliest next tokens that the rules allow.
 
-The rules hold for every search: the least and the largest length, no n-gram twice, and
-a task's constraint. The logits are the largest array of a step, so they are read as
-seldom as possible.
+The rules apply to every search: minimum and maximum length, no repeated n-gram, and a
+task's constraint. The logits are the largest array of a step, so they are read as
+rarely as possible.
 """
 
 import math
@@ -28,13 +28,13 @@ def top_next_tokens(
 ) -> tuple[Float[Array, "B K C"], Int[Array, "B K C"]]:
     """Return log-probabilities and ids of the `count` likeliest tokens, best first.
 
-    `tokens` holds the `step` tokens that each hypothesis has written; one at its limit
-    ends, whatever else is forbidden or likely. What is forbidden scores -inf.
+    `tokens` holds the `step` tokens that each hypothesis has written. A hypothesis at
+    its limit must end, even if another rule forbids it. Forbidden tokens score -inf.
     """
     logits = by_hypothesis(logits, tokens)
     allowed = allow(logits, tokens, step, inputs, options, constraint)
     scores, best = largest(allowed, count)
-    # Not `scores[:, :1]`: with another slice of it, XLA sorts instead of selecting.
+    # Not `scores[:, :1]`: with a second slice, XLA sorts instead of selecting.
     changed = allowed is not logits
     peak = (logits if changed else scores).max(axis=-1, keepdims=True)
     total = peak + jnp.log(jnp.exp(logits - peak).sum(-1, keepdims=True))
@@ -52,12 +52,12 @@ def top_next_tokens(
 def by_hypothesis(
     logits: Float[Array, "B KV"], tokens: Int[Array, "B K L"]
 ) -> Float[Array, "BK V"]:
-    """Give each hypothesis a row: of three axes, XLA on a CPU makes copies."""
+    """Give each hypothesis a row, because XLA on a CPU copies arrays of three axes."""
     return logits.reshape(tokens.shape[0] * tokens.shape[1], -1)
 
 
 def must_end(step: Int[Array, ""], limits: Int[Array, "B"]) -> Bool[Array, "B 1"]:
-    """Say whether the next token is the last that a row may have."""
+    """Return whether the next token is the last that a row may have."""
     return (step + 1 >= limits)[:, None]
 
 
@@ -69,7 +69,7 @@ def allow(
     options: Options,
     constraint: Constraint | None = None,
 ) -> Float[Array, "BK V"]:
-    """Return the logits with -inf where a rule forbids a token."""
+    """Return the logits, with -inf for every token that a rule forbids."""
     vocab = logits.shape[-1]
     is_end = jnp.arange(vocab) == EOS
     if options.min_length:
@@ -77,7 +77,7 @@ def allow(
         logits = jnp.where(early, NEG_INF, logits)
     if options.no_repeat:
         repeats = _completes(tokens, step, inputs, options.no_repeat, vocab)
-        # The end of a sentence is no repetition.
+        # The end of a sentence is not a repetition.
         repeats = repeats.reshape(logits.shape)
         logits = jnp.where(repeats & ~is_end, NEG_INF, logits)
     if constraint is not None and inputs.constraint is not None:
@@ -89,10 +89,10 @@ def allow(
 def largest(
     scores: Float[Array, "R V"], count: int
 ) -> tuple[Float[Array, "R C"], Int[Array, "R C"]]:
-    """Return `jax.lax.top_k(scores, count)`, found faster in a large vocabulary.
+    """Return `jax.lax.top_k(scores, count)`, but faster for a large vocabulary.
 
-    One pass finds the maxima of blocks: the `count` largest scores lie in the `count`
-    blocks of the largest maxima. Of equals the first is taken, so blocks keep their
+    One pass finds the maximum of each block; the `count` largest scores lie in the
+    `count` blocks with the largest maxima. Ties go to the first, so blocks keep their
     order.
     """
     rows, vocab = scores.shape
@@ -110,13 +110,13 @@ def largest(
 
 
 def _completes(tokens, step, inputs: DecodeInputs, n: int, vocab: int):
-    """Say which tokens would complete an n-gram written or given before, [B, K, V]."""
+    """Return which tokens would repeat an n-gram of the prompt or text, [B, K, V]."""
     rows, beams, _ = tokens.shape
     given, begin = _align_right(inputs)
     given = jnp.broadcast_to(given[:, None], (rows, beams, given.shape[1]))
     tokens, step = jnp.concatenate([given, tokens], -1), step + given.shape[-1]
     starts = jnp.arange(tokens.shape[-1])
-    # Windows that have been written, their last token too.
+    # Windows that have been written completely.
     same = (starts >= begin[:, None, None]) & (starts + n <= step)
     same = jnp.broadcast_to(same, tokens.shape)
     for i in range(n - 1):
@@ -131,7 +131,7 @@ def _completes(tokens, step, inputs: DecodeInputs, n: int, vocab: int):
 def _align_right(inputs: DecodeInputs) -> tuple[Int[Array, "B P"], Int[Array, "B"]]:
     """Move each prompt, without its start token, to the end of its row.
 
-    Also return where it begins there.
+    Return the moved prompts and the index at which each begins.
     """
     width = inputs.prompt.shape[1]
     begin = width - (inputs.prompt_lengths - 1)

@@ -1,8 +1,9 @@
-"""Write token by token: the likeliest each time (greedy), or sampled.
+"""Greedy search and sampling: write texts token by token.
 
-Sampling takes p^(1/temperature), cut to the `top_k` likeliest, to the fewest that hold
-`top_p` of the probability, and to those at least `min_p` times as likely as the best.
-A line's draws depend on its seed alone, not on what shares its batch.
+Sampling draws from p^(1/temperature), restricted to the `top_k` likeliest tokens, to
+the smallest set that holds `top_p` of the probability, and to tokens at least `min_p`
+times as likely as the best. A line's draws depend on its seed alone, not on the other
+lines of its batch.
 """
 
 import dataclasses
@@ -24,9 +25,9 @@ from transformer_jax.decoding.rules import (
 )
 from transformer_jax.decoding.searching import (
     NEG_INF,
+    BoundModel,
     DecodeInputs,
     Hypotheses,
-    Model,
     prefill,
 )
 from transformer_jax.ids import EOS
@@ -41,18 +42,23 @@ class Texts(flax.struct.PyTreeNode):
     done: Any  # Bool [B, K]
     inputs: DecodeInputs
     logits: Any  # Float [B, K × V] of the next token
-    static: Any  # of the model
-    state: Any  # of the model, leaves [B, K, …]
+    static: Any  # the model's static part
+    state: Any  # the model's state, leaves [B, K, …]
 
 
 @dataclasses.dataclass(frozen=True)
 class SamplingSearch:
-    """Write one text a row, or sample several independently."""
+    """Greedy search for one text per row or, with `sample`, several independent draws.
+
+    With `sample` off, each step takes the likeliest token: a beam search of width 1.
+    """
 
     options: Options
     constraint: Constraint | None = None
 
-    def begin(self, model: Model, batch: dict, inputs: DecodeInputs, length: int):
+    def begin(
+        self, model: BoundModel, batch: dict, inputs: DecodeInputs, length: int
+    ) -> Texts:
         """Read the prompts."""
         copies = self.options.n_best if self.options.sample else 1
         static, state, logits = prefill(model, batch, inputs, copies, length)
@@ -69,10 +75,10 @@ class SamplingSearch:
         )
 
     def unfinished(self, texts: Texts) -> Array:
-        """Say which rows have texts without an end, and room for them."""
+        """Return which rows have unfinished texts and space left for tokens."""
         return ~texts.done.all(axis=1) & (texts.step < texts.tokens.shape[-1])
 
-    def advance(self, model: Model, texts: Texts) -> Texts:
+    def advance(self, model: BoundModel, texts: Texts) -> Texts:
         """Add one token to every text."""
         inputs = texts.inputs
         gain, token = self._choose(texts)
@@ -95,7 +101,7 @@ class SamplingSearch:
         )
 
     def result(self, texts: Texts) -> Hypotheses:
-        """Return the texts, likeliest first; a drawn one has no length penalty."""
+        """Return the texts, likeliest first; samples have no length penalty."""
         order = jnp.argsort(-texts.log_probs, axis=1, stable=True)
         tokens = jnp.take_along_axis(texts.tokens, order[..., None], axis=1)
         log_probs, scores = (
@@ -105,7 +111,7 @@ class SamplingSearch:
         return Hypotheses(tokens, (tokens != 0).sum(-1), log_probs, scores)
 
     def scores(self, texts: Texts) -> Float[Array, "B K"]:
-        """Return what ranks the texts: as a beam's, if they are not drawn."""
+        """Return the scores of the texts; those of samples have no length penalty."""
         alpha = 0.0 if self.options.sample else self.options.alpha
         return texts.log_probs / length_penalty((texts.tokens != 0).sum(-1), alpha)
 
@@ -117,7 +123,8 @@ class SamplingSearch:
             return found[0][..., 0], found[1][..., 0]
         log_probs = jax.nn.log_softmax(by_hypothesis(texts.logits, texts.tokens))
         allowed = allow(log_probs, texts.tokens, texts.step, *rules)
-        # An end that is forbidden is still forced; a word that is given counts more.
+        # A forbidden end may still be forced, and so needs its log-probability. A
+        # constraint may raise the score of a word (see `constraints`).
         log_probs = jnp.maximum(log_probs, allowed)
         allowed = narrow(allowed, options)
         log_probs, allowed = (
@@ -138,7 +145,7 @@ class SamplingSearch:
 
 
 def narrow(log_probs: Float[Array, "*B V"], options: Options) -> Float[Array, "*B V"]:
-    """Return the scores to sample from: at a temperature, -inf for what is cut."""
+    """Return the scores to sample from: scaled by temperature, -inf if excluded."""
     scores = log_probs / max(options.temperature, 1e-6)
     if options.top_k:
         few = min(options.top_k, scores.shape[-1])
@@ -148,7 +155,7 @@ def narrow(log_probs: Float[Array, "*B V"], options: Options) -> Float[Array, "*
         ordered = jnp.sort(scores, axis=-1)[..., ::-1]
         shares = jax.nn.softmax(ordered)
         before = jnp.cumsum(shares, axis=-1) - shares
-        # The likeliest is always kept: nothing lies before it.
+        # The likeliest token is always kept, because the sum before it is 0.
         kept = (before < options.top_p).sum(axis=-1, keepdims=True)
         least = jnp.take_along_axis(ordered, kept - 1, axis=-1)
         scores = jnp.where(scores < least, NEG_INF, scores)

@@ -1,21 +1,20 @@
-"""Drive any autoregressive model by pure functions.
+"""Drive any autoregressive model through pure functions.
 
 A model is two functions. `start(batch, length) → (static, state)` reads the source;
 `extend(tokens [B, K, T], positions, static, state) → (logits, state)` reads tokens at
-their positions (-1: padding) and predicts what follows each. Leaves of `state` are
-[B, K, …]; `reorder` makes hypotheses continue others. `static` is never copied per
-beam.
+their positions (-1 is padding) and returns the logits of the next ones. Leaves of
+`state` are [B, K, …]; `reorder` makes hypotheses continue others. `static` is never
+copied per beam.
 
-A search is a class with pure methods over its own state: `begin`, `advance` by one
-token, `unfinished` [B], `result`. `run` drives a search to its end; `engine.py` does so
-in parts.
+A search implements the protocol `Search`: pure methods over its own state. `engine.py`
+drives it in parts; `run` is the plain driver, used by tests.
 """
 
 import logging
 import math
 import os
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
 import flax.struct
@@ -33,15 +32,15 @@ NEG_INF = float("-inf")
 logger = logging.getLogger(__name__)
 
 
-class Model(NamedTuple):
+class BoundModel(NamedTuple):
     """An autoregressive model with its parameters bound."""
 
     start: Callable[[dict, int], tuple[Any, Any]]
     extend: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
-def bind(module: nn.Module, params: Params) -> Model:
-    """Bind a linen module's two methods; padding and start are never chosen."""
+def bind(module: nn.Module, params: Params) -> BoundModel:
+    """Bind the two methods of a linen module; padding and start get no probability."""
     variables = {"params": params}
 
     def start(batch, length):
@@ -51,39 +50,39 @@ def bind(module: nn.Module, params: Params) -> Model:
         logits, state = module.apply(
             variables, tokens, positions, static, state, method="extend"
         )
-        # Impossible, not merely unlikely: a beam may be wider than the real choices.
-        # As one matrix: of four axes, XLA on a CPU makes copies.
+        # Impossible, not merely unlikely, because a beam may be wider than the number
+        # of possible tokens. As one matrix, because XLA on a CPU copies four axes.
         flat = logits.reshape(-1, logits.shape[-1])
         token = jnp.arange(flat.shape[-1])
         never = (token == PAD) | (token == BOS) | (flat <= MASKED)
         return jnp.where(never, NEG_INF, flat).reshape(logits.shape), state
 
-    return Model(start, extend)
+    return BoundModel(start, extend)
 
 
 def reorder(state: Any, parents: Int[Array, "B K"]) -> Any:
     """Return the state of hypotheses that each continue a parent.
 
-    Arrays are gathered; a part of the state with a method `reorder` does it cheaper.
+    Arrays are gathered; a part of the state with a method `reorder` is cheaper.
     """
     return _each_part(state, "reorder", gather, parents)
 
 
 def tile(state: Any, beams: int) -> Any:
-    """Return the state of `beams` hypotheses that continue the only one there is."""
+    """Return the state of `beams` hypotheses that all continue the only one."""
     return _each_part(state, "tile", lambda a, n: jnp.repeat(a, n, axis=1), beams)
 
 
 def resize(state: Any, slots: int) -> Any:
-    """Return the state with room for so many tokens, prompt included.
+    """Return the state with this number of cache slots, which include the prompt.
 
-    A part that has a limit has a method `resize`; a recurrent state has none.
+    A part that is limited has a method `resize`; a recurrent state has no limit.
     """
     return _each_part(state, "resize", lambda a, _: a, slots)
 
 
 def _each_part(state: Any, name: str, otherwise: Callable, *args: Any) -> Any:
-    """Change the state by the method `name` of its parts, arrays by `otherwise`."""
+    """Change a state with the method `name` of its parts, and arrays by `otherwise`."""
 
     def change(part):
         method = getattr(part, name, None)
@@ -98,38 +97,61 @@ def gather(array: Any, parents: Int[Array, "B K"]) -> Any:
 
 
 class DecodeInputs(flax.struct.PyTreeNode):
-    """What a search reads of each row, beside the model's own input."""
+    """The inputs of a search for each row, besides the model's own input."""
 
-    prompt: Any  # Int [B, P]: what the answer begins behind, padded at the end
+    prompt: Any  # Int [B, P]: tokens before the answer, padded at the end
     prompt_lengths: Any  # Int [B]
-    limits: Any  # Int [B]: tokens an answer may have, its end counted; 0: no row
-    seeds: Any = None  # Int [B], of what is drawn by chance
-    constraint: Any = None  # {name: [B, W]}, what the search's constraint reads
+    limits: Any  # Int [B]: most tokens of an answer, with its end; 0 marks an empty row
+    seeds: Any = None  # Int [B], of the random draws
+    constraint: Any = None  # {name: [B, W]}, the arrays of the search's constraint
 
 
 class Hypotheses(flax.struct.PyTreeNode):
     """The hypotheses of a search, best first; an empty slot scores -inf."""
 
-    tokens: Any  # Int [B, K, L], padded with 0 behind the end of sentence
-    lengths: Any  # Int [B, K], end of sentence counted
+    tokens: Any  # Int [B, K, L], padded with 0 after the end of sentence
+    lengths: Any  # Int [B, K], including the end of sentence
     log_probs: Any  # Float [B, K]
-    scores: Any  # Float [B, K]: log_probs over the length penalty
+    scores: Any  # Float [B, K]: log_probs divided by the length penalty
 
 
-def announce(begun: set, program: Hashable, length: int) -> None:
-    """Say that a program is compiled, the first time that it is used.
+@runtime_checkable
+class Search(Protocol):
+    """A search with pure methods over its own state, a PyTree with rows [B, …].
 
-    A command that answers shows this: nobody else waits for it.
+    A state has the fields `step`, the tokens written so far, and `state`, the model's.
     """
-    if program not in begun:
-        begun.add(program)
+
+    def begin(
+        self, model: BoundModel, batch: dict, inputs: DecodeInputs, length: int
+    ) -> Any:
+        """Read the prompts; return the initial state, for up to `length` tokens."""
+        ...
+
+    def advance(self, model: BoundModel, state: Any, /) -> Any:
+        """Return the state after one more token of every hypothesis."""
+        ...
+
+    def unfinished(self, state: Any, /) -> Array:
+        """Return which rows [B] need more steps."""
+        ...
+
+    def result(self, state: Any, /) -> Hypotheses:
+        """Return the hypotheses found so far, best first."""
+        ...
+
+
+def announce(announced: set, program: Hashable, length: int) -> None:
+    """Log that a program is being compiled, the first time that it is used."""
+    if program not in announced:
+        announced.add(program)
         logger.debug("compiling… (the first line of up to %d pieces)", length)
 
 
 def device_memory(mesh: Mesh) -> tuple[int | float, int]:
-    """Return the bytes of a device's memory, and how many of them a mesh has.
+    """Return the bytes of a device's memory and the number of memories of a mesh.
 
-    Devices of a CPU share the host's. What is not known has no end.
+    CPU devices share the memory of the host. A memory of unknown size is infinite.
     """
     first = mesh.local_devices[0]
     if first.platform != "cpu":
@@ -143,8 +165,8 @@ def device_memory(mesh: Mesh) -> tuple[int | float, int]:
 def row_sizes(most: int, multiple: int, devices: int = 1) -> list[int]:
     """List the numbers of rows that a batch may have, largest first.
 
-    All of them divide over the devices that share rows. Each is compiled, so they are
-    few.
+    Each is a multiple of the devices that share rows. Each is compiled, so there are
+    only a few.
     """
     few = -(-min(multiple, most) // devices) * devices
     sizes = [max(most // few, 1) * few]
@@ -154,22 +176,22 @@ def row_sizes(most: int, multiple: int, devices: int = 1) -> list[int]:
 
 
 def rows_for(sizes: Sequence[int], count: int) -> int:
-    """Return the smallest of these sizes that holds so many, or the largest."""
+    """Return the smallest of these sizes that holds `count` rows, or the largest."""
     return min((n for n in sizes if n >= count), default=max(sizes))
 
 
 def prefill(
-    model: Model,
+    model: BoundModel,
     batch: dict,
     inputs: DecodeInputs,
     beams: int,
     length: int,
     watch: bool = False,
 ) -> tuple[Any, Any, Float[Array, "B K V"]]:
-    """Read the prompts, which may differ in length; return the logits that follow.
+    """Read prompts of any lengths; return static part, state and next logits.
 
-    A prompt is read once, whatever the number of beams that continue it. With `watch`
-    the state adds up what is attended to (`KVCache.track_attention`).
+    A prompt is read once for all beams that continue it. With `watch`, the state tracks
+    the attention to the source (`KVCache.track_attention`).
     """
     width = inputs.prompt.shape[1]
     static, state = model.start(batch, width + length)
@@ -183,8 +205,13 @@ def prefill(
     return static, tile(state, beams), jnp.repeat(logits, beams, axis=1)
 
 
-def run(search: Any, model: Model, batch: dict, inputs: DecodeInputs, length: int):
-    """Run a search to its end."""
+def run(
+    search: Search, model: BoundModel, batch: dict, inputs: DecodeInputs, length: int
+) -> Hypotheses:
+    """Run a search to its end: the plain driver, with which tests check the engine's.
+
+    Commands search by `engine.Engine`.
+    """
     carry = search.begin(model, batch, inputs, length)
     carry = jax.lax.while_loop(
         lambda c: search.unfinished(c).any(), lambda c: search.advance(model, c), carry

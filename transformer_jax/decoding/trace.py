@@ -1,7 +1,7 @@
 """Record one search step by step, with the candidates that it did not choose.
 
-The engine's own compiled steps are replayed, so a trace ends with what the engine
-answers, to the same bits.
+A trace runs the engine's own compiled steps, so its last step is bit-identical to the
+engine's answer.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from transformer_jax.sharding import Params
 
 @dataclasses.dataclass(frozen=True)
 class Living:
-    """A hypothesis that goes on, and what may follow it."""
+    """An unfinished hypothesis and its candidates for the next token."""
 
     tokens: tuple[int, ...]
     log_prob: float  # of all its tokens
@@ -30,7 +30,7 @@ class Living:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The hypotheses of a search when the living ones have this many tokens."""
+    """The hypotheses of a search after one step."""
 
     living: tuple[Living, ...]
     finished: tuple[Hypothesis, ...]  # best first
@@ -45,8 +45,8 @@ def trace(
 ) -> list[Step]:
     """Search the answer to one request, and return every step.
 
-    Candidates have the probabilities of the model; those that a rule of the search
-    forbids are left out. What `sample` cuts off besides is among them.
+    Candidates have the probabilities of the model. Those that a rule of the search
+    forbids are left out, but not those that only `sample` excludes (top_k, top_p).
     """
     steps = []
     for state in engine.states(params, request, options):
@@ -62,7 +62,7 @@ def trace(
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """The hypotheses of one row [K, …], living and finished; -inf: none."""
+    """The hypotheses of one row [K, …], living and finished; -inf marks empty slots."""
 
     tokens: np.ndarray
     log_probs: np.ndarray
@@ -72,13 +72,13 @@ class _Row:
 
 
 def _written(state: Any, options: Options) -> tuple[Any, ...]:
-    """Return the fields of a `_Row` for all rows of either search's state."""
+    """Return the fields of `_Row` for all rows of the state of either search."""
     if hasattr(state, "finished"):
         return (
             state.tokens, state.log_probs,
             state.finished, state.finished_log_probs, state.finished_scores,
         )  # fmt: skip
-    # Texts stay in their places when they end.
+    # Texts stay in their slots when they end.
     living = np.where(state.done, -np.inf, state.log_probs)
     ended, scores = (
         np.where(state.done, values, -np.inf)

@@ -1,8 +1,8 @@
-"""The processes of a run: how they find each other, agree, and notice a loss.
+"""The processes of a run: how they find each other, agree, and notice a lost one.
 
-`clusters` reads from the environment which process this is; `peers` meets the others
-and watches them; `connection` joins them for JAX and ends them together; `agreement`
-makes all act on what one of them read.
+`clusters` reads from the environment which process this is; `peers` connects to the
+others and watches them; `connection` joins them for JAX and ends them together;
+`agreement` makes all processes act on the same answer.
 """
 
 from transformer_jax.hosts.agreement import broadcast_from_first as broadcast_from_first

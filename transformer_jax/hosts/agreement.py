@@ -1,8 +1,8 @@
 """Make all processes act on one answer.
 
-What a process reads from a disk may differ from what another reads: by a cache of the
-file system, or an error of one host. If each acted on its own answer, they would wait
-for each other in different places for ever.
+Two processes may read different contents from a shared disk, because of a file system
+cache or an error on one host. If each acted on its own answer, they could wait for each
+other in different places for ever.
 """
 
 import json
@@ -29,7 +29,7 @@ def broadcast_from_first(answer: Any) -> Any:
 
 
 def decide_in_first(decide: Callable[[], Any]) -> Any:
-    """Call a function in process 0; return its value, or raise its error, in all."""
+    """Call a function in process 0; return its value or raise its error in all."""
     if jax.process_count() == 1:
         return decide()
     answer, problems = None, []
@@ -45,7 +45,7 @@ def decide_in_first(decide: Callable[[], Any]) -> Any:
 
 
 def gather(text: str) -> list[str]:
-    """Return the texts of all processes, by their numbers."""
+    """Return the texts of all processes, in the order of their indices."""
     if jax.process_count() == 1:
         return [text]
     own = np.frombuffer(text.encode(), np.uint8)

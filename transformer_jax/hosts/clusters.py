@@ -1,9 +1,9 @@
 """Find out from the environment which process of which run this is.
 
-Tried in this order: the three variables, a TPU pod, SLURM, Open MPI, Kubernetes. JAX's
-own detection does most of the reading. It has two traps: without its Kubernetes client
-the pods of a job would each train alone in silence, and with one task on a node of
-eight GPUs it would use one of them.
+Sources are tried in this order: the three variables, a TPU pod, SLURM, Open MPI,
+Kubernetes. JAX's own detection does most of the reading. It has two pitfalls: without
+its Kubernetes client the pods of a job would each silently train alone, and with one
+task on a node of eight GPUs it would use only one of them.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from jax._src import clusters as jax_clusters
 
 from transformer_jax.errors import UserError
 
-PORT = 8476  # of process 0, in a Kubernetes job that names none
+PORT = 8476  # of process 0 in a Kubernetes job
 VARIABLES = ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
 
 
@@ -28,11 +28,13 @@ class Place:
     count: int
     index: int
     found_by: str
-    devices: tuple[int, ...] | None = None  # the local ones to use; None: all
+    devices: tuple[int, ...] | None = None  # local devices to use; None means all
 
 
-def find_place(timeout: int, environment: Mapping[str, str] = os.environ):
-    """Return the `Place` of this process, or None if it trains alone."""
+def find_place(
+    timeout: int, environment: Mapping[str, str] = os.environ
+) -> Place | None:
+    """Return the place of this process, or None if it trains alone."""
     place = _find(timeout, environment)
     if place is None or place.count == 1:
         return None
@@ -89,7 +91,7 @@ def _by_variables(environment: Mapping[str, str]) -> Place:
 def _own_devices(
     environment: Mapping[str, str], local: int | None
 ) -> tuple[int, ...] | None:
-    """Return the GPU of a task that shares its node's GPUs with others, else None."""
+    """Return the GPU of a task that shares its node with others, otherwise None."""
     visible = environment.get("CUDA_VISIBLE_DEVICES", "several,")
     tasks = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get(
         "OMPI_COMM_WORLD_LOCAL_SIZE", "1"
@@ -102,7 +104,7 @@ def _own_devices(
 
 
 def _by_indexed_job(environment: Mapping[str, str]) -> Place | None:
-    """Read the place of a pod of an indexed job, whose pods differ in their number."""
+    """Read the place of a pod in an indexed Kubernetes job from its index."""
     index = environment.get("JOB_COMPLETION_INDEX")
     if index is None:  # a notebook, or a job of one pod
         return None

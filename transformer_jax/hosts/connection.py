@@ -1,8 +1,8 @@
 """Join the processes of a run for JAX, and end them together.
 
-The trap: after `jax.distributed.initialize` the runtime takes every SIGTERM and, when a
-peer is lost, aborts with pages of C++. Here SIGTERM ends a process unless a training
-has asked for it, and the last line of a process says which other one is lost.
+Pitfall: after `jax.distributed.initialize` the runtime catches every SIGTERM and, when
+a peer is lost, aborts with pages of C++ output. Here SIGTERM ends a process unless
+training handles it, and the last line of a process names the lost peer.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from transformer_jax.hosts import peers as meeting
 from transformer_jax.hosts.clusters import find_place
 from transformer_jax.hosts.peers import RESTART, Absent, Peers
 
-HEARTBEAT = 30  # seconds of silence after which JAX takes a process for lost
-SHUTDOWN = 60  # seconds that a process which is done waits for the others
+HEARTBEAT = 30  # seconds without a heartbeat after which JAX considers a process lost
+SHUTDOWN = 60  # seconds that a finished process waits for the others
 
 _peers: Peers | None = None
 _runtime_sigterm: Callable[[int], None] | None = None
@@ -57,8 +57,8 @@ def connect(timeout: int = 300, say: Callable[[str], None] = print) -> None:
     _peers = found
     _take_sigterm()
     _explain_aborts(found)
-    # The first meeting must happen within 30 s of each other (Gloo), later ones need
-    # not: it may take process 0 an hour to prepare the data.
+    # With Gloo, processes must reach the first synchronisation within 30 s of each
+    # other, but not later ones: process 0 may take an hour to prepare the data.
     multihost_utils.sync_global_devices("connected")
     if place.index == 0:
         hosts = list(dict.fromkeys(found.hosts))
@@ -70,7 +70,7 @@ def connect(timeout: int = 300, say: Callable[[str], None] = print) -> None:
 
 
 def name_of(index: int | None = None) -> str:
-    """Return a process of this run, or this one, in words."""
+    """Name a process of this run, by default this one."""
     if _peers is None:
         return f"process {os.getpid()}"
     return _peers.name(_peers.index if index is None else index)
@@ -78,17 +78,17 @@ def name_of(index: int | None = None) -> str:
 
 def end_at_once(code: int, line: str) -> None:
     """Write a last line, tell the other processes, and end this one."""
-    if _peers is not None and code != RESTART:  # which says nothing of how it ended
+    if _peers is not None and code != RESTART:  # peers cannot learn anything from 75
         _peers.announce(code)
     meeting.end_at_once(code, line)
 
 
 @contextlib.contextmanager
 def end_together() -> Iterator[None]:
-    """End this process for the others to see, however what stands inside ends.
+    """Tell the other processes how the body ends, so that all end together.
 
-    JAX would let a process that has failed wait minutes for the others at its exit,
-    while these wait for it.
+    With JAX alone, a process that has failed would wait minutes at its exit for the
+    others, which are waiting for it.
     """
     try:
         yield
@@ -105,14 +105,14 @@ def end_together() -> Iterator[None]:
 
 
 def pass_on_sigterm() -> None:
-    """Give the runtime a SIGTERM, so that all processes agree where they stop."""
+    """Pass a SIGTERM to the runtime, so that all processes agree where to stop."""
     if _runtime_sigterm is not None:
         _runtime_sigterm(signal.SIGTERM)
 
 
 def _keep_stdout() -> None:
-    """Keep stdout for Python: Gloo writes there whom it is connected with."""
-    if sys.stdout is not sys.__stdout__:  # a notebook's
+    """Reserve stdout for Python, because Gloo prints its connections there."""
+    if sys.stdout is not sys.__stdout__:  # in a notebook
         return
     sys.stdout.flush()
     python, encoding = os.dup(1), sys.stdout.encoding
@@ -132,7 +132,7 @@ def _take_sigterm() -> None:
 
 
 def _explain_aborts(peers: Peers) -> None:
-    """Have the last line when the runtime aborts, because a process is silent."""
+    """Print the reason when the runtime aborts because a process is silent."""
 
     def explain(_: int) -> None:
         if lost := peers.silent():
@@ -147,14 +147,14 @@ def _explain_aborts(peers: Peers) -> None:
 
 
 def _wait_for_a_reason(peers: Peers) -> None:
-    """Wait a moment: an error may be the first sign that a process is lost."""
+    """Wait a moment, because an error may be the first sign of a lost process."""
     time.sleep(2.0)
     if lost := peers.silent():
         peers.end_by_loss(lost, "is lost: stopped, stuck, or its host is gone")
 
 
 def _report(error: BaseException) -> int:
-    """Show an error as the command line shows it; return its exit code."""
+    """Print an error as the command line does; return its exit code."""
     code = 1
     if isinstance(error, UserError):
         sys.stderr.writelines(f"error: {problem}\n" for problem in error.problems)

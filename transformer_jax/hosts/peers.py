@@ -1,9 +1,10 @@
-"""Meet the other processes of a run, and notice when one of them is lost.
+"""Connect to the other processes of a run, and notice when one of them is lost.
 
-Process 0 waits on the coordinator's port, before JAX does, for the others; so a message
-can name who has not come. The connections stay open as a star around process 0. When a
-process dies, its kernel closes its connection, and the others know at once. One that is
-silent only counts as lost when JAX says so: Python may be busy for minutes.
+Process 0 waits for the others on the coordinator's port before JAX does, so that a
+message can name missing processes. The connections stay open as a star around process
+0. When a process dies, its kernel closes its connection, and the others know at once. A
+silent process only counts as lost when JAX says so, because Python may be busy for
+minutes.
 """
 
 import contextlib
@@ -22,21 +23,21 @@ from transformer_jax.errors import UserError
 from transformer_jax.hosts.clusters import Place
 
 RESTART = 75  # the exit code that asks a launcher for the same command again
-HUNG = 124  # the exit code of a process whose watchdog has ended it
-PING = 5.0  # seconds between signs of life
-SILENT = 15.0  # seconds without one that are worth a word
-GRACE = 5.0  # seconds that a process which fails waits for others that fail as well
+HUNG = 124  # the exit code of a process that was ended by its watchdog
+PING = 5.0  # seconds between heartbeats
+SILENT = 15.0  # seconds without one after which a process is named as silent
+GRACE = 5.0  # seconds that a failing process waits for others that also fail
 
 _ending = threading.Lock()
 
 
 class Absent(Exception):
-    """Processes that have not come, and who is here."""
+    """Raised for processes that did not connect; the message lists those that did."""
 
 
 def end_at_once(code: int, line: str) -> None:
-    """Write a last line and end the process, whatever its other threads wait for."""
-    _ending.acquire()  # never released: the first reason is the one that is shown
+    """Write a last line and end the process, even if other threads are blocked."""
+    _ending.acquire()  # never released, so that only the first reason is shown
     sys.stdout.flush()
     os.write(2, f"{line}\n".encode())
     os._exit(code)
@@ -49,16 +50,16 @@ class _Link:
     socket: socket.socket
     heard: float = dataclasses.field(default_factory=time.monotonic)
     buffer: bytes = b""
-    code: int | None = None  # what the process said that it ends with
+    code: int | None = None  # the exit code that the process has announced
 
     def send(self, *words: object) -> None:
-        """Send a line; a process that does not read is noticed otherwise."""
+        """Send a line, ignoring errors: a lost process is noticed in other ways."""
         with contextlib.suppress(OSError):
             self.socket.send(" ".join(map(str, words)).encode() + b"\n")
 
 
 class Peers:
-    """The other processes of a run: all of them for process 0, process 0 for others."""
+    """The connections of a process: to all others from process 0, otherwise to it."""
 
     def __init__(self, index: int, hosts: list[str], sockets: dict[int, socket.socket]):
         self.index, self.hosts = index, hosts
@@ -70,23 +71,23 @@ class Peers:
         threading.Thread(target=self._watch, name="peers", daemon=True).start()
 
     def name(self, index: int) -> str:
-        """Return a process in words."""
+        """Name a process, as in "process 3 (node1)"."""
         return f"process {index} ({self.hosts[index]})"
 
     def silent(self) -> list[int]:
-        """List the processes that have given no sign of life for a while."""
+        """List the processes that have sent no heartbeat for a while."""
         now = time.monotonic()
         return [i for i, link in self._links.items() if now - link.heard > SILENT]
 
     def announce(self, code: int) -> None:
-        """Tell the others with which exit code this process ends."""
+        """Tell the others the exit code of this process."""
         self._left = code
         for link in self._links.values():
             link.send("ends", code)
         self._check_all_end()
 
     def leave(self, code: int) -> None:
-        """Announce a failure, and give others time to fail by the same mistake."""
+        """Announce a failure, and give others time to fail with the same error."""
         self.announce(code)
         self._all_end.wait(GRACE)
 
@@ -105,7 +106,7 @@ class Peers:
                     link.send("")
 
     def _read(self, i: int) -> bool:
-        """Read what has come from a process; return False if it is gone."""
+        """Read the messages of a process; return False if it is gone."""
         link = self._links[i]
         try:
             content = link.socket.recv(4096)
@@ -128,14 +129,14 @@ class Peers:
 
     def _note_closed(self, i: int) -> None:
         code = self._links[i].code
-        if code != 0:  # else it has ended in good order
+        if code != 0:  # otherwise it has ended normally
             self._end_by_loss(i, -1 if code is None else code)
 
     def _end_by_loss(self, i: int, code: int) -> None:
-        """End this process, as another one is lost; process 0 tells the others."""
+        """End this process because another is lost; process 0 tells the others."""
         for link in self._links.values() if self.index == 0 else ():
             link.send("lost", i, code)
-        if self._left is not None:  # this one ends anyhow
+        if self._left is not None:  # this one is ending anyway
             self._all_end.set()
             return
         why = "is lost: it was killed, has crashed, or its host is gone"
@@ -144,11 +145,11 @@ class Peers:
         self.end_by_loss([i], why, code)
 
     def end_by_loss(self, lost: list[int], why: str, code: int = -1) -> None:
-        """End this process with a line that names those without whom it cannot go on.
+        """End this process with a line that names the lost processes.
 
-        A user's mistake (2) is passed on; for all else starting again may help.
+        A user error (2) is passed on; after any other, starting again may help.
         """
-        if code == HUNG:  # the others wait for something, perhaps for this process
+        if code == HUNG:  # it may have been waiting for this process
             faulthandler.dump_traceback(file=2, all_threads=True)
         names = ", ".join(map(self.name, lost))
         end_at_once(
@@ -167,7 +168,7 @@ class Peers:
 
 
 def meet(place: Place, timeout: float, say: Callable[[str], None]) -> Peers:
-    """Wait until all processes of a run are there."""
+    """Wait until all processes of a run are connected."""
     own, until = socket.gethostname(), time.monotonic() + timeout
     if place.index:
         hosts, connection = _join(place, own, until, timeout)
@@ -182,7 +183,7 @@ def meet(place: Place, timeout: float, say: Callable[[str], None]) -> Peers:
 def _collect(
     place: Place, own: str, until: float, timeout: float, say: Callable[[str], None]
 ) -> dict[int, tuple[str, socket.socket]]:
-    """Accept the connections of all other processes: {number: (host, connection)}."""
+    """Accept the connections of all other processes: {index: (host, connection)}."""
     found: dict[int, tuple[str, socket.socket]] = {}
     said = time.monotonic()
     with _listen(place.address) as listener:
@@ -195,9 +196,9 @@ def _collect(
                 here = {0: own, **{i: host for i, (host, _) in found.items()}}
                 present = ", ".join(f"{i} ({here[i]})" for i in sorted(here))
                 problem = (
-                    f"{_list(absent)} of {place.count} has not come within "
-                    f"{timeout:.0f} s. Here: {present}. See whether it runs and can "
-                    f"reach {place.address}, or give it longer (timeout.start)"
+                    f"{_list(absent)} of {place.count} did not connect within "
+                    f"{timeout:.0f} s. Connected: {present}. See whether it runs and "
+                    f"can reach {place.address}, or give it longer (timeout.start)"
                 )
                 _refuse(found, "absent", problem)
                 raise Absent(problem)
@@ -208,12 +209,12 @@ def _collect(
 
 
 def _welcome(connection: socket.socket, place: Place, found: dict) -> None:
-    """Read who has connected; refuse what cannot belong to this run."""
+    """Register a new connection; refuse one that cannot belong to this run."""
     connection.settimeout(5.0)
     try:
         hello = json.loads(_read_line(connection))
         index, host, count = hello["index"], hello["host"], hello["count"]
-    except (OSError, ValueError, KeyError, TypeError):  # it is none of ours
+    except (OSError, ValueError, KeyError, TypeError):  # not a process of a run
         connection.close()
         return
     problem = ""
@@ -224,8 +225,8 @@ def _welcome(connection: socket.socket, place: Place, found: dict) -> None:
         )
     elif index in found:
         problem = (
-            f"two processes have the number {index}: on {found[index][0]} and on "
-            f"{host}; give each its own"
+            f"two processes have the number {index}, on {found[index][0]} and on "
+            f"{host}: give each its own"
         )
     if problem:
         _refuse({**found, -1: (host, connection)}, "problem", problem)
@@ -242,7 +243,7 @@ def _refuse(found: dict, kind: str, problem: str) -> None:
 def _join(
     place: Place, own: str, until: float, timeout: float
 ) -> tuple[list[str], socket.socket]:
-    """Connect with process 0; return the hosts of all, when all are there."""
+    """Connect to process 0; return the hosts of all processes once all have."""
     host, _, port = place.address.rpartition(":")
     hello = {"index": place.index, "count": place.count, "host": own}
     why = "it did not answer"
@@ -251,10 +252,10 @@ def _join(
         try:
             connection = socket.create_connection((host.strip("[]"), int(port)), 5.0)
             connection.sendall(json.dumps(hello).encode() + b"\n")
-            # Process 0 tells at the end of its own time who has not come.
+            # When its own time is over, process 0 reports the missing processes.
             connection.settimeout(max(until - time.monotonic(), 0.0) + 2 * GRACE)
             answer = json.loads(_read_line(connection))
-        except (OSError, ValueError) as error:  # or it is an earlier run's, that ends
+        except (OSError, ValueError) as error:  # perhaps an earlier run that is ending
             why = str(error) or why
             if connection is not None:
                 connection.close()
@@ -267,7 +268,7 @@ def _join(
             raise Absent(answer["absent"])
         raise UserError(answer["problem"])
     raise Absent(
-        f"process 0 of {place.count} has not come to {place.address} within "
+        f"process 0 of {place.count} did not answer at {place.address} within "
         f"{timeout:.0f} s ({why}). This is process {place.index} ({own}). See whether "
         "process 0 runs and can be reached, or give it longer (timeout.start)"
     )
@@ -295,7 +296,7 @@ def _read_line(connection: socket.socket) -> bytes:
             raise ConnectionError("it closed the connection")
         content += more
         if len(content) > 1 << 20:
-            raise ValueError("this is no process of a run")
+            raise ValueError("this is not a process of a run")
     return content
 
 

@@ -1,6 +1,6 @@
-"""Attention, embeddings, positions, layers, and the models made of them.
+"""Attention, embeddings, positions, layers, and the models built from them.
 
-This room knows nothing of data or tasks: arrays in, arrays out.
+This room does not know data or tasks: arrays in, arrays out.
 
     mha = MultiHeadAttention(d_model=32, num_heads=4)
     output, weights = mha.apply(variables, x)                  self-attention

@@ -2,12 +2,12 @@
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V
 
-Axis letters, used by every signature and einsum of the package:
+Axis letters in the signatures and einsums of this package:
 `B` batch · `T` target or query length · `S` source or key length · `D` d_model ·
 `F` feed-forward · `N` heads · `G` heads of keys and values (fewer, if queries share
 them) · `K`, `H` sizes of one head's keys and values (they may differ: Table 3, rows B)
 · `V` vocabulary · `R` rows of a decoder, B × beams.
-The trap: an all-masked row must stay finite, so masked scores are finite too.
+Pitfall: a fully masked row must stay finite, so masked scores are finite.
 """
 
 import functools
@@ -33,9 +33,9 @@ from transformer_jax.models.layers import (
 from transformer_jax.models.masks import MASKED, Mask
 from transformer_jax.models.positions import DistanceBias, PositionSignal, rotate
 
-# Queries, keys and values begin as one matrix of all three would, as in PyTorch. With
-# Glorot's variance for each, post-norm models learned to look at the source later, or,
-# at a high rate, not at all: cross-attention stayed even.
+# Queries, keys and values are initialised like one matrix of all three, as in PyTorch.
+# With Glorot's variance for each, post-norm models learned later to attend to the
+# source, or never at a high learning rate: cross-attention stayed uniform.
 QKV_SCALE = 0.5
 
 
@@ -49,7 +49,7 @@ def look_ahead_mask(
     segments: Int[Array, "#B T"] | None = None,
     whole: bool = False,
 ) -> Mask:
-    """Let a position see itself and what is before it, within its own segment."""
+    """Let a position see itself and earlier positions of its own segment."""
     keys = jnp.ones_like(positions) if segments is None else segments
     return Mask(keys, segments, positions, positions, causal=True, whole=whole)
 
@@ -57,7 +57,7 @@ def look_ahead_mask(
 def all_real(
     segments: Int[Array, "B T"] | None, tokens: Int[Array, "B T"]
 ) -> Int[Array, "B T"]:
-    """Return the segments, or ones where none are given: every token is real."""
+    """Return the segments; if there are none, every token is real (segment 1)."""
     return jnp.ones_like(tokens) if segments is None else segments
 
 
@@ -70,12 +70,12 @@ def attend(
     dropout: Any = None,
     kernel: str = "einsum",
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B N T S"] | None]:
-    """Return the attended values, and the weights (before dropout) that mixed them.
+    """Return the attended values and the attention weights (before dropout).
 
-    The softmax is in float32: bfloat16 cannot order close scores. `bias` is added to
-    the scores and may hold -1e9 or -inf. Unused weights cost nothing under `jit`.
-    Of the kernels (`kernels.KERNELS`) the einsum alone makes weights, drops them, and
-    takes masks and biases that are arrays; the others return None for the weights.
+    The softmax is in float32, because bfloat16 cannot order close scores. `bias` is
+    added to the scores and may contain -1e9 or -inf. Unused weights cost nothing under
+    `jit`. Only the einsum returns weights, applies dropout to them and takes masks and
+    biases as arrays; the other `kernels.KERNELS` return None for the weights.
     """
     if kernel != "einsum":
         return kernels.attend(kernel, query, key, value, mask, bias), None
@@ -94,7 +94,7 @@ def attend_by_head(
     bias: Float[Array, "#B #N #T S"] | None = None,
     dropout: Any = None,
 ) -> tuple[Float[Array, "B N T H"], Float[Array, "B N T S"]]:
-    """Attend as `attend` does, in the layout of a cache: nothing is moved.
+    """Attend like `attend`, but in the layout of a cache, so that no data is moved.
 
     Queries n·N/G … (n+1)·N/G - 1 share the keys and values of head n.
     """
@@ -117,39 +117,40 @@ def attend_by_head(
 
 @functools.partial(jax.checkpoint, static_argnums=0)
 def _attend_again(rate, query, key, value, mask, bias, drawn):
-    """Attend by head, and keep nothing that is as long as keys times queries.
+    """Attend by head without keeping any array of size queries × keys.
 
-    Dropout draws its key before: flax has it drawn where no gradient is taken anew.
+    The dropout key is drawn by the caller, because flax cannot draw it inside
+    jax.checkpoint.
     """
     dropout = None if drawn is None else lambda w: drop(w, drawn, rate)
     return attend_by_head(query, key, value, mask, bias, dropout)
 
 
 class MultiHeadAttention(nn.Module):
-    """N attentions side by side, each on its own projection of queries, keys, values.
+    """N attention heads, each with its own projection of queries, keys and values.
 
     Queries attend to their own sequence (self-attention) or to a memory
-    (cross-attention), given as vectors, or as the keys and values that `keys_values`
-    made of them: once for a source, or to be kept in a cache.
-    With fewer heads of keys and values, several of the queries share one (grouped, or
-    with one alone multi-query attention): a smaller cache to read at each step.
+    (cross-attention). A memory is given as vectors, or as the keys and values that
+    `keys_values` has computed from them, once per source or for a cache.
+    With fewer heads of keys and values, several query heads share one (grouped-query
+    attention; multi-query with a single one), so each step reads a smaller cache.
     """
 
     d_model: int
     num_heads: int
-    d_k: int = 0  # size of a head's queries and keys; 0: d_model // num_heads
-    d_v: int = 0  # size of a head's values; 0: d_model // num_heads
-    kv_heads: int = 0  # heads of keys and values; 0: num_heads
-    qk_norm: bool = False  # queries and keys are normed: scores cannot run away
+    d_k: int = 0  # size of a head's queries and keys; 0 means d_model // num_heads
+    d_v: int = 0  # size of a head's values; 0 means d_model // num_heads
+    kv_heads: int = 0  # heads of keys and values; 0 means num_heads
+    qk_norm: bool = False  # normalise queries and keys, so that scores stay bounded
     dropout: float = 0.0
     dtype: Any = jnp.float32
     kernel: str = "einsum"  # one of kernels.KERNELS
     gradient_dtype: str = "same"  # see `layers.dense`
-    remat: bool = False  # make scores and weights again in the backward pass
-    gain: float = 0.0  # DeepNorm's β, of values and outputs; 0: see QKV_SCALE
+    remat: bool = False  # recompute scores and weights in the backward pass
+    gain: float = 0.0  # DeepNorm's β for values and outputs; 0 means QKV_SCALE
 
     def setup(self):
-        """Make the projections, and the norms of queries and keys."""
+        """Make the projections and the norms of queries and keys."""
         kv_heads = self.kv_heads or self.num_heads
         head = self.d_model // self.num_heads
         d_k, d_v = self.d_k or head, self.d_v or head
@@ -169,14 +170,14 @@ class MultiHeadAttention(nn.Module):
             self.key_norm = rms_norm(1e-6, self.dtype)
 
     def keys_values(self, x: Float[Array, "B S E"], turn: Any = None) -> KeysValues:
-        """Project vectors to keys and values, so that they can be attended to."""
+        """Project vectors to keys and values for other vectors to attend to."""
         key, value = apply_together([self.key, self.value], x)
         return self._keep(key, value, turn)
 
     def project(
         self, x: Float[Array, "B T D"], turn: Any = None
     ) -> tuple[Float[Array, "B T N K"], KeysValues]:
-        """Project vectors that attend to each other to queries, keys and values."""
+        """Project vectors to the queries, keys and values of self-attention."""
         key, value, query = apply_together([self.key, self.value, self.query], x)
         keys_values = self._keep(key, value, turn)
         return self._ask(query, turn), keys_values
@@ -204,19 +205,19 @@ class MultiHeadAttention(nn.Module):
         x: Float[Array, "R T D"],
         memory: KeysValues | Float[Array, "B S E"] | None = None,
         mask: Mask | Bool[Array, "#B #N #Q S"] | None = None,
-        place: PositionSignal | None = None,
+        signal: PositionSignal | None = None,
         train: bool = False,
         need_weights: bool = False,
         query: Float[Array, "R T N K"] | None = None,
     ) -> tuple[Float[Array, "R T D"], Float[Array, "R N T S"] | None]:
-        """Attend from `x` to `memory`, or to `x` itself if there is none.
+        """Attend from `x` to `memory`, or to `x` itself without a memory.
 
-        Return the attended vectors and the weights of each head: None if a kernel is
-        used that makes none, unless they are needed. `place` turns the queries, and in
-        self-attention the keys too; queries, keys and values that are given (those that
-        `project` made of `x`) have been turned before.
+        Return the attended vectors and the weights of each head. A kernel that makes no
+        weights returns None for them, so with `need_weights` the einsum is used.
+        `signal` rotates the queries and, in self-attention, the keys. Queries, keys and
+        values that are given (by `project`) have already been rotated.
         """
-        turn = place and place.turn
+        turn = signal and signal.turn
         if memory is None:
             query, keys_values = self.project(x, turn)
         else:
@@ -224,10 +225,10 @@ class MultiHeadAttention(nn.Module):
             keys_values = memory if own else self.keys_values(memory)
         if query is None:
             query = self._ask(self.query(x), turn)
-        bias = place and place.bias
+        bias = signal and signal.bias
         rows, length, _ = x.shape
-        # Several beams share one source: fold them into the query axis, so that the
-        # source's keys and values are read once and never copied.
+        # Beams share one source: fold them into the query axis, so that the keys and
+        # values of the source are read once and never copied.
         sources = keys_values.value.shape[0]
         query = query.reshape(sources, -1, *query.shape[2:])
         kernel = "einsum"
@@ -257,7 +258,7 @@ class MultiHeadAttention(nn.Module):
     def choose_kernel(
         self, queries: int, keys: int, mask: Any, bias: Any, train: bool
     ) -> str:
-        """Choose the kernel for these lengths; masks and biases may be arrays."""
+        """Choose the kernel for these lengths, mask and bias (either may be arrays)."""
         in_parts = isinstance(mask, Mask | None), isinstance(bias, DistanceBias | None)
         if not all(in_parts):
             return "einsum"

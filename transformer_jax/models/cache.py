@@ -1,7 +1,7 @@
-"""Keep the keys and values that the hypotheses of a search have read.
+"""Cache the keys and values of the tokens that a search has read.
 
-They are written once and never moved: a beam that goes on from another one takes over
-who wrote each slot (`writer`), which is a small array, instead of copying its keys.
+They are written once and never moved. A beam that continues another one copies its
+`writer`, a small array that says which beam wrote each slot, instead of its keys.
 """
 
 from typing import Any
@@ -13,33 +13,33 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class KeysValues(flax.struct.PyTreeNode):
-    """Hold the projected keys and values of one layer."""
+    """The projected keys and values of one layer."""
 
     key: Any  # Float [B, G, K, S]
     value: Any  # Float [B, G, S, H]
 
 
 class KVCache(flax.struct.PyTreeNode):
-    """Hold what the hypotheses of each row have read: written once, and never moved.
+    """The keys and values of all hypotheses of each row: written once, never moved.
 
     A step writes the keys and values of all hypotheses side by side into slot `filled`.
-    `writer` says whose entry of a slot a hypothesis reads; if it goes on from another,
-    it takes over that one's row of `writer`. So a search reorders small numbers, not
-    keys and values; `reorder_by_copying` is the plain form.
+    `writer` says whose entry of a slot a hypothesis reads; a hypothesis that continues
+    another one copies that one's row of `writer`. So a search reorders small integers
+    instead of keys and values; `reorder_by_copying` is the reference form.
     """
 
-    layers: tuple[KeysValues, ...]  # of S × beams, those of one slot side by side
+    layers: tuple[KeysValues, ...]  # S × beams entries, the beams of a slot together
     writer: Any  # Int [B, beams, S]
-    positions: Any  # Int [B, S]; -1: nobody sees what stands there
+    positions: Any  # Int [B, S]; -1 marks a slot that no query sees
     filled: Any  # Int []: slots written so far
-    attended: Any = None  # Float [B, beams, S of the source]: if it is watched
+    attended: Any = None  # Float [B, beams, S of the source], if attention is tracked
     source_segments: Any = None  # Int [B, S of the source]
 
     @classmethod
     def empty(cls, layers: int, rows: int, beams: int, slots: int, sizes, dtype):
-        """Make room for so many slots; nothing is written yet.
+        """Make an empty cache with this number of slots.
 
-        `sizes` are (heads of keys, size of a head's keys, of its values).
+        `sizes` are (number of key heads, size of a head's keys, size of its values).
         """
         heads, d_k, d_v = sizes
         width = slots * beams
@@ -56,10 +56,10 @@ class KVCache(flax.struct.PyTreeNode):
         )
 
     def reorder(self, parents: Int[Array, "B beams"]) -> "KVCache":
-        """Let each hypothesis go on from a parent: it reads what that one has read."""
+        """Let each hypothesis continue a parent, that is, read the parent's entries."""
         row = jnp.arange(parents.shape[0])[:, None]
         slots = jnp.arange(self.positions.shape[1])
-        # What is not yet written will be written by each for itself.
+        # Each hypothesis will write its own entries of the slots that are still empty.
         writer = jnp.where(slots < self.filled, self.writer[row, parents], self.writer)
         attended = self.attended
         if attended is not None:
@@ -67,7 +67,7 @@ class KVCache(flax.struct.PyTreeNode):
         return self.replace(writer=writer, attended=attended)
 
     def tile(self, beams: int) -> "KVCache":
-        """Let several hypotheses go on from the one that has read so far."""
+        """Let `beams` hypotheses continue the only one so far."""
 
         def widen(array, axis):
             wide = jnp.expand_dims(array, axis + 1)
@@ -93,7 +93,7 @@ class KVCache(flax.struct.PyTreeNode):
         )
 
     def resize(self, slots: int) -> "KVCache":
-        """Change the number of slots; those that are cut off must be unwritten."""
+        """Change the number of slots; any that are cut off must be empty."""
         rows, beams, had = self.writer.shape
         more = max(slots - had, 0)
 
@@ -114,7 +114,7 @@ class KVCache(flax.struct.PyTreeNode):
         return self.replace(layers=layers, writer=writer, positions=positions)
 
     def track_attention(self, source_segments: Int[Array, "B S"]) -> "KVCache":
-        """Add up, from now on, how much each word of the source is attended to."""
+        """From now on, sum the attention that each word of the source receives."""
         rows, beams, _ = self.writer.shape
         return self.replace(
             attended=jnp.zeros((rows, beams, source_segments.shape[1])),
@@ -122,11 +122,11 @@ class KVCache(flax.struct.PyTreeNode):
         )
 
     def uncovered(self) -> Float[Array, "B beams"]:
-        """Sum log min(attention, 1) over the source: 0 if every word had its share."""
+        """Sum log min(attention, 1) over the source; 0 if every word is covered."""
         return coverage_penalty(self.attended, self.source_segments[:, None] != 0)
 
     def begin_step(self, positions: Int[Array, "B beams T"]) -> "KVCache":
-        """Note the positions of the tokens of a step (-1: padding), before it."""
+        """Record the positions of the tokens of the next step (-1 is padding)."""
         return self.replace(
             positions=jax.lax.dynamic_update_slice(
                 self.positions, positions[:, 0], (0, self.filled)
@@ -134,7 +134,7 @@ class KVCache(flax.struct.PyTreeNode):
         )
 
     def end_step(self, layers: tuple, cross_weights: Any, positions: Any) -> "KVCache":
-        """Keep what each layer wrote in a step, and what the last saw of the source."""
+        """Store each layer's keys and values, and the last layer's attention."""
         rows, beams, length = positions.shape
         attended = self.attended
         if attended is not None:
@@ -145,12 +145,12 @@ class KVCache(flax.struct.PyTreeNode):
         )
 
     def places(self, positions: Int[Array, "R T"]) -> tuple[Array, Array]:
-        """Return where queries [B, Q] and keys [B, S] stand, as `mask` has them."""
+        """Return the positions of queries [B, Q] and keys [B, S], ordered as `mask`."""
         rows, beams, _ = self.writer.shape
         return positions.reshape(rows, -1), jnp.repeat(self.positions, beams, axis=1)
 
     def mask(self, positions: Int[Array, "B beams T"]) -> Bool[Array, "B 1 Q S"]:
-        """Let a query see what its hypothesis has read, up to its own position."""
+        """Let a query see the tokens of its own hypothesis up to its own position."""
         rows, beams, length = positions.shape
         slots = self.positions.shape[1]
         keys = self.positions[:, None, None, :]
@@ -162,7 +162,7 @@ class KVCache(flax.struct.PyTreeNode):
     def write(self, layer: KeysValues, new: KeysValues) -> KeysValues:
         """Write the keys and values [B × beams, G, …] of this step into a layer.
 
-        Attention reads the same array: of any other form XLA would make a copy.
+        Attention reads the array in the same layout; for any other XLA would copy it.
         """
         rows, beams, _ = self.writer.shape
         place = self.filled * beams
@@ -181,10 +181,10 @@ class KVCache(flax.struct.PyTreeNode):
 
 
 def reorder_by_copying(cache: KVCache, parents: Int[Array, "B beams"]) -> KVCache:
-    """Let each hypothesis go on from a parent by copying the parent's keys and values.
+    """Let each hypothesis continue a parent by copying the parent's keys and values.
 
-    The plain form of `KVCache.reorder`: afterwards each hypothesis has an entry of its
-    own in every slot, at the price of moving the whole cache at every step.
+    The reference form of `KVCache.reorder`. Afterwards each hypothesis has its own
+    entry in every slot, but the whole cache is moved at every step.
     """
     rows, beams, slots = cache.writer.shape
     followed = cache.reorder(parents)

@@ -1,16 +1,16 @@
-"""An encoder alone, and models made of it: a classifier, a tagger, and a masked one.
+"""An encoder, and models built on it.
 
     Classifier   logits = W · pool(encoder(x)) + b
-    Tagger       logits = W · encoder(x) + b, of every token
-    MaskedLM     logits = encoder(x) Eᵀ, at the places that are asked for
-    Embedder     vector = mean(encoder(x)), brought to length 1
+    Tagger       logits = W · encoder(x) + b, for every token
+    MaskedLM     logits = encoder(x) Eᵀ, at the given places
+    Embedder     vector = mean(encoder(x)), scaled to length 1
 
 The special token is the first of every sequence. It attends to all others, so its last
-representation stands for the whole sequence. The mean of all tokens, both ends
-included, can do so, too: it has less to learn, which suits small data. One output makes
-a regression.
-All models have the encoder's parameters under the same paths, so that one can begin
-with what the other has learnt.
+representation can represent the whole sequence. So can the mean of all tokens, both
+ends included, which has less to learn and therefore suits small data. A classifier with
+one output is a regression.
+All models have the encoder's parameters under the same paths, so that one can be
+initialised from another.
 """
 
 import dataclasses
@@ -35,9 +35,13 @@ POOLINGS = ("special", "mean")
 
 @dataclasses.dataclass(frozen=True)
 class PoolingKeys:
-    """Read a text off: keys of `config.model`."""
+    """How a text becomes one vector: keys of `config.model`."""
 
-    pooling: str = key("special", "Head on that token, or on a mean.", choices=POOLINGS)
+    pooling: str = key(
+        "special",
+        "The head reads the special token, or the mean of all tokens.",
+        choices=POOLINGS,
+    )
 
 
 class Encoder(nn.Module):
@@ -65,7 +69,7 @@ class Encoder(nn.Module):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
     ) -> Any:
-        """Encode tokens: vectors and attention weights, as `encode` returns them."""
+        """Encode tokens; return the vectors and attention weights of `encode`."""
         return self.encode(tokens, segments, train)
 
     def encode(
@@ -74,9 +78,9 @@ class Encoder(nn.Module):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], Any]:
-        """Return the last layer's output, and the attention weights by layer.
+        """Return the output of the last layer and the attention weights by layer.
 
-        A row is one sequence, padded at its end.
+        Each row is one sequence, padded at its end.
         """
         c = self.config
         segments = all_real(segments, tokens)
@@ -89,7 +93,7 @@ class Encoder(nn.Module):
 
 
 class Classifier(Encoder):
-    """Sequences, of which the first token is the special one, to `outputs` numbers."""
+    """Map sequences that begin with the special token to `outputs` numbers."""
 
     outputs: int
     pooling: str = "special"
@@ -137,16 +141,16 @@ class Tagger(Encoder):
 def pool(
     x: Float[Array, "B S D"], segments: Int[Array, "B S"], kind: str
 ) -> Float[Array, "B D"]:
-    """Make one vector of each sequence: its special token's, or its tokens' mean."""
+    """Reduce each sequence to the vector of its special token or to their mean."""
     if kind == "special":
         return x[:, 0]
     real = (segments != 0)[..., None].astype(jnp.float32)
-    # A row of padding alone has no mean; nor is one asked for.
+    # A row with only padding has no mean; its result is not used.
     return (x * real).sum(1) / jnp.maximum(real.sum(1), 1)
 
 
 class Embedder(Encoder):
-    """Represent a sequence by a vector of length 1."""
+    """Represent a sequence as a vector of length 1."""
 
     def __call__(
         self,
@@ -154,7 +158,7 @@ class Embedder(Encoder):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Compute vectors [B, D], in float32, as `hidden`; there are no logits."""
+        """Return vectors [B, D], in float32, as `hidden`; there are no logits."""
         segments = all_real(segments, tokens)
         x, weights = self.encode(tokens, segments, train=train)
         x = pool(x.astype(jnp.float32), segments, "mean")
@@ -163,7 +167,7 @@ class Embedder(Encoder):
 
 
 class MaskedLM(Encoder):
-    """Predict the token at a place from all that stands around it."""
+    """Predict the token at a place from its context on both sides."""
 
     def __call__(
         self,
@@ -172,12 +176,12 @@ class MaskedLM(Encoder):
         places: Int[Array, "B K"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Compute the logits [B, K, V] at these places; without them, at all."""
+        """Compute the logits [B, K, V] at `places`, or at all tokens without them."""
         x, weights = self.encode(tokens, segments, train=train)
         if places is not None:
             x = jnp.take_along_axis(x, places[..., None], axis=1)
         return Outputs(self.logits(x), encoder_attention=weights, hidden=x)
 
     def logits(self, x: Float[Array, "B K D"]) -> Float[Array, "B K V"]:
-        """Score every token of the vocabulary by the embedding table."""
+        """Score every token of the vocabulary with the embedding table."""
         return self.embedding.logits(x)

@@ -1,11 +1,11 @@
-"""A coordinate network: from a place of a picture to its colour (Tancik et al. 2020).
+"""A coordinate network: map a place in a picture to its colour (Tancik et al. 2020).
 
     raw        γ(p) = 2p - 1
     sinusoid   γ(p) = the paper's PE of the column, and of the row
     gaussian   γ(p) = [cos 2πBp, sin 2πBp],  B ~ N(0, bandwidth²), drawn once
 
-An MLP reads γ(p), where p = (x, y) lies in 0..1. Of raw coordinates it learns the slow
-changes first and hardly ever the fast ones (spectral bias); waves make both near.
+An MLP reads γ(p), where p = (x, y) lies in 0..1. From raw coordinates it learns slow
+changes first and fast ones hardly ever (spectral bias); waves make both easy to learn.
 """
 
 import dataclasses
@@ -28,25 +28,27 @@ FEATURES = ("raw", "sinusoid", "gaussian")
 
 @dataclasses.dataclass(frozen=True)
 class CoordinateMLPConfig:
-    """Size a coordinate network: keys of `config.model`."""
+    """Sizes of a coordinate network: keys of `config.model`."""
 
-    features: str = key("gaussian", "What is read of a place.", choices=FEATURES)
+    features: str = key("gaussian", "Encoding of a place.", choices=FEATURES)
     frequencies: int = key(
-        128, "Waves, each a sine and a cosine; sinusoid: half an axis.", least=2
+        128, "Waves, each a sine and a cosine; sinusoid: half per axis.", least=2
     )
     bandwidth: float = key(
-        10.0, "gaussian: deviation of the frequencies, in waves a picture.", above=0
+        10.0,
+        "gaussian: standard deviation of the frequencies, in waves per picture.",
+        above=0,
     )
     layers: int = key(4, "Hidden layers.", least=1)
     d_model: int = key(256, "Width of a hidden layer.", least=1)
     activation: str = key(
-        "relu", "Between the layers.", choices=lambda: tuple(ACTIVATIONS)
+        "relu", "Activation of the layers.", choices=lambda: tuple(ACTIVATIONS)
     )
     dtype: str = key("float32", "Type of the computation.", choices=DTYPES)
 
 
 def find_problems(config: ConfigDict, longest: Longest) -> list[str]:
-    """List what cannot work in the sizes of the model."""
+    """List the problems in the sizes of the model."""
     model = config.model
     if model.features == "sinusoid" and model.frequencies % 2:
         return [
@@ -57,7 +59,7 @@ def find_problems(config: ConfigDict, longest: Longest) -> list[str]:
 
 
 def gaussian_frequencies(count: int, bandwidth: float) -> Float[Array, "2 count"]:
-    """Draw the matrix B, the same each time, so that no run has to keep it."""
+    """Draw the matrix B, the same each time, so that no run has to store it."""
     return bandwidth * jax.random.normal(jax.random.key(0), (2, count))
 
 
@@ -77,7 +79,7 @@ def encode(
 
 
 class CoordinateMLP(nn.Module):
-    """An MLP that reads an encoded place; its outputs are colours 0..1."""
+    """An MLP that reads encoded places and returns colours 0..1."""
 
     config: CoordinateMLPConfig
     size: tuple[int, int]  # height and width of the picture
@@ -91,7 +93,7 @@ class CoordinateMLP(nn.Module):
     def __call__(
         self, places: Float[Array, "B 2"], train: bool = False
     ) -> Float[Array, "B 3"]:
-        """Colour places, red, green and blue."""
+        """Return the red, green and blue of places."""
         c = self.config
         x = encode(c, self.size, places).astype(c.dtype)
         for layer in self.hidden:

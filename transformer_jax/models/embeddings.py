@@ -1,11 +1,12 @@
-"""Tokens to vectors and back (section 3.4).
+"""Map tokens to vectors and back (section 3.4).
 
     x = E[token] · √D        logits = h Eᵀ
 
-One table serves source, target and output when tied. Rows are padded for the hardware;
-the rows past the vocabulary can neither be predicted nor receive probability.
-By word dropout a share of the tokens is read as unknown in training, so that no single
-one is relied on. Ends stay; nothing is scaled, as nothing becomes 0.
+One table serves source, target and output when tied. Tables are padded for the
+hardware; the rows beyond the vocabulary get no probability.
+Word dropout reads a share of the tokens as unknown in training, so that the model does
+not rely on any single token. It leaves ends as they are, and needs no rescaling because
+no vector becomes 0.
 """
 
 import dataclasses
@@ -28,30 +29,30 @@ TIES = ("all", "decoder", "none")
 
 @dataclasses.dataclass(frozen=True)
 class Vocabularies:
-    """Size the tables of embeddings; the config of a model begins with these fields.
+    """Sizes of the embedding tables: the first fields of the config of a model.
 
-    Zeros of a size that another implies are resolved at once, so that whoever reads the
-    config reads the real sizes.
+    A size of 0 is replaced at once by the size that it follows from, so that the config
+    always holds the actual sizes.
     """
 
     vocab_size: int = derived(8000, "Tokens of the target, or of the only vocabulary.")
-    vocab_rows: int = derived(0, "Rows of its table; 0: vocab_size.")
-    source_vocab_size: int = derived(0, "0: vocab_size.")
-    source_vocab_rows: int = derived(0, "0: source_vocab_size.")
+    vocab_rows: int = derived(0, "Rows of its table; 0 means vocab_size.")
+    source_vocab_size: int = derived(0, "0 means vocab_size.")
+    source_vocab_rows: int = derived(0, "0 means source_vocab_size.")
 
     def __post_init__(self):
         self.imply(vocab_rows=self.vocab_size, source_vocab_size=self.vocab_size)
         self.imply(source_vocab_rows=self.source_vocab_size)
 
     def imply(self, **sizes: int) -> None:
-        """Set those of these fields that are 0."""
+        """Set each of these fields that is 0."""
         for name, size in sizes.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, size)
 
 
 class TokenEmbedding(nn.Module):
-    """A table of `rows` vectors, of which the first `vocab_size` are tokens."""
+    """A table of `rows` vectors; the first `vocab_size` belong to tokens."""
 
     vocab_size: int
     rows: int
@@ -72,7 +73,7 @@ class TokenEmbedding(nn.Module):
     def __call__(
         self, tokens: Int[Array, "B T"], train: bool = False
     ) -> Float[Array, "B T D"]:
-        """Look tokens up; in training a share of them is read as unknown."""
+        """Look up tokens; in training, read a share of them as unknown."""
         if train and self.dropout:
             key = self.make_rng("dropout")
             keep = keep_mask(key, 1.0 - self.dropout, tokens.shape)
@@ -83,7 +84,7 @@ class TokenEmbedding(nn.Module):
         return (vectors * self.d_model**0.5).astype(self.dtype)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Score every token by its product with the table's rows."""
+        """Score every token by the product of `x` with its row of the table."""
         if sharding.on_one_device():
             table = self.embedding.astype(self.dtype)
             scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
@@ -93,15 +94,15 @@ class TokenEmbedding(nn.Module):
 
 
 class EmbeddingTables(nn.Module):
-    """The base of every model of a source and a target: embeddings and output layer.
+    """Base of the encoder-decoder models: embeddings and output layer.
 
-    `config.tie` says how many of the three are one table.
+    `config.tie` selects which of the three share a table.
     """
 
     config: Any
 
     def setup(self):
-        """Make the tables, and an output layer of its own if none is tied to it."""
+        """Make the tables, and a separate output layer if no table is tied to it."""
         c = self.config
         target = c.vocab_size, c.vocab_rows
         rest = c.d_model, c.dtype, c.dropout_words
@@ -139,7 +140,7 @@ class EmbeddingTables(nn.Module):
 def project(
     projection: nn.Dense, x: Float[Array, "R T D"], vocab_size: int
 ) -> Float[Array, "R T V"]:
-    """Compute the logits by an output layer that is no table of embeddings."""
+    """Compute the logits with an output layer that is not an embedding table."""
     logits = sharding.constrain_logits(projection(x))
     return mask_padding_rows(logits, vocab_size)
 
@@ -147,15 +148,15 @@ def project(
 def mask_padding_rows(
     logits: Float[Array, "B T V"], vocab_size: int
 ) -> Float[Array, "B T V"]:
-    """Take all probability from the rows past the vocabulary."""
+    """Take all probability from the rows beyond the vocabulary."""
     if vocab_size == logits.shape[-1]:
         return logits
     return jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, MASKED)
 
 
-# The two uses of a table on several devices. XLA merges the gathers of all uses, as
-# they are the same, and adds their gradients up before it reduces them, as long as
-# nothing stands between: so each has a gradient of its own, in float32 throughout.
+# The two uses of a table on several devices. Their gathers are equal, so XLA merges
+# them, and sums their gradients before reducing them over the devices. This works only
+# if nothing comes between, so each use has a custom gradient, in float32 throughout.
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

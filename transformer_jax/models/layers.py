@@ -5,8 +5,8 @@
     sandwich (Ding et al., 2021)         x ← x + LayerNorm(Dropout(f(LayerNorm(x))))
     DeepNorm (Wang et al., 2022)         x ← LayerNorm(α x + Dropout(f(x)))
 
-The trap: where the norm comes first, the last sum is left unnormalised, so the stack
-ends with one more LayerNorm; a post-norm stack must not.
+Pitfall: where the norm comes first, the last sum is not normalised, so the stack ends
+with one more LayerNorm; a post-norm stack must not.
 """
 
 import dataclasses
@@ -26,26 +26,25 @@ from transformer_jax import sharding
 
 ACTIVATIONS = {
     "relu": nn.relu,
-    "gelu_tanh": nn.gelu,  # by tanh, as BERT's and GPT-2's first code
+    "gelu_tanh": nn.gelu,  # tanh approximation, as in the first BERT and GPT-2 code
     "gelu_erf": functools.partial(nn.gelu, approximate=False),  # Hendrycks 2016: x Φ(x)
     "silu": nn.silu,
     "relu2": lambda x: jnp.square(nn.relu(x)),  # So et al. 2021
 }
-GATES = {  # of gated linear units, by what the gate goes through (Shazeer 2020)
+GATES = {  # gated linear units: the activation of the gate (Shazeer 2020)
     "glu": nn.sigmoid,
     "reglu": nn.relu,
-    "geglu": nn.gelu,  # by tanh
+    "geglu": nn.gelu,  # tanh approximation
     "swiglu": nn.silu,
 }
 OLDER_ACTIVATIONS = {"gelu": "gelu_tanh"}  # in configs that name only one of them
 NORMS = ("post", "pre", "sandwich", "deepnorm")
-NORM_FIRST = ("pre", "sandwich")  # a stack of these ends with a norm of its own
-SHARINGS = ("none", "all", "universal")  # of parameters, by the layers of a stack
-NORM_KINDS = ("layer", "rms")
+NORM_FIRST = ("pre", "sandwich")  # such a stack ends with one more norm
+SHARINGS = ("none", "all", "universal")  # how the layers of a stack share parameters
 DTYPES = ("float32", "bfloat16")
-# What a layer computes again in its backward pass, instead of keeping it: nothing; the
-# scores and weights of attentions, which kernels do anyway; all but the outputs of its
-# linear maps; or all but its input.
+# What a layer recomputes in its backward pass instead of keeping it: nothing; attention
+# scores and weights, as kernels do anyway; everything except the outputs of its linear
+# maps; or everything except its input.
 REMATS = ("none", "attention", "dots", "full")
 Distribution = Literal["uniform", "normal"]
 
@@ -60,8 +59,8 @@ def dense(
 ) -> nn.Dense:
     """Make a linear map with float32 parameters, computed in `dtype`.
 
-    Its weights begin with `scale` times Glorot's variance (2010). Their gradient is
-    multiplied out, and added up over devices, in `gradient_dtype`.
+    The initial weights have `scale` times Glorot's variance (2010). Their gradient is
+    computed, and summed over devices, in `gradient_dtype`.
     """
     product: Any = dot_rows
     promote: Any = promote_dtype
@@ -80,9 +79,9 @@ def dense(
 
 
 def output_layer(features: int, dtype: Any, use_bias: bool = True) -> nn.Dense:
-    """Make a linear map that is computed in `dtype`, but ends in float32.
+    """Make a linear map that computes in `dtype` and returns float32.
 
-    Rounded to bfloat16, logits that differ by less than a 256th would be equal.
+    Rounding to bfloat16 would make logits equal that differ by less than 1/256.
     """
     if jnp.dtype(dtype) == jnp.float32:
         return dense(features, dtype, use_bias)
@@ -102,14 +101,14 @@ def dot_rows(
     _: Any = None,
     **options: Any,
 ) -> Float[Array, "..."]:
-    """Multiply x @ kernel, all positions of all sentences as the rows of one matrix.
+    """Multiply x @ kernel with all positions of all sentences as rows of one matrix.
 
-    Only the form differs: of a product with three axes, XLA on a CPU transposes the
-    gradients before it multiplies them, which takes a tenth of a training step.
+    The result is the same, but XLA on a CPU transposes the gradients of a product with
+    three axes before multiplying them, which takes a tenth of a training step.
     """
     axes = sharding.inner_axes()
     if x.ndim < 3 or axes["sequence"] > 1 or kernel.ndim > 2:
-        # Axes that are both split over devices cannot be joined without moving them.
+        # Two axes that are split over devices cannot be merged without moving data.
         contract = (((x.ndim - 1,), (0,)), ((), ()))
         return jax.lax.dot_general(x, kernel, contract, **options)
     rows = x.reshape(-1, x.shape[-1])
@@ -122,8 +121,8 @@ def apply_together(
 ) -> list[Float[Array, "*B _"]]:
     """Apply several linear maps to `x`.
 
-    Where their columns are split over devices, those of one size become one product.
-    Its gradient for `x` is then added up over devices once, and not once for each map.
+    Where their columns are split over devices, maps of the same size become one
+    product. The gradient of `x` is then summed over devices once instead of per map.
     """
     first, *others = layers
     split = sharding.inner_axes()["tensor"] > 1
@@ -135,7 +134,7 @@ def apply_together(
         made = {n: iter(apply_together(alike[n], x)) for n in sizes}
         return [next(made[layer.features]) for layer in layers]
     params = [layer.variables["params"] for layer in layers]
-    multiply: Any = first.dot_general  # what `dense` has put there
+    multiply: Any = first.dot_general  # set by `dense`
     kernel = jnp.stack([own["kernel"] for own in params], 1)  # [D, maps, F]
     bias = jnp.stack([own["bias"] for own in params]) if first.use_bias else None
     cast: Any = first.promote_dtype(x, kernel, bias, dtype=first.dtype)
@@ -145,7 +144,7 @@ def apply_together(
 
 
 def _promote_all_but_kernel(x, kernel, bias, *, dtype):
-    """Cast what a linear map computes with; the product casts the kernel by itself."""
+    """Cast the operands of a linear map except the kernel, which the product casts."""
     x, bias = promote_dtype(x, bias, dtype=dtype)
     return x, kernel, bias
 
@@ -156,7 +155,7 @@ def _dot_in_types(types, x, kernel, _=None, **options):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _dot_with_gradient_in(types, x, kernel):
-    """Multiply as `dot_rows` does; `types` are those of this and of the gradient."""
+    """Multiply like `dot_rows`; `types` are the types of the product and gradient."""
     return dot_rows(x, kernel.astype(types[0]))
 
 
@@ -178,14 +177,14 @@ _dot_with_gradient_in.defvjp(_dot_forward, _dot_backward)
 
 
 def _promote_all_but_bias(*arrays, dtype=None, inexact=True):
-    """Cast what a linear map multiplies; the bias is added to float32, and stays so."""
+    """Cast the factors of a linear map; the bias stays float32, like the sum."""
     *multiplied, bias = arrays
     return [*promote_dtype(*multiplied, dtype=dtype, inexact=inexact), bias]
 
 
 @jax.custom_vjp
 def _dot_to_float32(x, kernel):
-    """Multiply as `dot_rows` does, to float32; gradients are computed in x's type."""
+    """Multiply like `dot_rows`, to float32; compute gradients in the type of `x`."""
     return dot_rows(x, kernel, preferred_element_type=jnp.float32)
 
 
@@ -210,38 +209,45 @@ def layer_norm(epsilon: float, dtype: Any, name: str | None = None) -> nn.LayerN
 
 
 def rms_norm(epsilon: float, dtype: Any) -> nn.RMSNorm:
-    """Make x / √(mean x² + ε) · scale: no mean taken out, no bias (Zhang 2019)."""
+    """Make x / √(mean x² + ε) · scale: no mean subtracted, no bias (Zhang 2019)."""
     return nn.RMSNorm(epsilon, dtype=dtype)
 
 
+# The choices of `model.norm_kind`: functions from (ε, dtype) to a norm.
+NORM_KINDS: dict[str, Callable[[float, Any], nn.Module]] = {
+    "layer": layer_norm,
+    "rms": rms_norm,
+}
+
+
 class Dropout(nn.Module):
-    """Zeroes a share `rate` of the entries and scales the others to keep the mean."""
+    """Zero a share `rate` of the entries and scale the others to keep the mean."""
 
     rate: float
 
     def __call__(self, x: Float[Array, "..."], train: bool) -> Float[Array, "..."]:
-        """Drop entries in training; otherwise return `x` as it is."""
+        """Drop entries in training; otherwise return `x` unchanged."""
         if not train or self.rate == 0.0:
             return x
         return drop(x, self.draw_key(), self.rate)
 
     def draw_key(self) -> Array:
-        """Draw the key of a mask; a scan over layers draws in its place."""
+        """Draw the key of a mask; a scan over layers replaces this method."""
         return self.make_rng("dropout")
 
 
 def drop(x: Float[Array, "..."], key: Array, rate: float) -> Float[Array, "..."]:
-    """Zero a share `rate` of the entries, drawn by `key`, and scale the others."""
+    """Zero a share `rate` of the entries, drawn with `key`, and scale the others."""
     keep = keep_mask(key, 1.0 - rate, x.shape)
     return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
 
 
 def keep_mask(key: Array, share: float, shape: tuple[int, ...]) -> Array:
-    """Draw True with probability `share`, by a hash of the key and the index alone.
+    """Draw True with probability `share`, by hashing the key and the index.
 
-    Two rounds of an integer hash over the index, seeded by the key's two words: all
-    that a dropout mask needs. It fuses into the multiplication that uses it, where the
-    general generator is a large program of its own, to compile and to run.
+    Two rounds of an integer hash over the index, seeded by the key's two words, are
+    enough for a dropout mask. They fuse into the multiplication that uses the mask,
+    whereas JAX's generator is a large program to compile and to run.
     `keep_mask_plainly` has the same distribution.
     """
     words = jax.random.bits(key, (2,), jnp.uint32)
@@ -254,21 +260,21 @@ def keep_mask(key: Array, share: float, shape: tuple[int, ...]) -> Array:
 
 
 def keep_mask_plainly(key: Array, share: float, shape: tuple[int, ...]) -> Array:
-    """Draw such a mask by JAX's general generator: the plain form of `keep_mask`."""
+    """Draw such a mask with JAX's generator: the reference form of `keep_mask`."""
     return jax.random.bernoulli(key, share, shape)
 
 
 def mix(x: Array) -> Array:
-    """Map 32-bit words onto 32-bit words so that every bit depends on every other."""
+    """Hash 32-bit words so that every output bit depends on every input bit."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
     return x ^ (x >> 16)
 
 
 def recompute(remat: Any, wrap: Callable, function: Callable, **options: Any) -> Any:
-    """Wrap a layer by jax.checkpoint, or by flax's form of it, if `remat` asks for it.
+    """Wrap a layer with jax.checkpoint, or flax's form of it, if `remat` asks for it.
 
-    The policy `attention` is the attention's own.
+    `MultiHeadAttention` itself implements `remat = "attention"`.
     """
     if remat not in ("dots", "full"):
         return function
@@ -278,30 +284,30 @@ def recompute(remat: Any, wrap: Callable, function: Callable, **options: Any) ->
 
 
 def keep_linear_maps(primitive: Any, *_: Any, **params: Any) -> bool:
-    """Keep the outputs of linear maps and of kernels; the policy of `dots`."""
+    """Keep the outputs of linear maps and of kernels: the policy of `dots`."""
     dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
     return _is_kernel(primitive) or dots(primitive, *_, **params)
 
 
 def keep_products(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Keep the outputs of all products, and compute again what lies between.
+    """Keep the outputs of all products, and recompute everything between them.
 
-    XLA does that by itself as it fuses operations, but not across the two loops of a
-    scan: there everything would be kept, several times as much.
+    XLA does so by itself when it fuses operations, but not across the two loops of a
+    scan, where everything would be kept: several times as much memory.
     """
     return primitive.name == "dot_general" or _is_kernel(primitive)
 
 
 def _is_kernel(primitive: Any) -> bool:
-    """Return whether this is cuDNN's attention, or one written in Pallas."""
+    """Return whether this is cuDNN's attention or a Pallas kernel."""
     return primitive.name.startswith(("dot_product_attention", "pallas_call"))
 
 
 class FeedForward(nn.Module):
     """max(0, x W₁ + b₁) W₂ + b₂, the same at every position (section 3.3).
 
-    A gated unit has a third matrix: (gate(x W₀ + b₀) · (x W₁ + b₁)) W₂ + b₂. With two
-    thirds of `d_ff` it has as many parameters as a plain one.
+    A gated unit has a third matrix: (gate(x W₀ + b₀) · (x W₁ + b₁)) W₂ + b₂. It has as
+    many parameters as a plain one if `d_ff` is two thirds as large.
     """
 
     d_model: int
@@ -310,7 +316,7 @@ class FeedForward(nn.Module):
     dropout: float = 0.0
     dtype: Any = jnp.float32
     gradient_dtype: str = "same"  # see `dense`
-    gain: float = 0.0  # DeepNorm's β; 0: weights begin with Glorot's variance
+    gain: float = 0.0  # DeepNorm's β; 0 means Glorot's variance
 
     @nn.compact
     def __call__(
@@ -335,23 +341,23 @@ class FeedForward(nn.Module):
 
 
 def begin_normal(gain: float) -> dict[str, Any]:
-    """Return the options of a linear map that begins normal, with a gain, if given."""
+    """Return the options of `dense` for normal initial weights, if a gain is given."""
     return {"scale": gain**2, "distribution": "normal"} if gain else {}
 
 
 @dataclasses.dataclass(frozen=True)
 class DeepNorm:
-    """Hold how much a residual stream weighs, and how small the sublayers begin."""
+    """The weight of the residual stream and the initial gain of the sublayers."""
 
     alpha: float = 1.0
-    beta: float = 0.0  # gain of the weights; 0: no DeepNorm
+    beta: float = 0.0  # gain of the weights; 0 means no DeepNorm
 
 
 def deepnorm_for(layers: int, cross: bool, readers: int) -> DeepNorm:
-    """Return the constants of a stack of so many layers (DeepNet, figure 2).
+    """Return the constants of a stack of `layers` layers (DeepNet, figure 2).
 
-    `cross`: it is a decoder that reads an encoder. `readers`: it is an encoder that a
-    decoder of so many layers reads.
+    `cross` marks a decoder that reads an encoder; `readers` is the number of layers of
+    the decoder that reads this encoder, or 0.
     """
     if cross:
         return DeepNorm((3 * layers) ** 0.25, (12 * layers) ** -0.25)
@@ -370,9 +376,9 @@ def residual(
     alpha: float = 1.0,
     output_norm: Callable[[Array], Array] | None = None,
 ) -> tuple[Float[Array, "B T D"], Any]:
-    """Add what `sublayer` makes of `x` to it; return its second result, too.
+    """Add the output of `sublayer` to `x`; also return the sublayer's second result.
 
-    `alpha` weighs `x` itself, and `output_norm` is the second norm of a sandwich.
+    `alpha` is the weight of `x`, and `output_norm` is the second norm of a sandwich.
     """
     first = order in NORM_FIRST
     y, extra = sublayer(norm(x) if first else x)

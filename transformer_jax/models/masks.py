@@ -1,4 +1,4 @@
-"""Who may see whom: a mask in parts, each of which grows with the length alone."""
+"""Attention masks in factored form, whose size is linear in the length."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ MASKED = -1e30  # a score: exp(MASKED - max) is exactly 0 in float32, yet never 
 
 
 class Mask(flax.struct.PyTreeNode):
-    """Say which query may see which key, in parts: only `dense` is quadratic.
+    """Which query may see which key, in factored form: only `dense` is quadratic.
 
-    A query sees a key of its own segment (0 is padding, seen by nobody), and, if
-    `causal`, only keys at its own position or before it. Kernels that know causality
-    by index alone rely on positions that rise within a segment.
+    A query sees the keys of its own segment (segment 0 is padding, which no real query
+    sees) and, if `causal`, only keys at its own position or before it. Kernels that
+    apply causality by index rely on positions that increase within a segment.
     """
 
     key_segments: Any  # Int [B, S]
@@ -21,16 +21,16 @@ class Mask(flax.struct.PyTreeNode):
     query_positions: Any = None  # Int [B, T]
     key_positions: Any = None  # Int [B, S]
     causal: bool = flax.struct.field(pytree_node=False, default=False)
-    # A row is one sequence, padded at its end: its length says all.
+    # Each row is one sequence, padded at its end, so its length describes the mask.
     whole: bool = flax.struct.field(pytree_node=False, default=False)
 
     def dense(self) -> Bool[Array, "#B 1 #T S"]:
-        """Compare every query with every key: True where it may see it."""
+        """Return the mask as an array, True where a query may see a key."""
         keys = self.key_segments[:, None, None, :]
         allowed = keys != 0
         if self.query_segments is not None:
-            # A padded query sees the padded keys: its row is ignored by the loss, and
-            # an empty row would only make every kernel treat a special case.
+            # A padded query sees the padded keys. The loss ignores its row, and an
+            # empty row would be a special case for every kernel.
             allowed = keys == self.query_segments[:, None, :, None]
         if self.causal:
             before = self.key_positions[:, None, :] <= self.query_positions[:, :, None]

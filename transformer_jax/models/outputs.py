@@ -1,4 +1,4 @@
-"""The result of a forward pass, of whatever model."""
+"""The result of a forward pass of any model."""
 
 from typing import Any
 
@@ -6,10 +6,11 @@ import flax.struct
 
 
 class Outputs(flax.struct.PyTreeNode):
-    """Hold logits, and what led to them; each weight is [B, N, T, S], one a layer."""
+    """Logits, attention weights (per layer an array [B, N, T, S]) and hidden states."""
 
     logits: Any
     self_attention: tuple[Any, ...] = ()
     cross_attention: tuple[Any, ...] = ()
     encoder_attention: tuple[Any, ...] = ()
-    hidden: Any = None  # what the logits are of: model.logits(hidden)
+    hidden: Any = None  # the input of the output layer: logits = model.logits(hidden)
+    memory: Any = None  # the encoder's output, [B, S, D]

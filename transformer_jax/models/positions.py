@@ -1,14 +1,14 @@
-"""Positions of tokens: added to embeddings, turning queries, or added to scores.
+"""Positions of tokens: added to embeddings, rotating queries, or added to scores.
 
     PE(p, 2i) = sin(p / 10000^(2i/D))    PE(p, 2i+1) = cos(p / 10000^(2i/D))   (3.5)
 
-`sinusoid` interleaves sines and cosines as the paper's formula does; `sinusoid_concat`
-puts all sines first, as Marian does. The two are permutations of each other: equal in
-power, but weights trained with one are useless with the other. (The authors' own code,
-tensor2tensor, has all sines first, too, with 10000^(i/(D/2-1)) for the i-th of them:
-none of these.) `rotary` turns queries and keys, `relative` (T5) and `alibi` change the
-scores. All three give distances to self-attention and nothing to cross-attention, which
-needs positions in the embeddings: `sinusoid+rotary` has both.
+`sinusoid` interleaves sines and cosines as in the paper's formula; `sinusoid_concat`
+puts all sines first, as Marian does. The two are permutations of each other: equally
+expressive, but weights trained with one are useless with the other. (The authors' own
+code, tensor2tensor, also has all sines first, but with 10000^(i/(D/2-1)) for the i-th
+of them, so it matches neither.) `rotary` rotates queries and keys; `relative` (T5) and
+`alibi` change the scores. These three give distances to self-attention and nothing to
+cross-attention, which needs positions in the embeddings: `sinusoid+rotary` has both.
 """
 
 import math
@@ -28,10 +28,10 @@ SCALINGS = ("none", "linear", "ntk")
 def sinusoid(
     positions: Real[Array, "B T"], d_model: int, interleave: bool = True
 ) -> Float[Array, "B T D"]:
-    """Encode positions as the paper does, without a limit.
+    """Encode positions like the paper; there is no largest position.
 
-    Angles are float32: up to position 10,000 a value is wrong by 0.001 at most, at a
-    million by 0.06.
+    Angles are float32, so the error of a value is at most 0.001 up to position 10,000,
+    and 0.06 at a million.
     """
     waves = jnp.stack(_waves(positions, d_model)[::-1], axis=-1)
     if not interleave:
@@ -40,17 +40,17 @@ def sinusoid(
 
 
 def _waves(positions, size: int, base: float = 10_000.0) -> tuple[Array, Array]:
-    """cos and sin of a position's angles, from the fastest to the slowest."""
+    """Return cos and sin of a position's angles, from the fastest to the slowest."""
     rates = base ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
     angles = positions[..., None].astype(jnp.float32) * rates
     return jnp.cos(angles), jnp.sin(angles)
 
 
 def sinusoid_2d(grid: tuple[int, int], d_model: int) -> Float[Array, "1 T D"]:
-    """Encode a patch's row by half of the width, its column by half; class token: 0."""
+    """Encode a patch's row and column in half of the width each; class token: 0."""
     if d_model % 2:
         raise UserError(
-            f"sinusoid_2d halves d_model = {d_model}: use {d_model - 1} or "
+            f"sinusoid_2d needs an even d_model, not {d_model}: use {d_model - 1} or "
             f"{d_model + 1}, or other positions"
         )
     axes = [axis.reshape(1, -1) for axis in jnp.indices(grid)]
@@ -59,7 +59,7 @@ def sinusoid_2d(grid: tuple[int, int], d_model: int) -> Float[Array, "1 T D"]:
 
 
 class PositionEncoding(nn.Module):
-    """Vectors to be added to the scaled embeddings; `learned` is Table 3, row E."""
+    """Vectors that are added to the scaled embeddings; `learned` is Table 3, row E."""
 
     kind: str
     d_model: int
@@ -67,10 +67,10 @@ class PositionEncoding(nn.Module):
 
     @nn.compact
     def __call__(self, positions: Int[Array, "B T"]) -> Float[Array, "B T D"] | float:
-        """Encode positions; 0.0 if embeddings have none.
+        """Encode positions; return 0.0 if embeddings contain no positions.
 
-        Beyond a learned table its last row is read. That is for padding alone: the
-        caller checks that the table has the positions of real tokens.
+        Positions beyond a learned table read its last row. Only padding may do so: the
+        caller checks that the table covers all real tokens.
         """
         if self.kind.startswith("sinusoid"):
             interleave = self.kind != "sinusoid_concat"
@@ -86,10 +86,10 @@ class PositionEncoding(nn.Module):
 
 
 class PositionSignal(flax.struct.PyTreeNode):
-    """Hold what positions change in a self-attention; made once for a stack."""
+    """The effect of positions on self-attention; computed once per stack."""
 
     turn: Any = None  # (cos, sin), each Float [#R, T, K / 2]
-    bias: Any = None  # added to scores: Float [#B, #N, T, S], or a DistanceBias
+    bias: Any = None  # added to the scores: Float [#B, #N, T, S], or a DistanceBias
 
 
 def rotation(
@@ -99,11 +99,11 @@ def rotation(
     scaling: str = "none",
     factor: float = 1.0,
 ) -> tuple[Float[Array, "R T half"], Float[Array, "R T half"]]:
-    """Compute the angles by which `rotate` turns heads of `size` (Su et al. 2021).
+    """Compute the angles by which `rotate` rotates heads of `size` (Su et al. 2021).
 
-    A model trained on short texts reads texts `factor` times as long by `linear`
-    scaling (all angles grow more slowly) or `ntk` (the slow ones do, the fast ones,
-    which tell neighbours apart, hardly).
+    Scaling lets a model trained on short texts read texts `factor` times as long.
+    `linear` slows down all angles; `ntk` mainly the slow ones, because the fast ones
+    tell neighbours apart.
     """
     if scaling == "linear":
         return _waves(positions / factor, size, base)
@@ -113,7 +113,7 @@ def rotation(
 
 
 def rotate(x: Float[Array, "R T N K"], turn: Any) -> Float[Array, "R T N K"]:
-    """Turn numbers i of a head's first and second half as one point of the plane.
+    """Rotate each pair (number i of a head's first half, number i of its second half).
 
     The product of a query and a key then depends on the distance of their positions.
     """
@@ -124,11 +124,11 @@ def rotate(x: Float[Array, "R T N K"], turn: Any) -> Float[Array, "R T N K"]:
 
 
 class DistanceBias(flax.struct.PyTreeNode):
-    """Hold what a bias of the scores is computed from, so that parts of it can be."""
+    """The inputs of a bias of the scores, from which any block can be computed."""
 
     queries: Any  # Int [#B, T]: their positions
     keys: Any  # Int [#B, S]
-    table: Any  # Float [buckets, N], if it is learned
+    table: Any  # Float [buckets, N], if the bias is learned
     kind: str = flax.struct.field(pytree_node=False)
     heads: int = flax.struct.field(pytree_node=False)
     causal: bool = flax.struct.field(pytree_node=False)
@@ -145,10 +145,10 @@ class DistanceBias(flax.struct.PyTreeNode):
 
 
 class PositionBias(nn.Module):
-    """Numbers to be added to the scores of a stack's self-attentions, by distance.
+    """A bias, by distance, of the scores of a stack's self-attentions.
 
-    `relative`: a learned number for each head and bucket of distances (Raffel et al.
-    2020); the others are fixed functions of the distance (`BIASES`).
+    `relative` learns one number per head and bucket of distances (Raffel et al. 2020);
+    the other kinds are fixed functions of the distance (`BIASES`).
     """
 
     kind: str
@@ -173,7 +173,7 @@ class PositionBias(nn.Module):
     def between(
         self, queries: Int[Array, "B T"], keys: Int[Array, "B S"]
     ) -> DistanceBias:
-        """Describe that bias without computing it, which is linear in the length."""
+        """Return the bias in factored form, which is linear in the length."""
         sizes = self.kind, self.num_heads, self.causal, self.furthest
         return DistanceBias(queries, keys, self.table, *sizes)
 
@@ -181,35 +181,37 @@ class PositionBias(nn.Module):
 def relative_buckets(
     distance: Int[Array, "B T S"], buckets: int, furthest: int, causal: bool
 ) -> Int[Array, "B T S"]:
-    """Find the bucket of key - query: near distances have their own, far ones share.
+    """Find the bucket of a distance key - query.
 
-    Half of them are exact, the others grow logarithmically up to `furthest`. Unless
-    causal, one half of all is for keys behind the query.
+    Half of the buckets hold one near distance each; the others hold ranges that grow
+    logarithmically up to `furthest`. Unless causal, half of all buckets are for keys
+    after the query.
     """
-    behind = 0
+    offset = 0
     if causal:
         distance = jnp.maximum(-distance, 0)
     else:
         buckets //= 2
-        behind = buckets * (distance > 0)
+        offset = buckets * (distance > 0)
         distance = jnp.abs(distance)
     exact = buckets // 2
     share = jnp.log(jnp.maximum(distance, exact) / exact) / math.log(furthest / exact)
     far = exact + (share * (buckets - exact)).astype(jnp.int32)
     near = jnp.where(distance < exact, distance, jnp.minimum(far, buckets - 1))
-    return (behind + near).astype(jnp.int32)
+    return (offset + near).astype(jnp.int32)
 
 
 def alibi(distance: Int[Array, "B T S"], heads: int) -> Float[Array, "B N T S"]:
-    """Lower a score by the distance times the slope of its head (Press et al. 2022)."""
+    """Lower scores by the distance times the head's slope (Press et al. 2022)."""
     slopes = jnp.asarray(alibi_slopes(heads), jnp.float32)
     return -slopes[:, None, None] * jnp.abs(distance)[:, None]
 
 
 def alibi_slopes(heads: int) -> np.ndarray:
-    """Make a geometric series down to 2^-8, one number a head.
+    """Make a geometric series down to 2^-8, one slope per head.
 
-    Between powers of 2, it goes on with every other number of the next series.
+    If the number of heads is not a power of 2, the remaining slopes are every other
+    number of the next series.
     """
     whole = 1 << (heads.bit_length() - 1)
     slopes = 2.0 ** (-8 * np.arange(1, whole + 1) / whole)

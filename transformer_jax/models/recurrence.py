@@ -1,9 +1,10 @@
-"""A recurrence along the positions: the cells it is made of, and how they are run.
+"""A recurrence along the positions: its cells, and how they are run.
 
     h_t = f(x_t W + b, h_{t-1} U)                            f: tanh, an LSTM or a GRU
 
-`x W` is one product for all positions; only what waits for the step before is scanned.
-The trap: padding must leave a state as it is, or an answer depends on its batch.
+`x W` is one product for all positions; only the part that depends on the previous step
+is scanned.
+Pitfall: padding must leave the state unchanged, or an answer depends on its batch.
 """
 
 from collections.abc import Callable
@@ -18,11 +19,11 @@ from transformer_jax.models.layers import dense
 
 
 class Cell(NamedTuple):
-    """Describe how a state goes on from what is given and from its own product."""
+    """A recurrent cell: how it computes the next state, and the sizes of its parts."""
 
-    step: Callable[[Array, Array, tuple], tuple]
-    parts: int  # arrays of a state, the first of which is the output
-    bias: tuple[float, ...]  # at the beginning, of each gate
+    step: Callable[[Array, Array, tuple], tuple]  # (x W + b, h U, state) → next state
+    parts: int  # number of arrays of a state; the first is the output
+    bias: tuple[float, ...]  # initial bias of each gate
 
 
 def _rnn(given, own, state):
@@ -36,7 +37,7 @@ def _lstm(given, own, state):
 
 
 def _gru(given, own, state):
-    """Apply the reset gate to the product (cuDNN's form), so that there is only one."""
+    """Apply the reset gate after the product (cuDNN's form), which needs only one."""
     x_reset, x_keep, x_new = jnp.split(given, 3, axis=-1)
     h_reset, h_keep, h_new = jnp.split(own, 3, axis=-1)
     keep = nn.sigmoid(x_keep + h_keep)
@@ -46,15 +47,15 @@ def _gru(given, own, state):
 
 CELLS = {
     "rnn": Cell(_rnn, parts=1, bias=(0.0,)),
-    "lstm": Cell(_lstm, parts=2, bias=(0.0, 1.0, 0.0, 0.0)),  # remembers, to begin with
+    "lstm": Cell(_lstm, parts=2, bias=(0.0, 1.0, 0.0, 0.0)),  # begins by remembering
     "gru": Cell(_gru, parts=1, bias=(0.0, 0.0, 0.0)),
 }
 
 
 class Recurrence(nn.Module):
-    """One cell along the positions, first to last or (`reverse`) last to first.
+    """One cell along the positions, from first to last or (`reverse`) last to first.
 
-    A state is float32 whatever is computed in: it adds up over all steps.
+    States are float32 for every `dtype`, because they accumulate over all steps.
     """
 
     cell: str
@@ -69,7 +70,7 @@ class Recurrence(nn.Module):
         real: Bool[Array, "R T"],
         state: tuple[Float[Array, "R H"], ...] | None = None,
     ) -> tuple[Float[Array, "R T H"], tuple[Float[Array, "R H"], ...]]:
-        """Return the output at each position, and the last state."""
+        """Return the output at each position and the last state."""
         cell = CELLS[self.cell]
         width = len(cell.bias) * self.size
         inputs = dense(width, self.dtype).copy(
@@ -99,7 +100,7 @@ class Recurrence(nn.Module):
 
 
 def _orthogonal(key: Array, shape: tuple[int, int]) -> Float[Array, "H G"]:
-    """Draw a rotation for each gate, so that a state keeps its length."""
+    """Draw one orthogonal matrix per gate, so that a state keeps its norm."""
     size, width = shape
     rotation = nn.initializers.orthogonal()
     keys = jax.random.split(key, width // size)

@@ -1,12 +1,12 @@
-"""Recurrent encoder-decoders, which the Transformer has replaced (section 1).
+"""Recurrent encoder-decoders, the predecessors of the Transformer (section 1).
 
     h_t = f(x_t W + b, h_{t-1} U)                            f: tanh, an LSTM or a GRU
     o_t = tanh([Σ_s a_ts m_s; h_t] W_o),  a_t = softmax_s score(h_t, m_s)
 
-The recurrence itself, f, is in `recurrence.py`.
-The decoder begins in the state in which the encoder ended. Both scores are taken behind
-the recurrence, as Luong et al. do; Bahdanau et al. fed the sum into the next step.
-The trap: padding must leave a state as it is, or an answer depends on its batch.
+The recurrence f is in `recurrence.py`. The decoder begins in the final state of the
+encoder. Attention comes after the recurrence, as in Luong et al.; Bahdanau et al. fed
+its result into the next step.
+Pitfall: padding must leave the state unchanged, or an answer depends on its batch.
 """
 
 import dataclasses
@@ -33,17 +33,17 @@ from transformer_jax.models.registry import Longest, Model
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentConfig(Vocabularies):
-    """Set every size of a recurrent model."""
+    """Every size of a recurrent model."""
 
     cell: str = key("lstm", "Recurrent cell of a layer.", choices=CELLS)
-    layers: int = key(2, "Layers of the encoder, and of the decoder.", least=1)
+    layers: int = key(2, "Layers of the encoder and of the decoder, each.", least=1)
     d_model: int = key(512, "Width of the embeddings and of a layer's output.", least=1)
     bidirectional: bool = key(
-        True, "The encoder reads both ways, with half the width each."
+        True, "The encoder reads in both directions, with half the width each."
     )
     attention: str = key(
         "additive",
-        "Score of a source word: additive (Bahdanau) or dot (Luong, / √d_model).",
+        "Scoring of source words: additive (Bahdanau) or dot (Luong, / √d_model).",
         choices=lambda: ATTENTIONS,
     )
     tie: str = key(
@@ -51,13 +51,15 @@ class RecurrentConfig(Vocabularies):
     )
     dropout_words: float = key(
         0.0,
-        "Share of the tokens read, the target's too, as unknown.",
+        "Share of source and target tokens that are read as unknown.",
         least=0,
         below=1,
     )
-    dropout_embedding: float = key(0.1, "Rate on the embeddings.", least=0, below=1)
+    dropout_embedding: float = key(
+        0.1, "Dropout rate of the embeddings.", least=0, below=1
+    )
     dropout_residual: float = key(
-        0.1, "Rate on each layer's output, on its way to the next.", least=0, below=1
+        0.1, "Dropout rate of each layer's output.", least=0, below=1
     )
     dtype: str = key(
         "float32", "Type of the computation; weights are float32.", choices=DTYPES
@@ -65,7 +67,7 @@ class RecurrentConfig(Vocabularies):
 
 
 def find_problems(config: ConfigDict, _: Longest) -> list[str]:
-    """List what cannot work in the sizes of a recurrent model."""
+    """List the problems in the sizes of a recurrent model."""
     model, problems = config.model, []
     if model.bidirectional and model.d_model % 2:
         problems.append(
@@ -74,8 +76,8 @@ def find_problems(config: ConfigDict, _: Longest) -> list[str]:
         )
     if config.data.batching == "packed":
         problems.append(
-            "data.batching = 'packed': a recurrent model would take its state from one "
-            "sentence of a row into the next; use buckets"
+            "data.batching = 'packed': a recurrent model would carry its state from "
+            "one sentence of a row into the next; use buckets"
         )
     for axis in ("tensor", "sequence"):
         if config.mesh[axis] > 1:
@@ -87,7 +89,7 @@ def find_problems(config: ConfigDict, _: Longest) -> list[str]:
 
 
 class Layer(nn.Module):
-    """A recurrence, or two of half the size that read in both directions."""
+    """One recurrence, or two of half the size that read in opposite directions."""
 
     config: RecurrentConfig
     both: bool
@@ -101,7 +103,7 @@ class Layer(nn.Module):
             self.backward = Recurrence(c.cell, size, reverse=True, dtype=c.dtype)
 
     def __call__(self, x, real, state=None):
-        """Run it on `x` [R, T, D]; return the output and the state behind it."""
+        """Run the layer on `x` [R, T, D]; return its output and its final state."""
         x_forward, state = self.forward(x, real, state)
         if not self.both:
             return x_forward, state
@@ -112,7 +114,7 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Layers one after another: an encoder (it may read both ways), or a decoder."""
+    """A stack of layers: an encoder (optionally bidirectional) or a decoder."""
 
     config: RecurrentConfig
     both: bool = False
@@ -129,7 +131,7 @@ class Stack(nn.Module):
         states: tuple | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "R T D"], tuple]:
-        """Return the last layer's output, and each layer's state behind the end."""
+        """Return the output of the last layer and the final state of each layer."""
         after = []
         for i, layer in enumerate(self.layer):
             x, state = layer(x, real, states[i] if states else None)
@@ -139,19 +141,20 @@ class Stack(nn.Module):
 
 
 class Attention(nn.Module):
-    """One look at the source from each position, by whose side the two are joined.
+    """Attend from each position to the source, and join the result with the position.
 
-    A kind of attention is a subclass that scores, and a line in `ATTENTIONS`.
+    A kind of attention is a subclass that implements `scores`, and an entry of
+    `ATTENTIONS`.
     """
 
     config: RecurrentConfig
 
     def setup(self):
-        """Make the layer that joins what is seen with who looks."""
+        """Make the layer that joins the attended vector with the position's own."""
         self.out = dense(self.config.d_model, self.config.dtype)
 
     def keys(self, memory: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
-        """Make what a score compares with: once for a source."""
+        """Compute, once per source, the keys that a score compares with."""
         return memory
 
     def scores(
@@ -167,7 +170,10 @@ class Attention(nn.Module):
         keys: Float[Array, "B S D"],
         segments: Int[Array, "B S"],
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T S"]]:
-        """Join each position with its mean of the source; return the weights, too."""
+        """Join each position with its weighted mean of the source.
+
+        Return the joined vectors and the attention weights.
+        """
         scores = jnp.where(segments[:, None] != 0, self.scores(x, keys), MASKED)
         weights = jax.nn.softmax(scores)
         seen = jnp.einsum("bts,bsd->btd", weights.astype(memory.dtype), memory)
@@ -178,7 +184,7 @@ class DotAttention(Attention):
     """q · k / √D (Luong et al. 2015, scaled)."""
 
     def scores(self, x, keys):
-        """Multiply each position with each key: [B, T, D], [B, S, D] → [B, T, S]."""
+        """Multiply each position with each key, [B, T, D] and [B, S, D] → [B, T, S]."""
         query = x * x.shape[-1] ** -0.5
         return jnp.einsum(
             "btd,bsd->bts", query, keys, preferred_element_type=jnp.float32
@@ -202,10 +208,10 @@ class AdditiveAttention(Attention):
         return self.key(memory)
 
     def scores(self, x, keys):
-        """Score one position after the other: all at once leave every cache.
+        """Score one position at a time, because all at once fit no CPU cache.
 
-        Of each position, [B, S, D] numbers are made again for the gradient, and not
-        kept.
+        The [B, S, D] numbers of each position are recomputed for the gradient instead
+        of being kept.
         """
         score = self.score.astype(x.dtype)
 
@@ -221,23 +227,26 @@ ATTENTIONS = {"none": None, "additive": AdditiveAttention, "dot": DotAttention}
 
 
 class State(flax.struct.PyTreeNode):
-    """Hold the state of each hypothesis; leaves are [B, beams, …]."""
+    """The state of each hypothesis; leaves are [B, beams, …]."""
 
-    layers: Any  # of each layer a tuple of Float [B, beams, D]
-    attended: Any = None  # Float [B, beams, S]: if it is watched
+    layers: Any  # for each layer a tuple of Float [B, beams, D]
+    attended: Any = None  # Float [B, beams, S], if attention is tracked
     real: Any = None  # Bool [B, beams, S]
 
     def track_attention(self, source_segments: Int[Array, "B S"]) -> "State":
-        """Add up, from now on, how much each word of the source is attended to."""
+        """From now on, sum the attention that each word of the source receives."""
         real = source_segments[:, None] != 0
         return self.replace(attended=jnp.zeros(real.shape), real=real)
 
     def uncovered(self) -> Float[Array, "B beams"]:
-        """Sum log min(attention, 1) over the source: 0 if every word had its share."""
+        """Sum log min(attention, 1) over the source; 0 if every word is covered."""
         return coverage_penalty(self.attended, self.real)
 
     def end_step(self, layers: tuple, weights: Any, positions: Any) -> "State":
-        """Keep the states that a step led to, and what it has seen of the source."""
+        """Store the states after a step, and the attention that it paid to the source.
+
+        Positions of -1 are padding.
+        """
         attended = self.attended
         if attended is not None:
             seen = weights.reshape(*positions.shape, -1)
@@ -246,12 +255,12 @@ class State(flax.struct.PyTreeNode):
 
 
 class Recurrent(EmbeddingTables):
-    """A recurrent encoder and decoder, with attention between them or without."""
+    """A recurrent encoder and decoder, with or without attention between them."""
 
     config: RecurrentConfig
 
     def setup(self):
-        """Make embeddings, encoder, decoder, and the attention between them."""
+        """Make embeddings, encoder, decoder and the attention between them."""
         super().setup()
         c = self.config
         self.encoder = Stack(c, c.bidirectional)
@@ -272,8 +281,8 @@ class Recurrent(EmbeddingTables):
     ) -> Outputs:
         """Predict each token of the target from those before it (teacher forcing).
 
-        `target` is what the decoder reads, shifted right. Without segments every token
-        is real. Positions are not needed: each sentence begins a row, and order is all.
+        `target` is the decoder's input, shifted right. Without segments every token is
+        real. Positions are ignored: each row is one sentence, read in order.
         """
         source_segments = all_real(source_segments, source)
         target_segments = all_real(target_segments, target)
@@ -291,13 +300,13 @@ class Recurrent(EmbeddingTables):
         positions: Int[Array, "#B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
-        """Return the encoder's output, and each layer's state behind the sentence."""
+        """Return the encoder's output and each layer's final state."""
         segments = all_real(segments, source)
         x = self._drop(self.embed_source(source, train), train)
         return self.encoder(x, segments != 0, train=train)
 
     def start(self, batch: dict, length: int) -> tuple[dict, State]:
-        """Encode a batch: what stays for all steps, and the state to go on from."""
+        """Encode a batch; return its static part and the initial state."""
         segments = batch["source_segments"]
         memory, states = self.encode(batch["source"], segments)
         states = jax.tree.map(lambda part: part[:, None], states)
@@ -310,7 +319,7 @@ class Recurrent(EmbeddingTables):
         static: dict,
         state: State,
     ) -> tuple[Float[Array, "B K T V"], State]:
-        """Read tokens (position -1: padding); return logits of what follows each."""
+        """Read tokens (position -1 is padding); return the logits of the next ones."""
         rows, beams, length = tokens.shape
 
         def fold(array):
@@ -324,7 +333,7 @@ class Recurrent(EmbeddingTables):
             fold(positions) >= 0,
             jax.tree.map(fold, state.layers),
         )
-        # All beams of a source look at it together: it is never copied for each.
+        # All beams attend to their source together, so that it is never copied.
         x, weights = self._look(x.reshape(rows, beams * length, -1), static)
         logits = self.logits(x).reshape(rows, beams, length, -1)
         return logits, state.end_step(jax.tree.map(unfold, layers), weights, positions)
@@ -347,7 +356,7 @@ MODEL = Model(
     {"seq2seq": Recurrent},
     find_problems,
     rules=(
-        (r"recurrent$", PartitionSpec("fsdp", None)),  # used again at every position
+        (r"recurrent$", PartitionSpec("fsdp", None)),  # read at every position
         (r"attention/score$", PartitionSpec()),
     ),
 )

@@ -1,9 +1,9 @@
-"""Every model by its name: its sizes, its modules, and what cannot work in its config.
+"""Find models by name: their sizes, their modules and the checks of their configs.
 
-A model is a file of this folder with a record `MODEL`, and a line in `MODELS` below; or
-a module of another package that has one, named with it: "mypackage.averaging".
-Its modules are listed by role, which is what a task asks for: a task of the role
-"seq2seq" can be trained with every model that has a module for it.
+A model is a file of this folder that defines a record `MODEL` and is listed in `MODELS`
+below, or a module of another package that defines one, such as "mypackage.averaging".
+A model has one module per role. A task asks for a role, so a task of the role "seq2seq"
+can be trained with every model that has a module for it.
 """
 
 import dataclasses
@@ -19,46 +19,49 @@ from transformer_jax import sharding
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.keys import import_extension, key
 
-# The name in `config.model.name` is that of the file.
+# The name in `config.model.name` is the name of the file.
 MODELS = (
     "transformer",
     "recurrent",
     "coordinate_mlp",
+    "speech",
 )
-_others: list[str] = []  # of other packages, since they were named
+_others: list[str] = []  # models of other packages that have been found so far
 
 ROLES = (
     "seq2seq", "language_model", "masked_language_model", "text_classifier",
     "token_classifier", "text_embedder", "image_classifier", "coordinates",
-    "decisions",
+    "transcriber", "sound_classifier", "decisions",
 )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class NameKeys:
-    """Choose the model: the first key of `config.model`."""
+    """The choice of the model: the first key of `config.model`."""
 
-    name: str = key("transformer", "A file of models/.", choices=lambda: names())
+    name: str = key(
+        "transformer", "The model: a file of models/.", choices=lambda: names()
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Longest:
-    """Hold the length of the longest example of a run, and of its longest answer."""
+    """The length of the longest example of a run, and of its longest answer."""
 
-    pieces: int  # its ends counted
-    positions: int  # that it takes with its longest answer
-    keys: str  # of the config, that say so
+    pieces: int  # including the example's ends
+    positions: int  # that the example and its longest answer take
+    keys: str  # the config keys that set it
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Describe a model to those who configure it, check it and build it.
+    """A model as the config, its checks and the tasks need to know it.
 
-    A module is made of an instance of `config`, and of what else its task gives it; it
-    has the methods that its role asks for (see `decoding/` for `start` and `extend`).
+    A module is constructed from an instance of `config` and the arguments that the task
+    adds. It has the methods of its role (see `decoding/` for `start` and `extend`).
     """
 
-    config: type  # the dataclass of its keys and sizes; all have defaults
+    config: type  # the dataclass of its keys and sizes, all with defaults
     modules: Mapping[str, Callable[..., nn.Module]]  # by role
     find_problems: Callable[[ConfigDict, Longest], list[str]]
     rules: tuple[sharding.Rule, ...] = ()  # for parameters that sharding.RULES lacks
@@ -66,7 +69,7 @@ class Model:
 
 @functools.cache
 def find(name: str) -> Model:
-    """Load a model's record by the name that `config.model.name` has."""
+    """Load the record of the model that `config.model.name` names."""
     if "." in name:
         model = getattr(import_extension(name, "the model"), "MODEL", None)
         if not isinstance(model, Model):
@@ -81,7 +84,7 @@ def find(name: str) -> Model:
 
 
 def names() -> tuple[str, ...]:
-    """List all models; of other packages, those that were imported."""
+    """List all models, including the imported ones of other packages."""
     return (*MODELS, *_others)
 
 
@@ -102,7 +105,7 @@ def build(
 ) -> nn.Module:
     """Make the config's module for a role, with vocabularies of these sizes.
 
-    `arguments` are those that a module of this role has beside its sizes.
+    `arguments` are the other arguments of a module of this role.
     """
     modules = find(config.model.name).modules
     if role not in modules:
@@ -116,9 +119,10 @@ def build(
 def make_sizes(
     config: ConfigDict, vocab_size: int = 0, source_vocab_size: int = 0
 ) -> Any:
-    """Make the sizes of the config's model; the rows of its tables are padded.
+    """Make the sizes of the config's model, with padded rows of embedding tables.
 
-    A task that has no encoder or no decoder has no key for its layers: there are none.
+    A task without an encoder or a decoder has no key for its layers, so their number
+    is 0.
     """
     kind = find(config.model.name).config
     multiple = config.tokenizer.row_multiple if "tokenizer" in config else 1

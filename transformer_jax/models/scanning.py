@@ -1,11 +1,11 @@
-"""Run the layers of a stack as one scanned layer, so that depth costs no compile time.
+"""Run the layers of a stack as one scanned layer, so depth adds no compile time.
 
     for i in layers: x = layer(params[i], x)    becomes    scan(layer, x, stack(params))
 
-The parameters are stacked here, inside the compiled step, and nowhere else: a state, a
-checkpoint and every reader of parameters have the layers one by one, scanned or not.
-The trap: the number of the layer is traced, so flax, which hashes the path of a module
-at trace time, cannot derive the layer's dropout; `LayerKeys` does it, to the same keys.
+The parameters are stacked only here, inside the compiled step: states, checkpoints and
+every reader of parameters see the layers one by one, scanned or not.
+Pitfall: the number of the layer is traced, so flax, which hashes the path of a module
+at trace time, cannot derive the layer's dropout key. `LayerKeys` derives the same keys.
 """
 
 import collections
@@ -35,8 +35,8 @@ def scan_layers(
 ) -> tuple[Float[Array, "R T D"], Any]:
     """Run `x, made = run(params, x)` for each layer's parameters, one after another.
 
-    Return the last `x`, and what the layers made, stacked. `stream` is the key of the
-    dropout and the paths of the layers, and `wrap` may have the body recomputed.
+    Return the last `x` and the stacked `made` of all layers. `stream` is the dropout
+    key and the paths of the layers; `wrap` may add rematerialisation to the body.
     """
     key, paths = stream
 
@@ -51,32 +51,32 @@ def scan_layers(
 
 
 def stream_of(stack: nn.Module, names: Sequence[str]) -> tuple[Array, list[Path]]:
-    """Return the key that a module's dropouts draw from, and its layers' paths."""
+    """Return the key from which a module's dropouts draw, and its layers' paths."""
     scope: Any = stack.scope
     lazy = scope.rngs["dropout"]
     return lazy.rng, [(*lazy.suffix, name) for name in names]
 
 
 def stack_layers(params: Sequence[Any]) -> Any:
-    """Stack the parameters of like layers: [layers, …], of which no device has fewer.
+    """Stack the parameters of equal layers, [layers, …].
 
-    The first axis is never split; the others are as in each layer.
+    The first axis is never split over devices; the others are split as in each layer.
     """
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
     return sharding.constrain_params(stacked, stacked_axes=1)
 
 
 def constrain_layer(params: Any) -> Any:
-    """Keep one layer's parameters, and so their gradients, split by the rules."""
+    """Keep one layer's parameters, and thus their gradients, split by the rules."""
     return sharding.constrain_params(params)
 
 
 class LayerKeys:
-    """Give the dropouts inside a scanned layer the keys that they have unrolled.
+    """Give the dropouts inside a scanned layer the same keys as in an unrolled one.
 
     An interceptor of `Dropout.draw_key`, for one call of one layer. Flax folds into the
-    root key a hash of the module's path and of how often it has drawn; here the hashes
-    of all layers are a table, from which a layer takes its own.
+    root key a hash of the module's path and of the number of draws so far. Here the
+    hashes of all layers form a table, which is indexed by the number of the layer.
     """
 
     def __init__(self, key: Array | None, paths: Sequence[Path], number: Array):
@@ -84,14 +84,14 @@ class LayerKeys:
         self.drawn: collections.Counter = collections.Counter()
 
     def __call__(self, call, args, kwargs, context):
-        """Draw a key, or let any other method run."""
+        """Draw a key if the call is `Dropout.draw_key`; pass on all other calls."""
         if not isinstance(context.module, Dropout) or context.method_name != "draw_key":
             return call(*args, **kwargs)
         inside = context.module.path
         self.drawn[inside] += 1
         place = *inside, self.drawn[inside]
         hashes = np.array([hash_path((*p, *place)) for p in self.paths], np.uint32)
-        assert self.key is not None  # a dropout that draws trains
+        assert self.key is not None  # only training draws
         return jax.random.fold_in(self.key, jnp.asarray(hashes)[self.number])
 
 

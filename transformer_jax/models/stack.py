@@ -1,4 +1,4 @@
-"""The stack of layers that every model is made of (paper, section 3.1).
+"""The stack of layers that every Transformer is made of (paper, section 3.1).
 
     encoder layer   self-attention → feed-forward
     decoder layer   masked self-attention → cross-attention → feed-forward
@@ -6,11 +6,11 @@
 Each sublayer is wrapped by `residual`. Variants of its parts (norms, activations,
 shared heads, positions) are fields of `TransformerConfig`.
 
-    parallel sublayers (GPT-J)   x ← x + Σ f(Norm(x)), by one norm
+    parallel sublayers (GPT-J)   x ← x + Σ f(Norm(x)), with one norm for all f
     shared layers (ALBERT)       every layer has the parameters of layer_0
     universal                    and reads x + wave(position) + wave(layer's number)
 
-The trap: a pre-norm stack ends with a norm of its own, a post-norm stack must not.
+Pitfall: a pre-norm stack ends with one more norm, a post-norm stack must not.
 """
 
 import functools
@@ -27,16 +27,15 @@ from transformer_jax.models.attention import Mask, MultiHeadAttention
 from transformer_jax.models.cache import KeysValues, KVCache
 from transformer_jax.models.layers import (
     NORM_FIRST,
+    NORM_KINDS,
     DeepNorm,
     Dropout,
     FeedForward,
     deepnorm_for,
     keep_mask,
     keep_products,
-    layer_norm,
     recompute,
     residual,
-    rms_norm,
 )
 from transformer_jax.models.positions import (
     BIASES,
@@ -50,7 +49,7 @@ from transformer_jax.models.transformer_config import TransformerConfig
 
 
 class Layer(nn.Module):
-    """One layer of a stack: self-attention, cross-attention if asked, feed-forward."""
+    """One layer of a stack: self-attention, optional cross-attention, feed-forward."""
 
     config: TransformerConfig
     cross: bool
@@ -83,47 +82,47 @@ class Layer(nn.Module):
         cross = ("cross_attention",) if self.cross else ()
         return "self_attention", *cross, "feed_forward"
 
-    def source(self, memory: Float[Array, "B S D"]) -> KeysValues:
-        """Make the cross-attention's keys and values: once for a source."""
+    def cross_keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
+        """Compute the keys and values of the cross-attention, once per source."""
         return self.cross_attention.keys_values(memory)
 
-    def __call__(self, x, place, mask, source, source_mask, write, train):
+    def __call__(self, x, signal, mask, memory, memory_mask, write, train):
         """Run the sublayers on `x` [R, T, D].
 
         Return the new `x`, the keys and values of its self-attention, and the weights
-        of both attentions. With `write`, it attends to what that makes of its keys and
-        values: to those of a cache.
+        of both attentions. `write` puts the keys and values of this step into a cache
+        and returns the whole cache of the layer, to which self-attention then attends.
         """
 
         def drop(y):
             return self.drop(y, train)
 
-        def see_itself(y):
-            query, own = self.self_attention.project(y, place.turn)
+        def attend_to_self(y):
+            query, own = self.self_attention.project(y, signal.turn)
             if write is not None:
                 own = write(own)
-            y, weights = self.self_attention(y, own, mask, place, train, query=query)
+            y, weights = self.self_attention(y, own, mask, signal, train, query=query)
             return y, (own, weights)
 
-        def see_source(y):
-            # A search may add up what the source's words were attended to.
+        def attend_to_source(y):
+            # A search may track how much attention each source word receives.
             searching = write is not None
             return self.cross_attention(
-                y, source, source_mask, train=train, need_weights=searching
+                y, memory, memory_mask, train=train, need_weights=searching
             )
 
-        def think(y):
+        def feed_forward(y):
             return self.feed_forward(y, train), None
 
         functions = {
-            "self_attention": see_itself,
-            "cross_attention": see_source,
-            "feed_forward": think,
+            "self_attention": attend_to_self,
+            "cross_attention": attend_to_source,
+            "feed_forward": feed_forward,
         }
         run = self._in_parallel if self.config.parallel_sublayers else self._in_turn
         y, made = run(x, {name: functions[name] for name in self._sublayers()}, drop)
         if train and self.config.dropout_layers:
-            # One draw for the whole batch: a layer is there or not (Fan et al., 2019).
+            # One draw for the whole batch: run or skip the layer (Fan et al., 2019).
             keep = keep_mask(self.skip.draw_key(), 1 - self.config.dropout_layers, ())
             y = jnp.where(keep, y, x)
         return (
@@ -133,14 +132,14 @@ class Layer(nn.Module):
         )
 
     def _in_turn(self, x, sublayers, drop):
-        """Add to `x` what each sublayer makes of the sum so far."""
+        """Run the sublayers one after another, adding each output to `x`."""
         made = {}
         for name, sublayer in sublayers.items():
             x, made[name] = self._add(x, sublayer, name, drop)
         return x, made
 
     def _in_parallel(self, x, sublayers, drop):
-        """Add to `x` what all sublayers make of it, as GPT-J and PaLM do."""
+        """Run all sublayers on the same input and add their outputs (GPT-J, PaLM)."""
 
         def run(y):
             made = {name: sublayer(y) for name, sublayer in sublayers.items()}
@@ -151,22 +150,22 @@ class Layer(nn.Module):
 
     def _add(self, x, sublayer, name, drop):
         norm = getattr(self, f"{name}_norm")
-        second = getattr(self, f"{name}_output_norm", None)  # a sandwich's
+        second = getattr(self, f"{name}_output_norm", None)  # only in a sandwich
         alpha = self.deepnorm.alpha
         return residual(x, sublayer, norm, drop, self.config.norm, alpha, second)
 
 
 class Stack(nn.Module):
-    """Layers one after another: an encoder, or a decoder with or without a source."""
+    """A stack of layers: an encoder, or a decoder with or without a source."""
 
     config: TransformerConfig
     layers: int
     causal: bool = False
     cross: bool = False
-    readers: int = 0  # layers of the decoder that reads this encoder, if there is one
+    readers: int = 0  # layers of the decoder that reads this encoder, if any
 
     def setup(self):
-        """Make the layers, and what a whole stack has: a last norm, a position bias."""
+        """Make the layers, and the last norm and position bias of the whole stack."""
         c = self.config
         own = self.layers if c.shared_layers == "none" else min(self.layers, 1)
         self.layer = [self._make_layer() for _ in range(own)]
@@ -184,9 +183,11 @@ class Stack(nn.Module):
             constants = deepnorm_for(self.layers, self.cross, self.readers)
         return Layer(self.config, self.cross, constants, **options)
 
-    def source(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
-        """Make each layer's keys and values of a source; layers that are one share."""
-        made = tuple(layer.source(memory) for layer in self.layer)
+    def cross_keys_values(
+        self, memory: Float[Array, "B S D"]
+    ) -> tuple[KeysValues, ...]:
+        """Compute the keys and values of each layer's cross-attention."""
+        made = tuple(layer.cross_keys_values(memory) for layer in self.layer)
         return made if len(made) == self.layers else made * self.layers
 
     def __call__(
@@ -194,33 +195,37 @@ class Stack(nn.Module):
         x: Float[Array, "R T D"],
         positions: Int[Array, "#R T"],
         mask: Mask | Bool[Array, "..."] | None,
-        source: tuple[KeysValues, ...] | Float[Array, "B S D"] | None = None,
-        source_mask: Mask | None = None,
+        memory: tuple[KeysValues, ...] | Float[Array, "B S D"] | None = None,
+        memory_mask: Mask | None = None,
         cache: KVCache | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "R T D"], tuple, tuple, tuple]:
-        """Run the layers; return the output, and what each layer has made.
+        """Run the layers; return the output and, by layer, three results.
 
-        That is, by layer: keys and values (with a cache, all that it holds), weights of
-        self-attention, weights of cross-attention. A kernel may make no weights: then
-        there are none of any layer. `source` is what `source` made of a memory, or, if
-        layers are scanned, the memory itself. A scan returns no keys and values, and in
-        training no weights: nobody reads them, and they would be kept for all layers.
+        These are keys and values (all of the cache's, if there is one), self-attention
+        weights and cross-attention weights. If the attention kernel makes no weights,
+        both are empty. `memory` is the encoder's output, or the `cross_keys_values`
+        that a search computes from it once. A scan over layers returns no keys and
+        values, and no weights in training, because they are not read and would be kept
+        for all layers.
         """
         c = self.config
-        place = self._place(positions, mask, cache, train)
+        # A scan projects the memory inside the layer that it compiles.
+        if memory is not None and not isinstance(memory, tuple) and not c.scan_layers:
+            memory = self.cross_keys_values(memory)
+        signal = self._position_signal(positions, mask, cache, train)
         scans = c.scan_layers and cache is None and not self.is_initializing()
         if scans and c.shared_layers == "none":
             run = self._scan
         else:
             run = functools.partial(self._unroll, positions)
-        x, written, own, cross = run(x, place, mask, source, source_mask, cache, train)
+        x, written, own, cross = run(x, signal, mask, memory, memory_mask, cache, train)
         if c.norm in NORM_FIRST:
             x = self.norm(x)
         return x, written, own, cross
 
-    def _unroll(self, positions, x, place, mask, source, source_mask, cache, train):
-        """Run the layers one by one; those that share parameters are one module."""
+    def _unroll(self, positions, x, signal, mask, memory, memory_mask, cache, train):
+        """Run the layers one by one; layers that share parameters are one module."""
         by_layer, run = [], Layer.__call__
         if cache is None:  # a search has no backward pass
             run = recompute(self.config.remat, nn.remat, run, static_argnums=(7,))
@@ -230,10 +235,10 @@ class Stack(nn.Module):
             x, *rest = run(
                 self.layer[min(i, len(self.layer) - 1)],
                 x,
-                place,
+                signal,
                 mask,
-                source[i] if isinstance(source, tuple) else source,
-                source_mask,
+                memory[i] if isinstance(memory, tuple) else memory,
+                memory_mask,
                 cache and functools.partial(cache.write, cache.layers[i]),
                 train,
             )
@@ -242,19 +247,19 @@ class Stack(nn.Module):
         own, cross = (() if w[0] is None else w for w in weights)
         return x, written, own, cross
 
-    def _scan(self, x, place, mask, source, source_mask, cache, train):
-        """Run one layer over all parameters, stacked; nothing is written to a cache."""
+    def _scan(self, x, signal, mask, memory, memory_mask, cache, train):
+        """Scan one layer over the stacked parameters of all; no cache is written."""
         names = [f"layer_{i}" for i in range(self.layers)]
         params = [self.variables["params"][name] for name in names]
         layer = self._make_layer(parent=None)
 
         def run(params, x):
-            rest = place, mask, source, source_mask, None, train
+            rest = signal, mask, memory, memory_mask, None, train
             x, _, *weights = layer.apply({"params": params}, x, *rest)
             return x, (None, None) if train else weights
 
         def wrap(body):
-            options: Any = {"prevent_cse": False}  # a loop does that by itself
+            options: Any = {"prevent_cse": False}  # not needed inside a loop
             if self.config.remat in ("none", "attention"):
                 return jax.checkpoint(body, policy=keep_products, **options)
             return recompute(self.config.remat, jax.checkpoint, body, **options)
@@ -267,9 +272,9 @@ class Stack(nn.Module):
     def _round_signal(
         self, number: int, positions: Int[Array, "#R T"]
     ) -> Float[Array, "#R T D"]:
-        """Tell shared layers their round and the positions (Dehghani et al., eq. 6).
+        """Encode round and positions for shared layers (Dehghani et al., eq. 6).
 
-        Rounds count from 1. In the first, the embeddings have their positions.
+        Rounds count from 1. In the first, the embeddings already contain positions.
         """
         c = self.config
         interleave = c.positions != "sinusoid_concat"
@@ -279,14 +284,14 @@ class Stack(nn.Module):
             return signal
         return signal + sinusoid(positions, c.d_model, interleave)
 
-    def _place(
+    def _position_signal(
         self,
         positions: Int[Array, "#R T"],
         mask: Mask | Bool[Array, "..."] | None,
         cache: KVCache | None,
         train: bool,
     ) -> PositionSignal:
-        """Compute, once for all layers, what positions change in self-attention."""
+        """Compute the effect of positions on self-attention, once for all layers."""
         c, kind = self.config, self.config.positions
         if kind.endswith("rotary"):
             scaling = c.rotary_scaling, c.rotary_factor
@@ -295,11 +300,11 @@ class Stack(nn.Module):
             )
         if kind not in ("relative", *BIASES):
             return PositionSignal()
-        places = (positions, positions) if cache is None else cache.places(positions)
-        bias, length = self.position_bias.between(*places), positions.shape[1]
+        sides = (positions, positions) if cache is None else cache.places(positions)
+        bias, length = self.position_bias.between(*sides), positions.shape[1]
         attention = self.layer[0].self_attention
         chosen = attention.choose_kernel(length, length, mask, bias, train)
-        # All layers share the dense form; a kernel computes its parts as it goes.
+        # All layers share the dense form; a kernel computes it block by block.
         return PositionSignal(bias=bias.dense() if chosen == "einsum" else bias)
 
 
@@ -318,5 +323,4 @@ def _attention(c: TransformerConfig, deepnorm: DeepNorm) -> MultiHeadAttention:
 
 
 def _norm(c: TransformerConfig) -> nn.Module:
-    kind = {"layer": layer_norm, "rms": rms_norm}[c.norm_kind]
-    return kind(c.norm_epsilon, c.dtype)
+    return NORM_KINDS[c.norm_kind](c.norm_epsilon, c.dtype)

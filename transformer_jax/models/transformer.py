@@ -1,9 +1,9 @@
 """Models made of encoder and decoder stacks (paper, section 3).
 
-`Seq2Seq` is the paper's Transformer, `LanguageModel` its decoder alone. Both offer the
-two pure functions that every search in `decoding/` drives: `start` and `extend`.
-The trap: cross-attention takes its queries from the decoder and its keys and values
-from the encoder; source and target need not be of one length.
+`Seq2Seq` is the paper's Transformer, `LanguageModel` its decoder alone. Both implement
+the two pure functions that every search in `decoding/` drives: `start` and `extend`.
+Pitfall: cross-attention takes its queries from the decoder and its keys and values from
+the encoder, so source and target may differ in length.
 """
 
 import flax.linen as nn
@@ -50,7 +50,7 @@ class Seq2Seq(EmbeddingTables):
 
     def __call__(
         self,
-        source: Int[Array, "B S"],
+        source: Int[Array, "B S"] | Float[Array, "B S bands"],
         target: Int[Array, "B T"],
         source_segments: Int[Array, "B S"] | None = None,
         target_segments: Int[Array, "B T"] | None = None,
@@ -60,11 +60,13 @@ class Seq2Seq(EmbeddingTables):
     ) -> Outputs:
         """Predict each token of the target from those before it (teacher forcing).
 
-        `target` is what the decoder reads, shifted right. Without segments every token
-        is real. Without positions they count from 0, and a row is one sequence, padded
-        at its end; with them it may be several, each a segment.
+        `target` is the decoder's input, shifted right. Without segments every token is
+        real. Without positions, a row is one sequence from position 0, padded at its
+        end; with them, a row may hold several sequences, each its own segment. The
+        source is tokens, unless a subclass encodes something else.
         """
-        source_segments = all_real(source_segments, source)
+        if source_segments is None:
+            source_segments = jnp.ones(source.shape[:2], jnp.int32)
         target_segments = all_real(target_segments, target)
         memory, encoder_weights = self.encode(
             source, source_segments, source_positions, train
@@ -75,11 +77,18 @@ class Seq2Seq(EmbeddingTables):
             self._embed_target(target, positions, train),
             positions,
             look_ahead_mask(positions, target_segments, target_positions is None),
-            memory if self.config.scan_layers else self.decoder.source(memory),
-            Mask(source_segments, target_segments, whole=whole),
+            memory,
+            Mask(self.memory_segments(source_segments), target_segments, whole=whole),
             train=train,
         )
-        return Outputs(self.logits(x), self_weights, cross_weights, encoder_weights, x)
+        return Outputs(
+            logits=self.logits(x),
+            self_attention=self_weights,
+            cross_attention=cross_weights,
+            encoder_attention=encoder_weights,
+            hidden=x,
+            memory=memory,
+        )
 
     def encode(
         self,
@@ -88,23 +97,39 @@ class Seq2Seq(EmbeddingTables):
         positions: Int[Array, "#B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
-        """Return the encoder's output, and its attention weights by layer."""
-        c = self.config
+        """Return the encoder's output and its attention weights by layer."""
         segments = all_real(segments, source)
+        vectors = self.embed_source(source, train)
+        return self.encode_vectors(vectors, segments, positions, train)
+
+    def encode_vectors(
+        self,
+        x: Float[Array, "B S D"],
+        segments: Int[Array, "B S"],
+        positions: Int[Array, "#B S"] | None = None,
+        train: bool = False,
+    ) -> tuple[Float[Array, "B S D"], tuple]:
+        """Encode vectors, to which positions are still to be added."""
+        c = self.config
         mask = Mask(segments, segments, whole=positions is None)
-        positions = _count(source) if positions is None else positions
-        place = self.source_positions if c.positions == "learned" else self.positions
-        x = self.embed_source(source, train) + place(positions)
+        positions = _count(segments) if positions is None else positions
+        learned = c.positions == "learned"
+        encoding = self.source_positions if learned else self.positions
+        x = x + encoding(positions)
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
         return x, weights
 
+    def memory_segments(self, segments: Int[Array, "B S"]) -> Int[Array, "B M"]:
+        """Return the segments of what `encode` returns: here, of the source itself."""
+        return segments
+
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
-        """Encode a batch: what stays for all steps, and an empty cache to fill."""
+        """Encode a batch; return its static part and an empty cache."""
         memory, _ = self.encode(batch["source"], batch["source_segments"])
         static = {
-            "source": self.decoder.source(memory),
-            "segments": batch["source_segments"],
+            "source_keys_values": self.decoder.cross_keys_values(memory),
+            "segments": self.memory_segments(batch["source_segments"]),
         }
         return static, _empty_cache(self.config, len(batch["source"]), length)
 
@@ -115,24 +140,25 @@ class Seq2Seq(EmbeddingTables):
         static: dict,
         state: KVCache,
     ) -> tuple[Float[Array, "B K T V"], KVCache]:
-        """Read tokens at their positions; return the logits of what follows each."""
-        source = static["source"], padding_mask(static["segments"])
+        """Read tokens at their positions; return the logits of the next ones."""
+        source = static["source_keys_values"], padding_mask(static["segments"])
         return _extend(self, self._embed_target, tokens, positions, source, state)
 
     def _embed_target(self, tokens, positions, train):
         c = self.config
-        place = self.target_positions if c.positions == "learned" else self.positions
-        x = self.embed_target(tokens, train) + place(positions)
+        learned = c.positions == "learned"
+        encoding = self.target_positions if learned else self.positions
+        x = self.embed_target(tokens, train) + encoding(positions)
         return sharding.constrain(self.drop(x.astype(c.dtype), train))
 
 
 class LanguageModel(nn.Module):
-    """The decoder without a source: each token from those before it."""
+    """The decoder without a source: predict each token from those before it."""
 
     config: TransformerConfig
 
     def setup(self):
-        """Make the embedding, the decoder, and an output layer if it is not tied."""
+        """Make the embedding, the decoder and, unless it is tied, the output layer."""
         c = self.config
         self.embedding = TokenEmbedding(
             c.vocab_size, c.vocab_rows, c.d_model, c.dtype, c.dropout_words
@@ -150,9 +176,9 @@ class LanguageModel(nn.Module):
         positions: Int[Array, "#B T"] | None = None,
         train: bool = False,
     ) -> Outputs:
-        """Predict what follows each token; without segments every token is real.
+        """Predict the token after each token; without segments every token is real.
 
-        Without positions a row is one sequence, padded at its end.
+        Without positions, a row is one sequence, padded at its end.
         """
         segments, whole = all_real(segments, tokens), positions is None
         positions = _count(tokens) if positions is None else positions
@@ -162,7 +188,7 @@ class LanguageModel(nn.Module):
             look_ahead_mask(positions, segments, whole),
             train=train,
         )
-        return Outputs(self.logits(x), weights, hidden=x)
+        return Outputs(logits=self.logits(x), self_attention=weights, hidden=x)
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
         """Score every token of the vocabulary."""
@@ -171,7 +197,7 @@ class LanguageModel(nn.Module):
         return self.embedding.logits(x)
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
-        """Begin a search: nothing stays for all steps, and a cache is to be filled."""
+        """Begin a search; return an empty static part and an empty cache."""
         return {}, _empty_cache(self.config, len(batch["prompt"]), length)
 
     def extend(
@@ -181,7 +207,7 @@ class LanguageModel(nn.Module):
         static: dict,
         state: KVCache,
     ) -> tuple[Float[Array, "B K T V"], KVCache]:
-        """Read tokens at their positions; return the logits of what follows each."""
+        """Read tokens at their positions; return the logits of the next ones."""
         return _extend(self, self._embed, tokens, positions, (None, None), state)
 
     def _embed(self, tokens, positions, train):
@@ -203,7 +229,7 @@ def _empty_cache(c: TransformerConfig, rows: int, slots: int) -> KVCache:
 
 
 def _extend(model, embed, tokens, positions, source, cache):
-    """Prefill, or make a step: beams are folded into rows, and out again."""
+    """Read a prompt or one step, with the beams folded into rows."""
     rows, beams, length = tokens.shape
     flat = tokens.reshape(-1, length), positions.reshape(-1, length)
     cache = cache.begin_step(positions)

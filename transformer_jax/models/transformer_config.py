@@ -1,4 +1,4 @@
-"""Sizes of a Transformer: the keys of `config.model`, and what cannot work in them."""
+"""Sizes of a Transformer: the keys of `config.model`, and the checks on them."""
 
 import dataclasses
 from typing import Any
@@ -24,110 +24,116 @@ from transformer_jax.models.registry import Longest
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig(Vocabularies):
-    """Set every size of a model; the defaults are the paper's base model (Table 3)."""
+    """Every size of a model; the defaults are the paper's base model (Table 3)."""
 
     encoder_layers: int = key(6, "Layers of the encoder (N).", least=1)
     decoder_layers: int = key(6, "Layers of the decoder (N).", least=1)
     d_model: int = key(512, "Width of the residual stream.", least=1)
     d_ff: int = key(2048, "Width inside a feed-forward layer.", least=1)
-    num_heads: int = key(8, "Attentions side by side in a layer.", least=1)
+    num_heads: int = key(8, "Attention heads of a layer.", least=1)
     d_k: int = key(
-        0, "Size of a head's queries and keys; 0: d_model / num_heads.", least=0
+        0, "Size of a head's queries and keys; 0 means d_model / num_heads.", least=0
     )
-    d_v: int = key(0, "Size of a head's values; 0: d_model / num_heads.", least=0)
+    d_v: int = key(0, "Size of a head's values; 0 means d_model / num_heads.", least=0)
     kv_heads: int = key(
-        0, "Heads of keys and values, shared by queries; 0: num_heads.", least=0
+        0, "Heads of keys and values, shared by queries; 0 means num_heads.", least=0
     )
-    qk_norm: bool = key(False, "Norm queries and keys before their product.")
+    qk_norm: bool = key(False, "Normalise queries and keys before their product.")
     norm: str = key(
         "post",
-        "Norm after a sublayer (the paper), before it, or both; deepnorm: after it, "
-        "for deep stacks.",
+        "Normalise after a sublayer (the paper), before it, or both; deepnorm: after "
+        "it, scaled for deep stacks.",
         choices=NORMS,
     )
     norm_kind: str = key(
         "layer",
-        "LayerNorm, or RMSNorm (no mean taken out, no bias).",
-        choices=NORM_KINDS,
+        "LayerNorm, or RMSNorm (no mean subtracted, no bias).",
+        choices=lambda: NORM_KINDS,
     )
     parallel_sublayers: bool = key(
         False, "A layer's sublayers read the same input, and their sum is added to it."
     )
     shared_layers: str = key(
         "none",
-        "all: one layer's parameters for a whole stack (ALBERT); universal: which is "
-        "also given the number of each round (Universal Transformer).",
+        "all: every layer of a stack has the same parameters (ALBERT); universal: they "
+        "also read the number of the layer (Universal Transformer).",
         choices=SHARINGS,
     )
     norm_epsilon: float = key(1e-6, "Added to the variance.", least=0)
     activation: str = key(
         "relu",
-        "Inside a feed-forward layer; those with a gate have a third matrix.",
+        "Activation of a feed-forward layer; gated ones have a third matrix.",
         choices=lambda: (*ACTIVATIONS, *GATES),
         was=OLDER_ACTIVATIONS,
     )
     positions: str = key(
         "sinusoid",
-        "Encoding of positions: see models/positions.py.",
+        "How positions are encoded: see models/positions.py.",
         choices=lambda: dict.fromkeys((*POSITIONS, *BIASES)),
     )
     max_positions: int = key(512, "Rows of a learned table.", least=1)
     rotary_base: float = key(
-        10_000.0, "The slowest wave has 2π times so many positions.", least=1, most=1e12
+        10_000.0,
+        "Wavelength of the slowest rotation, divided by 2π.",
+        least=1,
+        most=1e12,
     )
     rotary_scaling: str = key(
         "none", "Scaling of angles, to read longer texts.", choices=SCALINGS
     )
     rotary_factor: float = key(
-        1.0, "Scaling: length to be read, over that of training.", least=1
+        1.0, "Scaling: length to read, relative to the training length.", least=1
     )
     relative_buckets: int = key(
-        32, "Buckets of distances; each has a number for each head.", least=2
+        32, "Buckets of distances; each holds one number per head.", least=2
     )
     relative_distance: int = key(
-        128, "Distance from which on all share a bucket.", least=1
+        128, "Distance beyond which all distances share a bucket.", least=1
     )
     tie: str = key(
         "all", "Which of source, target and output share a table.", choices=TIES
     )
     dropout_words: float = key(
-        0.0, "Share of the tokens read, the target's too, as unknown.", least=0, below=1
+        0.0,
+        "Share of source and target tokens that are read as unknown.",
+        least=0,
+        below=1,
     )
     dropout_embedding: float = key(
-        0.1, "Rate on embedding + position (5.4).", least=0, below=1
+        0.1, "Dropout rate of embedding + position (5.4).", least=0, below=1
     )
     dropout_residual: float = key(
-        0.1, "Rate on each sublayer's output (5.4).", least=0, below=1
+        0.1, "Dropout rate of each sublayer's output (5.4).", least=0, below=1
     )
     dropout_attention: float = key(
-        0.0, "Rate on the attention weights.", least=0, below=1
+        0.0, "Dropout rate of the attention weights.", least=0, below=1
     )
     dropout_feed_forward: float = key(
-        0.0, "Rate on the inner activation.", least=0, below=1
+        0.0, "Dropout rate of the inner activation.", least=0, below=1
     )
     dropout_layers: float = key(
-        0.0, "Rate at which a whole layer is left out of a step.", least=0, below=1
+        0.0, "Probability of skipping a layer in a training step.", least=0, below=1
     )
     dtype: str = key(
         "float32", "Type of the computation; weights are float32.", choices=DTYPES
     )
     gradient_dtype: str = key(
         "same",
-        "Type that the gradients of a layer's matrices are added up in.",
+        "Type in which the gradients of a layer's matrices are summed.",
         choices=("same", *DTYPES),
     )
     remat: Any = key(
         "none",
-        "Recompute in the backward pass, to save memory: see models/layers.py.",
+        "What to recompute in the backward pass: see models/layers.py.",
         choices=REMATS,
         was={False: "none", True: "full", "false": "none", "true": "full"},
     )
     scan_layers: bool = key(
-        False, "Compile one layer for all of a stack: deep models compile sooner."
+        False, "Compile one layer for a whole stack, so deep models compile sooner."
     )
     attention: str = key(
         "auto",
-        "Kernel of attention; auto: what the hardware has, see models/kernels.",
+        "Attention kernel; auto: the best one for the hardware, see models/kernels.",
         choices=kernels.KERNELS,
     )
 
@@ -141,7 +147,7 @@ class TransformerConfig(Vocabularies):
 
 
 def find_problems(config: ConfigDict, longest: Longest) -> list[str]:
-    """List what cannot work in the sizes of a Transformer."""
+    """List the problems in the sizes of a Transformer."""
     model, problems = config.model, []
     d, n = model.d_model, model.num_heads
     if d % n and not (model.d_k and model.d_v):
@@ -160,15 +166,15 @@ def find_problems(config: ConfigDict, longest: Longest) -> list[str]:
     waves = model.positions.startswith("sinusoid") or model.shared_layers == "universal"
     if waves and model.d_model % 2:
         problems.append(
-            f"model.d_model {model.d_model} is odd, sinusoids come in pairs: "
+            f"model.d_model {model.d_model} is odd, but sinusoids come in pairs: "
             f"use {model.d_model + 1}"
         )
     if model.scan_layers and model.shared_layers != "none":
         problems.append(
             f"model.scan_layers = True with model.shared_layers = "
-            f"{model.shared_layers!r}: a scan goes over the parameters of several "
-            "layers, and there is one: set model.scan_layers to False, or "
-            "model.shared_layers to 'none'"
+            f"{model.shared_layers!r}: a scan runs over the parameters of several "
+            "layers, but shared layers have only one set: set model.scan_layers to "
+            "False, or model.shared_layers to 'none'"
         )
     if model.positions == "relative":
         problems += _impossible_buckets(model)
@@ -176,7 +182,7 @@ def find_problems(config: ConfigDict, longest: Longest) -> list[str]:
 
 
 def attention_case(config: ConfigDict, **known: Any) -> kernels.Case:
-    """Describe the self-attention of a training, and what else is known of it."""
+    """Describe the self-attention of a training; `known` adds or overrides fields."""
     model, head = config.model, config.model.d_model // config.model.num_heads
     case = {
         "platform": config.mesh.platform,
@@ -193,13 +199,13 @@ def attention_case(config: ConfigDict, **known: Any) -> kernels.Case:
 
 
 def divisor_near(number: int, wanted: int) -> int:
-    """Find the divisor of a number that is nearest to the one wanted."""
+    """Find the divisor of a number that is nearest to `wanted`."""
     divisors = (d for d in range(1, number + 1) if number % d == 0)
     return min(divisors, key=lambda d: abs(d - wanted))
 
 
 def _impossible_table(model: ConfigDict, longest: Longest) -> list[str]:
-    """Compare a learned table with what is read and written, padding apart."""
+    """Check that a learned table covers the longest example, without its padding."""
     if model.positions != "learned" or "max_positions" not in model:
         return []
     if model.max_positions >= longest.positions:
@@ -208,14 +214,14 @@ def _impossible_table(model: ConfigDict, longest: Longest) -> list[str]:
     if longest.positions > longest.pieces:
         answer = " and its longest answer (decode.extra_length or max_length)"
     return [
-        f"model.max_positions {model.max_positions} < {longest.positions}, what an "
-        f"example of {longest.pieces} pieces ({longest.keys}){answer} needs: raise the "
-        "table, or lower the other"
+        f"model.max_positions {model.max_positions} < {longest.positions}, the "
+        f"positions that an example of {longest.pieces} pieces "
+        f"({longest.keys}){answer} needs: raise model.max_positions, or lower the other"
     ]
 
 
 def _impossible_buckets(model: ConfigDict) -> list[str]:
-    """Compare distances with buckets: half of a direction's are of one distance."""
+    """Check distances and buckets: half of a direction's buckets hold one distance."""
     problems, reads_ahead = [], "encoder_layers" in model
     least = 4 if reads_ahead else 2
     if model.relative_buckets < least:
@@ -227,24 +233,24 @@ def _impossible_buckets(model: ConfigDict) -> list[str]:
     if model.relative_distance <= exact:
         problems.append(
             f"model.relative_distance {model.relative_distance} is not beyond the "
-            f"{exact} distances that have a bucket of their own: raise it, or lower "
+            f"{exact} distances that have their own bucket: raise it, or lower "
             f"model.relative_buckets {model.relative_buckets}"
         )
     return problems
 
 
 def _impossible_heads(model: ConfigDict) -> list[str]:
-    """Check heads whose queries share keys, and heads that are turned."""
+    """Check the sizes of heads that share keys, and of heads that are rotated."""
     problems = []
     if model.num_heads % (model.kv_heads or model.num_heads):
         problems.append(
             f"model.num_heads {model.num_heads} does not divide over model.kv_heads "
-            f"{model.kv_heads}: so many queries share the keys of one"
+            f"{model.kv_heads}: each key head serves the same number of query heads"
         )
     size = model.d_k or model.d_model // model.num_heads
     if model.positions.endswith("rotary") and size % 2:
         problems.append(
-            f"rotary positions turn pairs, but a head has {size} numbers: set "
+            f"rotary positions rotate pairs, but a head has {size} numbers: set "
             f"model.d_k to {size + 1}"
         )
     if model.rotary_factor != 1.0 and model.rotary_scaling == "none":

@@ -3,9 +3,8 @@
     x = [class; patch₁ E; …; patchₙ E] + positions    logits = Encoder(x)₀ W + b
 
 After Dosovitskiy et al. (2021), section 3.1; their encoder is `norm = "pre"` with
-`activation = "gelu_tanh"`. Patches are read row by row, and so are the pixels of a
-patch.
-The trap: pixels are floats of about unit size; bytes 0..255 must be scaled first.
+`activation = "gelu_tanh"`. Patches, and the pixels within a patch, are read row by row.
+Pitfall: pixels are floats of about unit size; bytes 0..255 must be scaled first.
 """
 
 import dataclasses
@@ -32,14 +31,14 @@ POSITIONS = (*positions.POSITIONS, "sinusoid_2d")
 
 @dataclasses.dataclass(frozen=True)
 class PatchKeys:
-    """Cut images: keys of `config.model`."""
+    """How images are cut into patches: keys of `config.model`."""
 
-    patch: int = key(2, "Pixels of a patch's side.", least=1)
+    patch: int = key(2, "Side of a patch, in pixels.", least=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class VisionConfig:
-    """Size what a `ViT` has beside its encoder: images in pixels, patches, labels."""
+    """Sizes of a `ViT` outside its encoder: images in pixels, patches, classes."""
 
     height: int
     width: int
@@ -57,7 +56,7 @@ class VisionConfig:
         if self.patch < 1 or self.height % self.patch or self.width % self.patch:
             raise UserError(
                 f"image {self.height}x{self.width} does not divide into patches of "
-                f"{self.patch}: use {_divisors_near(self)}"
+                f"side {self.patch}: use {_divisors_near(self)}"
             )
 
     @property
@@ -72,12 +71,12 @@ class VisionConfig:
 
     @property
     def length(self) -> int:
-        """Count what the encoder reads: the class token, and a token for each patch."""
+        """Count the encoder's tokens: the class token and one per patch."""
         return 1 + math.prod(self.grid)
 
 
 class ViT(nn.Module):
-    """An image classifier. Of `config`, the vocabularies and positions are not used."""
+    """An image classifier; it ignores the vocabularies and positions of `config`."""
 
     config: TransformerConfig
     vision: VisionConfig
@@ -86,8 +85,8 @@ class ViT(nn.Module):
         """Make the projection of patches, the class token, the encoder and the head."""
         c, v = self.config, self.vision
         self.patches = dense(c.d_model, c.dtype)
-        # Not zeros, as the authors have it: a norm of near to nothing would scale this
-        # one gradient by up to 1 / √epsilon.
+        # The authors begin with zeros. But the norm of a vector near zero would scale
+        # the gradient of this parameter by up to 1 / √epsilon.
         init = nn.initializers.normal(c.d_model**-0.5)
         self.class_token = self.param("class_token", init, (c.d_model,))
         if v.positions != "sinusoid_2d":
@@ -113,8 +112,8 @@ class ViT(nn.Module):
         if images.shape[1:] != v.image:
             raise UserError(
                 f"images of {_times(images.shape[1:])}, but the model reads "
-                f"{_times(v.image)}: scale these images to that size, or train a model "
-                "on images of theirs"
+                f"{_times(v.image)}: scale the images to that size, or train a model "
+                "on images of this size"
             )
         x = self.patches(split_patches(images, v.patch))
         token = jnp.broadcast_to(self.class_token, (len(x), 1, c.d_model))
@@ -130,7 +129,7 @@ class ViT(nn.Module):
 def split_patches(
     images: Float[Array, "B height width channels"], patch: int
 ) -> Float[Array, "B patches pixels"]:
-    """Cut images into square patches row by row, each flattened likewise."""
+    """Cut images into square patches, row by row, and flatten each row by row."""
     batch, height, width, channels = images.shape
     rows, columns = height // patch, width // patch
     x = images.reshape(batch, rows, patch, columns, patch, channels)
@@ -138,13 +137,13 @@ def split_patches(
 
 
 def resize(params: Any, old: VisionConfig, new: VisionConfig) -> Any:
-    """Change the parameters for images of another size: only learned positions do."""
+    """Adapt parameters to another image size; only learned positions change."""
     for field in ("channels", "patch", "classes", "positions"):
         before, after = getattr(old, field), getattr(new, field)
         if before != after:
             raise UserError(
-                f"{field} changes from {before} to {after}: only the images' height "
-                "and width can, train anew for anything else"
+                f"{field} changes from {before} to {after}, but only the height and "
+                "width of the images can change: train a new model for anything else"
             )
     if old.positions != "learned":
         return params
@@ -158,9 +157,9 @@ def resample(
     """Resample a learned table to another grid; the class token's row is kept."""
     if len(table) != 1 + math.prod(old_grid):
         raise UserError(
-            f"a table of {len(table)} rows is not of a grid of {_times(old_grid)}, "
-            f"which has {1 + math.prod(old_grid)} with the class token: give the grid "
-            "it was trained on"
+            f"a table of {len(table)} rows does not fit a grid of {_times(old_grid)}, "
+            f"which needs {1 + math.prod(old_grid)} with the class token: give the "
+            "grid that the table was trained on"
         )
     patches = table[1:].reshape(*old_grid, -1)
     patches = jax.image.resize(patches, (*new_grid, table.shape[1]), "bilinear")
@@ -168,7 +167,7 @@ def resample(
 
 
 def _divisors_near(vision: VisionConfig) -> str:
-    """List the patches next smaller and larger that divide the image."""
+    """List the next smaller and the next larger patch that divide the image."""
     both = math.gcd(vision.height, vision.width)
     fit = [n for n in range(1, both + 1) if both % n == 0]
     below = [n for n in fit if n < vision.patch][-1:]

@@ -1,6 +1,6 @@
-"""Read what devices send each other off a compiled program, and what is the least.
+"""Read the communication of a compiled program, and compute the least possible.
 
-Bytes are those that one device sends, on a ring.
+All bytes are those sent by one device, on a ring.
 """
 
 import math
@@ -23,26 +23,26 @@ class Collective(NamedTuple):
     """A collective operation of a compiled program."""
 
     kind: str
-    group: int  # devices that take part
+    group: int  # the number of participating devices
     shapes: tuple[tuple[str, tuple[int, ...]], ...]  # of its results: dtype and sizes
     times: int  # how often it runs: more than once inside a loop
     name: str  # the operation of the model that it belongs to
 
     @property
     def sent(self) -> float:
-        """Return the bytes that a device sends, all times together, on a ring."""
+        """The bytes that a device sends on a ring, over all runs together."""
         size = sum(BYTES[dtype] * math.prod(shape) for dtype, shape in self.shapes)
         share = (self.group - 1) / self.group
         factor = {
             "all-reduce": 2 * share,
-            "reduce-scatter": self.group - 1,  # what is left is a part
+            "reduce-scatter": self.group - 1,  # its result is one part
             "collective-permute": 1,
         }
         return size * factor.get(self.kind, share) * self.times
 
 
 def read(text: str, devices: int) -> list[Collective]:
-    """Read the collectives of a compiled program, those in loops with their count."""
+    """Read the collectives of a compiled program, with counts for those in loops."""
     times = _times_of(text)
     found, seen = [], set()
     inside = ""
@@ -52,7 +52,7 @@ def read(text: str, devices: int) -> list[Collective]:
         if not match:
             continue
         result, kind, asynchronous = match.groups()
-        # A TPU's text shows the two halves of an asynchronous one with its channel.
+        # A TPU's text shows both halves of an asynchronous one, with equal channels.
         channel = re.search(r"channel_id=(\d+)", line)
         key = kind, channel[1] if channel else line
         if key in seen:
@@ -66,7 +66,7 @@ def read(text: str, devices: int) -> list[Collective]:
             for dtype, sizes in SHAPE.findall(result)
         )
         if kind == "all-reduce" and inside.startswith("all-reduce-scatter"):
-            kind = "reduce-scatter"  # a TPU's: whole, but a part of it is kept
+            kind = "reduce-scatter"  # a TPU reduces everything and keeps a part
             shapes = tuple((d, (-(-math.prod(s) // group),)) for d, s in shapes)
         name = re.search(r'op_name="([^"]*)"', line)
         found.append(
@@ -87,7 +87,7 @@ def _computation(line: str) -> str:
 
 
 def _times_of(text: str) -> Callable[[str | None], int]:
-    """Return a function: how often a computation of a program runs."""
+    """Return a function from the name of a computation to how often it runs."""
     counts = _count_turns(text)
     caller: dict[str, str] = {}
     inside = ""
@@ -106,8 +106,8 @@ def _times_of(text: str) -> Callable[[str | None], int]:
 def _count_turns(text: str) -> dict[str, int]:
     """Return how often the body of each loop runs.
 
-    A TPU's text does not say it: there it is the number that the condition compares
-    its counter with.
+    A TPU's text does not state it, so there it is read from the loop's condition, which
+    compares the counter with a constant.
     """
     known = r'while\([^\n]*?body=%?([\w.\-]+)[^\n]*?"known_trip_count":\{"n":"(\d+)"\}'
     counts = {body: int(times) for body, times in re.findall(known, text)}
@@ -147,7 +147,7 @@ def _group_size(line: str, devices: int) -> int:
 
 
 def leaves_of(params: Any) -> dict[str, Any]:
-    """Return the parameters by their paths."""
+    """Return the parameters by path."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {sharding.path_name(path): leaf for path, leaf in leaves}
 
@@ -155,23 +155,23 @@ def leaves_of(params: Any) -> dict[str, Any]:
 def find_least(
     config: Any, params: Any, mesh: Any, rows: int, length: int, plain: bool = False
 ) -> dict[str, float]:
-    """Return the bytes that a device must send in a step, by what they are.
+    """Return the fewest bytes that a device must send in a step, by purpose.
 
-    - Each parameter is gathered over fsdp once, in the type of the computation: it is
-      kept for the backward pass, but for those of layers that are scanned, or computed
-      again.
-    - Each gradient is reduced once: scattered over fsdp where the parameter is, and the
-      parts added up over data (and over sequence); a table's in float32, all others in
-      the type of the computation.
-    - Over tensor, what a pair of matrices makes of a batch's tokens is added up once
-      forward, and its gradient once backward; and so are looked-up vectors, and the
-      gradients of what the logits and a cross-attention's keys and values are made of.
+    - Each parameter is gathered over fsdp once, in the computation dtype. It is kept
+      for the backward pass, except in layers that are scanned or rematerialised.
+    - Each gradient is reduced once: scattered over fsdp where its parameter is split,
+      and its parts summed over data (and sequence). Gradients of tables are reduced in
+      float32, all others in the computation dtype.
+    - Over tensor, the output of each pair of matrices is summed once in the forward
+      pass, and its gradient once in the backward pass. The same holds for looked-up
+      vectors, and for the gradients of the inputs of the logits and of the keys and
+      values of cross-attention.
 
-    What the axis `sequence` adds to attention is not in it.
+    The communication of attention over the axis `sequence` is not included.
 
-    With `plain`, return what a compiler sends that reduces every product by itself and
-    scatters nothing, as the CPU's: a gradient is reduced whole over fsdp, a table's
-    once for each use, and that of a source once for each layer that reads it.
+    With `plain`, return the bytes for a compiler that reduces every product separately
+    and never scatters, as for CPUs: a gradient is reduced in full over fsdp, a table's
+    gradient once per use, and the source's once per layer that reads it.
     """
     sizes, width = mesh.shape, 2 if config.model.dtype == "bfloat16" else 4
     fsdp, tensor = sizes["fsdp"], sizes["tensor"]
@@ -191,7 +191,7 @@ def find_least(
         exact = 4 if table else width
         gathered = size * width * (split - 1) / split
         least["parameters gathered"] += gathered
-        model = config.model  # a recurrent one can do neither
+        model = config.model  # a recurrent one has neither key
         again = model.get("remat") == "full" or model.get("scan_layers")
         if again and "layer_" in path:
             least["gathered again for the backward pass"] += gathered
@@ -207,7 +207,7 @@ def find_least(
             times = uses
         elif re.search(r"(out|outer)/kernel$", path):
             times = 2
-        else:  # of a source: its layers' keys' and values' gradients are one sum
+        else:  # the source gets one sum of the gradients of all keys and values
             first = path.endswith("decoder/layer_0/cross_attention/key/kernel")
             every = path.endswith("cross_attention/key/kernel")
             times = every if plain else first
@@ -216,7 +216,7 @@ def find_least(
 
 
 def _all_reduced(size: float, devices: int) -> float:
-    """Return what each device sends to add up so many numbers, on a ring."""
+    """Return how much each device sends in an all-reduce of `size` values on a ring."""
     return 2 * size * (devices - 1) / devices
 
 

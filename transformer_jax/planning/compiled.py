@@ -1,11 +1,11 @@
-"""Read off a compiled program what it needs: memory, kernels, operations."""
+"""Read the memory, kernels and operations of a compiled program."""
 
 import collections
 import dataclasses
 import re
 from typing import Any
 
-# What the compiler calls to compute nothing.
+# Custom calls that compute nothing.
 _MARKS = ("Sharding", "AllocateBuffer", "AssumeGatherIndicesInBound", "annotate_")
 _CALL = re.compile(r'custom_call_target="([^"]+)"')
 _PALLAS = re.compile(r'op_name="[^"]*?(splash_\w+?)(?:_(?:no_)?residuals)?[/"]')
@@ -13,20 +13,20 @@ _PALLAS = re.compile(r'op_name="[^"]*?(splash_\w+?)(?:_(?:no_)?residuals)?[/"]')
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of a device while a program runs, by the compiler's account."""
+    """The bytes that a program takes on a device while it runs, by the compiler."""
 
     arguments: int
     temporary: int
-    results: int  # beyond those that take the place of arguments
+    results: int  # without those that reuse the memory of arguments
 
     @property
     def total(self) -> int:
-        """All that must fit at once."""
+        """All bytes that must fit at the same time."""
         return self.arguments + self.temporary + self.results
 
 
 def read_memory(program: Any) -> Memory | None:
-    """Return what a compiled program needs; None if its compiler does not say."""
+    """Return the memory of a compiled program; None if its compiler does not say."""
     found = program.memory_analysis()
     if found is None:
         return None
@@ -35,14 +35,14 @@ def read_memory(program: Any) -> Memory | None:
 
 
 def read_flops(program: Any) -> float:
-    """Return XLA's own count for a device, in which every operation counts."""
+    """Return XLA's own count for one device, which includes every operation."""
     found = program.cost_analysis() or {}
     found = found[0] if isinstance(found, list) else found
     return float(found.get("flops", 0.0))
 
 
 def read_kernels(text: str) -> dict[str, int]:
-    """Count the calls of kernels that XLA did not write itself, by name."""
+    """Count the calls of kernels that XLA did not generate itself, by name."""
     found: collections.Counter = collections.Counter()
     for line in text.split("\n"):
         if call := _CALL.search(line):

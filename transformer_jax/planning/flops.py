@@ -1,9 +1,9 @@
 """Count the floating-point operations of a training step, from its mathematics.
 
-Only matrix products count, each multiplication and addition as one: what a data sheet's
-peak is of. The backward pass takes two products for each one of the forward pass. What
-is computed again to save memory does not count, so that the share of the peak that is
-used (MFU) says how fast a model trains, not how busy the hardware is.
+Only matrix products count, with multiplications and additions counted separately, as
+for the peak in a data sheet. The backward pass takes two products for each product of
+the forward pass. Rematerialisation does not count, so that the share of the peak (MFU)
+tells how fast a model trains, not how busy the hardware is.
 """
 
 import copy
@@ -16,18 +16,18 @@ from jax.interpreters import partial_eval
 
 from transformer_jax.models import kernels
 
-BACKWARD = 2  # products for each one of the forward pass: by input and by weight
+BACKWARD = 2  # products per product of the forward pass: for the input and the weight
 
 
 def count_step(objective: Any, params: Any, batch: Mapping[str, Any]) -> float:
-    """Count the operations of a training step over abstract parameters and a batch."""
+    """Count the operations of a training step, for abstract parameters and a batch."""
     plain = copy.copy(objective)
     plain.module = kernels.with_weights(objective.module)  # kernels hide their products
     return (1 + BACKWARD) * count(plain.loss, _shapes(params), _shapes(batch))
 
 
 def count(function: Callable, *arguments: Any) -> float:
-    """Count the operations of the matrix products of a function, traced, not run."""
+    """Count the operations in the matrix products of a function, by tracing it."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return _count_in(used)
@@ -43,7 +43,7 @@ def _count_in(jaxpr: Any) -> float:
         name, params = equation.primitive.name, equation.params
         if name == "dot_general":
             total += _of_product(equation)
-        elif name == "cond":  # as much as the dearest branch
+        elif name == "cond":  # as much as the most expensive branch
             total += max(map(_count_in, _inner(params)), default=0.0)
         else:
             times = params["length"] if name == "scan" else 1
@@ -58,7 +58,7 @@ def _of_product(equation: Any) -> float:
 
 
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the programs that an equation calls."""
+    """Yield the subprograms of an equation."""
     for value in params.values():
         for part in value if isinstance(value, tuple | list) else (value,):
             part = getattr(part, "jaxpr", part)

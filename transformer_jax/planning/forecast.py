@@ -1,4 +1,4 @@
-"""A plan as numbers, ready for JSON, and in words that a stranger reads in a minute."""
+"""Describe a plan as numbers for JSON and as text for people."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,14 +10,14 @@ from transformer_jax import sharding
 from transformer_jax.data.batches import Shape
 from transformer_jax.planning import collectives, compiled
 
-FULL = 0.9  # of a device's memory: the rest is for what fragments and for the runtime
+FULL = 0.9  # usable share of a device's memory; fragmentation and the runtime take more
 SHOWN = 6  # shapes named in a line
-PALLAS = ("tpu_custom_call", "splash_")  # kernels written in it, which are attention
-LIKELY = 0.4  # of the peak, where no step has been timed
+PALLAS = ("tpu_custom_call", "splash_")  # names of Pallas kernels, which do attention
+LIKELY = 0.4  # the share of the peak to assume if no step was timed
 
 
 def count_parameters(params: Any) -> dict[str, int]:
-    """Count the parameters of each part of a model, its layers taken together."""
+    """Count the parameters of each part of a model, summed over its layers."""
     found: dict[str, int] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         names = [
@@ -39,7 +39,7 @@ def name_of(shape: Shape) -> str:
 def describe_batches(
     batches: Mapping[Shape, int], padding: float | None
 ) -> dict[str, Any]:
-    """Return the shapes with their shares of all steps, and the padding."""
+    """Return the shapes with their shares of the steps, and the padding."""
     steps = sum(batches.values())
     return {
         "shapes": {name_of(shape): times / steps for shape, times in batches.items()},
@@ -49,7 +49,7 @@ def describe_batches(
 
 
 def describe_program(program: Any, text: str, devices: int) -> dict[str, Any]:
-    """Return the memory, kernels, operations and communication of a device."""
+    """Return the memory, kernels, operations and communication of one device."""
     memory = compiled.read_memory(program)
     sent: dict[str, float] = {}
     for one in collectives.read(text, devices):
@@ -69,7 +69,7 @@ def describe_program(program: Any, text: str, devices: int) -> dict[str, Any]:
 def expect_time(
     operations: float, steps: int, peak: float, watts: float, step_ms: float
 ) -> dict[str, Any]:
-    """Return the hours and kWh of a training, and its MFU; 0 peak or watts: unknown.
+    """Return the hours, MFU and kWh of a training run; 0 peak or watts means unknown.
 
     Without a timed step, LIKELY of the peak is assumed.
     """
@@ -86,7 +86,7 @@ def expect_time(
 
 
 def fits(found: Mapping[str, Any]) -> bool:
-    """Return whether all programs of a plan fit into a device, where that is known."""
+    """Return whether all programs of a plan fit on a device, as far as known."""
     limit = FULL * found["memory_of_a_device"]
     totals = [
         program["memory"]["total"]
@@ -97,7 +97,7 @@ def fits(found: Mapping[str, Any]) -> bool:
 
 
 def search_largest(fitting: Callable[[int], bool], most: int = 2**20) -> int:
-    """Return about the largest number (within a sixteenth) that fits; 0: not even 1."""
+    """Return the largest fitting number, to within 1/16; 0 means not even 1 fits."""
     low, high = 0, 1
     while high <= most and fitting(high):
         low, high = high, 2 * high
@@ -139,15 +139,15 @@ def _describe_heads(heads: Mapping[str, Any] | None) -> list[str]:
         return []
     one, several = heads["one"], heads["several"]
     ratios = (f"{what} × {several[what] / one[what]:.3f}" for what in one)
-    return [f"heads      {heads['heads']} beside one as wide: {', '.join(ratios)}"]
+    return [f"heads      {heads['heads']} vs one as wide: {', '.join(ratios)}"]
 
 
 def _describe_flops(found: Mapping[str, Any], step: Mapping[str, Any]) -> list[str]:
-    """Say what the mathematics takes, and what XLA counts where it does."""
-    counted, line = step["xla_flops_a_device"], f"{_tera(found['flops'])} a step"
+    """Describe the operations of the mathematics, and XLA's count if there is one."""
+    counted, line = step["xla_flops_a_device"], f"{_tera(found['flops'])} per step"
     if found["flops_largest"] != found["flops"]:
-        line += f", {_tera(found['flops_largest'])} of the largest"
-    by_xla = f"; by XLA's count {_tera(counted)} a device" if counted else ""
+        line += f", {_tera(found['flops_largest'])} for the largest"
+    by_xla = f"; by XLA's count {_tera(counted)} per device" if counted else ""
     return [f"FLOPs      {line}{by_xla}"]
 
 
@@ -158,7 +158,7 @@ def _describe_batches(batches: Mapping[str, Any]) -> list[str]:
     if batches["padding"] is None:
         return [f"batches    {named} (the largest; padding not known without the data)"]
     return [
-        f"batches    {batches['steps_per_epoch']:,} an epoch, padding "
+        f"batches    {batches['steps_per_epoch']:,} per epoch, padding "
         f"{batches['padding']:.1%}, shapes {len(shapes)}: {named}"
     ]
 
@@ -182,7 +182,7 @@ def _describe_memory(
         state = "fits" if memory["total"] <= FULL * limit else "DOES NOT FIT"
         of = f" of {limit / 1e9:.1f} GB: {state} (up to {FULL:.0%})"
     return [
-        f"memory     {what}: {memory['total'] / 1e9:.2f} GB a device "
+        f"memory     {what}: {memory['total'] / 1e9:.2f} GB per device "
         f"({memory['arguments'] / 1e9:.2f} held, {memory['temporary'] / 1e9:.2f} "
         f"while it runs){of}"
     ]
@@ -194,7 +194,7 @@ def _describe_bytes(step: Mapping[str, Any]) -> list[str]:
     total, least = sum(step["sent_bytes"].values()), step["least_bytes"]
     kinds = ", ".join(f"{k} {b / 1e6:.1f}" for k, b in step["sent_bytes"].items())
     ratio = f" ({total / least:.2f} × the least)" if least else ""
-    return [f"sent       {total / 1e6:.1f} MB a device and step{ratio}: {kinds}"]
+    return [f"sent       {total / 1e6:.1f} MB per device and step{ratio}: {kinds}"]
 
 
 def _kernels(program: Mapping[str, Any]) -> str:
@@ -220,13 +220,13 @@ def _describe_time(time: Mapping[str, Any]) -> list[str]:
     mfu = f", MFU {time['mfu']:.1%} ({how})" if time["mfu"] is not None else ""
     energy = f", at most {time['kwh']:,.1f} kWh" if time["kwh"] is not None else ""
     return [
-        f"time       {time['hours']:,.1f} hours of {time['step_ms']:,.0f} ms a step"
+        f"time       {time['hours']:,.1f} hours at {time['step_ms']:,.0f} ms per step"
         f"{mfu}{energy}"
     ]
 
 
 TABLE = (
-    "| config | target | parameters | shape | GB a device, training | decoding | "
+    "| config | target | parameters | shape | GB per device, training | decoding | "
     "attention | MB sent | × the least | seconds to compile |\n"
     "|---|---|---|---|---|---|---|---|---|---|"
 )
@@ -249,7 +249,7 @@ def table_row(spec: str, found: Mapping[str, Any]) -> str:
 
 
 def _attention(program: Mapping[str, Any]) -> str:
-    """Name the kernel of attention and how often it is called: forward + backward."""
+    """Name the attention kernel and how often it is called: forward + backward."""
     kernels = program["kernels"]
     if forward := kernels.get("__cudnn$fmhaSoftmax"):
         return f"cuDNN {forward} + {kernels.get('__cudnn$fmhaSoftmaxBackward', 0)}"

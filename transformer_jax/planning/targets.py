@@ -1,7 +1,7 @@
-"""Hardware by name: what it computes and holds, and devices of it to compile for.
+"""Hardware by name: its peak, memory and power, and devices to compile for.
 
-A target is `h200x8` (GPUs), `v5e-8` (TPU chips), `cpu`, `cpu-8` or `here`. Programs are
-compiled for it by JAX's plugin of that hardware; no device need be there.
+A target is `h200x8` (GPUs), `v5e-8` (TPU chips), `cpu`, `cpu-8` or `here`. JAX's plugin
+for that hardware compiles the programs, without any device being present.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ ON_A_HOST = 8  # GPUs
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """One device, by its maker's data sheet; 0 and "": not known."""
+    """One device, by its maker's data sheet; 0 and "" mean unknown."""
 
     platform: str
-    kind: str = ""  # a pattern of JAX's `device_kind`
+    kind: str = ""  # a pattern that matches JAX's `device_kind`
     memory: int = 0  # bytes
-    # FLOP/s of dense matrix products, by type of the computation. float32 is what JAX
-    # makes of it by default: TF32 on GPUs, one pass in bfloat16 on TPUs.
+    # FLOP/s of dense matrix products, by computation dtype. float32 is computed as JAX
+    # does by default: in TF32 on GPUs, in one bfloat16 pass on TPUs.
     peak: dict[str, float] = dataclasses.field(default_factory=dict)
-    watts: int = 0  # the most that it is built to take
-    description: str = ""  # of a GPU, to its compiler
+    watts: int = 0  # rated maximum
+    description: str = ""  # of a GPU, for its compiler
     topologies: dict[int, str] = dataclasses.field(default_factory=dict)  # of a TPU
 
 
@@ -41,7 +41,7 @@ def _peak(bfloat16: float, float32: float) -> dict[str, float]:
 
 
 def _describe_gpu(name: str, **changes: Any) -> str:
-    """Describe a GPU to XLA, which asks the driver where there is one."""
+    """Describe a GPU to XLA, which would otherwise ask the driver."""
     numbers = {
         "threads_per_block_limit": 1024, "threads_per_warp": 32,
         "shared_memory_per_block": 49152, "shared_memory_per_core": 233472,
@@ -87,7 +87,7 @@ HARDWARE = {
         "gpu", "H200", 141_000_000_000, _peak(989, 495), 700,
         _describe_gpu("NVIDIA H200"),
     ),
-    # Of a TPU's 16 GiB, programs get 15.75. Google publishes no watts.
+    # Programs get 15.75 of the 16 GiB of a TPU v5e. Google publishes no power figures.
     "v5e": Hardware(
         "tpu", "v5 ?lite|v5e", int(15.75 * GIB), _peak(197, 197),
         topologies={n: f"v5e:{shape}" for n, shape in _FLAT.items()},
@@ -100,31 +100,31 @@ HARDWARE = {
     "v5p": Hardware("tpu", "v5p?$", 95 * GIB, _peak(459, 459)),
 }  # fmt: skip
 
-# XLA chooses between its Triton and cuBLAS products by measuring them. Where there is
-# no GPU to measure on, Triton is taken unseen, and some products do not compile.
+# XLA chooses between Triton and cuBLAS products by timing them. Without a GPU to time
+# them on it always takes Triton, and some products do not compile.
 OPTIONS = {"gpu": {"xla_gpu_enable_triton_gemm": False}}
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """So many devices of some hardware."""
+    """A number of devices of one kind of hardware."""
 
     name: str
     hardware: Hardware
     count: int
 
     def peak(self, dtype: str) -> float:
-        """Return the FLOP/s of all devices together; 0: not known."""
+        """Return the FLOP/s of all devices together; 0 means unknown."""
         return self.count * self.hardware.peak.get(dtype, 0.0)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the compiler, for hardware that it cannot ask."""
+        """The compiler options for hardware that is not present."""
         return {} if self.name == "here" else OPTIONS.get(self.hardware.platform, {})
 
 
 def find_problem(name: str) -> str | None:
-    """Say why a name is no target to compile for; None: it is one."""
+    """Return why a name is not a valid target, or None if it is."""
     if name == "here":
         return None
     found = re.fullmatch(r"([a-z]+\d*[a-z]?)(?:(-|x)([1-9]\d*))?", name)
@@ -140,11 +140,11 @@ def find_problem(name: str) -> str | None:
         known = [f"{kind}x1", f"{kind}x8"]
     else:
         known = ["cpu", "cpu-8", "a100x8", "h100x8", "h200x8", "v5e-8", "v6e-8"]
-    return f"{name!r} is no target: choose {', '.join(known)}.{nearest(name, known)}"
+    return f"{name!r} is not a target: choose {', '.join(known)}.{nearest(name, known)}"
 
 
 def find(name: str) -> Target:
-    """Return a target by its name; "here" is what JAX finds."""
+    """Return a target by its name; "here" means the devices that JAX finds."""
     if problem := find_problem(name):
         raise UserError(problem)
     if name == "here":
@@ -156,7 +156,7 @@ def find(name: str) -> Target:
 
 
 def recognise(device_kind: str) -> Hardware | None:
-    """Return what is known of a device that JAX has found."""
+    """Return the hardware of a device found by JAX, or None if it is unknown."""
     for hardware in HARDWARE.values():
         if re.search(hardware.kind, device_kind):
             return hardware
@@ -164,31 +164,31 @@ def recognise(device_kind: str) -> Hardware | None:
 
 
 def peak_of(mesh: Mesh, dtype: str) -> float:
-    """Return the FLOP/s that the devices of a mesh could do; 0: not known."""
+    """Return the peak FLOP/s of the devices of a mesh; 0 means unknown."""
     known = recognise(mesh.devices.flat[0].device_kind)
     return mesh.size * known.peak.get(dtype, 0.0) if known else 0.0
 
 
 def prepare(name: str) -> None:
-    """Let JAX compile for a target here; call it before JAX looks for devices."""
+    """Let JAX compile for a target; call this before JAX looks for devices."""
     if name == "here":
         return
-    # As JAX is to find no device, libtpu must not ask a cloud for one.
+    # JAX must find no device here, so libtpu must not ask a cloud for one.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     jax.config.update("jax_platforms", "cpu")
     if name.startswith("cpu"):
-        with contextlib.suppress(RuntimeError):  # it has looked: `devices` counts them
+        with contextlib.suppress(RuntimeError):  # too late: `devices` checks the count
             jax.config.update("jax_num_cpu_devices", find(name).count)
 
 
 def devices(target: Target) -> Sequence[Any]:
-    """Return devices to compile for, none of which need be there."""
+    """Return devices to compile for, which need not be present."""
     hardware, count = target.hardware, target.count
     if target.name == "here" or hardware.platform == "cpu":
         found = jax.devices()
         if len(found) < count:
             raise UserError(
-                f"{target.name} wants {count} devices of this CPU, and JAX has made "
+                f"{target.name} needs {count} devices of this CPU, and JAX has made "
                 f"{len(found)}: set JAX_NUM_CPU_DEVICES={count}"
             )
         return found[:count]

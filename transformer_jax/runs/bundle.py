@@ -1,13 +1,13 @@
-"""A run as one folder that holds all it takes to answer, and nothing else.
+"""Bundles: a run as one folder with everything needed to answer, and nothing else.
 
 Written by `python -m transformer_jax.convert.bundle`:
 
-    weights.safetensors   the parameters that the run answers with, by their paths
+    weights.safetensors   the parameters that answer, by path
     config.json versions.json tokenizer/
-    bundle.json           what it was made of, and the SHA-256 of every file
+    bundle.json           step and weights of the run, and the SHA-256 of every file
 
-`transformer_jax.load(FOLDER)` and `predict --workdir FOLDER` take it like a run. What
-has been changed, is missing or does not belong is refused by name.
+`transformer_jax.load(FOLDER)` and `predict --workdir FOLDER` read it like a run. Files
+that were changed, are missing or do not belong are refused by name.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ from transformer_jax.sharding import Params
 
 FORMAT = 1
 MANIFEST, WEIGHTS = "bundle.json", "weights.safetensors"
-LARGEST = 1 << 28  # bytes of a file beside the weights
-SHOWN = 8  # problems that are named at once
+LARGEST = 1 << 28  # bytes of any file except the weights
+SHOWN = 8  # problems reported at once
 FLOATS = ("F32", "BF16", "F16")
 
 
 def export(run: Any, folder: pathlib.Path) -> None:
-    """Write a run (as `transformer_jax.load` gives it); whole or not at all."""
+    """Write a run (from `transformer_jax.load`) as a bundle, atomically."""
     from safetensors.numpy import save_file
 
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -61,15 +61,15 @@ def export(run: Any, folder: pathlib.Path) -> None:
 
 
 def is_bundle(folder: pathlib.Path) -> bool:
-    """Return whether a folder is a bundle, whole or not, and no run directory."""
+    """Return whether a folder is a bundle, even an incomplete one, not a run."""
     return any(os.path.lexists(folder / name) for name in (MANIFEST, WEIGHTS))
 
 
 def check(folder: pathlib.Path) -> dict[str, Any]:
-    """Return the manifest, after each file was found to be as it was written.
+    """Return the manifest, after checking that every file is as it was written.
 
-    A bundle may be a stranger's: nothing is opened that is no regular file, that the
-    manifest does not name, or that is larger than such a file can be.
+    A bundle may come from an untrusted source. So only regular files are opened, only
+    those named in the manifest, and none that is too large.
     """
     about = _read_manifest(folder)
     named = about["files"]
@@ -81,7 +81,7 @@ def check(folder: pathlib.Path) -> dict[str, Any]:
         if not (name in ("config.json", "versions.json", WEIGHTS) or _is_text(name)):
             problems.append(f"{folder / MANIFEST} names {name!r}: no bundle has that")
         elif name not in listed:
-            problems.append(f"{path} is missing from the bundle: copy it whole")
+            problems.append(f"{path} is missing from the bundle: copy all of it")
         elif name != WEIGHTS and (size := path.stat().st_size) > LARGEST:
             problems.append(f"{path} has {size:,} bytes: at most {LARGEST:,} are read")
         elif _hash(path) != digest:
@@ -116,14 +116,14 @@ def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:
     kinds = {"files": dict, "step": int, "weights": str}
     for key, kind in kinds.items():
         if type(about.get(key)) is not kind:
-            raise UserError(f"{path} cannot be read: {key!r} is of another kind")
+            raise UserError(f"{path} cannot be read: {key!r} has the wrong type")
     if not all(isinstance(digest, str) for digest in named.values()):
-        raise UserError(f"{path} cannot be read: a SHA-256 is no text")
+        raise UserError(f"{path} cannot be read: a SHA-256 is not a string")
     return about
 
 
 def _list(folder: pathlib.Path) -> tuple[set[str], list[str]]:
-    """Return the names of all regular files, and what is wrong with the others."""
+    """Return the names of all regular files, and the problems with other entries."""
     found, problems = set(), []
     for root, folders, names in os.walk(folder):
         place = pathlib.Path(root)
@@ -137,14 +137,14 @@ def _list(folder: pathlib.Path) -> tuple[set[str], list[str]]:
 
 
 def _is_text(name: str) -> bool:
-    """Return whether this is the plain name of a file in tokenizer/."""
+    """Return whether a name is a plain path of a file in tokenizer/."""
     parts = pathlib.PurePosixPath(name).parts
     plain = not {"\\", ":", "\0"} & set(name) and ".." not in parts
     return plain and len(parts) > 1 and parts[0] == "tokenizer"
 
 
 def read_params(folder: pathlib.Path, like: Any) -> Params:
-    """Read the parameters of a checked bundle, and place them as `like` is."""
+    """Read the parameters of a checked bundle, with types and shardings of `like`."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -167,7 +167,7 @@ def read_params(folder: pathlib.Path, like: Any) -> Params:
 
 
 def _compare_header(path: pathlib.Path, like: Any) -> None:
-    """Refuse other tensors than the config makes, before any memory is taken."""
+    """Refuse tensors that do not fit the config, before allocating any memory."""
     from safetensors import safe_open
 
     leaves = jax.tree_util.tree_leaves_with_path(like)

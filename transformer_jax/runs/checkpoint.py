@@ -1,9 +1,9 @@
-"""Save and restore a training's state by Orbax, with our own retention and signature.
+"""Save and restore training states with Orbax, with our own retention and signatures.
 
-Saving is asynchronous and atomic: a step's folder appears under its name only when
-whole and signed. Orbax alone would delete the resume point when it keeps the best, and
-would restore flipped bits without a word; here the newest n and the best k are both
-kept, and what is restored must have the fingerprints that were saved with it.
+Saving is asynchronous and atomic: the folder of a step gets its name only when it is
+complete and signed. Orbax alone would delete the resume point when it keeps the best,
+and would silently restore flipped bits. Here both the newest n and the best k
+checkpoints are kept, and restored arrays must match the fingerprints saved with them.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """All that a step reads and writes. `step` counts the updates applied."""
+    """Everything that a step reads and writes. `step` counts the updates applied."""
 
     step: Any
     params: Any
@@ -43,19 +43,20 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 class NotFinite(UserError):
-    """Numbers of a training that are not finite: they are never saved."""
+    """Raised for non-finite numbers in training, which are never saved."""
 
 
 class Damaged(Exception):
-    """A checkpoint that must not be used, and why."""
+    """Raised for a checkpoint that must not be used; the message says why."""
 
 
 class Checkpoints:
-    """The checkpoints of one folder, by step.
+    """The checkpoints in one folder, by step.
 
-    Only a `writer` saves, deletes old steps and clears what a killed one left half
-    made. To a reader that is a save in progress: it changes nothing. An `identity` is
-    signed with what is saved, and refuses to restore what has another one.
+    Only a `writer` saves, deletes old steps and removes incomplete checkpoints. A
+    reader changes nothing, because an incomplete checkpoint may be a save in progress.
+    The `identity` is signed with each checkpoint, and one with another identity is not
+    restored.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Checkpoints:
         writer: bool = False,
         identity: Identity | None = None,
     ):
-        # Its messages belong to another audience; what it raises is said here.
+        # Orbax logs for developers through absl; its errors are reported here.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         self.folder, self.identity = folder, identity
         if not is_remote(folder):
@@ -80,7 +81,7 @@ class Checkpoints:
             read_only=not writer,
         )
         self._opened: ocp.CheckpointManager | None = None
-        self._saving: int | None = None  # a step that may not be whole yet
+        self._saving: int | None = None  # a step that may not be complete yet
 
     @property
     def _manager(self) -> ocp.CheckpointManager:
@@ -89,30 +90,30 @@ class Checkpoints:
                 self.clear()
                 self._scores = dict(hosts.decide_in_first(self._read_scores))
             self._opened = ocp.CheckpointManager(self.folder, options=self._options)
-            _hear_no_late_ends(sys.unraisablehook)
+            _ignore_closed_loops(sys.unraisablehook)
         return self._opened
 
     def steps(self) -> list[int]:
-        """List the whole checkpoints, oldest first; an empty folder is none."""
-        return steps.list_whole(self.folder)
+        """List the steps of the complete checkpoints, oldest first."""
+        return steps.list_complete(self.folder)
 
     def clear(self) -> None:
-        """Move away what is no checkpoint, before it is in the way of one."""
+        """Move foreign files aside before they block a checkpoint."""
         hosts.decide_in_first(lambda: steps.clear(self.folder))
         hosts.decide_in_first(lambda: steps.clear_scores(self.folder))
 
     def best_step(self) -> int | None:
-        """Return the step of the best score; None if none was scored."""
+        """Return the step with the best score; None if none was scored."""
         ranked = [(score, -step) for step, score in self._read_scores()]
         return -max(ranked)[1] if ranked else None
 
     def _read_scores(self) -> list[tuple[int, float]]:
-        """Read how checkpoints were scored, those whose score can be read."""
+        """Read the scores of the checkpoints, skipping unreadable ones."""
         found = [(s, steps.read_score(self.folder / str(s))) for s in self.steps()]
         return [(step, about["score"]) for step, about in found if about]
 
     def choose_kept(self, found: Sequence[int]) -> set[int]:
-        """Choose which of these steps are kept: the newest and the best."""
+        """Choose which of these steps to keep: the newest and the best."""
         ranked = [step for step in found if step in self._scores]
         ranked.sort(key=lambda step: (-self._scores[step], step))
         return {*sorted(found)[-self._keep_last :], *ranked[: self._keep_best]}
@@ -126,10 +127,10 @@ class Checkpoints:
         self._save(step, items)
 
     def score(self, step: int, score: float) -> None:
-        """Note how a checkpoint was scored, and delete those that are kept no longer.
+        """Record the score of a saved checkpoint, and delete those no longer kept.
 
-        It is saved by then: an evaluation takes long, and what it scores must outlive
-        a kill. A score that is not finite never ranks.
+        The checkpoint is saved before it is scored, so that it survives a kill during
+        the long evaluation. A non-finite score never ranks.
         """
         self.wait()
         if not math.isfinite(score) or step not in self._manager.all_steps():
@@ -142,11 +143,11 @@ class Checkpoints:
             self._manager.delete(old)
 
     def save_params(self, step: int, params: Params, of: Sequence[int] = ()) -> None:
-        """Begin to save parameters without the rest of a state: the mean of steps."""
+        """Begin to save parameters without the rest of a state: the mean over steps."""
         self._save(step, {"params": params}, {"averaged": list(of)})
 
     def averaged_steps(self, step: int) -> list[int]:
-        """Return the steps whose mean was saved; [] if that was not written down."""
+        """Return the steps whose mean was saved; [] if they were not recorded."""
         signed, _ = hosts.decide_in_first(lambda: self._look(step))
         return signed.get("averaged", [])
 
@@ -159,7 +160,7 @@ class Checkpoints:
         found = {name: signature.examine(item) for name, item in items.items()}
         if bad := [f"{name}/{bad}" for name, f in found.items() for bad in f.bad]:
             raise NotFinite(
-                f"step {step}: {bad[0]} is not finite any more. Nothing of it was "
+                f"step {step}: {bad[0]} is not finite any more. The step was not "
                 "saved; lower optim.constant, lengthen optim.warmup_steps or set "
                 "optim.clip_norm, and start again"
             )
@@ -171,31 +172,31 @@ class Checkpoints:
             name: ocp.args.StandardSave(item) for name, item in items.items()
         }
         saved[signature.ITEM] = ocp.args.JsonSave(signed)
-        with self._said_plainly(step):
+        with self._explain_errors(step):
             self._manager.save(step, args=ocp.args.Composite(**saved), force=True)
         self._saving = step
         logger.debug("saving     %s", self.folder / str(step))
 
     def wait(self) -> None:
-        """Wait until what was saved is whole."""
+        """Wait until the last save is complete."""
         if self._opened is not None and self._saving is not None:
             step, self._saving = self._saving, None
-            with self._said_plainly(step):
+            with self._explain_errors(step):
                 self._opened.wait_until_finished()
 
     def check(self) -> None:
-        """Stop the run if what was being saved could not be, without waiting for it."""
+        """Raise if the last save has failed, without waiting for it."""
         if self._saving is None or jax.process_count() > 1:
             return
         if not self._manager.is_saving_in_progress():
             self.wait()
 
     @contextlib.contextmanager
-    def _said_plainly(self, step: int) -> Iterator[None]:
-        """Say in one line that a disk is full; leave nothing half made behind."""
+    def _explain_errors(self, step: int) -> Iterator[None]:
+        """Report errors such as a full disk in one line, and remove partial files."""
         try:
             yield
-        except Exception as error:  # Orbax raises what its storage does, pages long
+        except Exception as error:  # Orbax passes on long errors of its storage
             words = str(error)
             if isinstance(error, UserError) or not (why := _find_reason(words)):
                 raise
@@ -203,20 +204,23 @@ class Checkpoints:
         else:
             return
         self._saving = None
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it is said below
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it is reported below
         if jax.process_index() == 0:
-            steps.remove_half_made(self.folder, step)
+            steps.remove_partial(self.folder, step)
         _drop_coroutines()
-        kept = f"step {self.steps()[-1]} is kept" if self.steps() else "none was before"
+        kept = "There is no earlier checkpoint"
+        if complete := self.steps():
+            kept = f"The checkpoint of step {complete[-1]} is kept"
         raise UserError(
-            f"step {step} cannot be saved in {self.folder}: {why}. Of the checkpoints "
+            f"step {step} cannot be saved in {self.folder}: {why}. "
             f"{kept}; make room, and start the same command again to continue"
         )
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Restore the state at a step, placed as `like` (abstract, with shardings).
 
-        A running mean that is wanted only since then begins with the parameters.
+        If `like` has a running mean and the checkpoint does not, it starts from the
+        parameters.
         """
         rest = {"step": like.step, "opt_state": like.opt_state, "key": like.key}
         wanted = {"params": like.params, "rest": rest}
@@ -233,16 +237,16 @@ class Checkpoints:
         return state
 
     def restore_params(self, step: int, like: Any, name: str = "params") -> Params:
-        """Restore the parameters, or (`ema`) their running mean."""
+        """Restore the parameters or, with name `ema`, their running mean."""
         return self._restore(step, {name: like})[name]
 
     def _restore(self, step: int, items: dict[str, Any]) -> dict[str, Any]:
         folder = self.folder / str(step)
-        # Process 0 alone looks: a disk may show the others something else.
+        # Only process 0 looks, because a disk may show the others something else.
         signed, damage = hosts.decide_in_first(lambda: self._look(step))
         if damage:
             raise Damaged(f"{folder}: {damage}")
-        # All open the folder, as Orbax wants it; process 0's finding counts.
+        # All open the folder, as Orbax requires; process 0 decides.
         difference = self._find_difference(step, items)
         if difference := hosts.broadcast_from_first(difference):
             raise UserError(
@@ -258,7 +262,7 @@ class Checkpoints:
                 ),
             )
             problem = ""
-        except Exception as error:  # Orbax raises many kinds, pages long: keep one line
+        except Exception as error:  # of many kinds, with long messages: keep one line
             problem = str(error).strip().split("\n")[0][:200] or "error"
             logger.debug("%s cannot be restored", folder, exc_info=True)
         if problem:
@@ -266,7 +270,7 @@ class Checkpoints:
         if problems := [line for line in hosts.gather(problem) if line]:
             raise Damaged(f"{folder} cannot be restored: {problems[0]}")
         found = {name: restored[name] for name in items}
-        # Each process checks what its own devices have been given.
+        # Each process checks the arrays of its own devices.
         problem = signature.find_problem(found, signed)
         if problems := [line for line in hosts.gather(problem) if line]:
             raise Damaged(f"{folder}: {problems[0]}")
@@ -274,13 +278,13 @@ class Checkpoints:
         return signature.as_asked(found, items)
 
     def _look(self, step: int) -> tuple[dict[str, Any], str]:
-        """Return what a checkpoint was signed with, if at all, and what is wrong."""
+        """Return the signature of a checkpoint, if any, and a description of damage."""
         folder = self.folder / str(step)
         if (folder / signature.OLD).exists():
             changed = ", ".join(signature.changed_files(folder)[:3])
             return {}, f"{changed} changed since it was saved" if changed else ""
         if not (folder / signature.ITEM).exists():
-            logger.warning("warning    %s is not signed: nobody can check it", folder)
+            logger.warning("warning    %s is not signed: it cannot be checked", folder)
             return {}, ""
         try:
             item = epath.Path(folder / signature.ITEM)
@@ -295,12 +299,12 @@ class Checkpoints:
         return signed, f"it is a copy of step {other}" if other != step else ""
 
     def _find_difference(self, step: int, items: dict[str, Any]) -> str:
-        """Name the first array that has another shape than is asked for."""
+        """Describe the first array whose shape differs from the requested one."""
         handler = ocp.StandardCheckpointHandler()
         for item, like in items.items():
             try:
                 stored = handler.metadata(self._manager.directory / str(step) / item)
-            except Exception:  # any damage: restoring it will say of which kind
+            except Exception:  # damage of any kind: the restore will report it
                 return ""
             found, wanted = _shapes(stored.tree), _shapes(like)
             for name in [*wanted, *found]:
@@ -310,18 +314,18 @@ class Checkpoints:
         return ""
 
     def set_aside(self, step: int) -> Any:
-        """Move a damaged checkpoint out of the way of the one that replaces it."""
+        """Move a damaged checkpoint aside, to make room for its replacement."""
         self.close()  # a manager remembers the steps that it found
         bad, place = self.folder / str(step), self.folder.parent / steps.DAMAGED
 
         def move() -> str:
             return str(move_aside(bad, place, f"{self.folder.name}-{step}"))
 
-        moved = hosts.decide_in_first(move)  # and no other sees it there
+        moved = hosts.decide_in_first(move)
         return type(self.folder)(moved)
 
     def close(self) -> None:
-        """Finish what is being saved, and let go of the folder."""
+        """Finish the last save, and close the folder."""
         if self._opened is not None:
             self.wait()
             self._manager.close()
@@ -329,7 +333,7 @@ class Checkpoints:
 
 
 class _Keeps:
-    """Say in Orbax's way which checkpoints are kept."""
+    """Adapt `Checkpoints.choose_kept` to Orbax's interface."""
 
     def __init__(self, choose: Callable[[Sequence[int]], set[int]]):
         self.choose = choose
@@ -340,38 +344,38 @@ class _Keeps:
 
 
 def _drop_coroutines() -> None:
-    """Drop what is left of a failed restore, before it complains at an odd time."""
-    complain, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    """Discard the remains of a failed restore, before they warn at an odd time."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         gc.collect()
     finally:
-        _hear_no_late_ends(complain)
+        _ignore_closed_loops(hook)
 
 
-def _hear_no_late_ends(complain: Callable[[Any], Any]) -> None:
-    heard = isinstance(complain, _LateEnds)
-    sys.unraisablehook = complain if heard else _LateEnds(complain)
+def _ignore_closed_loops(hook: Callable[[Any], Any]) -> None:
+    installed = isinstance(hook, _IgnoreClosedLoops)
+    sys.unraisablehook = hook if installed else _IgnoreClosedLoops(hook)
 
 
-class _LateEnds:
-    """Say nothing of reads and writes that end when another has closed their loop."""
+class _IgnoreClosedLoops:
+    """A hook that ignores operations that finish after their event loop was closed."""
 
-    def __init__(self, complain: Callable[[Any], Any]):
-        self.complain = complain
+    def __init__(self, hook: Callable[[Any], Any]):
+        self.hook = hook
 
     def __call__(self, problem: Any) -> None:
         if str(problem.exc_value) != "Event loop is closed":
-            self.complain(problem)
+            self.hook(problem)
 
 
 def _find_reason(words: str) -> str:
-    """Find in the message of an error what only the owner of the disk can mend."""
+    """Find in an error message a reason that only the owner of the disk can fix."""
     reasons = [os.strerror(number) for number in cli.OF_THE_MACHINE]
     return next((reason for reason in reasons if reason in words), "").lower()
 
 
 def _shapes(tree: Any) -> dict[str, Any]:
-    """Return the shape of each leaf, and of each node without any, by its path."""
+    """Return the shape of each leaf and of each empty node, by path."""
 
     def shape(leaf):
         kind = getattr(leaf, "dtype", None)

@@ -1,4 +1,4 @@
-"""Note what a run ran with, and keep the programs that it compiled."""
+"""Record the versions and hardware of a run, and cache its compiled programs."""
 
 import functools
 import hashlib
@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
         found["commit"] = commit
     device = jax.devices()[0]
     found["devices"] = f"{jax.device_count()} × {device.device_kind}"
-    seen = getattr(os, "sched_getaffinity", None)  # Linux: what a process may use
+    seen = getattr(os, "sched_getaffinity", None)  # Linux: the cores it may use
     cores = len(seen(0)) if seen else os.cpu_count()
     found["host"] = f"{cores} × {_cpu_model()}"
     found["python"] = platform.python_version()
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 
 def use_compile_cache() -> None:
-    """Compile each program once per machine; a cache that fails never stops a run."""
+    """Compile each program once per machine; a failing cache never stops a run."""
     machine = f"jaxlib-{metadata.version('jaxlib')}-py{sys.version_info[1]}"
     folder = cache.folder() / "compiled" / machine / _cpu_name()
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -46,7 +46,7 @@ def use_compile_cache() -> None:
     _log_cache_hits()
 
 
-@functools.cache  # once a process, as JAX has no way to remove a listener
+@functools.cache  # once per process, because JAX cannot remove a listener
 def _log_cache_hits() -> None:
     def note(event: str, **_: Any) -> None:
         if event == "/jax/compilation_cache/cache_hits":
@@ -56,7 +56,7 @@ def _log_cache_hits() -> None:
 
 
 def _commit() -> str | None:
-    """Return the checkout's commit, "-dirty" where files differ; none if installed."""
+    """Return the commit of the checkout, with "-dirty" if files differ, or None."""
     checkout = pathlib.Path(transformer_jax.__file__).parents[1]
     if not (checkout / ".git").exists():
         return None
@@ -76,7 +76,7 @@ def _cpu_model() -> str:
 
 
 def _cpu_name() -> str:
-    """Name the CPU: what is compiled for one may not run on another of the cluster."""
+    """Name the CPU, because a program compiled for one may not run on another."""
     lines = "".join(sorted(set(_cpu_lines()))) or platform.machine()
     return hashlib.sha256(lines.encode()).hexdigest()[:12]
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Folder:
-    """A run directory by its names; a file is written whole or not at all."""
+    """The files of a run directory, which are written atomically."""
 
     def __init__(self, path: str | os.PathLike):
         self._remote = Remote(str(path)) if is_remote(path) else None
@@ -30,11 +30,11 @@ class Folder:
         self.checkpoints = self.place / "checkpoints"
         self.averaged = self.place / "averaged"
         self.preempted = self.place / "preempted"
-        self.damaged = self.path / steps.DAMAGED  # what was moved out of the way
+        self.damaged = self.path / steps.DAMAGED  # for files that were moved aside
         self._accepts_changes = False
 
     def check_place(self) -> None:
-        """Refuse a path that cannot become a run directory, before time is spent."""
+        """Refuse at the start a path that cannot become a run directory."""
         try:
             is_folder, there = self.path.is_dir(), os.path.lexists(self.path)
             os.stat(self.path)
@@ -50,7 +50,7 @@ class Folder:
             )
 
     def check_writable(self) -> None:
-        """Refuse a run directory into which nothing can be written."""
+        """Refuse a run directory that is not writable."""
         place = self.path.absolute()
         while not place.exists():
             place = place.parent
@@ -61,7 +61,7 @@ class Folder:
             )
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Read a JSON file that a run cannot do without; None if there is none."""
+        """Read an essential JSON file; None if it does not exist."""
         try:
             return files.read_object(self.path / name)
         except FileNotFoundError:
@@ -73,9 +73,9 @@ class Folder:
             ) from None
 
     def read_note(self, name: str) -> dict[str, Any]:
-        """Read a JSON file that only informs; one that is damaged is as good as none.
+        """Read an informative JSON file; return {} if it is damaged or missing.
 
-        Values are of the kinds that `write` gives them, or left out.
+        Values of other types than `write` gives them are left out.
         """
         try:
             found = files.read_object(self.path / name)
@@ -86,17 +86,17 @@ class Folder:
             return {}
         good = {k: v for k, v in found.items() if notes.fits(name, k, v)}
         if lost := [k for k in found if k not in good]:
-            self._warn(name, f"it has another kind of {', '.join(lost[:3])}")
+            self._warn(name, f"wrong type of {', '.join(lost[:3])}")
         return good
 
     def read_result(self) -> dict[str, Any] | None:
-        """Read how the run ended; None if it did not, or nobody can read it."""
+        """Read how the run ended; None if it did not, or if that is unreadable."""
         result = self.read_note("result.json")
-        whole = {"step", "stopped_early", "weights", "scores"} <= result.keys()
-        return result if whole else None
+        complete = {"step", "stopped_early", "weights", "scores"} <= result.keys()
+        return result if complete else None
 
     def write(self, name: str, content: Any) -> None:
-        """Write a JSON file; one that nobody can read is kept in `damaged/`."""
+        """Write a JSON file; an unreadable old one is kept in `damaged/`."""
         try:
             files.read_object(self.path / name)
         except FileNotFoundError:
@@ -108,37 +108,37 @@ class Folder:
         self.push()
 
     def pull(self) -> None:
-        """Fetch what process 0 has pushed, if the run is in an object store."""
+        """Fetch the files that process 0 pushed, if the run is in an object store."""
         if self._remote:
             self._remote.pull()
 
     def push(self, everything: bool = False) -> None:
-        """Copy the files that have changed to the object store, if the run is there."""
+        """Copy changed files to the object store, if the run is in one."""
         if self._remote:
             self._remote.push(everything)
 
     def push_soon(self) -> None:
-        """Do so, unless this was done a few seconds ago."""
+        """Push, unless this was done a few seconds ago."""
         if self._remote and self._remote.is_due():
             self._remote.push()
 
     def move_aside(self, path: pathlib.Path) -> pathlib.Path:
-        """Move a file or folder of the run out of the way, into `damaged/`."""
+        """Move a file or folder of the run aside, into `damaged/`."""
         return files.move_aside(path, self.damaged, path.name)
 
     def _warn(self, name: str, why: str) -> None:
         logger.warning("warning    %s is not used: %s", self.place / name, why)
 
     def add_scores(self, name: str, scores: dict) -> None:
-        """Put the scores of a split into scores.json, beside those of the others."""
+        """Add or replace the scores of a split in scores.json."""
         self.write("scores.json", {**self.read_note("scores.json"), name: scores})
 
     def adopt(
         self, config: ConfigDict, accept_changes: bool, write: bool = True
     ) -> None:
-        """Make this the config's run, or check that the config may continue it.
+        """Make this a run of the config, or check that the config may continue it.
 
-        A run keeps the config that it has until `note_start`.
+        An existing run keeps its config until `note_start`.
         """
         old, self._accepts_changes = self.stored_config(), accept_changes
         if old is None and write:
@@ -153,7 +153,7 @@ class Folder:
                 )
 
     def note_start(self, config: ConfigDict) -> None:
-        """Write down the config that the run goes on with, and what it runs with."""
+        """Record the config that the run continues with, and its environment."""
         now, before = versions(), self.read_note("versions.json")
         earlier, model = before.pop("earlier", []), self._earlier_model(config)
         before.pop("earlier_model", None)
@@ -165,7 +165,7 @@ class Folder:
         self.write("versions.json", now)
 
     def identity(self, config: ConfigDict) -> signature.Identity:
-        """Return what this run's parameters mean, to be signed with them."""
+        """Return the identity of this run's parameters, which is signed with them."""
         content = _plain(config)
         earlier = self._earlier_model(config)
         return signature.identify(
@@ -182,7 +182,7 @@ class Folder:
         return found
 
     def adopt_data(self, ledger: dict[str, Any], write: bool = True) -> None:
-        """Write down what the run's data are, or check that they are the same.
+        """Record the identity of the run's data, or check that it is the same.
 
         Held-out data may change with `accept_changes`; the writer decides.
         """
@@ -204,7 +204,7 @@ class Folder:
             self.write("ledger.json", ledger)
 
     def stored_config(self) -> dict[str, Any] | None:
-        """Read config.json as it is; None if there is none."""
+        """Read config.json as it is; None if it does not exist."""
         stored = self.read("config.json")
         if stored is None:
             return None
@@ -223,7 +223,7 @@ class Folder:
         )
 
     def config(self) -> ConfigDict:
-        """Read the run's config, with the defaults of keys that are newer than it."""
+        """Read the run's config, with defaults for keys that are newer than the run."""
         self.check_place()
         stored = self.stored_config()
         if stored is None:
@@ -260,7 +260,7 @@ class Folder:
             field = declared[key]
             problem = keys.find_problem(key, value, field)
             if problem and not key.startswith("model."):
-                # The bounds of other keys are for new runs: this one ran with them.
+                # The bounds of other keys are for new runs; this one has run already.
                 problem = keys.find_wrong_type(key, value, field.default)
             if problem:
                 raise self._damaged_config(problem)
@@ -268,7 +268,7 @@ class Folder:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Say in few words why a file cannot be read."""
+    """Describe briefly why a file cannot be read."""
     return getattr(error, "strerror", None) or str(error).split("\n")[0][:120]
 
 

@@ -13,7 +13,7 @@ from transformer_jax import files, hosts
 from transformer_jax.errors import UserError
 from transformer_jax.runs import remote
 
-FILE = ".lock"  # stays: if it were removed, two processes could lock two files
+FILE = ".lock"  # never removed, otherwise two processes could lock two files
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def alone(folder: Any) -> Iterator[None]:
             except BlockingIOError:
                 holder = _read_holder(folder / FILE)
                 trained = f"{folder} is being trained by {holder}"
-            except OSError:  # a file system that knows no locks
+            except OSError:  # a file system without locks
                 if remote.is_remote(folder):
                     raise
         if hosts.broadcast_from_first(bool(trained)):

@@ -1,7 +1,7 @@
-"""Judge the values of files that only inform: others may have edited or cut them.
+"""Check values in informative files, which may have been edited or truncated.
 
-What is of another kind than the package writes is left out, so that who reads such a
-file need not expect it.
+Values of another type than the package writes are left out, so that readers of such
+files need not expect them.
 """
 
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def fits(name: str, key: str, value: Any) -> bool:
-    """Return whether a value of a run's file is of the kind that is written there."""
+    """Return whether a value has the type that the package writes for its key."""
     if name == "ledger.json":
         return _is_entry(value)
     if name == "versions.json" and key == "earlier_model":
@@ -22,7 +22,7 @@ def fits(name: str, key: str, value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-# Others may be of any kind; all values of scores.json are objects.
+# Other keys may have any type; all values of scores.json are objects.
 KINDS: dict[str, dict[str, Any]] = {
     "versions.json": {"earlier": list},
     "result.json": {
@@ -44,7 +44,7 @@ def _is_entry(value: Any) -> bool:
 
 
 def _can_be_printed(scores: Any) -> bool:
-    """Return whether scores of a split have what the last lines of a training show."""
+    """Return whether scores of a split have all that is printed after training."""
     if not isinstance(scores, dict):
         return False
     shown = [scores[k] for k in ("loss", "perplexity", "accuracy") if k in scores]

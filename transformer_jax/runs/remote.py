@@ -1,8 +1,8 @@
 """Keep a run in an object store: `--workdir gs://bucket/run`.
 
 The small files of a run live in a mirror, a temporary folder of this process. They are
-pulled when the run is opened, and pushed as whole files when they have changed. Orbax
-writes checkpoints straight to the store and reads them from there.
+pulled when the run is opened, and pushed as complete files when they have changed.
+Orbax writes checkpoints directly to the store and reads them from there.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ from transformer_jax.errors import UserError
 logger = logging.getLogger(__name__)
 
 SCHEME = "gs://"  # Orbax writes to no other store
-LARGE = {"checkpoints", "averaged", "preempted", "damaged"}  # are read where they are
-LATE = {"tensorboard", "profile"}  # are pushed at the end, and never pulled
-PAUSE = 5.0  # seconds from one push to the next, if nothing urges
-BEAT = 10.0  # seconds between two signs of life of a lock's holder
+LARGE = {"checkpoints", "averaged", "preempted", "damaged"}  # never mirrored
+LATE = {"tensorboard", "profile"}  # pushed at the end, and never pulled
+PAUSE = 5.0  # seconds between pushes that are not urgent
+BEAT = 10.0  # seconds between two heartbeats of a lock's holder
 
-# Else gcsfs would remember what a folder held before Orbax or another host wrote there.
+# Otherwise gcsfs would cache listings from before Orbax or another host wrote there.
 fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
 
 
@@ -46,7 +46,7 @@ def is_remote(path: Any) -> bool:
 
 
 def move_aside(path: Any, folder: Any, name: str) -> Any:
-    """Move a file or folder as `files.move_aside` does, also within an object store."""
+    """Move a file or folder like `files.move_aside`, also within an object store."""
     if not is_remote(path):
         return files.move_aside(path, folder, name)
     place, number = folder / name, 2
@@ -58,7 +58,10 @@ def move_aside(path: Any, folder: Any, name: str) -> Any:
 
 
 class Remote:
-    """A run in an object store, and its mirror on this machine, which ends with it."""
+    """A run in an object store, and its mirror on this machine.
+
+    The mirror is deleted with this object.
+    """
 
     def __init__(self, address: str):
         if not address.startswith(SCHEME):
@@ -70,7 +73,7 @@ class Remote:
         self.place = epath.Path(address)
         self.mirror = pathlib.Path(tempfile.mkdtemp(prefix="transformer_jax-"))
         weakref.finalize(self, shutil.rmtree, self.mirror, ignore_errors=True)
-        self._states: dict[str, tuple[int, int]] = {}  # of the files, when pushed
+        self._states: dict[str, tuple[int, int]] = {}  # of the files when last synced
         self._pushed = -math.inf
         self.pull()
 
@@ -85,21 +88,21 @@ class Remote:
                 self._states[name] = _state(file)
         except ImportError:
             raise UserError(
-                f"{self.place}: pip install 'transformer_jax[gcs]' brings what reads "
-                "and writes Google Cloud Storage"
+                f"{self.place}: pip install 'transformer_jax[gcs]' to read and write "
+                "Google Cloud Storage"
             ) from None
         except Exception as error:  # of the network, the bucket or the credentials
             why = str(error).strip().split("\n")[0][:200] or type(error).__name__
             raise UserError(f"{self.place} cannot be read: {why}") from None
 
     def is_due(self) -> bool:
-        """Return whether the last push was some time ago: a store is slow."""
+        """Return whether the last push was some time ago, as a store is slow."""
         return time.monotonic() - self._pushed > PAUSE
 
     def push(self, everything: bool = False) -> None:
-        """Copy the files that have changed to the store, in the order of their times.
+        """Copy changed files to the store, in the order of their times.
 
-        Only process 0 does. Traces and TensorBoard's files go with `everything`.
+        Only process 0 does so. `everything` includes traces and TensorBoard's files.
         """
         if jax.process_index():
             return
@@ -117,7 +120,7 @@ class Remote:
 
 
 def _list_files(folder: epath.Path, but: set[str]) -> Iterator[epath.Path]:
-    """List the files in a folder of a store and those below it, but for some names."""
+    """List the files in a folder of a store recursively, except for some names."""
     try:
         found = sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -140,8 +143,8 @@ def _state(file: pathlib.Path) -> tuple[int, int]:
 def hold(path: epath.Path) -> Iterator[None]:
     """Hold a lock in a store, or raise `BlockingIOError` if its holder is alive.
 
-    A store has no locks that die with their process. So the holder writes a sign of
-    life every few seconds, and a lock that shows none is taken over.
+    A store has no locks that end with their process. So the holder writes a heartbeat
+    every few seconds, and a lock without one is taken over.
     """
     if (before := _read(path)) is not None and _beats(path, before):
         raise BlockingIOError
@@ -159,12 +162,12 @@ def hold(path: epath.Path) -> Iterator[None]:
             if found.get("nonce") != nonce:
                 logger.error("lost       %s to %s", path.parent, found.get("holder"))
                 os._exit(cli.PREEMPTED)  # or both would write the same checkpoints
-            with contextlib.suppress(Exception):  # of the network: the next may come
+            with contextlib.suppress(Exception):  # network errors may be temporary
                 beat(number := number + 1)
 
     beat(0)
     time.sleep(BEAT / 5)
-    if (_read(path) or {}).get("nonce") != nonce:  # another began at the same moment
+    if (_read(path) or {}).get("nonce") != nonce:  # another began at the same time
         raise BlockingIOError
     thread = threading.Thread(target=go_on, daemon=True)
     thread.start()
@@ -192,16 +195,16 @@ def _beats(path: epath.Path, before: dict[str, Any]) -> bool:
 
 
 def read_holder(path: epath.Path) -> str:
-    """Return who holds a lock, as far as it says so."""
+    """Return the holder of a lock, as recorded in it, or an empty string."""
     return str((_read(path) or {}).get("holder", ""))
 
 
 def _read(path: epath.Path) -> dict[str, Any] | None:
-    """Read a lock; None: there is none, {}: it cannot be read now."""
+    """Read a lock; None if it does not exist, {} if it cannot be read now."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except Exception:  # of the network, or half of a text
+    except Exception:  # a network error, or a partly written text
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,11 +1,11 @@
 """Open a run directory, to predict, score, align and look inside.
 
-    config.json     every key of the run        metrics.jsonl   what was logged
-    versions.json   what it ran with            scores.json     every evaluation
-    tokenizer/      what reads its text         result.json     how it ended
+    config.json     every key of the run        metrics.jsonl   the log as JSON
+    versions.json   its software and hardware   scores.json     every evaluation
+    tokenizer/      its vocabularies            result.json     how it ended
     checkpoints/ averaged/ preempted/           its parameters
 
-The directory holds all that is needed to use it. Errors say what is missing.
+The directory holds everything needed to use the run. Errors say what is missing.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Run:
     task: Task
     params: Params
     step: int
-    weights: str  # which parameters these are, in words
+    weights: str  # the name of these parameters: averaged, best, last or ema
     mesh: Mesh
 
     def records(self, split: str) -> Records:
@@ -65,7 +65,7 @@ class Run:
     def predict(self, lines: Sequence[Any], **options: Any) -> list[str]: ...
 
     def predict(self, lines: str | Sequence[Any], **options: Any) -> str | list[str]:
-        """Return one answer a line, or the answer to one line that is no list.
+        """Return one answer per line, or a single answer if given a single string.
 
         `options` override the run's `decode` section.
         """
@@ -74,10 +74,10 @@ class Run:
         return [reply.text for reply in self.replies(lines, **options)]
 
     def warm_up(self, lines: Sequence[Any], **options: Any) -> None:
-        """Answer lines for nothing, so that others of such lengths need not wait.
+        """Answer lines and discard the answers, so that later lines need not wait.
 
-        What answers a line is compiled for its length, the number of lines and the
-        options of the search.
+        Programs are compiled for the length and number of lines and the search options,
+        so these lines should be like the later ones.
         """
         for line in lines:
             self.replies([line], **options)
@@ -94,14 +94,14 @@ class Run:
     ) -> list[Reply]:
         """Return replies: answers with scores and other hypotheses, or errors.
 
-        A line of more than `max_input` pieces is refused or split. 0 allows any
-        length; if lines are to be split, the longest of training.
+        A line of more than `max_input` pieces is refused or split. 0 means any length
+        or, if lines are to be split, the longest in training.
         """
         if isinstance(lines, str):
             raise TypeError(f"replies takes a list of lines, not {lines[:40]!r}")
         if on_long == "split":
             max_input = max_input or self.config.data.get("max_length", 0)
-        found = answering.reply(
+        found = answering.answer_lines(
             self.task.inference,
             self.params,
             self.mesh,
@@ -123,7 +123,7 @@ class Run:
     def align(
         self, sources: Sequence[str], targets: Sequence[str] | None = None
     ) -> list[list[tuple[int, int]]]:
-        """Return (source word, target word) pairs; without targets, of own answers."""
+        """Return (source word, target word) index pairs, by default for own answers."""
         aligner = protocols.require(self.task, protocols.Aligns, "align")
         targets = self.predict(sources) if targets is None else targets
         pairs = list(zip(sources, targets, strict=True))
@@ -140,8 +140,8 @@ class Run:
     ) -> protocols.AttentionMaps:
         """Return attention weights [layers, heads, queries, keys] by kind.
 
-        The result has the tokens of both axes, too. The source is a line, and an
-        image's may be its pixels; without a target the model's own answer is read.
+        The result also has the tokens of both axes. The source is a line, or the pixels
+        of an image; without a target the model's own answer is used.
         """
         target = self.predict([source])[0] if target is None else target
         viewer = protocols.require(self.task, protocols.ShowsAttention, "attention")
@@ -151,8 +151,8 @@ class Run:
 def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -> Run:
     """Open a run directory, or a bundle made of one.
 
-    `weights` (auto, average, best, last, ema) overrides what the run's config asks
-    for. Its parameters are put on the mesh, or else on all devices of this process.
+    `weights` (auto, average, best, last, ema) overrides the run's config. The
+    parameters are placed on the mesh, by default that of `answering_mesh`.
     """
     if weights and weights not in cli.WEIGHTS:
         choices = " | ".join(cli.WEIGHTS)
@@ -173,16 +173,16 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
     if about:
         params = bundle.read_params(folder.path, abstract_params(task, mesh))
         return Run(folder, config, task, params, about["step"], about["weights"], mesh)
-    params, step, words = read_params(
+    params, step, label = read_params(
         folder, task, mesh, weights or config.eval.weights
     )
-    return Run(folder, config, task, params, step, words, mesh)
+    return Run(folder, config, task, params, step, label, mesh)
 
 
 def answering_mesh() -> Mesh:
-    """Make a mesh of all devices that answer together: those of all processes.
+    """Make a mesh of all devices that answer together, those of all processes.
 
-    On a CPU it is one: the devices that one can make of it are the same cores.
+    On a CPU it has one device, because virtual CPU devices share the same cores.
     """
     if jax.process_count() > 1:
         return sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
@@ -190,23 +190,25 @@ def answering_mesh() -> Mesh:
     return sharding.local_mesh(1 if alone else jax.local_device_count())
 
 
-def read_params(folder: Folder, task: Task, mesh: Mesh, weights: str):
-    """Read (params, step, which they are in words) of a run."""
+def read_params(
+    folder: Folder, task: Task, mesh: Mesh, weights: str
+) -> tuple[Params, int, str]:
+    """Return the parameters of a run, their step and the name of the weights."""
     like = abstract_params(task, mesh)
-    chosen, words = hosts.decide_in_first(lambda: choose_params(folder, weights))
-    place = folder.averaged if words == "averaged" else folder.checkpoints
-    for path in steps.list_strangers(place):
-        logger.warning("warning    %s is no whole checkpoint: not used", path)
+    chosen, label = hosts.decide_in_first(lambda: choose_params(folder, weights))
+    place = folder.averaged if label == "averaged" else folder.checkpoints
+    for path in steps.list_foreign(place):
+        logger.warning("warning    %s is not a complete checkpoint: not used", path)
     saved = Checkpoints(place, identity=folder.identity(task.config))
-    item = "ema" if words == "ema" else "params"
+    item = "ema" if label == "ema" else "params"
     try:
-        return saved.restore_params(chosen, like, item), chosen, words
+        return saved.restore_params(chosen, like, item), chosen, label
     except Damaged as error:
         raise UserError(f"{error}. Try --weights=best or --weights=last") from None
 
 
 def choose_params(folder: Folder, weights: str) -> tuple[int, str]:
-    """Return the step that has the weights asked for, and which they are in words."""
+    """Return the step of the requested weights, and their name."""
     averaged = Checkpoints(folder.averaged).steps()
     if weights == "auto":
         weights = _read_choice(folder, finished=bool(averaged))
@@ -224,27 +226,27 @@ def choose_params(folder: Folder, weights: str) -> tuple[int, str]:
 
 
 def _read_choice(folder: Folder, finished: bool) -> str:
-    """Return the weights that the training found to be the best of the run."""
+    """Return the weights that the end of training found to be the best."""
     result = folder.read_result() or {}
-    words = result.get("weights", "")
-    if finished and words not in (*cli.WEIGHTS, "averaged"):
+    label = result.get("weights", "")
+    if finished and label not in (*cli.WEIGHTS, "averaged"):
         logger.warning(
             "warning    %s does not say which parameters are better, the average or "
             "the last: the last are taken. Start the training again to find out",
             folder.path / "result.json",
         )
-    return {"averaged": "average"}.get(words, words)
+    return {"averaged": "average"}.get(label, label)
 
 
 def abstract_params(task: Task, mesh: Mesh) -> Params:
-    """Return shapes and places of a task's parameters."""
+    """Return the shapes and shardings of a task's parameters."""
     return sharding.abstract(
         jax.eval_shape(task.objective.init, jax.random.key(0)), mesh
     )
 
 
 def decode_options(config: ConfigDict, **changes: Any) -> Options:
-    """Return how a run searches, with changes; refuse names that it does not have."""
+    """Return the search options of a run with changes; refuse unknown names."""
     names = set(config.decode) if "decode" in config else set()
     for name in changes:
         if name not in names:

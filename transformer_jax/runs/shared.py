@@ -1,7 +1,7 @@
-"""Prove at the start that a run directory is one folder for all processes.
+"""Check at the start that all processes share the run directory.
 
-On hosts with disks of their own a training would run for hours and keep no checkpoint:
-a checkpoint is whole only when the parts of all processes have come together.
+On hosts with separate disks, training would run for hours without a checkpoint, because
+a checkpoint is complete only with the parts of all processes.
 """
 
 import secrets
@@ -13,14 +13,14 @@ import jax
 from transformer_jax import hosts
 from transformer_jax.errors import UserError
 
-PATIENCE = 30.0  # seconds that a file system may take to show a new file elsewhere
+PATIENCE = 30.0  # seconds that a file system may take to show a new file to others
 
 
 def prove(folder: Any) -> None:
-    """Refuse a run directory in which not all processes see what process 0 writes."""
+    """Refuse a run directory in which some process does not see process 0's files."""
     if jax.process_count() == 1:
         return
-    # A name that was never asked for: file systems remember what was not there.
+    # A new name, because file systems cache the absence of a file.
     proof = folder / f".shared-{hosts.decide_in_first(lambda: _write(folder))}"
     answers = hosts.gather("" if _appears(proof) else hosts.name_of())
     if jax.process_index() == 0:

@@ -2,10 +2,10 @@
 
     fingerprint(array) = Σ hash(bits of an element, its place)      modulo 2^32
 
-The sum is made on the devices that hold the array: nothing is copied or read again, and
-it is the same on any mesh. A change of one element always changes it, any other with a
-probability of 1 - 2^-32. Fingerprints are saved inside the checkpoint, with its step
-and what its parameters mean without: the tokenizer, and the sizes of the model.
+The sum is computed on the devices that hold the array, without a copy, and is equal on
+any mesh. Changing one element always changes it, any other change does so with a
+probability of 1 - 2^-32. Fingerprints are saved in the checkpoint, with its step and
+the identity of its parameters: the tokenizer, and the sizes of the model.
 """
 
 import dataclasses
@@ -22,27 +22,27 @@ import numpy as np
 
 from transformer_jax.sharding import path_name
 
-ITEM = "signature"  # of a checkpoint
-OLD = "checksums.json"  # of the files, in checkpoints that have no such item
+ITEM = "signature"  # an item of a checkpoint
+OLD = "checksums.json"  # checksums of the files, in checkpoints without that item
 
-# Keys of `config.model` that begin so change nothing in what its parameters mean.
+# Keys of `config.model` with these prefixes do not affect what the parameters mean.
 FREE = ("attention", "dropout", "dtype", "remat", "scan", "train_", "word_vectors")
 
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What gives parameters their meaning, and what that may have been before."""
+    """The settings that give parameters their meaning."""
 
     content: dict[str, Any]  # task, model and tokenizer
-    earlier: Mapping[str, list]  # values that keys of the model had in the same run
+    earlier: Mapping[str, list]  # earlier values of model keys in the same run
 
     def find_difference(self, signed: dict[str, Any]) -> str:
-        """Say what was signed with other values; what only one side has may differ."""
+        """Describe a signed value that differs; keys on one side only are ignored."""
         wanted = "the parameters mean something else then. Restore that file"
         if "task" not in signed:
             return ""
         if signed["task"] != self.content["task"]:
-            return f"is of the task {signed['task']}, not {self.content['task']}"
+            return f"is for the task {signed['task']}, not {self.content['task']}"
         for key, value in self.content["model"].items():
             before = signed["model"].get(key, value)
             if before not in [value, *self.earlier.get(key, [])]:
@@ -62,7 +62,7 @@ def identify(
     tokenizer: pathlib.Path,
     earlier: Mapping[str, list] | None = None,
 ) -> Identity:
-    """Read what the parameters of a run mean."""
+    """Return the identity of a run's parameters."""
     files = sorted(f for f in tokenizer.rglob("*") if f.is_file())
     names = {str(f.relative_to(tokenizer)): f for f in files}
     content = {
@@ -75,20 +75,20 @@ def identify(
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """What a look at all elements of a tree has found, by the paths of its arrays."""
+    """The result of examining all elements of a tree."""
 
-    fingerprints: dict[str, str]  # the type of an array and its fingerprint
-    bad: list[str]  # arrays that hold a NaN or an infinity
+    fingerprints: dict[str, str]  # path of an array → its type and fingerprint
+    bad: list[str]  # paths of arrays with a NaN or an infinity
 
 
 def examine(tree: Any) -> Findings:
-    """Read all elements of a tree once, on the devices where they are."""
+    """Read all elements of a tree once, on the devices that hold them."""
     found, types = {}, {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = path_name(path)
         leaf = leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
         found[name], types[name] = _examine(leaf), leaf.dtype
-        if jax.default_backend() == "cpu":  # many at a time can wait for each other
+        if jax.default_backend() == "cpu":  # many at a time can deadlock
             jax.block_until_ready(found[name])
     found = jax.device_get(found)
     return Findings(
@@ -98,7 +98,7 @@ def examine(tree: Any) -> Findings:
 
 
 def find_problem(items: dict[str, Any], signed: dict[str, Any]) -> str:
-    """Compare what was restored with what was signed, if it was; look for NaNs."""
+    """Compare restored arrays with their signature, if there is one; look for NaNs."""
     for name, tree in items.items():
         found = examine(tree)
         if found.bad:
@@ -111,7 +111,7 @@ def find_problem(items: dict[str, Any], signed: dict[str, Any]) -> str:
 
 
 def as_signed(items: dict[str, Any], signed: dict[str, Any]) -> dict[str, Any]:
-    """Return abstract trees with the types that were saved, to check before a cast."""
+    """Return abstract trees with the saved types, to check arrays before a cast."""
 
     def change(name, path, leaf):
         saved = signed["arrays"].get(name, {}).get(path_name(path), "").split(" ")[0]
@@ -128,7 +128,7 @@ def as_signed(items: dict[str, Any], signed: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_asked(found: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
-    """Cast what was restored to the types of the abstract trees."""
+    """Cast restored arrays to the types of the abstract trees."""
     return jax.tree.map(
         lambda x, like: x if x.dtype == like.dtype else x.astype(like.dtype),
         found,
@@ -152,11 +152,11 @@ def changed_files(folder: pathlib.Path) -> list[str]:
 
 @jax.jit
 def _examine(leaf: Any) -> tuple[Any, Any]:
-    """Return the fingerprint of an array, and whether all of it is finite."""
+    """Return the fingerprint of an array, and whether it is finite."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     hashed = _bits(leaf) ^ (_places(leaf.shape) * jnp.uint32(0x9E3779B9))
-    # Each line is one-to-one, so an element that changes changes its hash.
+    # Each line is one-to-one, so changing an element changes its hash.
     hashed ^= hashed >> 16
     hashed *= jnp.uint32(0x7FEB352D)
     hashed ^= hashed >> 15
@@ -167,7 +167,7 @@ def _examine(leaf: Any) -> tuple[Any, Any]:
 
 
 def _bits(leaf: Any) -> Any:
-    """Return the bits of each element as a number of 32 bits."""
+    """Return the bits of each element as a 32-bit number."""
     if leaf.dtype == jnp.bool_:
         return leaf.astype(jnp.uint32)
     size = np.dtype(f"uint{8 * min(leaf.dtype.itemsize, 4)}")
@@ -176,7 +176,7 @@ def _bits(leaf: Any) -> Any:
 
 
 def _places(shape: tuple[int, ...]) -> Any:
-    """Return a number for each element; of more than 2^32 some share one."""
+    """Return the index of each element, modulo 2^32."""
     places, stride = jnp.zeros(shape, jnp.uint32), 1
     for axis in reversed(range(len(shape))):
         along = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
@@ -186,7 +186,7 @@ def _places(shape: tuple[int, ...]) -> Any:
 
 
 def _reduce(x: Any, reduce: Any) -> Any:
-    """Reduce the first axis, then the others: on a CPU three times as fast as all."""
+    """Reduce the first axis, then the others; this is three times faster on a CPU."""
     if x.ndim > 1:
         x = jax.lax.optimization_barrier(reduce(x, axis=0))
     return reduce(x, axis=None)

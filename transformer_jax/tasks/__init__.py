@@ -1,9 +1,9 @@
 """Find a task by its name.
 
-A task is a file of this folder that ends in `TASK = TaskDefinition(...)`, or somebody
-else's module that does, named with its package: "mypackage.reverse". It is composed of
-parts; those that several tasks share stand in `parts/`.
-`protocols.py` says what training, evaluation and prediction ask of it.
+A task is a file of this folder that ends in `TASK = TaskDefinition(...)`, or such a
+module of another package, with its full name: "mypackage.reverse". It is composed of
+parts; those that several tasks share are in `parts/`. `protocols.py` defines what
+training, evaluation and prediction require of a task.
 """
 
 import importlib
@@ -13,17 +13,17 @@ from transformer_jax import keys
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.tasks.protocols import TaskDefinition
 
-_others: dict[str, TaskDefinition] = {}  # of other packages, since they were named
+_others: dict[str, TaskDefinition] = {}  # of other packages, found so far
 
 
 def names() -> list[str]:
-    """List the names that `config.task` may have; of others' tasks, those imported."""
+    """List the values of `config.task`, including imported tasks of other packages."""
     found = {module.name for module in pkgutil.iter_modules(__path__)}
     return [*sorted(found - {"protocols", "parts"}), *sorted(_others)]
 
 
 def find(name: str) -> TaskDefinition:
-    """Return the definition of a task, by the name that `config.task` has."""
+    """Return the definition of the task that `config.task` names."""
     if "." in name and name not in _others:
         task = getattr(keys.import_extension(name, "the task"), "TASK", None)
         if not isinstance(task, TaskDefinition):
@@ -37,11 +37,11 @@ def find(name: str) -> TaskDefinition:
 
 
 def option_classes() -> list[type]:
-    """List the classes of search options, for the flags of a command."""
+    """List the classes of search options, for the flags of commands."""
     return list(dict.fromkeys(find(name).options for name in names()))
 
 
 def evaluation_classes() -> dict[str, type]:
-    """Return the keys that `evaluate` can change, by the task that has them."""
+    """Return, by task, the class of the keys that `evaluate` can change."""
     found = {name: find(name).evaluation for name in names()}
     return {name: cls for name, cls in found.items() if cls is not None}

@@ -1,9 +1,9 @@
 """Classification and regression: a text in, a label or a number out.
 
-Every text begins with a special token, whose last representation a linear head reads
-(`model.pooling = "special"`); with "mean" it reads the mean of all tokens.
-A label costs its negative log-likelihood, a number the square of its error, counted in
-standard deviations of the training numbers.
+Every text begins with a special token. A linear head reads the last representation of
+this token (`model.pooling = "special"`) or the mean over all tokens ("mean").
+The loss of a label is its negative log-likelihood. The loss of a number is its squared
+error in units of the standard deviation of the training numbers.
 """
 
 import dataclasses
@@ -43,6 +43,7 @@ from transformer_jax.tasks.parts.scoring import (
     parse_number,
 )
 from transformer_jax.tasks.parts.text import (
+    SHORTEN_OR_RAISE,
     TextData,
     check_length,
     check_positions,
@@ -66,13 +67,13 @@ from transformer_jax.tasks.protocols import (
 
 FIELDS = ("text", "label")
 KINDS = ("labels", "numbers")
-DIGITS = 4  # of a number: so many from the first of the deviation on
+DIGITS = 4  # of an answered number, counted from the first digit of the deviation
 LABELS_FILE = "answers.json"  # in the tokenizer's folder
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Say what the head's outputs mean: labels, or numbers around a mean."""
+    """The meaning of the head's outputs: labels, or numbers around a mean."""
 
     labels: tuple[str, ...] = ()
     mean: float = 0.0
@@ -81,13 +82,13 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True)
 class AnswerKeys:
-    """Say what a text is answered with: keys of `config.data`."""
+    """The kind of answers: keys of `config.data`."""
 
     answers: str = key("labels", "Classes, or numbers (regression).", choices=KINDS)
 
 
 def configure(config: ConfigDict) -> None:
-    """Remove what labelled text has no use for; nothing is decoded step by step."""
+    """Remove the keys that labelled text does not use; there is no decoding."""
     config.train.label_smoothing = 0.0
     config.model.tie = "none"
     config.checkpoint.best = "accuracy"
@@ -98,16 +99,18 @@ def configure(config: ConfigDict) -> None:
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List what cannot work with labels, or with numbers."""
+    """List the problems of keys that differ between labels and numbers."""
     problems = []
     numbers, best = config.data.answers == "numbers", config.checkpoint.best
     if best in (("accuracy", "f1") if numbers else ("r",)):
         problems.append(
-            f"checkpoint.best = {best!r} is no score of data.answers = "
+            f"checkpoint.best = {best!r} is not a score of data.answers = "
             f"{config.data.answers!r}: use {'r' if numbers else 'accuracy'} or loss"
         )
     if numbers and config.train.label_smoothing:
-        problems.append("train.label_smoothing: numbers have no labels to smooth")
+        problems.append(
+            "train.label_smoothing: numbers have no labels to smooth, use 0.0"
+        )
     return problems
 
 
@@ -146,7 +149,7 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
 
 
 def compose(config: ConfigDict, tokenizer: Tokenizer, scale: Scale) -> Task:
-    """Compose the task of its parts."""
+    """Compose the task from its parts."""
     module = registry.build(
         config,
         "text_classifier",
@@ -157,17 +160,17 @@ def compose(config: ConfigDict, tokenizer: Tokenizer, scale: Scale) -> Task:
     objective = LabelObjective(config, module, scale)
     inference = LabelInference(config, objective, tokenizer, scale)
     return Task(
-        config,
-        LabelledData(config, tokenizer, scale),
-        objective,
-        inference,
-        LabelScoring() if scale.labels else NumberScoring(),
-        EncoderInspector(inference, module, tokenizer),
+        config=config,
+        data=LabelledData(config, tokenizer, scale),
+        objective=objective,
+        inference=inference,
+        scoring=LabelScoring() if scale.labels else NumberScoring(),
+        inspector=EncoderInspector(inference, module, tokenizer),
     )
 
 
 class LabelledData(TextData):
-    """Pieces behind the special token, and the label's place, or the number."""
+    """The pieces of texts with their ends, and the index of the label or the number."""
 
     texts: TextColumns
 
@@ -179,7 +182,7 @@ class LabelledData(TextData):
         self.filter_fingerprint = str(config.data.max_length)
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
-        """Describe a column of pieces, and one of answers."""
+        """Describe a column of pieces and one of answers."""
         return {"text": Column("int32"), "answer": Column("float32", ())}
 
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -202,11 +205,11 @@ class LabelledData(TextData):
         return float(labels.index(label))
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
-        """Make a filter that leaves out texts longer than `data.max_length`."""
+        """Make a filter that drops texts longer than `data.max_length`."""
         return make_length_filter(self.config, TASK.ends)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
-        """Pad texts; a row without an example has the answer 0."""
+        """Pad texts; the answer of a row without an example is 0."""
         real = batch.examples[:, 0] >= 0
         answers = np.zeros(len(real), np.float32)
         answers[real] = columns["answer"]
@@ -224,11 +227,11 @@ class LabelObjective:
         self.smoothing = config.train.label_smoothing
 
     def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
+        """Draw initial parameters."""
         return init_text_model(self.module, key)
 
     def outputs(self, params: Params, tokens: Array, key: Array | None = None) -> Array:
-        """Return what the head makes of texts, [B, outputs]."""
+        """Return the head's outputs for texts, [B, outputs]."""
         arrays = tokens, segments(tokens)
         found = self.module.apply({"params": params}, *arrays, **dropout_rngs(key))
         return found.logits
@@ -236,7 +239,7 @@ class LabelObjective:
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
-        """Sum over the texts; a row without one begins with padding."""
+        """Sum over the texts; a row without a text begins with padding."""
         tokens, answers = batch["tokens"], batch["answers"]
         outputs = self.outputs(params, tokens, key)
         real = (tokens[:, 0] != PAD).astype(jnp.float32)
@@ -276,9 +279,8 @@ class LabelInference(WholeAnswers):
         )
 
     def read_line(self, line: str, max_length: int) -> DecodeRequest:
-        """Encode a text behind the special token."""
-        way_out = "shorten it, or raise --max_input"
-        pieces = check_length(self.tokenizer, line, max_length, way_out)
+        """Encode a text, after the special token."""
+        pieces = check_length(self.tokenizer, line, max_length, SHORTEN_OR_RAISE)
         what = f"a line of {len(pieces)} pieces"
         check_positions(self.config, len(pieces) + TASK.ends, what)
         return DecodeRequest([BOS, *pieces, EOS], line=line)
@@ -300,11 +302,11 @@ class LabelInference(WholeAnswers):
             yield i, self.reply(requests[i].line, output)
 
     def reply(self, line: str, output: Float[np.ndarray, "outputs"]) -> Reply:
-        """Say what the head's output means."""
+        """Make a reply from the head's output."""
         if self.scale.labels:
             return likeliest(line, output, self.scale.labels)
         number = float(output[0]) * self.scale.deviation + self.scale.mean
-        # Of a number far from 0, as a year is, the last digits say the most.
+        # For a number far from 0, such as a year, the last digits matter most.
         beyond = _magnitude(number) - _magnitude(self.scale.deviation)
         return Reply(line, f"{number:.{DIGITS + max(beyond, 0)}g}")
 
@@ -312,7 +314,7 @@ class LabelInference(WholeAnswers):
 def likeliest(
     line: Any, output: Float[np.ndarray, "labels"], labels: Sequence[str]
 ) -> Reply:
-    """Reply with the label of a head's largest output, and the chances of all."""
+    """Reply with the label of the largest output, and the probabilities of all."""
     shares = np.exp(output - output.max())
     shares = shares / shares.sum()
     chances = dict(zip(labels, shares.tolist(), strict=True))
@@ -320,13 +322,13 @@ def likeliest(
 
 
 def _measure(kind: str, records: Sequence[Record]) -> Scale:
-    """Measure the labels of the training split, or its mean and deviation."""
+    """Collect the labels of the training split, or its mean and deviation."""
     if kind == "labels":
         labels = sorted({record["label"].strip() for record in records})
         if len(labels) < 2 or "" in labels:
             raise UserError(
-                f"the training split has the labels {labels}: a text needs one, and "
-                "there must be two kinds at least"
+                f"the training split has the labels {labels}: each text needs one, and "
+                "there must be at least two different ones"
             )
         return Scale(tuple(labels))
     numbers = np.array([parse_number(record["label"]) for record in records])
@@ -339,7 +341,7 @@ def _measure(kind: str, records: Sequence[Record]) -> Scale:
 
 
 def _magnitude(number: float) -> int:
-    """Return the power of ten of its first digit."""
+    """Return the power of ten of a number's first digit."""
     return math.floor(math.log10(abs(number))) if number else 0
 
 

@@ -1,7 +1,7 @@
 """Conversation: the last turns of a dialogue in, the reply out (a seq2seq chatbot).
 
-The encoder reads the last `data.turns` turns, oldest first, with a mark between them;
-what was said before that is forgotten.
+The encoder reads the last `data.turns` turns, oldest first, with a separator between
+them; earlier turns are forgotten.
 """
 
 import dataclasses
@@ -36,30 +36,36 @@ END_OF_TURN = "__eou__"
 
 @dataclasses.dataclass(frozen=True)
 class TurnKeys:
-    """Read dialogues, `source` a context, `target` its reply: keys of `config.data`."""
+    """Dialogues; `source` is a context, `target` its reply: keys of `config.data`."""
 
     turns: int = key(3, "Turns of a dialogue that are read.", least=1)
+    topics: str = key(
+        "few",
+        "Generated small talk; many: more topics, and lines that are not understood.",
+        choices=smalltalk.TOPICS,
+    )
 
 
 def configure(config: ConfigDict) -> None:
-    """Keep the mark between turns in one piece."""
+    """Make the separator between turns one piece."""
     config.tokenizer.user_symbols = (SEPARATOR.strip(),)
     config.checkpoint.best = "loss"
 
 
 def source(config: ConfigDict) -> Source:
     """Read the generated dialogues, or files of them."""
-    turns = config.data.turns
+    turns, topics = config.data.turns, config.data.topics
+    splits = smalltalk.WIDE_SPLITS if topics == "many" else smalltalk.SPLITS
 
     def generate(split: str, size: int) -> list[dict[str, str]]:
-        found = smalltalk.generate(split, size, turns=turns)
+        found = smalltalk.generate(split, size, turns=turns, topics=topics)
         pairs = [(r["context"], r["reply"]) for r in found]
-        if split == "train":  # every example is there once, but people greet often
+        if split == "train":  # each example occurs once, but people greet often
             pairs += [FIXED] * (size // 200)
         return [{"source": context, "target": reply} for context, reply in pairs]
 
-    about = ("smalltalk", smalltalk.VERSION, smalltalk.SPLITS, generate)
-    embedded = GeneratedSource(*about, (str(turns),))
+    about = ("smalltalk", smalltalk.VERSION, splits, generate)
+    embedded = GeneratedSource(*about, (str(turns), *["many"] * (topics == "many")))
     read = functools.partial(_read_dialogue, turns)
     readings = {"dialogues": Reading(read, str(turns), once=True)}
     return Source(config.data, embedded=embedded, readings=readings)
@@ -76,16 +82,16 @@ class DialogueInference(Seq2SeqInference):
     """A context in, its reply out."""
 
     def context(self, turns: Sequence[str]) -> tuple[str, int]:
-        """Return what is read of a dialogue so far, and how many turns are not."""
+        """Return the text to read of a dialogue, and the number of turns left out."""
         kept = turns[-self.data.config.data.turns :]
         return SEPARATOR.join(kept), len(turns) - len(kept)
 
 
 class DialogueScoring(BleuScoring):
-    """BLEU, the share of replies that are exactly right, and how varied they are."""
+    """BLEU, the share of exactly right replies, and their diversity."""
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Score replies; `distinct_2` is the share of different pairs of words."""
+        """Score replies; `distinct_2` is the share of distinct pairs of words."""
         answers = texts_of(replies)
         if self.lowercase:
             references = [reference.lower() for reference in references]
@@ -97,14 +103,14 @@ class DialogueScoring(BleuScoring):
         }
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put the scores into words."""
+        """Format the scores."""
         return (
             f"{super().summary(scores)}  exact {scores['exact']:.1f}%  "
             f"distinct-2 {scores['distinct_2']:.1f}%"
         )
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return BLEU, chrF and the shares, in percent."""
+        """Return BLEU, chrF and both shares, in percent."""
         return super().measures(scores) | {
             "exact (%)": scores["exact"],
             "distinct-2 (%)": scores["distinct_2"],
@@ -112,11 +118,11 @@ class DialogueScoring(BleuScoring):
 
 
 def _read_dialogue(turns: int, line: str) -> list[dict[str, str]]:
-    """Read a dialogue, its turns divided by __eou__: all but the first are replies."""
+    """Read a dialogue with turns separated by __eou__; each but the first replies."""
     said = [turn.strip() for turn in line.split(END_OF_TURN) if turn.strip()]
     if len(said) < 2:
         raise UserError(
-            f"a dialogue has at least two turns, divided by {END_OF_TURN}, "
+            f"a dialogue has at least two turns, separated by {END_OF_TURN}, "
             f"not {len(said)}"
         )
     return [

@@ -1,10 +1,10 @@
-"""Coordinates to colour: a network that is one picture (Tancik et al. 2020).
+"""Coordinates to colour: a network that represents one picture (Tancik et al. 2020).
 
     echo "0.25 0.5" | python -m transformer_jax.predict --workdir RUN
 
-A line is a place, x to the right and y downwards, from 0 to 1; the answer is its
-colour, #rrggbb. What a network reads of a place (`model.features`) decides how fine a
-picture it can paint. PSNR is of the pixels that are held out, in dB.
+Each line is a place, x to the right and y downwards, from 0 to 1; the answer is its
+colour, #rrggbb. The encoding of a place (`model.features`) determines how much detail
+the network can learn. The score is the PSNR of held-out pixels, in dB.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ ABOUT_FILE = "picture.json"  # in the tokenizer's folder
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """Describe the picture that a run paints."""
+    """The size of the picture that a run learns."""
 
     height: int
     width: int
@@ -61,16 +61,16 @@ class About:
 
 @dataclasses.dataclass(frozen=True)
 class PictureKeys:
-    """Find the picture: keys of `config.data`."""
+    """The picture: keys of `config.data`."""
 
     source: str = key("drawn", "Drawn in code, or an image file.", choices=SOURCES)
-    folder: str = key("", "A relative path begins here.")
-    picture: str = key("", "file: the path of an image.")
-    size: int = key(128, "Pixels of its longer side.", least=4, most=4096)
+    folder: str = key("", "Folder of relative paths.")
+    picture: str = key("", "file: the path of the image.")
+    size: int = key(128, "Pixels of the longer side.", least=4, most=4096)
 
 
 class Picture:
-    """The pixels of one picture: three quarters of them to train on."""
+    """The pixels of one picture; three quarters of them are for training."""
 
     splits = known_splits = SPLITS
 
@@ -84,11 +84,11 @@ class Picture:
             raise UserError(
                 f"there is no split {split!r}: a picture has {', '.join(SPLITS)}"
             )
-        return Concatenation([Pixels(self.whole, split)])
+        return Concatenation([Pixels(self.image, split)])
 
     @functools.cached_property
-    def whole(self) -> np.ndarray:
-        """The picture, [height, width, 3], as float32 0..1."""
+    def image(self) -> np.ndarray:
+        """The picture as float32 0..1, [height, width, 3]."""
         if self.data.source == "drawn":
             return drawn.draw(self.data.size).astype(np.float32)
         return pixels.read_picture(str(self._path), self.data.size)
@@ -98,7 +98,7 @@ class Picture:
         return pathlib.Path(self.data.folder, self.data.picture)
 
     def find_problems(self) -> list[str]:
-        """List the file if it is missing."""
+        """Report a missing file."""
         if self.data.source == "drawn":
             return []
         if not self.data.picture:
@@ -109,7 +109,7 @@ class Picture:
 
 
 def configure(config: ConfigDict) -> None:
-    """Remove what a picture has no use for: there is no text."""
+    """Remove the keys that a picture does not use, because there is no text."""
     data, model = config.data, config.model
     config.train.label_smoothing = 0.0
     config.checkpoint.best = "psnr"
@@ -124,19 +124,25 @@ def configure(config: ConfigDict) -> None:
 def learn(
     config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
 ) -> None:
-    """Note the size of the picture."""
+    """Record the size of the picture."""
     if not (folder / ABOUT_FILE).exists():
         height, width, _ = source.read("train").parts[0].picture.shape  # type: ignore
         learnt.write(folder / ABOUT_FILE, About(height, width))
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
-    """Open the task with what a run has noted."""
+    """Open the task with the size that a run has recorded."""
     about = About(**learnt.read(folder / ABOUT_FILE, height=int, width=int))
     size = about.height, about.width
     objective = ColourObjective(registry.build(config, "coordinates", size=size))
     inference = ColourInference(config, objective)
-    return Task(config, PixelData(about), objective, inference, ColourScoring())
+    return Task(
+        config=config,
+        data=PixelData(about),
+        objective=objective,
+        inference=inference,
+        scoring=ColourScoring(),
+    )
 
 
 class PixelData:
@@ -150,23 +156,23 @@ class PixelData:
         self.fingerprint = f"coordinates-{about}"
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
-        """Describe a column of places, and one of colours."""
+        """Describe a column of places and one of colours."""
         return {"place": Column("float32", (2,)), "colour": Column("float32", (3,))}
 
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Return records as they are."""
+        """Return the place and the colour of each record unchanged."""
         return [{"place": r["place"], "colour": r["colour"]} for r in records]
 
     def make_filter(self) -> Any:
-        """Make a filter that leaves no pixel out."""
+        """Make a filter that keeps all pixels."""
         return lambda record, row: None
 
     def lengths(self, store: Store) -> np.ndarray:
-        """Count a pixel as one."""
+        """Return a length of 1 per pixel."""
         return np.ones((len(store), 1), int)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
-        """Fill rows without a pixel with zeros, of no weight."""
+        """Fill rows without a pixel with zeros, and give them a weight of 0."""
         real = batch.examples[:, 0] >= 0
         places = np.zeros((len(real), 2), np.float32)
         colours = np.zeros((len(real), 3), np.float32)
@@ -184,7 +190,7 @@ class ColourObjective:
         self.module = module
 
     def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
+        """Draw initial parameters."""
         return self.module.init(key, jnp.zeros((1, 2)))["params"]
 
     def outputs(self, params: Params, places: Array, key: Array | None = None) -> Array:
@@ -194,7 +200,7 @@ class ColourObjective:
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
-        """Sum over the pixels; each has the mean of its three colours."""
+        """Sum over the pixels the mean squared error of their three channels."""
         painted = self.outputs(params, batch["places"], key)
         errors = jnp.square(painted - batch["colours"]).mean(axis=-1)
         weights = batch["weights"]
@@ -204,7 +210,7 @@ class ColourObjective:
     def means(
         self, sums: losses.Sums, records: Sequence[Record] | None = None
     ) -> dict[str, float]:
-        """Return the mean squared error, and the PSNR that it makes."""
+        """Return the mean squared error and the corresponding PSNR."""
         found = mean_sums(sums, "loss")
         return found | {"psnr": pixels.psnr(found["loss"])}
 
@@ -222,10 +228,12 @@ class ColourInference(WholeAnswers):
             x, y = map(float, line.split() if isinstance(line, str) else line)
         except ValueError:
             raise Refused(
-                f"{str(line)[:60]!r} is no place: give x and y, such as 0.25 0.5"
+                f"{str(line)[:60]!r} is not a place: give x and y, such as 0.25 0.5"
             ) from None
         if not (0 <= x <= 1 and 0 <= y <= 1):
-            raise Refused(f"{x:g} {y:g} is outside of the picture: give 0 to 1")
+            raise Refused(
+                f"{x:g} {y:g} is outside of the picture: give numbers from 0 to 1"
+            )
         return DecodeRequest((x, y), line=line)
 
     def question(self, record: Record) -> str:
@@ -266,7 +274,7 @@ class ColourInference(WholeAnswers):
 
 
 class ColourScoring(Scoring):
-    """The PSNR of colours, as they are answered: rounded to bytes."""
+    """The PSNR of the answered colours, which are rounded to bytes."""
 
     def reference(self, record: Record) -> str:
         """Return the colour of a pixel."""
@@ -279,7 +287,7 @@ class ColourScoring(Scoring):
         return {"psnr": pixels.psnr(float(np.square(painted - true).mean()))}
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put the PSNR into words."""
+        """Format the PSNR."""
         return f"PSNR = {scores['psnr']:.2f} dB"
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
@@ -288,7 +296,7 @@ class ColourScoring(Scoring):
 
 
 def as_text(colour: Float[np.ndarray, "3"]) -> str:
-    """Write red, green and blue of 0..1 as #rrggbb."""
+    """Write red, green and blue in 0..1 as #rrggbb."""
     return "#" + "".join(f"{round(255 * float(np.clip(c, 0, 1))):02x}" for c in colour)
 
 

@@ -2,8 +2,8 @@
 
     python -m transformer_jax.predict --workdir RUN < paths.txt
 
-A line is the path of an image file; it is scaled to the size that the model was trained
-on, grey or coloured as the training images were.
+Each line is the path of an image file. The image is scaled to the size of the training
+images, and converted to grey or colour like them.
 """
 
 import dataclasses
@@ -47,13 +47,13 @@ from transformer_jax.tasks.protocols import (
     TaskDefinition,
 )
 
-CHANGES = 7919  # folded into the key of a step, for what changes its images
-ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size, and the classes
+CHANGES = 7919  # folded into the key of a step to draw the changes of its images
+ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size and the classes
 
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """Describe the training images."""
+    """The size and the classes of the training images."""
 
     height: int
     width: int
@@ -62,7 +62,7 @@ class About:
 
 
 def configure(config: ConfigDict) -> None:
-    """Remove what images have no use for: there is no text."""
+    """Remove the keys that images do not use, because there is no text."""
     data, model = config.data, config.model
     model.positions = "learned"
     model.norm = "pre"
@@ -79,7 +79,7 @@ def configure(config: ConfigDict) -> None:
 def learn(
     config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
 ) -> None:
-    """Note the size of the training images and their classes."""
+    """Record the size of the training images and their classes."""
     if not (folder / ABOUT_FILE).exists():
         assert isinstance(source, Pictures)
         height, width, channels = source.read("train")[0]["image"].shape
@@ -88,13 +88,13 @@ def learn(
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
-    """Open the task with what a run has noted."""
+    """Open the task with the size and classes that a run has recorded."""
     kinds = {"height": int, "width": int, "channels": int, "labels": list}
     return compose(config, About(**learnt.read(folder / ABOUT_FILE, **kinds)))
 
 
 def compose(config: ConfigDict, about: About) -> Task:
-    """Compose the task of its parts."""
+    """Compose the task from its parts."""
     shape = about.height, about.width, about.channels
     vision = VisionConfig(
         *shape, config.model.patch, len(about.labels), config.model.positions
@@ -103,17 +103,17 @@ def compose(config: ConfigDict, about: About) -> Task:
     objective = ImageObjective(config, module, about)
     inference = ImageInference(config, objective, about)
     return Task(
-        config,
-        ImageData(about, vision),
-        objective,
-        inference,
-        LabelScoring(),
-        ImageInspector(inference, module),
+        config=config,
+        data=ImageData(about, vision),
+        objective=objective,
+        inference=inference,
+        scoring=LabelScoring(),
+        inspector=ImageInspector(inference, module),
     )
 
 
 class ImageData:
-    """Pixels and the places of labels."""
+    """Pixels and the indices of labels."""
 
     texts = None
     vocabularies: Mapping[str, Tokenizer] = {}
@@ -124,18 +124,18 @@ class ImageData:
         self.fingerprint = f"images-{about}"
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
-        """Describe a column of images, and one of labels."""
+        """Describe a column of images and one of labels."""
         shape = (self.about.height, self.about.width, self.about.channels)
         kind = str(records[0]["image"].dtype) if len(records) else "float32"
         return {"image": Column(kind, shape), "label": Column("int32", ())}
 
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Encode labels by their places."""
+        """Encode labels as indices."""
         return [
-            {"image": r["image"], "label": self._place(r["label"])} for r in records
+            {"image": r["image"], "label": self._index(r["label"])} for r in records
         ]
 
-    def _place(self, label: Any) -> int:
+    def _index(self, label: Any) -> int:
         if str(label) not in self.about.labels:
             raise UserError(
                 f"the label {label} is not among those of the training split: "
@@ -144,7 +144,7 @@ class ImageData:
         return self.about.labels.index(str(label))
 
     def make_filter(self) -> Any:
-        """Make a filter that leaves no image out."""
+        """Make a filter that keeps all images."""
         return lambda record, row: None
 
     def lengths(self, store: Store) -> np.ndarray:
@@ -152,7 +152,7 @@ class ImageData:
         return np.full((len(store), 1), self.vision.length)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
-        """Fill rows without an image with zeros, their label with -1."""
+        """Fill rows without an image with zeros and the label -1."""
         real = batch.examples[:, 0] >= 0
         labels = np.full(len(real), -1, np.int32)
         pictures = np.zeros((len(real), *self.vision.image), np.float32)
@@ -171,21 +171,21 @@ class ImageObjective:
         self.train = config.train
 
     def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
+        """Draw initial parameters."""
         blank = jnp.zeros((1, *self.module.vision.image), jnp.float32)
         return self.module.init(key, blank)["params"]
 
     def outputs(
         self, params: Params, pictures: Array, key: Array | None = None
     ) -> Array:
-        """Return what the head makes of images, [B, labels]."""
+        """Return the head's outputs for images, [B, labels]."""
         arguments = dropout_rngs(key)
         return self.module.apply({"params": params}, pictures, **arguments).logits
 
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
-        """Sum over the images; a key changes them as the config asks for."""
+        """Sum over the images; with a key, augment them according to the config."""
         pictures, labels = batch["images"], batch["labels"]
         mixes = key is not None and self.train.mixup > 0
         others, shares = labels, 1.0
@@ -203,7 +203,7 @@ class ImageObjective:
     def _compare(
         self, logits: Array, labels: Array, shares: Array | float
     ) -> losses.Sums:
-        """Compare logits with labels that count by their shares."""
+        """Sum the loss of labels, weighted by their shares."""
         return losses.cross_entropy(
             logits[:, None],
             jnp.maximum(labels, 0)[:, None],
@@ -215,7 +215,7 @@ class ImageObjective:
     def means(
         self, sums: losses.Sums, records: Sequence[Record] | None = None
     ) -> dict[str, float]:
-        """Return mean loss and accuracy."""
+        """Return the mean loss and the accuracy."""
         return mean_sums(sums, "loss", "accuracy")
 
 
@@ -227,11 +227,15 @@ class ImageInference(WholeAnswers):
         self.compiled = functools.cache(self._compile)
 
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:
-        """Read the image of a path; an array is an image already."""
+        """Read the image at a path, or check the shape of an array."""
         about, shape = self.about, self.objective.module.vision.image
         if not isinstance(line, str):
             if np.shape(line) != shape:
-                raise Refused(f"an array of shape {np.shape(line)}, not {shape}")
+                raise Refused(
+                    f"an array of shape {np.shape(line)}, but the model reads {shape}: "
+                    "scale it to that size, or give the path of an image file, which "
+                    "is scaled here"
+                )
             return DecodeRequest(images.as_floats(np.asarray(line)), line=line)
         path = line.strip()
         if not os.path.isfile(path):
@@ -273,13 +277,13 @@ class ImageInference(WholeAnswers):
 
 
 class ImageInspector:
-    """Show which patches of an image attend to which."""
+    """Show the attention between the patches of an image."""
 
     def __init__(self, inference: ImageInference, module: Any):
         self.inference, self.module = inference, kernels.with_weights(module)
 
     def attention(self, params: Params, source: Any, target: str) -> AttentionMaps:
-        """Return the weights of `encoder`; patches are named by row and column."""
+        """Return the weights of `encoder`, with patches named by row and column."""
         picture, vision = self.inference.parse(source).source, self.module.vision
         outputs = self.module.apply({"params": params}, jnp.asarray(picture)[None])
         rows, columns = vision.grid

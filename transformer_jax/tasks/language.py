@@ -1,15 +1,14 @@
-"""Language modelling: text goes on from what is given, token by token.
+"""Language modelling: continue a text token by token.
 
     P(text) = Π_t P(token_t | tokens before it in the same window)
 
-The context rule, also of every perplexity: a window is read alone, its first token is
-predicted from nothing; with `eval.context`, held-out windows are read behind the text
-before them, which is not judged. Bits per character count all that a window costs, over
-its characters, so that vocabularies compare.
+The context rule, which also holds for perplexity: each window is read alone, and its
+first token is predicted without context. With `eval.context`, held-out windows are read
+after the text before them, which is not judged. Bits per character are the negative
+log-likelihood of a window divided by its characters, so that vocabularies compare.
 """
 
 import dataclasses
-import functools
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,27 +20,29 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, scores
+from transformer_jax import decoding, losses, scores
 from transformer_jax.data import sources, windows
 from transformer_jax.data.batches import Batch, pad_or_pack
-from transformer_jax.data.generated import canaries, phrasebook
-from transformer_jax.data.records import Records
-from transformer_jax.data.sources import GeneratedSource, Source
+from transformer_jax.data.generated import canaries
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.windows import WindowKeys, Windows
-from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.data.windows import WindowKeys
+from transformer_jax.decoding import DecodeRequest, Reply, sliding
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused
 from transformer_jax.ids import PAD
 from transformer_jax.keys import key
 from transformer_jax.models import registry
+from transformer_jax.models.positions import BIASES
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.reading import TextInspector
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
+from transformer_jax.tasks.parts.streams import CHARACTERS, EMBEDDED, Stream
 from transformer_jax.tasks.parts.text import (
+    SHORTEN_OR_RAISE,
     TextData,
     check_length,
+    check_positions,
     dropout_rngs,
     init_text_model,
     learn_tokenizer,
@@ -53,55 +54,33 @@ from transformer_jax.tasks.parts.text import (
 from transformer_jax.tasks.parts.writing import Writer, Written
 from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
-CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
-PROMPT = 1 / 4  # share of a held-out window that is given, when the rest is to follow
+SLIDING = ("rotary", "relative", *BIASES, "none")  # positions that are distances
+PROMPT = 1 / 4  # share of a held-out window that is given, to be continued
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationKeys:
-    """Set how held-out windows are judged."""
+    """How held-out windows are judged."""
 
     context: int = key(
-        0, "Characters of a language model's window that it only reads.", least=0
+        0, "Characters of a language model's window that are not judged.", least=0
     )
 
 
-class Stream(Source):
-    """Splits whose lines are one running text, in windows."""
+@dataclasses.dataclass(frozen=True)
+class Options(decoding.Options):
+    """Set how to continue a text."""
 
-    def __init__(
-        self,
-        config: ConfigDict,
-        embedded: GeneratedSource | None = None,
-        flat: bool = False,
-    ):
-        super().__init__(config.data, ("text",), embedded or PHRASES)
-        self.whole_words = config.tokenizer.kind not in CHARACTERS
-        self.flat = flat
-        self.context = 0 if flat else config.eval.context
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Windows:
-        """Read the windows of a split; only held-out ones have a context."""
-        data, lines = self.data, self._plant(split, self.lines(split))
-        stride, context = (data.stride, 0) if split == "train" else (0, self.context)
-        return Windows(lines, data.window, stride, self.whole_words, self.flat, context)
-
-    def lines(self, split: str) -> Records:
-        """Read the lines of a split, without canaries."""
-        return super().read(split)
-
-    def _plant(self, split: str, lines: Records) -> Records:
-        """Plant the canaries that the config asks for into the training text."""
-        times = () if self.flat or split != "train" else self.data.canaries
-        if not times:
-            return lines
-        seed = self.data.canary_seed
-        return canaries.Planted(lines, canaries.draw(times, seed), seed)
+    window: int = key(
+        0,
+        "Language models: pieces that are read at once; of a longer text, the last; 0 "
+        "means data.window, if the positions allow longer texts.",
+        least=0,
+    )
 
 
 def configure(config: ConfigDict) -> None:
-    """Remove what running text has no use for; there is no source to encode."""
+    """Remove the keys that running text does not use; there is no source to encode."""
     windows.remove_keys(config)
     config.train.label_smoothing = 0.0
     config.eval.answers = 3
@@ -113,23 +92,35 @@ def configure(config: ConfigDict) -> None:
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List what cannot work in the lengths of windows and of texts to write."""
+    """List the problems in the lengths of windows and of texts to write."""
     data, context = config.data, config.eval.context
     problems = canaries.find_problems(data.canaries)
-    if not 0 <= context < data.window:  # also asked by `evaluate --context`
+    if not 0 <= context < data.window:  # also for `evaluate --context`
         problems.append(
-            f"eval.context = {context}: of the {data.window} characters of "
-            f"data.window, 0 to {data.window - 1} can be read only, not judged"
+            f"eval.context = {context}: must be 0 to {data.window - 1}, because at "
+            f"least one of the {data.window} characters of data.window must be judged"
         )
     most = data.window - int(data.window * PROMPT)
     if 1 <= config.decode.max_length <= most:
         return problems
+    if config.decode.max_length and slides(config, config.decode.get("window", 0)):
+        return problems
     return [
         *problems,
-        f"decode.max_length = {config.decode.max_length}: a text goes on for 1 "
-        f"to {most} pieces, so that with a quarter of data.window "
-        f"{data.window} before it, it fits in",
+        f"decode.max_length = {config.decode.max_length}: must be 1 to {most} pieces, "
+        f"so that the text fits into data.window {data.window} after a prompt of a "
+        "quarter of it; for longer texts set decode.window, or one of model.positions "
+        f"{', '.join(SLIDING)}",
     ]
+
+
+def slides(config: ConfigDict, window: int) -> bool:
+    """Return whether a text may outgrow what is read at once.
+
+    Positions that are distances look the same wherever the window stands. With others
+    it must be asked for.
+    """
+    return window > 0 or config.model.get("positions") in SLIDING
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
@@ -138,16 +129,16 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
 
 
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
-    """Compose the task of its parts."""
+    """Compose the task from its parts."""
     module = registry.build(config, "language_model", vocab_size=tokenizer.vocab_size)
     prompts = Prompts(config, tokenizer)
     return Task(
-        config,
-        StreamData(config, tokenizer),
-        LanguageObjective(config, module, tokenizer.vocab_size),
-        TextInference(config, prompts, Writer(config, module, tokenizer)),
-        TextScoring(config, prompts),
-        TextInspector(config, module, tokenizer),
+        config=config,
+        data=StreamData(config, tokenizer),
+        objective=LanguageObjective(config, module, tokenizer.vocab_size),
+        inference=TextInference(config, prompts, Writer(config, module, tokenizer)),
+        scoring=TextScoring(config, prompts),
+        inspector=TextInspector(config, module, tokenizer),
     )
 
 
@@ -160,13 +151,13 @@ class StreamData(TextData):
         self.fingerprint += "-inside" * whole_words
 
     def columns_for(self, records: Any) -> dict[str, Column]:
-        """Describe the pieces, and how many are not judged where there are any."""
+        """Describe the pieces and, with a context, how many of them are not judged."""
         small = self.tokenizer.vocab_size <= 1 << 16
         columns = {"text": Column("uint16" if small else "int32")}
         return columns | ({"before": Column("int32", ())} if records.context else {})
 
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Encode windows, each behind its context."""
+        """Encode windows, each after its context."""
         rows = []
         for record in records:
             row: dict[str, Any] = {"text": self.tokenizer.encode_inside(record["text"])}
@@ -177,9 +168,9 @@ class StreamData(TextData):
         return rows
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
-        """Pad or pack windows; count the pieces of each that are not judged."""
+        """Pad or pack windows; with a context, add the number of pieces not judged."""
         arrays = pad_or_pack(columns["text"], batch, batch.shape.lengths[0])
-        if "before" in columns:  # held-out windows, which are never packed
+        if "before" in columns:  # in held-out windows, which are never packed
             real = batch.examples[:, 0] >= 0
             arrays["before"] = np.zeros(len(real), np.int32)
             arrays["before"][real] = columns["before"]
@@ -196,13 +187,13 @@ class LanguageObjective:
         self.smoothing = config.train.label_smoothing
 
     def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
+        """Draw initial parameters."""
         return init_text_model(self.module, key)
 
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
-        """Sum over the real tokens, a context's apart."""
+        """Sum over the real tokens that do not belong to a context."""
         tokens, positions = batch["tokens"], batch.get("positions")
         judged = tokens != PAD
         if "before" in batch:
@@ -225,7 +216,7 @@ class LanguageObjective:
         )
 
     def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
-        """Return means per token; of a whole split, bits per character too."""
+        """Return means per token and, for a complete split, bits per character."""
         found = losses.means(sums)
         if records is not None:
             characters = sum(len(record["text"]) for record in records)
@@ -235,23 +226,24 @@ class LanguageObjective:
 
 
 class Prompts:
-    """Cut held-out windows into a beginning that is given, and the rest."""
+    """Cut held-out windows into a prompt and its continuation."""
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-        self.room = config.data.window - config.decode.max_length
+        window = config.data.window
+        self.longest = max(window - config.decode.max_length, int(window * PROMPT))
 
     def cut(self, record: Mapping[str, str]) -> tuple[str, str]:
-        """Return beginning and rest; so little is given that the answer has room."""
+        """Return prompt and rest; the prompt leaves space for the longest answer."""
         text = record.get("before", "") + record["text"]
         given = max(int(len(text) * PROMPT), 1)
-        while len(self.tokenizer.encode_inside(text[:given])) > self.room:
+        while len(self.tokenizer.encode_inside(text[:given])) > self.longest:
             given -= 1  # a character may be several bytes
         return text[:given], text[given:]
 
 
 class TextInference:
-    """A beginning in, the text out."""
+    """The beginning of a text in, the complete text out."""
 
     def __init__(self, config: ConfigDict, prompts: Prompts, writer: Writer):
         self.config, self.prompts, self.writer = config, prompts, writer
@@ -261,24 +253,39 @@ class TextInference:
         line: str,
         max_length: int = 0,
         prefix: str = "",
-        number: int = 0,
-        options: Options | None = None,
+        draw_seed: int = 0,
+        options: decoding.Options | None = None,
     ) -> DecodeRequest:
-        """Encode a beginning; with what is to follow it must fit into the window."""
+        """Encode a beginning, which may have to fit into a window with the rest."""
         options = options or Options(**self.config.decode)
         tokenizer = self.writer.tokenizer
-        check_length(tokenizer, line, max_length, "shorten it, or raise --max_input")
+        check_length(tokenizer, line, max_length, SHORTEN_OR_RAISE)
         given = tokenizer.encode_inside(line + prefix)
-        # Of one piece a character; of longer pieces a window held fewer.
-        room = self.config.data.window
+        request = DecodeRequest((), tuple(given), draw_seed, line)
+        window, most = getattr(options, "window", 0), self._window(options)
+        check_positions(self.config, window, f"a window of {window} pieces", "lower it")
+        if sliding.fits(request, options, most):
+            return request
         following = options.max_length or options.extra_length
-        if len(given) + following > room:
+        lengths = f"{len(given)} pieces and {following} to follow are more than the "
+        if not slides(self.config, window):
             raise Refused(
-                f"{len(given)} pieces and {following} that are to follow are more than "
-                f"the {room} that the model was trained to see: shorten it, or lower "
-                "--max_length"
+                f"{lengths}{most} that the model was trained to see: shorten the line, "
+                f"lower --max_length, or read only the last {most}: --window={most}"
             )
-        return DecodeRequest((), tuple(given), number, line)
+        if options.beams > 1 and not options.sample:
+            raise Refused(
+                f"{lengths}{most} that are read at once, and a beam cannot go beyond: "
+                "use --beams=1 or --sample, or lower --max_length"
+            )
+        return request
+
+    def _window(self, options: decoding.Options) -> int:
+        """Return how many pieces are read at once.
+
+        With one piece per character this is data.window; longer pieces are fewer.
+        """
+        return getattr(options, "window", 0) or self.config.data.window
 
     def question(self, record: Mapping[str, str]) -> str:
         """Return the beginning of a window."""
@@ -289,15 +296,16 @@ class TextInference:
         params: Params,
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
-        options: Options,
+        options: decoding.Options,
     ) -> Iterator[tuple[int, Reply]]:
-        """Yield (number of a request, the text it goes on to) as found."""
-        for number, texts in self.writer.write(params, requests, mesh, options):
+        """Yield (number of a request, its continued text) as found."""
+        window = self._window(options)
+        for number, texts in self.writer.write(params, requests, mesh, options, window):
             yield number, make_reply(requests[number].line, texts)
 
 
 def make_reply(line: str, texts: Sequence[Written]) -> Reply:
-    """Make a reply of whole texts; their line ends are in the details alone."""
+    """Make a reply from texts; only the details keep their line breaks."""
     best, *others = texts
     details: dict[str, Any] = {"score": best.score, "text": best.text}
     if others:
@@ -307,27 +315,27 @@ def make_reply(line: str, texts: Sequence[Written]) -> Reply:
 
 
 class TextScoring(Scoring):
-    """How varied the texts are; what they cost is the loss."""
+    """The diversity of the texts; their likelihood is the loss."""
 
     def __init__(self, config: ConfigDict, prompts: Prompts):
         self.window, self.prompts = config.data.window, prompts
 
     def reference(self, record: Mapping[str, str]) -> str:
-        """Return what follows the beginning of a window."""
+        """Return the rest of a window after its beginning."""
         return self.prompts.cut(record)[1]
 
     def count_answered(self, records: Any) -> int:
-        """Count windows; with a context, so many as hold the text once."""
+        """Count windows; with a context, as many as cover the text once."""
         if not records.context:
             return len(records)
         return min(len(records), -(-len(records.text) // records.size))
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Return the share of different pairs of words."""
+        """Return the share of distinct pairs of words."""
         return {"distinct_2": scores.distinct(texts_of(replies), 2)}
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put bits per character and the context rule into words."""
+        """Format bits per character and the context rule."""
         bits = scores.get("bits_per_character")
         written = f"distinct pairs of words {scores['distinct_2']:.0%}"
         if bits is None:
@@ -340,17 +348,8 @@ class TextScoring(Scoring):
         )
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return bits per character, which any two vocabularies share."""
+        """Return bits per character, which are comparable across vocabularies."""
         return {"bits per character": scores["bits_per_character"]}
-
-
-def _phrases(split: str, size: int) -> list[dict[str, str]]:
-    return [{"text": p.target} for p in phrasebook.generate(split, size)]
-
-
-PHRASES = GeneratedSource(
-    "phrasebook", phrasebook.VERSION, phrasebook.SPLITS, _phrases, ("en",)
-)
 
 
 TASK = TaskDefinition(
@@ -360,9 +359,10 @@ TASK = TaskDefinition(
     learn=learn_tokenizer,
     open=open_run,
     role="language_model",
+    options=Options,
     keys={
         "data": (
-            sources.declare(("text",), "phrasebook"),
+            sources.declare(("text",), *EMBEDDED),
             WindowKeys,
             canaries.CanaryKeys,
         ),

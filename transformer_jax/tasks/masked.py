@@ -1,10 +1,11 @@
-"""Masked language modelling: what stands at a place, from all around it (BERT).
+"""Masked language modelling: predict a token from its context on both sides (BERT).
 
-    P(token_i | the text, in which some tokens, i among them, are hidden)
+    P(token_i | the text, in which several tokens, including i, are hidden)
 
-Devlin et al. (2019), section 3.1: of the 15 % that are predicted, 80 % are shown as the
-mask, 10 % as some other token and 10 % as they are, because a text to be read later
-has no masks in it. A classifier can begin with what is learned here (`train.initial`).
+Devlin et al. (2019), section 3.1: 15 % of the tokens are predicted. Of these, 80 % are
+shown as the mask, 10 % as a random token and 10 % unchanged, because texts to be read
+later contain no masks. A classifier can begin with the parameters of such a model
+(`train.initial`).
 """
 
 import dataclasses
@@ -38,12 +39,14 @@ from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
 from transformer_jax.sharding import Params
-from transformer_jax.tasks.language import PHRASES, Stream
 from transformer_jax.tasks.parts.masking import PERCENT, hide, of_content
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import Scoring
+from transformer_jax.tasks.parts.streams import PHRASES, Stream
 from transformer_jax.tasks.parts.text import (
+    SHORTEN_OR_RAISE,
     TextData,
+    check_count,
     check_positions,
     dropout_rngs,
     init_text_model,
@@ -60,22 +63,22 @@ MASK = "<mask>"
 
 @dataclasses.dataclass(frozen=True)
 class GuessKeys:
-    """Say what is guessed: keys of `config.eval`."""
+    """The guesses of a mask: keys of `config.eval`."""
 
-    guesses: int = key(5, "Of each mask, in jsonl.", least=1)
+    guesses: int = key(5, "Guesses per mask, in jsonl.", least=1)
 
 
 def configure(config: ConfigDict) -> None:
-    """Remove what running text has no use for; nothing is decoded step by step."""
+    """Remove the keys that running text does not use; there is no decoding."""
     windows.remove_keys(config)
     config.tokenizer.user_symbols = (MASK,)
     config.train.label_smoothing = 0.0
     del config.data.pack_length, config.decode, config.model.decoder_layers
-    del config.model.dropout_words  # hiding words is what the task does
+    del config.model.dropout_words  # the task itself hides words
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List what cannot work in the keys of windows and masks."""
+    """List the problems in the keys of windows and masks."""
     problems = []
     if MASK not in config.tokenizer.user_symbols:
         problems.append(
@@ -96,24 +99,24 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
 
 
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
-    """Compose the task of its parts."""
+    """Compose the task from its parts."""
     module = registry.build(
         config, "masked_language_model", source_vocab_size=tokenizer.vocab_size
     )
     masks = Masks(tokenizer)
     inference = FillingInference(config, module, masks)
     return Task(
-        config,
-        WindowData(config, tokenizer),
-        MaskedObjective(config, module, masks),
-        inference,
-        FillingScoring(tokenizer),
-        EncoderInspector(inference, module, tokenizer),
+        config=config,
+        data=WindowData(config, tokenizer),
+        objective=MaskedObjective(config, module, masks),
+        inference=inference,
+        scoring=FillingScoring(tokenizer),
+        inspector=EncoderInspector(inference, module, tokenizer),
     )
 
 
 class Masks:
-    """The piece that hides words, in a vocabulary that has it."""
+    """The mask in a vocabulary: encode texts that contain it."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
@@ -124,42 +127,42 @@ class Masks:
                 "tokenizer.user_symbols"
             )
         self.id = self.pieces.index(MASK)
-        # Inside of a word, a vocabulary of words finds nothing.
+        # A vocabulary of words does not find a mask inside a word.
         self._words_only = self.id not in tokenizer.encode(f"{MASK}a")
 
     def encode(self, line: str) -> list[int]:
-        """Encode a text with masks. A mask is a piece, and has the space before it."""
+        """Encode a text with masks; a mask is one piece, with the space before it."""
         first, *rest = line.replace(f" {MASK}", MASK).split(MASK)
         ids = [BOS, *self.tokenizer.encode(first)]
         for part in rest:
-            ids += [self.id, *self._encode_behind(part)]
+            ids += [self.id, *self._encode_after(part)]
         return [*ids, EOS]
 
-    def _encode_behind(self, part: str) -> list[int]:
-        """Encode what stands between a mask and the next one, or the end."""
+    def _encode_after(self, part: str) -> list[int]:
+        """Encode the text between a mask and the next one, or the end."""
         if self._words_only:
             return self.tokenizer.encode(part.strip())
         return self.tokenizer.encode_inside(part)
 
     def cover(self, text: str) -> str:
-        """Hide some words of a text, with a mask for each of their pieces."""
+        """Hide some words of a text, with one mask per piece."""
         words = text.split()
         encoded = self.tokenizer.encode_all(words)
-        # A word that is not known, or by its bytes only, is left as it is.
-        fair = [
+        # Words that are unknown, or known only as bytes, are not hidden.
+        known = [
             i
             for i, ids in enumerate(encoded)
             if len(ids) <= len(words[i]) and UNK not in ids
         ]
         draw = random.Random(text)
-        order = sorted(fair or [0], key=lambda i: draw.random())
+        order = sorted(known or [0], key=lambda i: draw.random())
         for i in order[: -(-len(words) * PERCENT // 100)]:
             words[i] = MASK * len(encoded[i])
         return " ".join(words)
 
 
 class WindowData(TextData):
-    """Windows of text between the ends that a classifier's texts have."""
+    """Windows of text, with the same ends as a classifier's texts."""
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe the pieces of a window."""
@@ -176,7 +179,7 @@ class WindowData(TextData):
 
 
 class MaskedObjective:
-    """Cross-entropy of hidden tokens, given all that is shown."""
+    """Cross-entropy of hidden tokens, given the shown text."""
 
     unit = "masks"
 
@@ -186,13 +189,13 @@ class MaskedObjective:
         self.smoothing = config.train.label_smoothing
 
     def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
+        """Draw initial parameters."""
         return init_text_model(self.module, key)
 
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
-        """Sum over what is hidden; without a key, a text alone decides what."""
+        """Sum over the hidden tokens; without a key, the text determines which."""
         tokens = batch["tokens"]
         if key is None:
             seeds = of_content(tokens)
@@ -229,9 +232,9 @@ class FillingInference(WholeAnswers):
         self._forward = BatchedForward(self._guess, rows, multiple)
 
     def read_line(self, line: str, max_length: int) -> DecodeRequest:
-        """Encode a text with masks, as long as a window at most."""
+        """Encode a text with masks, at most as long as a window."""
         if MASK not in line:
-            raise Refused(f"there is no {MASK} in it: nothing is asked for")
+            raise Refused(f"there is no {MASK} in the line, so nothing to predict")
         window = self.config.data.window
         length = len(line.replace(MASK, ""))
         if length > window:
@@ -241,15 +244,11 @@ class FillingInference(WholeAnswers):
             )
         ids = self.masks.encode(line)
         check_positions(self.config, len(ids), "a text with masks")
-        if max_length and len(ids) - 2 > max_length:
-            raise Refused(
-                f"{len(ids) - 2} pieces are more than the {max_length} allowed: "
-                "shorten it, or raise --max_input"
-            )
+        check_count(len(ids) - TASK.ends, max_length, SHORTEN_OR_RAISE)
         return DecodeRequest(ids, line=line)
 
     def question(self, record: Mapping[str, str]) -> str:
-        """Return the text of an example, in which some words are hidden."""
+        """Return the text of an example with some words hidden."""
         return self.masks.cover(record["text"])
 
     def answers(
@@ -259,7 +258,7 @@ class FillingInference(WholeAnswers):
         mesh: Mesh,
         options: Options,
     ) -> Iterator[tuple[int, Reply]]:
-        """Fill each mask with the likeliest piece, whatever fills the others."""
+        """Fill each mask with its likeliest piece, independently of the others."""
         texts = [request.source for request in requests]
         places = [[i for i, t in enumerate(ids) if t == self.masks.id] for ids in texts]
         sides = {"tokens": texts, "places": places}
@@ -269,7 +268,7 @@ class FillingInference(WholeAnswers):
             yield number, reply
 
     def _guess(self, params: Params, batch: Mapping[str, Array]) -> tuple[Array, ...]:
-        """Return the likeliest pieces of each place, [B, K, guesses], best first."""
+        """Return the likeliest pieces at each place, [B, K, guesses], best first."""
         tokens = batch["tokens"]
         logits = self.module.apply(
             {"params": params}, tokens, segments(tokens), batch["places"]
@@ -303,7 +302,7 @@ class FillingInference(WholeAnswers):
 
 
 class FillingScoring(Scoring):
-    """The share of the hidden words that come back."""
+    """The share of hidden words that are filled in right."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
@@ -326,7 +325,7 @@ class FillingScoring(Scoring):
         return {"filled": 100 * right / max(hidden, 1)}
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put the score into words."""
+        """Format the score."""
         return f"hidden words filled in right {scores['filled']:.1f}%"
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
@@ -361,7 +360,7 @@ TASK = TaskDefinition(
     choices={
         "data.batching": ("buckets",),
         "model.tie": ("all",),
-        "tokenizer.kind": ("unigram", "bpe", "word", "file"),  # that have words
+        "tokenizer.kind": ("unigram", "bpe", "word", "file"),  # kinds with words
     },
     ends=2,
 )

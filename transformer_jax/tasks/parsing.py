@@ -1,11 +1,11 @@
 """Constituency parsing: a sentence in, its tree out (section 6.3).
 
-The tree is written as a line of brackets, and learned as a translation. Between the
-brackets stand the words (`data.leaves`), which must be copied, or one symbol XX for
-each, which must be counted. The search can be constrained to trees over the sentence's
-words (`decode.well_formed`). What is written without that is repaired, so that every
-sentence has a tree over its own words; how often that was needed stands beside the
-score.
+The tree is written as a line of brackets and learned as a translation. Between the
+brackets are the words (`data.leaves`), which the model must copy, or one symbol XX per
+word, which it must count. The search can be constrained to trees over the sentence's
+words (`decode.well_formed`). Without the constraint, answers are repaired so that every
+sentence gets a tree over its own words; the scores include the share of answers that
+needed no repair.
 """
 
 import dataclasses
@@ -46,62 +46,66 @@ from transformer_jax.tasks.protocols import (
     TaskDefinition,
 )
 
-COMPACT = ("unigram", "bpe")  # kinds of tokenizer that are told the brackets
+COMPACT = ("unigram", "bpe")  # kinds of tokenizer that get brackets as pieces
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(decoding.Options):
-    """Set how to search for a tree."""
+    """How to search for a tree."""
 
-    well_formed: bool = key(True, "Parsing: search among trees over the words alone.")
+    well_formed: bool = key(True, "Parsing: search only trees over the line's words.")
 
     def find_problems(self) -> list[str]:
-        """List the values that are out of bounds or contradict each other."""
+        """List values that are out of bounds or contradict each other."""
         problems = super().find_problems()
         if self.well_formed and (self.no_repeat or self.min_length):
             problems.append(
                 f"decode.well_formed: a tree over given words obeys neither no_repeat "
-                f"{self.no_repeat} nor min_length {self.min_length}: use 0, or False"
+                f"{self.no_repeat} nor min_length {self.min_length}: set these to 0, "
+                "or decode.well_formed to False"
             )
         return problems
 
 
 @dataclasses.dataclass(frozen=True)
 class TreeKeys:
-    """Write trees: keys of `config.data`."""
+    """How trees are written: keys of `config.data`."""
 
     leaves: str = key(
         "XX",
-        "What a word is in the trees that are learned: a symbol, or itself.",
+        "Leaves of the trees that are learned: one symbol, or the words.",
         choices=(trees.WORD, "words"),
     )
 
 
 def configure(config: ConfigDict) -> None:
-    """Give brackets a vocabulary of their own."""
+    """Give brackets their own vocabulary."""
     config.tokenizer.shared = False
     config.model.tie = "decoder"
     config.checkpoint.best = "f1"
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List what cannot work in the keys of treebanks."""
+    """List the problems in the keys of treebanks."""
     problems = []
     settings, words = config.tokenizer, config.data.leaves != trees.WORD
     if config.decode.well_formed and settings.kind not in ("word", *COMPACT):
         problems.append(
             f"decode.well_formed needs brackets that are one piece each, and "
             f"tokenizer.kind {settings.kind!r} has none: use word, bpe or unigram, "
-            "or False"
+            "or decode.well_formed = False"
         )
     if words and not (settings.shared and settings.kind in COMPACT):
         problems.append(
-            f"data.leaves = {config.data.leaves!r}: words of trees and those of "
-            "sentences share pieces: set tokenizer.shared=True and tokenizer.kind "
+            f"data.leaves = {config.data.leaves!r}: trees and sentences must share "
+            "the pieces of words: set tokenizer.shared=True and tokenizer.kind "
             f"bpe or unigram, not {settings.kind}"
         )
     if words and config.data.train_tags:
-        problems.append("data.leaves: a tag is no word of the tree: use XX")
+        problems.append(
+            "data.leaves = 'words' with data.train_tags: a tag is not a word of the "
+            "tree, use XX"
+        )
     if settings.lowercase:
         problems.append("tokenizer.lowercase: the labels of trees have capitals")
     return problems
@@ -117,7 +121,7 @@ def source(config: ConfigDict) -> Source:
 def learn(
     config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
 ) -> None:
-    """Learn the tokenizers; all brackets are one piece each, where words are not."""
+    """Learn the tokenizers; each bracket is one piece, even if words are not."""
     learn_tokenizers(config, source, folder, say, _brackets_of)
 
 
@@ -125,25 +129,32 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     """Open the task with the tokenizers that a run has learned."""
     source, target = open_tokenizers(config, folder)
     form = TreeForm(config.data.leaves, target)
-    data = PairData(config, source, target, Options, form.prepare, form.name)
+    data = PairData(
+        config,
+        source,
+        target,
+        Options,
+        transform=form.write,
+        transform_name=form.name,
+    )
     inference = functools.partial(TreeInference, form=form)
     constraint = TreeConstraint(form.pairs) if form.pairs else None
     return seq2seq.compose(data, inference, TreeScoring(), constraint)
 
 
 class TreeForm:
-    """Write trees as a vocabulary can learn them, and read them again."""
+    """Convert trees to the form that a model learns, and back."""
 
     def __init__(self, leaves: str, tokenizer: Tokenizer):
         self.leaves, self.tokenizer = leaves, tokenizer
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-        # The pieces that are a whole bracket, each with its label.
+        # The pieces that are a complete bracket with its label.
         brackets = {
             piece: i
             for i, piece in enumerate(pieces)
             if re.fullmatch(f"{SPACE}?[()]\\w\\S*", piece)
         }
-        # Whether brackets are pieces by themselves, not words with their space.
+        # Whether brackets are separate pieces, without a space before them.
         self.compact = any(piece[0] in "()" for piece in brackets)
         closers = {p: p.replace("(", ")") for p in brackets if "(" in p}
         self.pairs = tuple(
@@ -152,8 +163,8 @@ class TreeForm:
         words = (leaves != trees.WORD) * "-words"
         self.name = words + self.compact * "-compact"
 
-    def prepare(self, record: Record) -> dict[str, Any]:
-        """Return a record with its tree, linearised or bracketed, as it is learned."""
+    def write(self, record: Record) -> dict[str, Any]:
+        """Return a record with its tree, linearised or bracketed, in learned form."""
         tree = record["target"]
         if re.search(r"\)(?=[\s)]|$)", tree):  # a closing bracket without a label
             tree = " ".join(map(trees.linearise, trees.read(tree)))
@@ -162,15 +173,15 @@ class TreeForm:
         return {**record, "target": trees.compact(tree) if self.compact else tree}
 
     def linearise(self, written: str) -> str:
-        """Return what was written as trees are linearised, without words."""
-        # An unknown piece is written with spaces around it, inside of a word, too.
+        """Convert a tree in learned form to its linearised form, without words."""
+        # An unknown piece is decoded with spaces around it, even inside a word.
         tree = trees.spaced(written.replace(" ⁇ ", "⁇")) if self.compact else written
         return tree if self.leaves == trees.WORD else trees.without_words(tree)
 
     def outline(self, words: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the arrays of a `TreeConstraint` over these words."""
         [bracket] = self.tokenizer.pieces(self.pairs[0][:1])
-        # A tree may be read as if a space stood before its first bracket.
+        # The tokenizer may insert a space before the first bracket of a tree.
         lead = self.tokenizer.encode(bracket.removeprefix(SPACE))[:-1]
         outline, begins = list(lead), [False] * len(lead)
         tree = " ".join([trees.WORD] * len(words))
@@ -195,51 +206,51 @@ class TreeInference(Seq2SeqInference):
         line: str,
         max_length: int = 0,
         prefix: str = "",
-        number: int = 0,
+        draw_seed: int = 0,
         options: decoding.Options | None = None,
     ) -> DecodeRequest:
-        """Encode a sentence, with the outline of its trees if only they are wanted."""
+        """Encode a sentence, and with `well_formed` the outline of its trees."""
         form, options = self.form, options or self.data.options
         prefix = trees.compact(prefix) if form.compact else prefix
-        request = super().parse(line, max_length, prefix, number, options)
+        request = super().parse(line, max_length, prefix, draw_seed, options)
         well_formed = getattr(options, "well_formed", False)
         if not (request.source and well_formed and form.pairs):
             return request
         if request.prefix:
-            raise Refused("a tree begins with no prefix (decode.well_formed)")
+            raise Refused("a tree takes no prefix with decode.well_formed")
         arrays = form.outline(line.split())
         if len(arrays["outline"]) + ROOT > longest_answer(request, options):
-            return request  # no tree fits: what is written is repaired, and counted
+            return request  # no tree fits, so the answer is repaired and counted
         return dataclasses.replace(request, constraint=arrays)
 
     def answers(self, *arguments: Any) -> Iterator[tuple[int, Reply]]:
-        """Yield (number of a request, the tree written to it), repaired if need be."""
+        """Yield (number of a request, its tree, repaired if necessary)."""
         for number, reply in super().answers(*arguments):
             yield number, restore(reply, self.form.linearise)
 
 
 class TreeScoring(ResampledScoring):
-    """Labelled brackets by EVALB's rules."""
+    """Scores of labelled brackets by the rules of EVALB."""
 
     def reference(self, record: Record) -> str:
-        """Return the bracketed tree of an example, its words included."""
+        """Return the bracketed tree of an example, including its words."""
         tree, repairs = _bracketed(record["target"], record["source"])
         if repairs:
             raise UserError(
-                f"{record['target'][:80]!r} is no tree of {record['source'][:80]!r} "
-                f"({'; '.join(repairs)}): trees are written without their words, as "
-                "'(S (NP XX )NP )S'; bracketed ones with words are read by data.source="
-                "trees"
+                f"{record['target'][:80]!r} is not a tree of "
+                f"{record['source'][:80]!r} ({'; '.join(repairs)}): write trees "
+                "without their words, as '(S (NP XX )NP )S', or use data.source=trees "
+                "for bracketed trees with words"
             )
         return tree
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Score trees, in percent; `well_formed` is the share without a repair."""
+        """Score trees, in percent; `well_formed` is the share without repairs."""
         guesses = trees.read("\n".join(texts_of(replies)))
         found = trees.evaluate(trees.read("\n".join(references)), guesses)
         names = ("precision", "recall", "f1", "exact")
-        whole = sum(not reply.details.get("repairs") for reply in replies)
-        share = 100 * whole / max(len(replies), 1)
+        intact = sum(not reply.details.get("repairs") for reply in replies)
+        share = 100 * intact / max(len(replies), 1)
         return {name: getattr(found, name) for name in names} | {"well_formed": share}
 
     def measure(
@@ -255,7 +266,7 @@ class TreeScoring(ResampledScoring):
         return {"F1": found.f1, "exact (%)": found.exact}
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put the scores into words."""
+        """Format the scores."""
         return (
             f"F1 = {scores['f1']:.2f}  (precision {scores['precision']:.2f}, recall "
             f"{scores['recall']:.2f})  exact {scores['exact']:.1f}%  well-formed "
@@ -276,7 +287,7 @@ class TreeScoring(ResampledScoring):
 
 
 def restore(reply: Reply, linearise: Any = str) -> Reply:
-    """Make a tree over the words of the line of what was written."""
+    """Repair the text of a reply to a tree over the words of its line."""
     if not reply.line.strip():
         return dataclasses.replace(reply, details={**reply.details, "repairs": []})
     text, repairs = _bracketed(linearise(reply.text), reply.line)
@@ -294,7 +305,7 @@ def _bracketed(linearised: str, sentence: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _brackets_of(config: ConfigDict, records: Sequence[Record]) -> list[str]:
-    """Return all brackets of the targets, where words may fall apart."""
+    """Return all brackets of the targets, if the tokenizer splits words."""
     if config.tokenizer.kind not in COMPACT:
         return []
     found = (t for record in records for t in record["target"].split())
@@ -302,9 +313,9 @@ def _brackets_of(config: ConfigDict, records: Sequence[Record]) -> list[str]:
 
 
 def _read_tree(line: str) -> list[dict[str, str]]:
-    """Read a line of bracketed trees, as the Penn Treebank's.
+    """Read a line of bracketed trees in the format of the Penn Treebank.
 
-    A tree of nothing but traces has no words, and is left out.
+    A tree that consists only of traces has no words and is left out.
     """
     found = [trees.clean(tree) for tree in trees.read(line)]
     return [

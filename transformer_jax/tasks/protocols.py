@@ -1,18 +1,17 @@
-"""Describe what the rest of the package knows of a task.
+"""The interface between a task and the rest of the package.
 
 `TaskDefinition` is what a config and the preparation of data need before there is a
-run; one stands at the end of each task's file. `Task` is an opened run's task, in four
-parts:
+run; each task's file ends with one. `Task` is the task of an opened run, in four parts:
 
     data        records → rows of a store → batches
     objective   parameters and batches → sums of the loss
     inference   a line → a request → a reply
-    scoring     replies and references → scores, in numbers and in words
+    scoring     replies and references → scores, and their text for the log
 
-Training needs `data` and `objective`, prediction `inference`, evaluation all four. What
-only some tasks offer (split a long line, compare two systems, score a given pair, align
-it, show its attention, embed a sentence) is an optional protocol of a part or of
-`task.inspector`, asked for with `isinstance`.
+Training needs `data` and `objective`, prediction `inference`, evaluation all four.
+Features of only some tasks (split a long line, compare two systems, score a given pair,
+align it, show its attention, embed a sentence) are optional protocols of a part or of
+`task.inspector`, tested with `isinstance`.
 """
 
 import dataclasses
@@ -33,11 +32,11 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.requests import Inference
 from transformer_jax.errors import UserError
-from transformer_jax.losses import Sums
+from transformer_jax.losses import LossFn, Sums
 from transformer_jax.scores import Comparison, Score
 from transformer_jax.sharding import Params
 
-Record = Mapping[str, Any]  # an example as its source gives it
+Record = Mapping[str, Any]  # an example as its source yields it
 Row = Mapping[str, Any]  # an example as a store holds it
 Say = Callable[[str], None]
 
@@ -48,12 +47,12 @@ class DataSource(Protocol):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are."""
+        """The splits that exist."""
         ...
 
     @property
     def known_splits(self) -> tuple[str, ...]:
-        """The splits that other configs of the task may have, too."""
+        """All splits that configs of the task may have."""
         ...
 
     def read(self, split: str) -> Records:
@@ -61,7 +60,7 @@ class DataSource(Protocol):
         ...
 
     def find_problems(self) -> list[str]:
-        """List what cannot work in the section."""
+        """List the problems in the section."""
         ...
 
 
@@ -69,17 +68,17 @@ class DataSource(Protocol):
 class Data(Protocol):
     """Turn records into rows of a store, and rows into batches."""
 
-    fingerprint: str  # of all that decides the encoding
-    filter_fingerprint: str  # of all that decides what training leaves out
+    fingerprint: str  # of everything that determines the encoding
+    filter_fingerprint: str  # of everything that determines what training leaves out
 
     @property
     def texts(self) -> TextColumns | None:
-        """The columns whose segmentation can be sampled anew."""
+        """The columns whose segmentation can be sampled again."""
         ...
 
     @property
     def vocabularies(self) -> Mapping[str, Tokenizer]:
-        """The tokenizers of the embedding tables, by the tables' names."""
+        """The tokenizers of the embedding tables, by the name of the table."""
         ...
 
     def columns_for(self, records: Sequence[Record]) -> Mapping[str, Column]:
@@ -91,7 +90,7 @@ class Data(Protocol):
         ...
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
-        """Make a function that says why training leaves an example out, or None."""
+        """Make a function that returns why training drops an example, or None."""
         ...
 
     def lengths(self, store: Store) -> np.ndarray:
@@ -101,7 +100,7 @@ class Data(Protocol):
     def collate(
         self, columns: Mapping[str, Any], batch: Batch
     ) -> dict[str, np.ndarray]:
-        """Pad or pack the rows of a planned batch into arrays of its shape."""
+        """Pad or pack the rows of a planned batch into arrays of the batch's shape."""
         ...
 
 
@@ -110,20 +109,21 @@ class Objective(Protocol):
     """Compute the loss of a batch."""
 
     module: Any  # the flax model
-    unit: str  # what the weight of a loss counts: tokens, masks or examples
+    unit: str  # what a loss is averaged over, such as tokens or examples
 
     def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
+        """Draw initial parameters."""
         ...
 
-    def loss(self, params: Params, batch: Mapping[str, Array], key: Any = None) -> Sums:
-        """Sum the loss over a batch: with dropout, or (key None) without."""
+    @property
+    def loss(self) -> LossFn:
+        """The loss as sums over a batch."""
         ...
 
     def means(
         self, sums: Sums, records: Sequence[Record] | None = None
     ) -> dict[str, float]:
-        """Divide the sums of a log window, or of a whole split of records."""
+        """Divide the sums of a log window, or of a complete split of records."""
         ...
 
 
@@ -136,29 +136,29 @@ class Scoring(Protocol):
         ...
 
     def count_answered(self, records: Sequence[Record]) -> int:
-        """Count the examples that must be answered to judge a split."""
+        """Count the examples to answer in order to judge a split."""
         ...
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Score replies by the metrics of the task."""
+        """Score replies with the metrics of the task."""
         ...
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put the scores of the task into words, for a log line."""
+        """Format the scores of the task for a log line."""
         ...
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return what groups of runs are compared by, of the scores of one run."""
+        """Return the scores of one run by which groups of runs are compared."""
         ...
 
     def readings(
         self, answers: Sequence[str], records: Sequence[Record]
     ) -> list[Score]:
-        """Score the same answers by every protocol that published figures use."""
+        """Score the same answers by each protocol that published figures use."""
         ...
 
     def groups(self, records: Sequence[Record]) -> Mapping[str, Sequence[int]]:
-        """Return the numbers of the examples to be scored apart, by group."""
+        """Return the numbers of the examples of each group to score separately."""
         ...
 
 
@@ -171,15 +171,15 @@ class Task:
     objective: Objective
     inference: Inference
     scoring: Scoring
-    inspector: Any = None  # implements those optional protocols that the task offers
+    inspector: Any = None  # implements the optional protocols that the task offers
 
 
 @runtime_checkable
 class Converses(Protocol):
-    """Inference that reads what was said before."""
+    """Inference that reads earlier turns of a session."""
 
     def context(self, turns: Sequence[str]) -> tuple[str, int]:
-        """Return what is read of a session so far, and how many turns are not."""
+        """Return the text to read of a session, and the number of turns left out."""
         ...
 
 
@@ -187,17 +187,17 @@ class Converses(Protocol):
 class Writes(Protocol):
     """Inference that writes its answers token by token."""
 
-    writer: Any  # a `parts.writing.Writer`: the engine, and the tokenizer of answers
+    writer: Any  # a `parts.writing.Writer`: the engine and the tokenizer of answers
 
 
 @runtime_checkable
 class Comparable(Protocol):
-    """Scoring that can tell whether two systems differ by more than chance."""
+    """Scoring that can test whether two systems differ significantly."""
 
     def compare(
         self, other: Any, systems: Mapping[str, list[str]], references: list[str]
     ) -> list[Comparison]:
-        """Compare two systems' answers; `other` is the second one's scoring."""
+        """Compare the answers of two systems; `other` is the scoring of the second."""
         ...
 
 
@@ -218,16 +218,16 @@ class ReadsPairs(Protocol):
 
 @runtime_checkable
 class Aligns(ReadsPairs, Protocol):
-    """Say which words of a source and a target belong together."""
+    """Align the words of a source and a target."""
 
     def align(self, reading: Any) -> list[tuple[int, int]]:
-        """Return (source word, target word) pairs of a reading."""
+        """Return the (source word, target word) pairs of a reading."""
         ...
 
 
 @runtime_checkable
 class ReadsTexts(Protocol):
-    """Score texts that answer nothing, as a language model does."""
+    """Score texts without a source, with a language model."""
 
     def read_texts(
         self, params: Params, beginning: str, texts: Sequence[str], mesh: Mesh
@@ -238,7 +238,7 @@ class ReadsTexts(Protocol):
 
 @runtime_checkable
 class Embeds(Protocol):
-    """Represent a line by one vector."""
+    """Represent a line as one vector."""
 
     def check_length(self, side: str, text: str, max_length: int) -> list[int]:
         """Return the pieces of a text, or refuse one that has too many."""
@@ -252,8 +252,8 @@ class Embeds(Protocol):
 class AttentionMaps(dict[str, np.ndarray]):
     """Map kinds of attention to weights [layers, heads, queries, keys].
 
-    The kinds are those that the model has of `encoder`, `decoder` and `cross`. Beside
-    the weights there are names for what stands on both axes.
+    The kinds are `encoder`, `decoder` and `cross`, as far as the model has them.
+    `tokens` labels both axes of each kind.
     """
 
     def __init__(
@@ -265,26 +265,26 @@ class AttentionMaps(dict[str, np.ndarray]):
         grid: tuple[int, int] | None = None,
     ):
         super().__init__(weights)
-        self.tokens = dict(tokens)  # by kind: of the queries, and of the keys
-        self.written = list(written)  # what the decoder writes at each of its queries
-        self.picture = picture  # of a model of images: pixels [height, width, channels]
-        self.grid = grid  # its rows and columns of patches, behind the class token
+        self.tokens = dict(tokens)  # by kind: labels of the queries and of the keys
+        self.written = list(written)  # the token that the decoder writes at each query
+        self.picture = picture  # for images: pixels [height, width, channels]
+        self.grid = grid  # for images: rows and columns of patches (class token apart)
 
 
 @runtime_checkable
 class ShowsAttention(Protocol):
-    """Show what attends to what."""
+    """Show attention."""
 
     def attention(self, params: Params, source: Any, target: str) -> AttentionMaps:
-        """Return weights by kind of attention, with the tokens of both axes."""
+        """Return the weights by kind of attention, with the tokens of both axes."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Describe examples that are pairs of texts, `source` and `target`."""
+    """Marks a task whose examples are pairs of texts, `source` and `target`."""
 
-    words_apart: bool = False  # punctuation stands apart from words, as in treebanks
+    words_apart: bool = False  # spaces separate punctuation from words, as in treebanks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,24 +292,24 @@ class TaskDefinition:
     """A task before it is opened: its keys, its data, and what it learns from them."""
 
     configure: Callable[[ConfigDict], None]  # sets and removes keys of a base config
-    source: Callable[[ConfigDict], DataSource]  # where examples come from
-    # Writes the tokenizer, and what else is learned of the data, into a folder.
+    source: Callable[[ConfigDict], DataSource]  # opens the source of the examples
+    # Writes the tokenizer, and whatever else is learned from the data, into a folder.
     learn: Callable[[ConfigDict, DataSource, pathlib.Path, Say], None]
-    open: Callable[[ConfigDict, pathlib.Path], Task]  # with what was learned
+    open: Callable[[ConfigDict, pathlib.Path], Task]  # reads what was learned
     role: str = "seq2seq"  # of the module that it needs, see models/registry.py
-    metrics: tuple[str, ...] = ()  # of which more is better
-    # Dataclasses of the keys that it adds, by section; of keys that others declare,
-    # the choices that it leaves, by dotted name.
+    metrics: tuple[str, ...] = ()  # scores for which higher is better
+    # Dataclasses of the keys that it adds, by section, and the choices that it allows
+    # for keys declared elsewhere, by dotted name.
     keys: Mapping[str, Sequence[type]] = dataclasses.field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    ends: int = 1  # pieces that an example has beside those of its text
+    ends: int = 1  # pieces of an example in addition to those of its text
     options: type[Options] = Options  # of `config.decode`
     evaluation: type | None = None  # keys of `config.eval` that `evaluate` can change
     pairs: Pairs | None = None
-    check: Callable[[ConfigDict], list[str]] = lambda config: []  # keys of its own
+    check: Callable[[ConfigDict], list[str]] = lambda config: []  # checks its own keys
 
     def find_problems(self, config: ConfigDict) -> list[str]:
-        """List what cannot work in the task's part of a config."""
+        """List the problems in the task's part of a config."""
         return [*self.source(config).find_problems(), *self.check(config)]
 
     def create(
@@ -319,7 +319,7 @@ class TaskDefinition:
         folder: pathlib.Path,
         say: Say = print,
     ) -> Task:
-        """Learn what the folder does not hold yet, then open the task."""
+        """Learn what is missing in the folder, then open the task."""
         self.learn(config, source, folder, say)
         return self.open(config, folder)
 

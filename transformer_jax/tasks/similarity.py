@@ -1,11 +1,11 @@
-"""Similarity: vectors of sentences that are near if the sentences mean the same.
+"""Similarity: sentence vectors that are close if the sentences mean the same.
 
-    loss = -log softmax(cos(source, targets) / τ)[own target], and so from the targets
+    loss = -log softmax(cos(source, targets) / τ)[own target], and likewise for targets
 
 The other pairs of a batch are the wrong answers (InfoNCE, van den Oord et al. 2018), so
-a batch must not be taken apart: `train.accumulation` is refused. A vector is the mean
-of an encoder's states. A split is scored as a search: does each source find its target
-among all targets? TF-IDF (`data/retrieval.py`) searches the same.
+a batch must not be split: `train.accumulation` is refused. A vector is the mean of an
+encoder's states. A split is scored as a retrieval: does each source find its target
+among all targets? The baseline is TF-IDF (`data/retrieval.py`).
 """
 
 import dataclasses
@@ -39,6 +39,7 @@ from transformer_jax.tasks.parts.masking import of_content
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import Scoring
 from transformer_jax.tasks.parts.text import (
+    SHORTEN_OR_RAISE,
     TextData,
     check_length,
     check_positions,
@@ -60,25 +61,25 @@ from transformer_jax.tasks.protocols import (
     TaskDefinition,
 )
 
-TOO_LONG = "shorten it, or raise --max_input"
-
 
 @dataclasses.dataclass(frozen=True)
 class ContrastKeys:
-    """Tell right from wrong: keys of `config.train`."""
+    """The contrastive loss: keys of `config.train`."""
 
-    temperature: float = key(0.05, "Cosines are divided by it.", above=0, most=100)
+    temperature: float = key(
+        0.05, "Divisor of the cosines in the softmax.", above=0, most=100
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared(Reply):
-    """The cosine of two texts, with the vectors that a split is searched by."""
+    """The cosine of two texts, with the vectors that score a split."""
 
     vectors: Any = None  # [2, D]
 
 
 def configure(config: ConfigDict) -> None:
-    """Remove what vectors have no use for; nothing is decoded step by step."""
+    """Remove the keys that vectors do not use; there is no decoding."""
     config.train.label_smoothing = 0.0
     config.model.tie = "none"
     config.checkpoint.best = "recall"
@@ -89,12 +90,12 @@ def configure(config: ConfigDict) -> None:
 
 
 def check(config: ConfigDict) -> list[str]:
-    """Refuse to take batches apart."""
+    """Refuse micro-batches."""
     if config.train.accumulation == 1:
         return []
     return [
-        f"train.accumulation = {config.train.accumulation}: a pair is compared with "
-        "all others of its batch, which must not be taken apart: use 1, and "
+        f"train.accumulation = {config.train.accumulation}: each pair is compared with "
+        "all others of its batch, so a batch must not be split: use 1, and "
         "model.remat to save memory"
     ]
 
@@ -108,7 +109,7 @@ def source(config: ConfigDict) -> Source:
 def learn(
     config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
 ) -> None:
-    """Learn one tokenizer of both sides, unless the folder has it."""
+    """Learn one tokenizer for both sides, unless the folder has it."""
     learn_tokenizer(config, source, folder, say, FIELDS)
 
 
@@ -118,23 +119,23 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
 
 
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
-    """Compose the task of its parts."""
+    """Compose the task from its parts."""
     size = tokenizer.vocab_size
     module = registry.build(config, "text_embedder", source_vocab_size=size)
     objective = ContrastiveObjective(config, module)
     inference = PairInference(config, objective, tokenizer)
     return Task(
-        config,
-        PairedTexts(config, tokenizer),
-        objective,
-        inference,
-        SearchScoring(),
-        VectorInspector(inference, module, tokenizer),
+        config=config,
+        data=PairedTexts(config, tokenizer),
+        objective=objective,
+        inference=inference,
+        scoring=SearchScoring(),
+        inspector=VectorInspector(inference, module, tokenizer),
     )
 
 
 class PairedTexts(TextData):
-    """The pieces of two texts, each between its ends."""
+    """The pieces of two texts, each with its ends."""
 
     texts: TextColumns
 
@@ -162,7 +163,7 @@ class PairedTexts(TextData):
         return lengths
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
-        """Pad both sides; a row without an example is all padding."""
+        """Pad both sides; a row without an example is only padding."""
         return {
             side: pad_or_pack(columns[side], batch, length)["tokens"]
             for side, length in zip(FIELDS, batch.shape.lengths, strict=True)
@@ -178,7 +179,7 @@ class ContrastiveObjective:
         self.module, self.temperature = module, config.train.temperature
 
     def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
+        """Draw initial parameters."""
         return init_text_model(self.module, key)
 
     def vectors(self, params: Params, tokens: Array, key: Array | None = None) -> Array:
@@ -190,7 +191,7 @@ class ContrastiveObjective:
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
-        """Sum over the pairs; padding, and what equals either text, is not wrong."""
+        """Sum over the pairs; padding and equal texts do not count as wrong answers."""
         keys = [None, None] if key is None else jax.random.split(key)
         tokens = [batch[side] for side in FIELDS]
         vectors = [
@@ -214,7 +215,7 @@ class ContrastiveObjective:
 
 
 class PairInference(WholeAnswers):
-    """Two texts with a tab between them in, their cosine out."""
+    """Two texts separated by a tab in, their cosine out."""
 
     def __init__(
         self, config: ConfigDict, objective: ContrastiveObjective, tokenizer: Tokenizer
@@ -231,15 +232,15 @@ class PairInference(WholeAnswers):
         texts = line.split("\t")
         if len(texts) != 2:
             raise Refused(
-                f"{len(texts)} column{'s' * (len(texts) != 1)}: give two texts with a "
-                "tab between them, or a file to be searched (--among)"
+                f"{len(texts)} column{'s' * (len(texts) != 1)}: give two texts "
+                "separated by a tab, or a file to search (--among)"
             )
         sides = tuple(self.read(text, max_length) for text in texts)
         return DecodeRequest(sides, line=line)
 
     def read(self, text: str, max_length: int = 0) -> list[int]:
-        """Encode one text between its ends."""
-        pieces = check_length(self.tokenizer, text, max_length, TOO_LONG)
+        """Encode one text with its ends."""
+        pieces = check_length(self.tokenizer, text, max_length, SHORTEN_OR_RAISE)
         what = f"a text of {len(pieces)} pieces"
         check_positions(self.config, len(pieces) + TASK.ends, what)
         return [BOS, *pieces, EOS]
@@ -275,20 +276,20 @@ class PairInference(WholeAnswers):
 
 
 class VectorInspector(EncoderInspector):
-    """Embed lines, and show what attends to what in one."""
+    """Embed lines, and show the attention in a line."""
 
     inference: PairInference
 
     def read(self, text: str) -> list[int]:
-        """Return the pieces of one text, as the model reads them."""
+        """Return the pieces of one text as the model reads them."""
         return self.inference.read(text)
 
     def check_length(self, side: str, text: str, max_length: int) -> list[int]:
         """Return the pieces of a text, or refuse one that has too many."""
-        return check_length(self.tokenizer, text, max_length, TOO_LONG)
+        return check_length(self.tokenizer, text, max_length, SHORTEN_OR_RAISE)
 
     def vectors(self, params: Params, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
-        """Return [lines, D]: vectors of length 1."""
+        """Return vectors of length 1, [lines, D]."""
         texts = [self.inference.read(line) for line in lines]
         return self.inference.embed(params, texts, mesh)
 
@@ -301,7 +302,7 @@ class SearchScoring(Scoring):
         return " ".join(record["target"].split())
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Return recall@1 and MRR, of vectors and of TF-IDF."""
+        """Return recall@1 and MRR of the vectors and of TF-IDF."""
         queries = [reply.line.split("\t")[0] for reply in replies]
         ours, theirs = (self._stack(replies, side) for side in (0, 1))
         cosines = ours @ theirs.T
@@ -320,7 +321,7 @@ class SearchScoring(Scoring):
         return np.stack(vectors) if vectors else np.zeros((0, 1))
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put the scores into words."""
+        """Format the scores."""
         return (
             f"recall@1 = {scores['recall']:.2%}  MRR = {scores['mrr']:.4f}  "
             f"(TF-IDF: {scores['tfidf_recall']:.2%}, {scores['tfidf_mrr']:.4f}; "

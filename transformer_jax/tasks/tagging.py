@@ -1,9 +1,9 @@
-"""Tagging: a line of words in, as many tags out.
+"""Tagging: a line of words in, one tag per word out.
 
-A linear head reads every token. The first piece of a word stands for the word: its tag
-is learned and predicted there, and other pieces and the ends have none. Words are what
-is between spaces, so punctuation must stand apart as it does in the training data.
-Scores stand beside those of a table of words, each with its most frequent tag.
+A linear head reads every token. The first piece of a word represents the word: its tag
+is learned and predicted there, and other pieces and the ends have no tag. Words are
+separated by spaces, so punctuation must be separated as in the training data. The
+baseline of the scores is a table of words, each with its most frequent tag.
 """
 
 import dataclasses
@@ -43,6 +43,7 @@ from transformer_jax.tasks.parts.scoring import (
     texts_of,
 )
 from transformer_jax.tasks.parts.text import (
+    SHORTEN_OR_RAISE,
     TextData,
     check_count,
     check_positions,
@@ -70,17 +71,17 @@ LEXICON_FILE = "tags.json"  # in the tokenizer's folder
 
 @dataclasses.dataclass(frozen=True)
 class TagKeys:
-    """Say which tags the words of a tree get: keys of `config.data`."""
+    """The tags of the words of a tree: keys of `config.data`."""
 
     tagset: str = key(
         "phrases",
-        "Of trees: outermost phrases (BIO) or parts of speech.",
+        "Tags read from trees: outermost phrases (BIO) or parts of speech.",
         choices=tuple(tags.TAGSETS),
     )
 
 
 def configure(config: ConfigDict) -> None:
-    """Remove what tagged text has no use for; nothing is decoded step by step."""
+    """Remove the keys that tagged text does not use; there is no decoding."""
     config.train.label_smoothing = 0.0
     config.model.tie = "none"
     config.checkpoint.best = "f1"
@@ -91,19 +92,19 @@ def configure(config: ConfigDict) -> None:
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List the columns of CoNLL's files that are no numbers from 1."""
+    """List the columns of CoNLL files that are not numbers from 1."""
     if config.data.source != "conll":
         return []
     named = {f: config.data[f"{f}_column"] for f in FIELDS}
     return [
-        f"data.{field}_column = {column!r}: a column's number, from 1"
+        f"data.{field}_column = {column!r}: must be the number of a column, from 1"
         for field, column in named.items()
         if column and not (column.isdecimal() and int(column))
     ]
 
 
 def source(config: ConfigDict) -> Source:
-    """Read the generated sentences, CoNLL's columns, or trees."""
+    """Read the generated sentences, CoNLL columns, or trees."""
     data = config.data
     read_trees = functools.partial(tags.read_trees, tagset=data.tagset)
 
@@ -141,7 +142,7 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
 
 
 def compose(config: ConfigDict, tokenizer: Tokenizer, lexicon: Lexicon) -> Task:
-    """Compose the task of its parts."""
+    """Compose the task from its parts."""
     module = registry.build(
         config,
         "token_classifier",
@@ -151,24 +152,24 @@ def compose(config: ConfigDict, tokenizer: Tokenizer, lexicon: Lexicon) -> Task:
     words = Words(tokenizer)
     inference = TagInference(config, module, words, lexicon.tags)
     return Task(
-        config,
-        TaggedData(config, words, lexicon.tags),
-        TagObjective(config, module, len(lexicon.tags)),
-        inference,
-        TagScoring(lexicon),
-        EncoderInspector(inference, module, tokenizer),
+        config=config,
+        data=TaggedData(config, words, lexicon.tags),
+        objective=TagObjective(config, module, len(lexicon.tags)),
+        inference=inference,
+        scoring=TagScoring(lexicon),
+        inspector=EncoderInspector(inference, module, tokenizer),
     )
 
 
 class Words:
-    """Encode words one by one, so that it is known where each begins."""
+    """Encode words one by one, and keep track of where each begins."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
         self._pieces = functools.lru_cache(1 << 16)(tokenizer.encode)
 
     def encode(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Return pieces between their ends, and the place of each word's first one."""
+        """Return pieces with their ends, and the index of each word's first piece."""
         ids, places = [BOS], []
         for word in words:
             places.append(len(ids))
@@ -177,7 +178,7 @@ class Words:
 
 
 class TaggedData(TextData):
-    """Pieces, and the tag of each that begins a word: its number from 1, or 0."""
+    """Pieces, and for each the number (from 1) of the tag of its word, or 0."""
 
     def __init__(self, config: ConfigDict, words: Words, names: Sequence[str]):
         super().__init__(config, words.tokenizer)
@@ -187,11 +188,11 @@ class TaggedData(TextData):
         self.filter_fingerprint = str(config.data.max_length)
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
-        """Describe a column of pieces, and one of tags."""
+        """Describe a column of pieces and one of tags."""
         return {"text": Column("int32"), "tags": Column("int32")}
 
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Encode sentences; a tag that training does not have is not learned."""
+        """Encode sentences; a tag that is not in the training split is not learned."""
         rows = []
         for record in records:
             words, tagged = tags.split(record)
@@ -202,7 +203,7 @@ class TaggedData(TextData):
         return rows
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
-        """Make a filter that leaves out texts longer than `data.max_length`."""
+        """Make a filter that drops texts longer than `data.max_length`."""
         return make_length_filter(self.config, TASK.ends)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
@@ -225,7 +226,7 @@ class TagObjective:
         self.smoothing = config.train.label_smoothing
 
     def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
+        """Draw initial parameters."""
         return init_text_model(self.module, key)
 
     def loss(
@@ -263,7 +264,7 @@ class TagInference(WholeAnswers):
         """Encode the words of a line."""
         ids, _ = self.words.encode(line.split())
         pieces = len(ids) - TASK.ends
-        check_count(pieces, max_length, "shorten it, or raise --max_input")
+        check_count(pieces, max_length, SHORTEN_OR_RAISE)
         check_positions(self.config, len(ids), f"a line of {pieces} pieces")
         return DecodeRequest(ids, line=line)
 
@@ -284,7 +285,7 @@ class TagInference(WholeAnswers):
             yield i, self._reply(requests[i].line, best, chances)
 
     def _guess(self, params: Params, batch: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Return the likeliest tag of each piece, and its chance, [B, T]."""
+        """Return the likeliest tag of each piece and its probability, [B, T]."""
         tokens = batch["tokens"]
         logits = self.module.apply({"params": params}, tokens, segments(tokens)).logits
         return logits.argmax(-1), jax.nn.softmax(logits).max(-1)
@@ -292,7 +293,7 @@ class TagInference(WholeAnswers):
     def _reply(
         self, line: str, best: Int[np.ndarray, "T"], chances: Float[np.ndarray, "T"]
     ) -> Reply:
-        """Read the tags off at the first pieces of the words."""
+        """Take the tags at the first pieces of the words."""
         words = line.split()
         _, places = self.words.encode(words)
         tagged = [self.names[int(best[place])] for place in places]
@@ -304,7 +305,7 @@ class TagInference(WholeAnswers):
 
 
 class TagScoring(ResampledScoring):
-    """Accuracy of words and F1 of spans, beside those of the most frequent tags."""
+    """Accuracy of words and F1 of spans, with the baseline of most frequent tags."""
 
     def __init__(self, lexicon: Lexicon):
         self.lexicon = lexicon
@@ -314,7 +315,7 @@ class TagScoring(ResampledScoring):
         return record["tags"]
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Score tags; what is missing of an answer is wrong."""
+        """Score tags; missing tags of an answer are wrong."""
         truth = [reference.split() for reference in references]
         answers = [text.split() for text in texts_of(replies)]
         looked_up = [self.lexicon.look_up(reply.line.split()) for reply in replies]
@@ -326,16 +327,16 @@ class TagScoring(ResampledScoring):
     def measure(
         self, answers: Sequence[str], references: Sequence[str]
     ) -> Sequence[Any]:
-        """Divide lines into tags."""
+        """Split lines into tags."""
         pairs = zip(answers, references, strict=True)
         return [(answer.split(), reference.split()) for answer, reference in pairs]
 
     def judge(self, measured: Sequence[Any]) -> dict[str, float]:
-        """Return the accuracy and F1, in percent."""
+        """Return accuracy and F1, in percent."""
         return in_percent(score_tags(*zip(*measured, strict=True)), "accuracy", "f1")
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put the scores into words."""
+        """Format the scores."""
         return (
             f"accuracy = {scores['accuracy']:.2%}  span F1 = {scores['f1']:.2%}  "
             f"(each word's most frequent tag: {scores['baseline_accuracy']:.2%}, "
@@ -343,7 +344,7 @@ class TagScoring(ResampledScoring):
         )
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return the accuracy and F1, in percent."""
+        """Return accuracy and F1, in percent."""
         return in_percent(scores, "accuracy", "f1")
 
 

@@ -1,8 +1,8 @@
 """Translation: a sentence in, a sentence out (the task of the paper).
 
 It is composed of parts that other tasks share: pairs of texts, an encoder-decoder model
-trained by teacher forcing, a search that writes. Its own are the BLEU of the replies
-and lines that are split where sentences end.
+trained with teacher forcing, and a search. Its own parts score replies by BLEU and
+split long lines at the ends of sentences.
 """
 
 import dataclasses
@@ -29,41 +29,45 @@ from transformer_jax.tasks.parts.scoring import BleuScoring
 from transformer_jax.tasks.parts.writing import Seq2SeqInference
 from transformer_jax.tasks.protocols import Pairs, Record, Task, TaskDefinition
 
-# What closes a quotation may follow; in Chinese and Japanese no space does.
+# Closing quotes and brackets may follow; no space does in Chinese and Japanese.
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*")
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageKeys:
-    """Name the languages: keys of `config.data`."""
+    """The languages: keys of `config.data`."""
 
-    target_language: str = key("", "Such as de: whose tokens some scores are of.")
+    target_language: str = key(
+        "", "The target language, such as de, by whose tokens some scores count."
+    )
 
 
 def configure(config: ConfigDict) -> None:
-    """Set what a good translation is measured by."""
+    """Choose the metric of a good translation."""
     config.checkpoint.best = "bleu"
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     """Open the task with the tokenizers that a run has learned."""
-    return compose(config, *open_tokenizers(config, folder))
+    return compose_translation(config, *open_tokenizers(config, folder))
 
 
-def compose(config: ConfigDict, source: Tokenizer, target: Tokenizer) -> Task:
-    """Compose the task of its parts."""
-    data = PairData(config, source, target)
-    scoring = TranslationScoring(config, target.lowercase)
+def compose_translation(
+    config: ConfigDict, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer
+) -> Task:
+    """Compose the task from its parts."""
+    data = PairData(config, source_tokenizer, target_tokenizer)
+    scoring = TranslationScoring(config, target_tokenizer.lowercase)
     return seq2seq.compose(data, SentenceInference, scoring)
 
 
 class SentenceInference(Seq2SeqInference):
-    """A source in, the target out; a long line sentence by sentence."""
+    """A source in, the target out; a long line is translated sentence by sentence."""
 
-    too_long = "split it into sentences (--on_long=split), or raise --max_input"
+    advice = "split it into sentences (--on_long=split), or raise --max_input"
 
     def split(self, line: str, max_length: int) -> list[str]:
-        """Divide a line that is too long into sentences, each behind the line's tag."""
+        """Split a line that is too long into sentences, each after the line's tag."""
         pieces = self.data.source_tokenizer.encode(line)
         if len(pieces) <= max_length:
             return [line]
@@ -75,14 +79,14 @@ class SentenceInference(Seq2SeqInference):
         return [f"{tag} {part}".lstrip() for part in parts if part]
 
     def join(self, replies: Sequence[Reply]) -> Reply:
-        """Join the replies to a line's sentences; their scores add up."""
+        """Join the replies to a line's sentences and sum their scores."""
         text = " ".join(reply.text for reply in replies)
         score = sum(reply.score or 0.0 for reply in replies)
         return Reply("", text, score, details={"score": score})
 
 
 class TranslationScoring(BleuScoring):
-    """BLEU and chrF, with the readings that published figures compare with."""
+    """BLEU and chrF, also by the protocols of published figures."""
 
     def __init__(self, config: ConfigDict, lowercase: bool):
         super().__init__(lowercase)
@@ -91,7 +95,7 @@ class TranslationScoring(BleuScoring):
     def readings(
         self, answers: Sequence[str], records: Sequence[Record]
     ) -> list[scores.Score]:
-        """Score the same answers by every protocol that published figures use."""
+        """Score the same answers by each protocol that published figures use."""
         sources = [record["source"] for record in records]
         references = [self.reference(record) for record in records]
         texts = (list(answers), references)

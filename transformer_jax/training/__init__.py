@@ -1,1 +1,1 @@
-"""Train: prepare the data, feed, compile, evaluate, log, and stop when asked to."""
+"""The parts of a training run: data, feed, compilation, evaluation, log, stopping."""

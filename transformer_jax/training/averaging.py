@@ -1,4 +1,4 @@
-"""Average the last checkpoints of a training (6.1)."""
+"""Average the last checkpoints of a training run (6.1)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,9 +20,9 @@ def average_last(
     like: Params,
     say: Callable[[str], None],
 ) -> tuple[int, list[int]]:
-    """Write the average of the last good checkpoints, unless it exists.
+    """Write the average of the last valid checkpoints, unless it exists.
 
-    Return the last step and the steps that are averaged.
+    Return the last step and the averaged steps.
     """
     steps = hosts.broadcast_from_first(checkpoints.steps())
     used = choose_steps(config, steps)
@@ -48,10 +48,10 @@ def average_last(
 def average(
     checkpoints: Checkpoints, steps: Sequence[int], like: Any
 ) -> tuple[Params, list[int], list[str]]:
-    """Return the mean of the parameters at several steps (the paper takes 5).
+    """Return the mean of the parameters at several steps (the paper uses 5).
 
-    It is that of the checkpoints that are good: their steps follow, and what is wrong
-    with the others.
+    Damaged checkpoints are left out. Also return the steps that were used and the
+    problems of the others.
     """
     add = jax.jit(lambda a, b: jax.tree.map(lambda x, y: x + y, a, b), donate_argnums=0)
     total, used, damaged = None, [], []
@@ -65,8 +65,8 @@ def average(
         used.append(step)
     if not used:
         raise UserError(
-            "none of the checkpoints to be averaged can be read: start the same "
-            "command again, to continue from an earlier one",
+            "none of the checkpoints to average can be read: start the same command "
+            "again, to continue from an earlier one",
             *damaged,
         )
     divide = jax.jit(lambda a: jax.tree.map(lambda x: x / len(used), a))
@@ -74,10 +74,10 @@ def average(
 
 
 def choose_steps(config: ConfigDict, steps: list[int]) -> list[int]:
-    """Choose the last checkpoints behind the warm-up, in the last third of the steps.
+    """Choose the last checkpoints after the warmup, in the last third of the steps.
 
-    Parameters that still move fast are no estimates of one optimum: their mean is worse
-    than the last of them.
+    Parameters that still move fast do not scatter around one optimum, so their mean is
+    worse than the last of them.
     """
     late = max(config.optim.warmup_steps, steps[-1] * 2 // 3)
     used = [step for step in steps[-config.checkpoint.average :] if step >= late]

@@ -1,8 +1,8 @@
-"""Decide when a training saves its state, where, and from which save it continues.
+"""Decide when and where a training run saves its state, and where it continues.
 
-Regular checkpoints are averaged, ranked and thinned out. The one that a preemption
-leaves, or that is saved because of the time, counts for none of that: else a run that
-was stopped, or is slow, would end otherwise.
+Regular checkpoints are averaged, ranked and thinned out. A checkpoint saved because of
+a preemption or the time is not, because otherwise a run that was stopped, or is slow,
+would give other results.
 """
 
 import time
@@ -17,27 +17,27 @@ from transformer_jax.runs.folder import Folder
 
 
 class Saver:
-    """The checkpoints of a training: the regular ones, and the newest in between."""
+    """The checkpoints of a training run: regular ones, and the newest in between."""
 
     def __init__(self, config: ConfigDict, folder: Folder):
-        kept, identity = config.checkpoint, folder.identity(config)
+        settings, identity = config.checkpoint, folder.identity(config)
         self._folder = folder
-        self.every, self.last = kept.every, config.train.steps
-        self._seconds, self._saved = 60 * kept.minutes, time.monotonic()
+        self.every, self.last = settings.every, config.train.steps
+        self._seconds, self._saved = 60 * settings.minutes, time.monotonic()
         self._look_every = config.log.every
         self.regular = Checkpoints(
-            folder.checkpoints, kept.keep_last, kept.keep_best, True, identity
+            folder.checkpoints, settings.keep_last, settings.keep_best, True, identity
         )
         self.emergency = Checkpoints(folder.preempted, writer=True, identity=identity)
 
-    def due(self, step: int) -> bool:
+    def saves_at(self, step: int) -> bool:
         """Return whether a regular checkpoint is saved after this step."""
         return step % self.every == 0 or step == self.last
 
-    def overdue(self, step: int) -> bool:
+    def too_long_since_save(self, step: int) -> bool:
         """Return whether nothing was saved for `checkpoint.minutes`; all agree.
 
-        The clock of process 0 counts. As the others must ask for it, they do so only
+        The clock of process 0 decides. Because the others must ask it, they do so only
         after the steps that have a log line.
         """
         if not self._seconds or step % self._look_every:
@@ -46,42 +46,42 @@ class Saver:
         return hosts.broadcast_from_first(late)
 
     def restore(self, like: TrainState) -> tuple[int, TrainState, list[str]] | None:
-        """Restore the newest good checkpoint; see `restore_newest`."""
+        """Restore the newest valid checkpoint; see `restore_newest`."""
         self.regular.clear()
         self.emergency.clear()
         return restore_newest([self.regular, self.emergency], like)
 
     def save(self, step: int, state: TrainState) -> None:
         """Begin to save a regular checkpoint."""
-        self._folder.push()  # the entries that a continued run is to find
+        self._folder.push()  # the log entries up to here, for a continued run
         self.regular.save(step, state)
         self._saved = time.monotonic()
 
     def save_between(self, step: int, state: TrainState) -> None:
-        """Begin to save a checkpoint that only this run's continuation looks at."""
+        """Begin to save a checkpoint that is only used to continue this run."""
         self._folder.push()
         self.emergency.save(step, state)
         self._saved = time.monotonic()
 
     def save_preempted(self, step: int, state: TrainState) -> None:
-        """Save before the process is stopped, unless a regular checkpoint is there."""
+        """Save before the process stops, unless a regular checkpoint was saved."""
         self._folder.push()
-        if not self.due(step):
+        if not self.saves_at(step):
             self.emergency.save(step, state)
         self.wait()
 
     def check(self) -> None:
-        """Stop the run if what was being saved could not be: a disk is full."""
+        """Raise if an asynchronous save has failed, for instance on a full disk."""
         self.regular.check()
         self.emergency.check()
 
     def wait(self) -> None:
-        """Wait until all that is being saved is whole."""
+        """Wait until all saves are complete."""
         self.regular.wait()
         self.emergency.wait()
 
     def close(self) -> None:
-        """Finish what is being saved."""
+        """Finish all saves."""
         self.regular.close()
         self.emergency.close()
 
@@ -89,9 +89,9 @@ class Saver:
 def restore_newest(
     places: Sequence[Checkpoints], like: TrainState
 ) -> tuple[int, TrainState, list[str]] | None:
-    """Restore the newest good checkpoint: (step, state, what was passed over).
+    """Restore the newest valid checkpoint: (step, state, notes on damaged ones).
 
-    What is damaged is kept, but moved away, as its step will be saved again.
+    Damaged checkpoints are moved aside, because their steps will be saved again.
     """
     numbers = [(s, i) for i, place in enumerate(places) for s in place.steps()]
     numbers = hosts.broadcast_from_first(sorted(numbers, key=lambda n: (-n[0], n[1])))
@@ -108,7 +108,7 @@ def restore_newest(
         return step, state, damaged
     if damaged:
         raise UserError(
-            "no checkpoint can be read: move the run directory away to start anew",
+            "no checkpoint can be read: move the run directory away to start afresh",
             *damaged,
         )
     return None

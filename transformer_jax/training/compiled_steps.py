@@ -1,8 +1,9 @@
 """Compile the training step for every shape of the plan before it is needed.
 
-Compiling takes seconds a shape. The largest comes first, so that what does not fit in
-memory fails at once; threads compile the others while training has begun. On GPUs and
-TPUs, where memory is short, `rehearse` waits for all to find the one that needs most.
+Compiling takes several seconds per shape. The largest shape comes first, so that a run
+that does not fit in memory fails at once; threads compile the others while training
+begins. On GPUs and TPUs, where memory is scarce, `rehearse` waits for all of them to
+find the one that needs the most.
 """
 
 import logging
@@ -22,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 class CompiledSteps:
-    """A jitted step `update(state, batch)`, compiled for each shape of batch.
+    """A jitted step `update(state, batch)`, compiled for each batch shape.
 
     `state` and `abstract_batch(shape)` are the abstract arguments to compile for.
     """
 
     def __init__(
         self,
-        update: Any,
+        update: jax.stages.Wrapped,
         state: Any,
         abstract_batch: Callable[[Shape], Any],
         shapes: Sequence[Shape],
@@ -37,16 +38,17 @@ class CompiledSteps:
     ):
         self.update, self.state, self.abstract_batch = update, state, abstract_batch
         self.shapes, self.mesh = list(dict.fromkeys(shapes)), mesh
-        # Several processes must compile in one order: they agree on choices by it.
+        # Several processes must compile in the same order, because they make collective
+        # choices while they compile.
         alone = jax.process_count() == 1
         self._threads = ThreadPoolExecutor(os.cpu_count() if alone else 1, "compile")
         self._ready: dict[Shape, Future] = {}
         self._waited = 0.0  # seconds, since `pop_wait_seconds`
 
     def start(self, first: jax.stages.Lowered) -> None:
-        """Begin to compile all shapes in their order; the caller has traced the first.
+        """Begin to compile all shapes in order; the caller has traced the first.
 
-        So the traceback of an error in a model begins at the command, not in a thread.
+        So the traceback of an error in a model starts at the command, not in a thread.
         """
         for i, shape in enumerate(self.shapes):
             if shape not in self._ready:
@@ -65,16 +67,17 @@ class CompiledSteps:
         return program
 
     def get(self, shape: Shape) -> Callable:
-        """Return the compiled step of a shape, when there is one."""
+        """Return the compiled step for a shape, waiting for it if necessary."""
         began = time.monotonic()
         program = self._ready[shape].result()
         self._waited += time.monotonic() - began
         return program
 
     def needs_most(self) -> Shape:
-        """Wait until all are compiled; return the shape whose step takes most memory.
+        """Compile all shapes, and return the one whose step takes the most memory.
 
-        It need not have the most tokens: of a batch's sides, one may be the dearer.
+        It need not have the most tokens, because a source token and a target token may
+        need different amounts.
         """
         most: dict[Shape, int] = {}
         for shape in self.shapes:
@@ -88,5 +91,5 @@ class CompiledSteps:
         return waited
 
     def close(self) -> None:
-        """Drop what is not yet being compiled."""
+        """Cancel the compilations that have not begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,12 +1,13 @@
-"""Meet numbers that are not finite, as `train.on_divergence` says.
+"""Handle non-finite losses and gradients according to `train.on_divergence`.
 
-    stop   end the run: its last checkpoint is from before
-    skip   keep the parameters as they were before the batch, and go on with the next
-    back   begin again at the last checkpoint, from there on at half the rate
+    stop   end the run; its last checkpoint is from before
+    skip   leave the parameters as before the batch, and go on with the next batch
+    back   return to the last checkpoint, and go on from there at half the rate
 
-Each is said and written down with the parameters whose gradient is not finite and the
-examples of the batch. A run that is killed meets the same again, so it ends in the same
-bits; what `back` has changed is kept in the run's config (`optim.lowered`).
+Each event is logged and recorded, with the parameters whose gradient is not finite and
+the examples of the batch. A run that is killed and continued meets the same events, so
+its result is bit-identical; the change made by `back` is kept in the run's config
+(`optim.lowered`).
 """
 
 import copy
@@ -24,22 +25,22 @@ from ml_collections import ConfigDict
 from transformer_jax import hosts
 from transformer_jax.data import store as stores
 from transformer_jax.runs.checkpoint import NotFinite, TrainState
-from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import path_name
+from transformer_jax.training.parts import StepOutcome, Training
 
-LOWER = 0.5  # times the rate, after each way back
-SHOWN = 3  # names in a message; all are in FILE
+LOWER = 0.5  # the factor of the learning rate after each return
+SHOWN = 3  # names in a message; FILE has all
 FILE = "divergences.jsonl"
 
 
 def keep_if_finite(
-    old: TrainState, new: TrainState, updates: Any, outcome: dict[str, Any]
-) -> tuple[TrainState, dict[str, Any]]:
-    """Return the new state, or the old one at the next step if anything is not finite.
+    old: TrainState, new: TrainState, updates: Any, outcome: StepOutcome
+) -> tuple[TrainState, StepOutcome]:
+    """Return the new state if it is finite, otherwise the old one at the next step.
 
-    The optimizer counts the updates that were applied, and so sets the rate by them.
+    The optimizer counts the updates applied, which therefore determine the rate.
     """
-    sizes = [outcome["sums"].loss, outcome["grad_norm"], optax.tree.norm(updates)]
+    sizes = [outcome.sums.loss, outcome.grad_norm, optax.tree.norm(updates)]
     good = jnp.isfinite(jnp.stack([jnp.float32(size) for size in sizes])).all()
     found = jax.tree.map(
         lambda a, b: jnp.where(good, b, a),
@@ -49,27 +50,26 @@ def keep_if_finite(
     params, opt_state, ema = found
     applied = optax.tree.get_all_with_path(opt_state, "count")[0][1]
     state = new.replace(params=params, opt_state=opt_state, ema=ema)
-    return state, {**outcome, "good": good, "applied": applied}
+    return state, outcome.replace(good=good, applied=applied)
 
 
 class Divergence:
-    """What a training does when numbers are not finite, and what it says of them."""
+    """How a training run handles and reports non-finite losses and gradients."""
 
-    def __init__(self, run: Any):
-        """Watch a training (`train.Training`)."""
-        self.run, self.in_sequence = run, 0
-        settings = run.config.train
+    def __init__(self, training: Training):
+        self.training, self.in_sequence = training, 0
+        settings = training.config.train
         self.most = settings.divergences if settings.on_divergence == "skip" else 0
 
-    def pass_by(self) -> None:
-        """Note that a step went well."""
+    def note_finite(self) -> None:
+        """Note a finite step."""
         self.in_sequence = 0
 
-    def meet(self, step: int, loss: float, norm: float, squares: np.ndarray) -> None:
-        """Note a step that did not; raise unless its batch has been skipped."""
+    def report(self, step: int, loss: float, norm: float, squares: np.ndarray) -> None:
+        """Report a non-finite step; raise unless its batch was skipped."""
         self.in_sequence += 1
         places = self._list_examples(step)
-        names = name_parameters(self.run.abstract.params, squares)
+        names = name_parameters(self.training.abstract.params, squares)
         self._write(step, loss, norm, names, places)
         about = [
             f"step {step}: {in_words(names, len(squares))}",
@@ -79,35 +79,37 @@ class Divergence:
         what = f"step {step}: the loss is {loss} and the gradient norm {norm}"
         if self.in_sequence <= self.most:
             for line in [f"{what}: the batch is left out", *about]:
-                self.run.log.say(f"skipped    {line}")
+                self.training.log.say(f"skipped    {line}")
             return
         skipped = f"{self.most} batches before it were skipped. " if self.most else ""
         raise NotFinite(
-            f"{what}. {skipped}Nothing of it was saved; lower optim.constant, lengthen "
+            f"{what}. {skipped}The step was not saved; lower optim.constant, lengthen "
             "optim.warmup_steps or set optim.clip_norm, and start again",
             *about,
         )
 
     def _list_examples(self, step: int) -> list[str]:
-        """Name the places in the data that the batch of a step was made of."""
-        plan = copy.copy(self.run.feed.plan)  # a thread works ahead with the other
-        store, records = self.run.feed.store, self.run.prepared.train.records
-        numbers = store.column(stores.RECORD)[plan.batch(step - 1).real]
+        """List the places in the data of the examples in a step's batch."""
+        plan = copy.copy(self.training.feed.plan)  # a thread is using the original
+        store, records = self.training.feed.store, self.training.prepared.train.records
+        numbers = store.column(stores.RECORD)[plan.batch(index=step - 1).real]
         return [records.where(int(number)) for number in numbers]
 
-    def _write(self, step, loss, norm, names, places) -> None:
-        if not self.run.log.active:
+    def _write(
+        self, step: int, loss: float, norm: float, names: list[str], places: list[str]
+    ) -> None:
+        if not self.training.log.active:
             return
         entry = {"step": step, "loss": str(loss), "gradient_norm": str(norm)}
         entry |= {"not_finite": names, "examples": places}
-        with (self.run.folder.path / FILE).open("a", encoding="utf-8") as file:
+        with (self.training.folder.path / FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
 
 def name_parameters(params: Any, squares: np.ndarray) -> list[str]:
-    """Name the parameters whose gradient is not finite, the nearest to the loss first.
+    """Name the parameters whose gradient is not finite, those next to the loss first.
 
-    That is where it began, if it began in the backward pass.
+    If the problem began in the backward pass, it began there.
     """
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     bad = [n for n, size in zip(names, squares, strict=True) if not math.isfinite(size)]
@@ -115,7 +117,7 @@ def name_parameters(params: Any, squares: np.ndarray) -> list[str]:
 
 
 def in_words(names: list[str], count: int) -> str:
-    """Say which gradients are not finite."""
+    """Describe which gradients are not finite."""
     if not names:
         return "the gradients are finite"
     which = f"all {count}" if len(names) == count else f"{len(names)} of {count}"
@@ -123,7 +125,7 @@ def in_words(names: list[str], count: int) -> str:
 
 
 def _depth(name: str) -> tuple[int, int]:
-    """Rank a parameter by how late the gradient comes to it."""
+    """Rank a parameter by how late the backward pass reaches it."""
     stages = {"encoder": 1, "embedding": 2, "source_embedding": 2}
     layer = re.search(r"layer_(\d+)", name)
     return stages.get(name.partition("/")[0], 0), -int(layer[1]) if layer else -(10**9)
@@ -134,45 +136,27 @@ def _first(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def go_back(run: Any, error: NotFinite) -> ConfigDict:
-    """Return the config with which a training goes on at its last checkpoint.
+def go_back(training: Training, error: NotFinite) -> ConfigDict:
+    """Return the config to continue with from the last checkpoint.
 
-    Raise the error if it is not to, or has done so too often.
+    Raise the error if the run does not go back, or has done so too often.
     """
-    config, settings = copy.deepcopy(run.config), run.config.train
+    config, settings = copy.deepcopy(training.config), training.config.train
     done = len(config.optim.lowered)
     if settings.on_divergence != "back" or done >= settings.divergences:
         raise error
-    run.saver.wait()
-    saver = run.saver
+    training.saver.wait()
+    saver = training.saver
     begin = hosts.decide_in_first(
         lambda: max([0, *saver.regular.steps(), *saver.emergency.steps()])
     )
     config.optim.lowered = (*config.optim.lowered, (begin, LOWER))
     for line in error.problems:
-        run.log.say(f"diverged   {line}")
-    run.log.say(
+        training.log.say(f"diverged   {line}")
+    training.log.say(
         f"back       to step {begin:,}, from there on {LOWER} times the rate "
         f"({done + 1} of at most {settings.divergences} times)"
     )
-    if run.log.active:
-        run.folder.note_start(config)
-    return config
-
-
-def settle(config: ConfigDict, folder: Folder) -> ConfigDict:
-    """Take over how the rate of a run was lowered before it was stopped."""
-
-    def read() -> list:
-        stored = folder.stored_config() or {}
-        optim = stored.get("optim")
-        found = optim.get("lowered") if isinstance(optim, dict) else None
-        return found if isinstance(found, list) else []
-
-    if not config.optim.lowered:
-        found = hosts.decide_in_first(read)
-        config = copy.deepcopy(config)
-        config.optim.lowered = tuple(
-            tuple(pair) if isinstance(pair, list) else pair for pair in found
-        )
+    if training.log.active:
+        training.folder.note_start(config)
     return config

@@ -1,4 +1,4 @@
-"""Score a split: teacher-forced, and by the model's own answers."""
+"""Score a split, both teacher-forced and by the model's own answers."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from transformer_jax.training.feed import assemble
 from transformer_jax.training.prepare import Split
 
 SHAPES, LENGTH_MULTIPLE = 2, 8
-TOKENS = 2**16  # at most a device: a batch may be that of a training on many devices
+TOKENS = 2**16  # per device at most; the run may have been trained on many devices
 
 # Of an entry in scores.json: 2 has `groups` where 1 had `by_tag`; older ones have none.
 SCHEMA = 2
@@ -31,17 +31,17 @@ SCHEMA = 2
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The scores of a split, and the answers that they judge."""
+    """The scores of a split, and the scored answers."""
 
     task: Task
     scores: dict[str, Any]
-    records: list[Record]  # those that were answered
+    records: list[Record]  # the answered ones
     answers: list[str]
     examples: int  # of the split, answered or not
     answering_seconds: float
 
     def entry(self, step: int, weights: str, options: Options) -> dict[str, Any]:
-        """Return what `scores.json` and `result.json` hold of a split (SCHEMA)."""
+        """Return the entry of a split for `scores.json` and `result.json` (SCHEMA)."""
         readings: dict[str, Any] = {}
         for score in self.readings:
             readings[score.key] = score.value
@@ -52,7 +52,7 @@ class Evaluation:
         return {
             "schema": SCHEMA,
             **readings,
-            **self.scores,  # over the readings: a headline may ignore case
+            **self.scores,  # overrides the readings, as a headline may ignore case
             "summary": self.task.scoring.summary(self.scores),
             "examples": self.examples,
             "answered": len(self.answers),
@@ -64,7 +64,7 @@ class Evaluation:
 
     @functools.cached_property
     def readings(self) -> list[Score]:
-        """Read the same answers by every protocol that published figures use."""
+        """Score the same answers by every protocol used in published figures."""
         return self.task.scoring.readings(self.answers, self.records)
 
     @property
@@ -74,7 +74,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Score one split, again and again with other parameters."""
+    """Score one split repeatedly, with different parameters."""
 
     def __init__(self, task: Task, split: Split, mesh: Mesh):
         self.task, self.mesh = task, mesh
@@ -97,10 +97,10 @@ class Evaluator:
         limit: int = 0,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Evaluation:
-        """Score the split both ways: given the truth so far, and writing freely.
+        """Score the split both teacher-forced and free-running.
 
-        `progress` is called after each batch, then after each answer. What it raises
-        ends the evaluation.
+        `progress` is called after each batch, then after each answer. An exception that
+        it raises ends the evaluation.
         """
         began = time.monotonic()
         scores = self.teacher_forced(params, progress)
@@ -130,7 +130,7 @@ class Evaluator:
         return self.task.objective.means(total, self.records)
 
     def choose(self, limit: int) -> list[int]:
-        """Return the numbers of the records to answer; 0: all that judge the split."""
+        """Return the indices of the records to answer; 0 means all that are scored."""
         return evenly_spaced(
             limit or self.task.scoring.count_answered(self.records), len(self.records)
         )
@@ -156,7 +156,7 @@ class Evaluator:
     def _score_groups(
         self, records: Sequence[Record], replies: Sequence[Reply]
     ) -> dict:
-        """Score groups of examples apart, where the task has any."""
+        """Score groups of examples separately, if the task has any."""
         scoring, found = self.task.scoring, {}
         for name, members in scoring.groups(records).items():
             references = [scoring.reference(records[i]) for i in members]
@@ -167,7 +167,7 @@ class Evaluator:
 
 
 def evenly_spaced(count: int, total: int) -> list[int]:
-    """Return `count` of the numbers below `total`, evenly spaced, or all."""
+    """Return `count` evenly spaced numbers below `total`, or all of them."""
     count = min(count, total)
     return [(2 * i + 1) * total // (2 * count) for i in range(count)]
 
@@ -180,14 +180,14 @@ def answer_all(
     options: Options,
     progress: Callable[[int, int], None],
 ) -> list[Reply]:
-    """Answer each example; one that is refused ends the evaluation."""
+    """Answer each example; raise if one is refused."""
     questions = [task.inference.question(record) for record in records]
     replies = []
-    for reply in answering.reply(
+    for reply in answering.answer_lines(
         task.inference, params, mesh, questions, options, progress=progress
     ):
         if reply.error:
-            shown = textwrap.shorten(questions[len(replies)], 60)
+            shown = textwrap.shorten(str(questions[len(replies)]), 60)
             raise UserError(f"{shown!r} cannot be answered: {reply.error}")
         replies.append(reply)
     return replies

@@ -1,7 +1,7 @@
 """Turn planned batches into arrays on the mesh, ahead of the step that needs them.
 
 Batch i is a function of (seed, i) alone, and each process reads only the rows that its
-own devices need. So a run continues with the same batches, on other devices too.
+own devices need. So a run continues with the same batches, even on other devices.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ class PlacedBatch(NamedTuple):
     """A planned batch as arrays on the mesh."""
 
     arrays: dict[str, jax.Array]
-    kept: int  # rows of this process whose drawn segmentation was too long
-    shape: Shape  # as planned: there may be more rows, which are empty
+    samples_too_long: int  # rows of this process with a sample that was too long
+    shape: Shape  # as planned; the arrays may have more rows, which are empty
 
 
 class Feed:
@@ -36,7 +36,7 @@ class Feed:
         self.multiple = sharding.row_devices(mesh) * self._parts
 
     def batches(self, step: int, last: int) -> Iterator[tuple[int, PlacedBatch]]:
-        """Yield (k, batch) for the steps k after `step`; a thread works ahead.
+        """Yield (k, batch) for the steps k after `step`, prepared ahead in a thread.
 
         Steps count the updates applied, so step k applies the planned batch k - 1.
         """
@@ -44,7 +44,7 @@ class Feed:
         yield from enumerate(ahead, start=step + 1)
 
     def place(self, i: int) -> PlacedBatch:
-        """Place planned batch i, with the segmentations drawn for its epoch."""
+        """Place planned batch i, with the segmentations sampled for its epoch."""
         planned = self.plan.batch(i)
         epoch, sampler = i // self.plan.steps_per_epoch, self._sampler
 
@@ -53,17 +53,18 @@ class Feed:
                 return columns, 0
             return sampler.resample(columns, part, epoch, self.plan.room(part))
 
-        return PlacedBatch(*self._assemble(planned, resample), planned.shape)
+        arrays, samples_too_long = self._assemble(planned, resample)
+        return PlacedBatch(arrays, samples_too_long, planned.shape)
 
     def empty(self, shape: Shape) -> dict[str, jax.Array]:
-        """Place a batch of a shape that holds no example, to try the shape out."""
+        """Place a batch without examples, to run a shape once."""
         return self._assemble(nothing(shape), lambda columns, part: (columns, 0))[0]
 
     def _assemble(self, batch: Batch, resample: Callable) -> tuple[dict, int]:
         return assemble(self.task, self.store, batch, self.mesh, resample, self._parts)
 
     def abstract(self, shape: Shape) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes and places of a batch's arrays, to compile for."""
+        """Return the shapes and shardings of a batch's arrays, to compile for."""
         batch = fill_up(nothing(shape), self.multiple)
         arrays = self.task.data.collate(self.store.take(batch.real), batch)
         return sharding.abstract_global(arrays, self.mesh, batch.shape.rows)
@@ -77,9 +78,9 @@ def assemble(
     resample: Callable = lambda columns, batch: (columns, 0),
     parts: int = 1,
 ) -> tuple[dict[str, jax.Array], int]:
-    """Place a planned batch on the mesh; return it and what `resample` has counted.
+    """Place a planned batch on the mesh; return it and the count from `resample`.
 
-    Each of its `parts`, which an accumulation takes one by one, is on all devices.
+    Each of its `parts`, which gradient accumulation takes in turn, is on all devices.
     """
     batch = fill_up(batch, sharding.row_devices(mesh) * parts)
     own = sharding.process_rows(mesh, batch.shape.rows)
@@ -90,10 +91,10 @@ def assemble(
 
 
 def fill_up(batch: Batch, multiple: int) -> Batch:
-    """Add empty rows to a batch, until their number is a multiple of this.
+    """Add empty rows to a batch until their number is a multiple of `multiple`.
 
-    Its examples stay, in the same parts of an accumulation: so a run sees the same
-    batches on any number of devices.
+    The examples stay in the same parts of a gradient accumulation, so a run sees the
+    same batches on any number of devices.
     """
     rows, slots = batch.examples.shape
     more = -rows % multiple

@@ -1,7 +1,7 @@
-"""Open groups of runs, each the seeds of one config, and find how they scored.
+"""Open groups of runs, each of several seeds of one config, and look up their scores.
 
-What a run's scores.json holds is taken if it was scored with the parameters and the
-search that are asked for, on the data that there are now. Otherwise it is scored anew.
+An entry of a run's scores.json is used if it was computed with the requested parameters
+and search on the present data. Otherwise the run is scored again.
 """
 
 import dataclasses
@@ -24,8 +24,9 @@ from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.evaluator import SCHEMA
 
-# What may differ within a group, beside the seed: none of it changes a parameter or an
-# answer by more than rounding. What data.folder holds is compared by fingerprints.
+# Keys that may differ within a group. Except for the seed, none of them changes a
+# parameter or an answer by more than rounding. The content of data.folder is compared
+# by fingerprints.
 FREE = (
     "seed",
     "data.folder",
@@ -41,19 +42,19 @@ FREE = (
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One run of a group, whose parameters are not read yet."""
+    """One run of a group, whose parameters have not been read."""
 
     folder: Folder
     config: ConfigDict
 
     @property
     def place(self) -> str:
-        """Return the run directory as the user knows it."""
+        """The run directory as the user named it."""
         return str(self.folder.place)
 
     @functools.cached_property
     def task(self) -> Task:
-        """Open the run's task."""
+        """The run's task."""
         return tasks.find(self.config.task).open(self.config, self.folder.tokenizer)
 
     def records(self, split: str) -> Records:
@@ -64,11 +65,11 @@ class Member:
 def open_groups(
     ours: Sequence[str], theirs: Sequence[str]
 ) -> tuple[list[Member], list[Member]]:
-    """Open the runs of --workdir and of --compare, and refuse what is no two groups."""
+    """Open the runs of --workdir and --compare; refuse anything but two groups."""
     if min(len(ours), len(theirs)) < 2:
         raise UserError(
             f"--workdir names {_count(ours)} and --compare {_count(theirs)}: a group "
-            "needs two seeds or more; of two single runs, name one each"
+            "needs two seeds or more; to compare two single runs, name one in each"
         )
     group, baseline = ([_open(path) for path in side] for side in (ours, theirs))
     _refuse_twice([*group, *baseline])
@@ -86,7 +87,7 @@ def open_groups(
 
 
 def refuse_other_data(members: Sequence[Member], split: str) -> None:
-    """Refuse runs whose data of a split are not the same."""
+    """Refuse runs with different data in a split."""
     first, *others = members
     records = first.records(split)
     for member in others:
@@ -102,7 +103,7 @@ def refuse_other_data(members: Sequence[Member], split: str) -> None:
 def find_scores(
     member: Member, name: str, split: str, weights: str, options: Options
 ) -> dict[str, Any] | None:
-    """Find what a run's scores.json holds under a name, if it would be so today."""
+    """Look up an entry of a run's scores.json, if it is still valid."""
     folder, config = member.folder, member.config
     entry = folder.read_note("scores.json").get(name)
     if entry is None or bundle.is_bundle(folder.path):
@@ -111,21 +112,21 @@ def find_scores(
     records = member.records(split)
     if (ledger.get("fingerprint"), ledger.get("content")) != _fingerprint(records):
         return None
-    step, words = runs.choose_params(folder, weights or config.eval.weights)
-    wanted: dict[str, Any] = {"schema": SCHEMA, "step": step, "weights": words}
+    step, label = runs.choose_params(folder, weights or config.eval.weights)
+    wanted: dict[str, Any] = {"schema": SCHEMA, "step": step, "weights": label}
     if "decode" in config:
         wanted |= {"beams": options.beams, "alpha": options.alpha}
     if any(entry.get(key) != config.eval[key] for key in _find_rules(member)):
         return None
     try:
-        whole = all(map(math.isfinite, member.task.scoring.measures(entry).values()))
+        finite = all(map(math.isfinite, member.task.scoring.measures(entry).values()))
     except (LookupError, TypeError):
         return None
-    return entry if whole and wanted.items() <= entry.items() else None
+    return entry if finite and wanted.items() <= entry.items() else None
 
 
 def measure(member: Member, entry: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics of a run's scores; refuse one that is no number."""
+    """Return the metrics of a run's scores; refuse a value that is not finite."""
     found = member.task.scoring.measures(entry)
     for name, value in found.items():
         if not math.isfinite(value):
@@ -151,7 +152,7 @@ def refuse_other_signatures(
 
 
 def _find_rules(member: Member) -> list[str]:
-    """List the keys of `config.eval` by which the scores of its task differ."""
+    """List the keys of `config.eval` that affect the scores of the run's task."""
     kind = tasks.find(member.config.task).evaluation
     return [field.name for field in dataclasses.fields(kind)] if kind else []
 

@@ -1,9 +1,9 @@
-"""Turn a signal into a wish to stop, which the training loop reads after each step.
+"""Turn a signal into a request to stop, which the training loop checks after each step.
 
-SIGTERM is a cluster's, SIGINT is Ctrl-C and SIGHUP a terminal that was closed. In a run
-of several processes the runtime makes all of them agree on the step after which they
-save. A thread reads the signals too, because the loop may hang: SIGTERM always ends a
-process, and so does a second Ctrl-C.
+SIGTERM comes from a cluster, SIGINT from Ctrl-C and SIGHUP from a closed terminal. In a
+run of several processes the runtime makes all of them agree on the step after which
+they save. A thread also reads the signals, because the loop may hang: SIGTERM always
+ends a process, and so does a second Ctrl-C.
 """
 
 import logging
@@ -20,8 +20,8 @@ from transformer_jax import hosts
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY = 16
-INTERRUPTED = 130  # the exit code of who was ended by Ctrl-C
+LOOK_EVERY = 16  # calls of `requested_meanwhile` per exchange between processes
+INTERRUPTED = 130  # the exit code of a process ended by Ctrl-C
 SIGNALS = [
     getattr(signal, name)
     for name in ("SIGTERM", "SIGINT", "SIGHUP")
@@ -30,14 +30,14 @@ SIGNALS = [
 
 
 class Preempted(Exception):
-    """The training stops because it was asked to; it says what was done before."""
+    """Raised when training stops on request; the message says what was saved."""
 
 
 class Preemption:
-    """Notice a signal to stop, and in a run of several processes everyone's."""
+    """Notice a signal to stop, in a run of several processes that of any process."""
 
     def __init__(self, patience: float = 0.0):
-        """End the process if it has not saved after `patience` seconds; 0: wait."""
+        """End a process that has not saved after `patience` seconds; 0 means wait."""
         self._patience = patience
 
     def __enter__(self) -> "Preemption":
@@ -45,13 +45,13 @@ class Preemption:
         self._alone = jax.process_count() == 1
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
-        # What is ignored stays so: `nohup`, a job in the background of a script.
+        # Ignored signals stay ignored: under `nohup`, or in a script's background job.
         self._old = {
             number: signal.signal(number, self._notice)
             for number in SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN
         }
-        # Python's handlers run in the main thread, but not while that waits for a step.
+        # Python's handlers run in the main thread, but not while it waits for a step.
         self._old_pipe = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -69,7 +69,7 @@ class Preemption:
         self._asked = True
 
     def _listen(self) -> None:
-        """Wait for a signal, tell the runtime of it, and see that the process ends."""
+        """Wait for a signal, pass it to the runtime, and make sure the process ends."""
         first, until = None, None
         while True:
             left = None if until is None else max(until - time.monotonic(), 0)
@@ -102,7 +102,7 @@ class Preemption:
         name = signal.Signals(number or signal.SIGTERM).name
         hosts.end_at_once(
             hosts.RESTART,
-            f"error: {name} came {self._patience:.0f} s ago, and the state is not "
+            f"error: {name} came {self._patience:.0f} s ago, but the state is not "
             "saved yet (timeout.preemption). The run continues from its last "
             "checkpoint when the same command is started again",
         )
@@ -114,10 +114,10 @@ class Preemption:
         return multihost_utils.reached_preemption_sync_point(step)
 
     def requested_meanwhile(self) -> bool:
-        """Return whether to leave what is done between two steps, such as to score.
+        """Return whether to leave work between two steps, such as an evaluation.
 
-        All processes ask equally often, and agree; as they must ask each other, they do
-        so at every LOOK_EVERY-th time only.
+        All processes call this equally often, and agree. Because this takes an exchange
+        between them, they do so only at every LOOK_EVERY-th call.
         """
         if self._alone:
             return self._asked

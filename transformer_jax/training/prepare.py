@@ -1,10 +1,9 @@
 """Prepare the data of a run: learn tokenizers, encode the splits, plan the batches.
 
-Everything is made once and kept in the cache. All splits are read before training
-begins, so that a mistake in a test set is found now and not at the end.
+Everything is computed once and kept in the cache. All splits are read before training
+begins, so that a mistake in a test set is found at the start and not at the end.
 """
 
-import copy
 import dataclasses
 import logging
 import time
@@ -23,15 +22,15 @@ from transformer_jax.data.sampling import Sampler
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import DataSource, Task
-from transformer_jax.training import log as metrics
+from transformer_jax.training.log import RunLog
 from transformer_jax.training.warm_start import Origin
 
 logger = logging.getLogger(__name__)
 
-QUIET = 30.0  # seconds between lines about work that goes on
+QUIET = 30.0  # seconds between log lines about progress
 
 Say = Callable[[str], None]
-Show = Callable[[int, int, str], None]  # draws a bar: done, of how many, of what
+Show = Callable[[int, int, str], None]  # (done, total, text): draws a progress bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """The task of a run, its splits, and the ledger of what was left out of them."""
+    """The task of a run, its splits, and the ledger of the examples left out."""
 
     task: Task
     train: Split
@@ -53,39 +52,19 @@ class Prepared:
     ledger: dict[str, Any]
 
 
-def settle_shapes(config: ConfigDict, folder: Folder, platform: str) -> ConfigDict:
-    """Replace "auto" in `data.shapes_for`: as the run began, or for this hardware.
-
-    It is kept in the run's config, so that the plan stays the same on other hardware.
-    """
-
-    def decide() -> str:
-        if config.data.shapes_for != "auto":
-            return config.data.shapes_for
-        run = folder.stored_config()
-        began_for = run["data"].get("shapes_for", "auto") if run else platform
-        return "tpu" if began_for == "tpu" else "auto"
-
-    config = copy.deepcopy(config)
-    config.data.shapes_for = hosts.decide_in_first(decide)
-    return config
-
-
-def prepare_together(
-    config: ConfigDict, folder: Folder, writer: metrics.RunLog
-) -> Prepared:
-    """Prepare in process 0; the others wait for it and find its work in the cache."""
-    if not writer.active and not hosts.broadcast_from_first(False):
+def prepare_together(config: ConfigDict, folder: Folder, log: RunLog) -> Prepared:
+    """Prepare in process 0; the others wait, then load its results from the cache."""
+    if not log.active and not hosts.broadcast_from_first(False):
         raise UserError("process 0 could not prepare the data: its message says why")
-    if not writer.active:
+    if not log.active:
         folder.pull()
     done = False
     try:
-        prepared = prepare(config, folder, writer.say, writer.progress)
-        folder.adopt_data(prepared.ledger, write=writer.active)
+        prepared = prepare(config, folder, log.say, log.progress)
+        folder.adopt_data(prepared.ledger, write=log.active)
         done = True
     finally:
-        if writer.active:
+        if log.active:
             hosts.broadcast_from_first(done)
     return prepared
 
@@ -93,7 +72,7 @@ def prepare_together(
 def prepare(
     config: ConfigDict, folder: Folder, say: Say, show: Show | None = None
 ) -> Prepared:
-    """Read and encode all splits of a config; `show(done, total)` draws a bar."""
+    """Read and encode all splits of a config; `show` draws a progress bar."""
     source = tasks.find(config.task).source(config)
     wanted = ["train", "validation", *_scored_splits(config, source, say)]
     records = {name: source.read(name) for name in dict.fromkeys(wanted)}
@@ -135,7 +114,7 @@ def prepare(
 
 
 def _scored_splits(config: ConfigDict, source: DataSource, say: Say) -> list[str]:
-    """Return those of eval.splits that exist; refuse a name that is no split."""
+    """Return the splits in eval.splits that exist; refuse an unknown name."""
     asked = config.eval.splits
     known = [split for split in source.known_splits if split != "train"]
     for name in asked:
@@ -144,7 +123,7 @@ def _scored_splits(config: ConfigDict, source: DataSource, say: Say) -> list[str
                 f"eval.splits has {name!r}, and no data of {config.task} have such a "
                 f"split to score: choose from {', '.join(known)}.{nearest(name, known)}"
             )
-        if name not in source.splits and asked != ("test",):  # which is the default
+        if name not in source.splits and asked != ("test",):  # the default
             say(f"note       these data have no {name!r} of eval.splits to score")
     return [name for name in asked if name in source.splits]
 
@@ -195,42 +174,40 @@ class Planned:
 
     plan: Plan
     sampler: Sampler | None
-    padding: float  # share of the places that hold no token
+    padding: float  # the share of positions without a token
 
 
 def make_plan(config: ConfigDict, task: Task, train: Split) -> Planned:
-    """Plan the batches of a training from the lengths of its examples alone."""
-    lengths, sampler = task.data.lengths(train.store), None
-    real = lengths
+    """Plan the batches of a training run, from the lengths of its examples alone."""
+    data, store, sampler = config.data, train.store, None
+    lengths = expected = task.data.lengths(store)
     if task.data.texts and config.tokenizer.sampling:
         sampler = Sampler(
             task.data.texts,
             train.records,
             config.tokenizer.sampling,
             config.seed,
-            config.data.max_length,
+            data.max_length,
         )
-        growth = sampler.growth(train.store)
-        real = lengths * growth
+        # Sampled segmentations are longer, so the plan leaves room for most of them.
+        growth = sampler.growth(store)
+        expected = lengths * growth
         lengths = sampler.room(lengths, growth)
-    data = config.data
     shapes, length_multiple = limits(data)
-    kind, size = Buckets, shapes
+    others: dict[str, Any] = {
+        "row_multiple": data.row_multiple,
+        "length_multiple": length_multiple,
+        "seed": config.seed,
+        "repeats": train.records.repeats_of(store.column(stores.RECORD)),
+    }
     if data.batching == "packed":
-        kind, size = Packed, data.pack_length
-    plan = kind(
-        lengths,
-        data.batch_tokens,
-        size,
-        data.row_multiple,
-        length_multiple,
-        config.seed,
-        train.records.repeats_of(train.store.column(stores.RECORD)),
-    )
-    return Planned(plan, sampler, plan.padding_share(real))
+        plan = Packed(lengths, data.batch_tokens, data.pack_length, **others)
+    else:
+        plan = Buckets(lengths, data.batch_tokens, shapes, **others)
+    return Planned(plan, sampler, plan.padding_share(expected))
 
 
-def _refuse_endless(task, name, records, store) -> None:
+def _refuse_endless(task: Task, name: str, records: Any, store: stores.Store) -> None:
     """Refuse a held-out example that is too long for the memory of an evaluation."""
     limit = task.config.eval.max_length
     longest = task.data.lengths(store).max(axis=1) if len(store) else np.zeros(0)
@@ -244,11 +221,11 @@ def _refuse_endless(task, name, records, store) -> None:
 
 
 class _Progress:
-    """Show how far the encoding is: a bar, and now and then a line."""
+    """Show the progress of encoding, as a bar and occasional log lines."""
 
     def __init__(self, name: str, say: Say, show: Show | None):
         self.name, self.say, self.show = name, say, show
-        self.began = self._said = 0.0  # when the first records were encoded
+        self.began = self._said = 0.0  # the time of the first call
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
@@ -262,5 +239,5 @@ class _Progress:
             left = cli.duration((total - done) / rate)
             self.say(
                 f"encoding   {self.name}: {done:,} of {total:,} examples, {rate:,.0f} "
-                f"a second, left {left}"
+                f"per second, left {left}"
             )

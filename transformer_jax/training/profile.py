@@ -1,4 +1,4 @@
-"""Trace some steps of a training with jax.profiler, to see where the time goes."""
+"""Trace some training steps with jax.profiler, to see where the time goes."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ from transformer_jax.errors import UserError
 
 
 class Profile:
-    """The steps first to last of "first:last", traced into RUN/profile; or none."""
+    """Trace the steps of a range "first:last" into RUN/profile; "" traces none."""
 
     def __init__(self, steps: str, workdir: str | os.PathLike):
         found = re.fullmatch(r"(\d+):(\d+)", steps or "0:0")
@@ -23,20 +23,20 @@ class Profile:
         self._tracing = False
 
     def reach(self, step: int) -> None:
-        """Begin to trace if this step, which comes next, is the first of those asked.
+        """Start tracing if the step about to run is in the range.
 
-        A resumed run may begin within them.
+        A resumed run may begin within it.
         """
         if not self._tracing and 0 < self.first <= step <= self.last:
             jax.profiler.start_trace(self.folder)
             self._tracing = True
 
     def ends_with(self, step: int) -> bool:
-        """Return whether this step is the last one that is traced."""
+        """Return whether this is the last step traced."""
         return self._tracing and step >= self.last
 
     def close(self) -> pathlib.Path:
-        """End the trace, if there is one; return the folder that it is in."""
+        """End the trace, if there is one; return its folder."""
         if self._tracing:
             self._tracing = False
             jax.profiler.stop_trace()

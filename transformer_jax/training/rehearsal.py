@@ -1,8 +1,9 @@
-"""Try out before step 1 what needs most memory, so that a run fails now or not at all.
+"""Run the programs that need the most memory before step 1, to fail early or never.
 
-On a CPU that is the training step with most tokens, while threads compile the others.
-On GPUs and TPUs all steps are compiled first, and the one that needs most is run; then
-the evaluation's largest batch, and a full batch of answers to the longest question.
+On a CPU this is the training step with the most tokens, while threads compile the
+others. On GPUs and TPUs all steps are compiled first, and the one that needs the most
+memory is run; then the evaluation's largest batch, and a full batch of answers to the
+longest question.
 """
 
 from typing import Any
@@ -15,26 +16,29 @@ from transformer_jax.data.batches import nothing
 from transformer_jax.decoding import Options
 from transformer_jax.training.evaluator import Evaluator, answer_all
 from transformer_jax.training.feed import assemble
+from transformer_jax.training.parts import Training
 
 
-def rehearse(run: Any, options: Options) -> None:
-    """Run the largest programs of a `train.Training` on a state that is lost.
+def rehearse(training: Training, options: Options) -> None:
+    """Run the largest programs of a training run once, on a state that is discarded.
 
-    The compilation of its steps has begun.
+    The compilation of its steps must have begun.
     """
-    shape, key = run.feed.plan.largest, jax.random.key(run.config.seed)
-    everything = has_little_memory(run.mesh)
+    shape, key = training.feed.plan.largest, jax.random.key(training.config.seed)
+    everything = has_little_memory(training.mesh)
     if everything:
-        shape = run.compiled.needs_most()
-    with jax.set_mesh(run.mesh):
-        state, _ = run.compiled.get(shape)(run.init(key), run.feed.empty(shape))
+        shape = training.compiled.needs_most()
+    with jax.set_mesh(training.mesh):
+        state, _ = training.compiled.get(shape)(
+            training.init(key), training.feed.empty(shape)
+        )
         jax.block_until_ready(state)
-    if everything and len(run.validation.records):
-        rehearse_evaluation(run.validation, state.params, options)
+    if everything and len(training.validation.records):
+        rehearse_evaluation(training.validation, state.params, options)
 
 
 def has_little_memory(mesh: Mesh) -> bool:
-    """Return whether memory, and not the time until step 1, is what is short."""
+    """Return whether memory, rather than start-up time, is scarce."""
     return mesh.devices.flat[0].platform != "cpu"
 
 

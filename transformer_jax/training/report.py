@@ -1,22 +1,27 @@
-"""Put a training into words: its header, its validation scores, its last lines."""
+"""Describe a training run: its header, its validation scores, its last lines."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from transformer_jax import cli
 from transformer_jax.data import store as stores
+from transformer_jax.data.batches import Shape
 from transformer_jax.models import kernels, registry
 from transformer_jax.models.transformer_config import TransformerConfig, attention_case
 from transformer_jax.runs.folder import Folder
-from transformer_jax.training import log as metrics
+from transformer_jax.training import log
 from transformer_jax.training.evaluator import Evaluation, evenly_spaced
+from transformer_jax.training.parts import Training
 
 
-def header(run: Any) -> list[str]:
-    """Describe a training (`train.Training`) before an hour is spent on it."""
-    config, feed, mesh = run.config, run.feed, run.mesh
-    size = sum(x.size for x in jax.tree.leaves(run.abstract.params))
+def header(training: Training) -> list[str]:
+    """Describe a training run before it begins."""
+    config, feed, mesh = training.config, training.feed, training.mesh
+    size = sum(x.size for x in jax.tree.leaves(training.abstract.params))
     axes = " × ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
     device = mesh.devices.flat[0].device_kind
     left_out = stores.summary(feed.store.ledger)
@@ -25,19 +30,22 @@ def header(run: Any) -> list[str]:
         f"{s.rows}×{'/'.join(map(str, s.lengths))}" for s in feed.plan.shapes
     )
     return [
-        f"run        {run.folder.place}",
+        f"run        {training.folder.place}",
         f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}",
         f"model      {size:,} parameters, {config.model.dtype} computation",
         *attention_line(config, feed.plan.shapes, mesh),
         f"data       {len(feed.store):,} examples{left_out}, "
-        f"{feed.plan.steps_per_epoch:,} steps an epoch, padding {run.padding:.1%}",
+        f"{feed.plan.steps_per_epoch:,} steps per epoch, "
+        f"padding {training.padding:.1%}",
         f"shapes     {len(feed.plan.shapes)} to compile: {shapes}",
         f"training   {config.train.steps:,} steps",
     ]
 
 
-def attention_line(config: Any, shapes: Any, mesh: Any) -> list[str]:
-    """Say which kernels the batches of a Transformer take, and why."""
+def attention_line(
+    config: ConfigDict, shapes: Sequence[Shape], mesh: Mesh
+) -> list[str]:
+    """Describe which attention kernels the batches of a Transformer use, and why."""
     if not issubclass(registry.find(config.model.name).config, TransformerConfig):
         return []
     platform = mesh.devices.flat[0].platform
@@ -53,10 +61,10 @@ def attention_line(config: Any, shapes: Any, mesh: Any) -> list[str]:
 
 
 def validation(step: int, evaluation: Evaluation, samples: int) -> list[str]:
-    """Describe the scores of the validation split, and show so many answers."""
+    """Describe the scores of the validation split, and show `samples` answers."""
     task, values = evaluation.task, evaluation.scores
     summary, took = task.scoring.summary(values), cli.duration(values["seconds"])
-    words = metrics.in_words(values, summary)
+    words = log.in_words(values, summary)
     lines = [f"validation step {step}  {words}  {summary}  ({took})"]
     lines += group_lines(values)
     for i in evenly_spaced(samples, len(evaluation.answers)):
@@ -68,7 +76,7 @@ def validation(step: int, evaluation: Evaluation, samples: int) -> list[str]:
 
 
 def group_lines(scores: dict[str, Any]) -> list[str]:
-    """Describe the scores of groups of examples, where there are any."""
+    """Describe the scores of groups of examples, if there are any."""
     groups = scores.get("groups", scores.get("by_tag", {}))  # the name in older runs
     return [
         f"  {name or 'no tag'}: {found['summary']}  ({found['examples']} examples)"
@@ -77,21 +85,21 @@ def group_lines(scores: dict[str, Any]) -> list[str]:
 
 
 def print_result(result: dict[str, Any], folder: Folder, already: bool = False) -> None:
-    """Print the last lines of a training, in the first process only."""
+    """Print the last lines of a training run, in the first process only."""
     if jax.process_index():
         return
     state = "was already done" if already else "done"
     early = ", stopped early" if result["stopped_early"] else ""
-    # The result of an older version has no time.
+    # Results of older versions lack the time.
     took = f", trained {cli.duration(result['seconds'])}" * ("seconds" in result)
     lines = [f"{state}: {folder.place}, step {result['step']}{early}{took}"]
     for split, scores in result["scores"].items():
         summary = scores["summary"]
         lines.append(
-            f"{split}: {summary}  {metrics.in_words(scores, summary)}  "
+            f"{split}: {summary}  {log.in_words(scores, summary)}  "
             f"({scores['examples']} examples, {result['weights']} parameters)"
         )
         lines += group_lines(scores)
     command = f"python -m transformer_jax.predict --workdir {folder.place}"
     for line in [*lines, f'try it: echo "…" | {command}']:
-        metrics.console.info(line)
+        log.console.info(line)

@@ -1,8 +1,8 @@
-"""Score a training: the validation split on its way, the others at its end.
+"""Score a training run: the validation split during it, the others at its end.
 
-What is scored has been saved before, so a kill loses the evaluation and nothing else.
-An evaluation is left between two batches or answers when the process is to stop; the
-next start makes it anew.
+The state is saved before it is scored, so a kill loses only the evaluation. On a
+request to stop, an evaluation ends between two batches or answers, and the next start
+repeats it.
 """
 
 import math
@@ -14,130 +14,146 @@ import jax
 from transformer_jax import hosts
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import TrainState
-from transformer_jax.training import log as metrics
-from transformer_jax.training import report
+from transformer_jax.training import log, report
 from transformer_jax.training.averaging import average_last
 from transformer_jax.training.evaluator import Evaluation, Evaluator
+from transformer_jax.training.parts import Training
 from transformer_jax.training.preemption import Preempted
 
-Stop = Callable[[], bool]  # whether to leave what takes long
+Stop = Callable[[], bool]  # whether to leave an evaluation
 
 
-def is_due(run: Any, step: int) -> bool:
+def validates_at(training: Training, step: int) -> bool:
     """Return whether the validation split is scored after this step."""
-    return step % run.config.eval.every == 0 or step == run.config.train.steps
+    return step % training.config.eval.every == 0 or step == training.config.train.steps
 
 
-def was_left(run: Any, step: int) -> bool:
-    """Return whether the evaluation after a step is still to be made."""
+def lacks_validation(training: Training, step: int) -> bool:
+    """Return whether the evaluation after a step is missing."""
 
     def look() -> bool:
-        entries = metrics.read_entries(run.log.path)
+        entries = log.read_entries(training.log.path)
         return not any((e["kind"], e["step"]) == ("validation", step) for e in entries)
 
-    return step > 0 and is_due(run, step) and hosts.decide_in_first(look)
+    return step > 0 and validates_at(training, step) and hosts.decide_in_first(look)
 
 
 def validate(
-    run: Any, step: int, state: TrainState, stop: Stop = lambda: False
+    training: Training, step: int, state: TrainState, stop: Stop = lambda: False
 ) -> None:
-    """Score the validation split of a training (`train.Training`), and write it down.
+    """Score the validation split, and record the scores.
 
-    The checkpoint of this step gets the score that ranks it.
+    The score also ranks the checkpoint of this step.
     """
-    config, log = run.config, run.log
+    config = training.config
     params = state.ema if config.eval.weights == "ema" else state.params
     options = runs.decode_options(config)
-    with run.watchdog.phase("the evaluation", config.timeout.evaluate):
-        evaluation = run.validation.evaluate(
+    with training.watchdog.phase("the evaluation", config.timeout.evaluate):
+        evaluation = training.validation.evaluate(
             params,
             options,
             config.eval.answers,
-            go_on(run, stop, f"step {step} is saved, and will be scored"),
+            make_progress(training, stop, f"step {step} is saved, and will be scored"),
         )
-    run.saver.regular.score(step, metrics.rank(config, evaluation.scores))
-    log.record(step, "validation", evaluation.scores)
+    training.saver.regular.score(step, log.rank(config, evaluation.scores))
+    training.log.record(step, "validation", evaluation.scores)
     for line in report.validation(step, evaluation, config.eval.samples):
-        log.say(line)
+        training.log.say(line)
 
 
-def go_on(run: Any, stop: Stop, left: str) -> Callable[[int, int], None]:
-    """Return what an evaluation calls after each batch, and after each answer."""
+def make_progress(
+    training: Training, stop: Stop, left: str
+) -> Callable[[int, int], None]:
+    """Return the function that an evaluation calls after each batch and answer."""
 
     def progress(done: int, total: int) -> None:
-        run.watchdog.beat()
-        run.saver.check()
-        run.log.progress(done, total)
+        training.watchdog.beat()
+        training.saver.check()
+        training.log.progress(done, total)
         if stop():
             raise Preempted(left)
 
     return progress
 
 
-def finish(run: Any, stop: Stop = lambda: False) -> dict[str, Any]:
+def finish(training: Training, stop: Stop = lambda: False) -> dict[str, Any]:
     """Average the last checkpoints, score the test splits, and write the result."""
-    config, folder, log = run.config, run.folder, run.log
-    with run.watchdog.phase("averaging checkpoints", config.timeout.save):
+    config, folder = training.config, training.folder
+    with training.watchdog.phase("averaging checkpoints", config.timeout.save):
         last, used = average_last(
-            config, folder, run.saver.regular, run.abstract.params, log.say
+            config,
+            folder,
+            training.saver.regular,
+            training.abstract.params,
+            training.log.say,
         )
     weights, candidates = config.eval.weights, {}
     if weights == "auto":
-        weights, candidates = choose_weights(run, used != [last], stop)
-    params, step, words = runs.read_params(folder, run.task, run.mesh, weights)
+        weights, candidates = choose_weights(training, used != [last], stop)
+    params, step, label = runs.read_params(
+        folder, training.task, training.mesh, weights
+    )
     result = {"step": last, "stopped_early": last < config.train.steps}
-    result |= {"weights": words, "averaged_steps": used, "scores": {}}
+    result |= {"weights": label, "averaged_steps": used, "scores": {}}
     result |= {"candidates": candidates} if candidates else {}
-    if skipped := metrics.count_skipped(log.path):
+    if skipped := log.count_skipped(training.log.path):
         result["skipped"] = skipped
-    result["seconds"] = metrics.training_seconds(log.path)
+    result["seconds"] = log.training_seconds(training.log.path)
     result["parameters"] = sum(x.size for x in jax.tree.leaves(params))
     options = runs.decode_options(config)
-    held_out = run.prepared.held_out
+    held_out = training.prepared.held_out
     for split in [s for s in config.eval.splits if s in held_out]:
-        log.say(f"scoring    {split} with the {words} parameters of step {step}")
-        evaluator = Evaluator(run.task, held_out[split], run.mesh)
-        progress = go_on(run, stop, f"{split} will be scored")
-        with run.watchdog.phase("the evaluation", config.timeout.evaluate):
+        training.log.say(
+            f"scoring    {split} with the {label} parameters of step {step}"
+        )
+        evaluator = Evaluator(training.task, held_out[split], training.mesh)
+        progress = make_progress(training, stop, f"{split} will be scored")
+        with training.watchdog.phase("the evaluation", config.timeout.evaluate):
             evaluation = evaluator.evaluate(params, options, progress=progress)
-        scores = evaluation.entry(step, words, options)
+        scores = evaluation.entry(step, label, options)
         result["scores"][split] = scores
-        log.record(last, split, scores)
-    if log.active:
+        training.log.record(last, split, scores)
+    if training.log.active:
         for split, scores in result["scores"].items():
             folder.add_scores(split, scores)
         folder.write("result.json", result)
     return result
 
 
-def choose_weights(run: Any, averaged: bool, stop: Stop) -> tuple[str, dict[str, Any]]:
+def choose_weights(
+    training: Training, averaged: bool, stop: Stop
+) -> tuple[str, dict[str, Any]]:
     """Choose the parameters that answer (`eval.weights = "auto"`), by validation.
 
-    An average can be worse than the last parameters, if these still moved fast. Return
-    how the weights are called, and the scores of each, by their names in words.
+    An average can be worse than the last parameters if these still moved fast. Return
+    the name of the best weights, and the scores of each candidate by its name.
     """
-    config, options = run.config, runs.decode_options(run.config)
+    config, options = training.config, runs.decode_options(training.config)
     names = ["average"] * averaged + ["last"] + ["ema"] * bool(config.optim.ema)
-    if len(names) == 1 or not len(run.validation.records):
+    if len(names) == 1 or not len(training.validation.records):
         return names[0], {}
     ranks, entries = {}, {}
-    progress = go_on(run, stop, "the choice of weights will be made")
+    progress = make_progress(training, stop, "the choice of weights will be made")
     for name in names:
-        params, step, words = runs.read_params(run.folder, run.task, run.mesh, name)
-        with run.watchdog.phase("the evaluation", config.timeout.evaluate):
-            found = run.validation.evaluate(
+        params, step, label = runs.read_params(
+            training.folder, training.task, training.mesh, name
+        )
+        with training.watchdog.phase("the evaluation", config.timeout.evaluate):
+            found = training.validation.evaluate(
                 params, options, config.eval.answers, progress
             )
-        rank = metrics.rank(config, found.scores)
+        rank = log.rank(config, found.scores)
         ranks[name] = rank if math.isfinite(rank) else -math.inf
-        entries[words] = found.entry(step, words, options)
-        run.log.say(f"weights    {words}: {in_words(found)}")
-    best = max(names, key=lambda name: ranks[name])  # the first of equals
-    run.log.say(f"weights    {best}: the best by validation {config.checkpoint.best}")
+        entries[label] = found.entry(step, label, options)
+        training.log.say(f"weights    {label}: {in_words(found)}")
+    best = max(names, key=lambda name: ranks[name])  # ties go to the first
+    training.log.say(
+        f"weights    {best}: the best by validation {config.checkpoint.best}"
+    )
     return best, entries
 
 
 def in_words(evaluation: Evaluation) -> str:
-    """Write the scores of an evaluation in a line."""
+    """Format the scores of an evaluation as a line."""
     summary = evaluation.task.scoring.summary(evaluation.scores)
-    return f"{metrics.in_words(evaluation.scores, summary)}  {summary}".strip()
+    return f"{log.in_words(evaluation.scores, summary)}  {summary}".strip()

@@ -1,9 +1,9 @@
-"""Tell whether two groups of seeds differ by more than their seeds vary: Welch's t.
+"""Test whether two groups of seeds differ by more than their seeds vary: Welch's t.
 
     d ± t(0.975, ν) · s      s² = v₁/n₁ + v₂/n₂      ν = s⁴ / Σ (vᵢ/nᵢ)² / (nᵢ - 1)
 
 for a difference d of the means of n₁ and n₂ values with the sample variances v₁ and v₂,
-which need not be equal. The trap: with 3 seeds a side, t is 2.8 to 4.3 and not 1.96.
+which need not be equal. Pitfall: with 3 seeds per side, t is 2.8 to 4.3, not 1.96.
 """
 
 import dataclasses
@@ -13,14 +13,14 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 
-LEVEL = 0.975  # of an interval that holds 95 %
-POWER = 0.8  # how often enough seeds would show a difference that there is
-MOST = 1000  # seeds; nobody trains more
+LEVEL = 0.975  # the quantile for a 95 % interval
+POWER = 0.8  # the probability with which enough seeds show an existing difference
+MOST = 1000  # seeds; more are never trained
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The values of two groups by one metric, one a seed; at least two of each."""
+    """The values of two groups by one metric, one per seed and at least two each."""
 
     metric: str
     baseline: str
@@ -30,36 +30,36 @@ class Difference:
 
     @property
     def means(self) -> tuple[float, float]:
-        """Return the means of the baseline and of the system."""
+        """The means of the baseline and of the system."""
         return statistics.fmean(self.baseline_values), statistics.fmean(self.values)
 
     @property
     def deviations(self) -> tuple[float, float]:
-        """Return the standard deviations of the seeds, those of samples (n - 1)."""
+        """The sample standard deviations (n - 1) of the seeds."""
         return statistics.stdev(self.baseline_values), statistics.stdev(self.values)
 
     @property
     def measured(self) -> float:
-        """Return how much higher the system's mean is."""
+        """How much higher the system's mean is."""
         return self.means[1] - self.means[0]
 
     @functools.cached_property
     def interval(self) -> float | None:
-        """Return the half-width of the 95 % interval; None if no seed varies."""
+        """The half-width of the 95 % interval; None if no seed varies."""
         sizes = len(self.baseline_values), len(self.values)
         error, freedom = welch(self.deviations, sizes)
         return t_quantile(LEVEL, freedom) * error if error else None
 
     @property
     def is_seen(self) -> bool:
-        """Return whether the interval leaves 0 out."""
+        """Whether the interval excludes 0."""
         return self.interval is not None and abs(self.measured) > self.interval
 
     @functools.cached_property
     def seeds_needed(self) -> int | None:
-        """Return how many seeds of each would show such a difference; None: too many.
+        """How many seeds of each would show such a difference; None means too many.
 
-        They show it with a probability of POWER if means and deviations are as
+        They show it with a probability of POWER if the means and deviations are as
         measured.
         """
         fewest = min(len(self.baseline_values), len(self.values)) + 1
@@ -75,7 +75,7 @@ class Difference:
 
 
 def describe(found: Difference) -> str:
-    """Write both groups, their difference and a verdict, on five lines."""
+    """Describe both groups, their difference and a verdict, in five lines."""
     digits = 2 if max(map(abs, found.means)) >= 10 else 4
     lines = [f"{found.metric}: mean ± standard deviation over seeds"]
     for name, values, mean, deviation in zip(
@@ -98,14 +98,14 @@ def describe(found: Difference) -> str:
 
 
 def verdict(found: Difference) -> str:
-    """Say whether the groups differ, or how many more seeds would show it."""
+    """State whether the groups differ, or how many more seeds would show it."""
     system, baseline = found.system, found.baseline
     if found.measured == 0:
         return "no difference can be told: the means are equal"
     if found.interval is None:
         return (
             "no difference can be told: the seeds of each group score exactly alike, "
-            "which says nothing of how much others vary"
+            "which says nothing about how much others vary"
         )
     if found.is_seen:
         side = "higher" if found.measured > 0 else "lower"
@@ -135,7 +135,7 @@ def welch(
     largest = max(deviations)
     if not largest:
         return 0.0, 0.0
-    # Divided by the largest: squares of squares of small numbers would be 0.
+    # Divide by the largest, because fourth powers of small numbers would underflow.
     parts = [(d / largest) ** 2 / n for d, n in zip(deviations, sizes, strict=True)]
     within = sum(part**2 / (n - 1) for part, n in zip(parts, sizes, strict=True))
     return largest * math.sqrt(sum(parts)), sum(parts) ** 2 / within
@@ -167,7 +167,7 @@ def _beta_share(x: float, a: float, b: float) -> float:
     """Return the regularised incomplete beta function I(x; a, b)."""
     if x in (0.0, 1.0):
         return x
-    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly
+    if x > (a + 1) / (a + b + 2):  # the fraction converges slowly there
         return 1 - _beta_share(1 - x, b, a)
     log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     front = math.exp(log + a * math.log(x) + b * math.log1p(-x)) / a
@@ -177,7 +177,7 @@ def _beta_share(x: float, a: float, b: float) -> float:
 def _beta_fraction(x: float, a: float, b: float) -> float:
     """Evaluate the continued fraction of I(x; a, b) by Lentz's method (DLMF 8.17.22).
 
-    1 / (1 + d₁ / (1 + d₂ / (1 + …))), from the front, so that it ends once it is exact.
+    This evaluates 1 / (1 + d₁ / (1 + d₂ / (1 + …))) from the front, until it converges.
     """
     tiny = 1e-300
     value, c, d = 1.0, 1.0, 0.0
@@ -198,7 +198,7 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
 
 
 def _first(is_enough: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the least number of which it is true: it is of `high`, and all above."""
+    """Return the lowest number that is enough, by bisection; `high` must be enough."""
     while low < high:
         middle = (low + high) // 2
         if is_enough(middle):
@@ -209,7 +209,7 @@ def _first(is_enough: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def name_groups(one: Sequence[str], other: Sequence[str]) -> tuple[str, str]:
-    """Name groups by what their paths begin with: runs/a_1, runs/a_2 are runs/a_*."""
+    """Name groups by their common prefix: runs/a_1 and runs/a_2 are runs/a_*."""
     first, second = os.path.commonprefix(one), os.path.commonprefix(other)
     if first and second and first != second:
         return f"{first}*", f"{second}*"

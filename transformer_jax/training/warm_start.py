@@ -1,9 +1,9 @@
-"""Start the parameters of a new run from another run, or from word vectors.
+"""Initialise the parameters of a new run from another run, or from word vectors.
 
-`train.initial` names a run: the new one reads text with its pieces, and takes all
-parameters that have the same path and shape. `model.word_vectors` names a file: what
-it has for the words of a vocabulary are the rows of their table. A run that continues
-looks at neither again.
+`train.initial` names a run, whose tokenizers are used and whose parameters are taken
+where path and shape agree. `model.word_vectors` names a file with vectors, which become
+the rows of the embedding tables for the words of a vocabulary. A run that continues
+reads neither again.
 """
 
 import collections
@@ -29,16 +29,16 @@ Say = Callable[[str], None]
 
 
 def fill(task: Task, params: Params, mesh: Mesh, say: Say) -> Params:
-    """Replace some of the random parameters, as the task's config asks."""
+    """Replace some of the random parameters according to the task's config."""
     if task.config.train.initial:
         return Origin(task.config).fill(task, params, mesh, say)
-    if path := task.config.model.get("word_vectors", ""):  # an image has no words
+    if path := task.config.model.get("word_vectors", ""):  # not a key of image models
         return _place_vectors(path, task, params, say)
     return params
 
 
 class Origin:
-    """The run that another one starts from."""
+    """The run from which another one is initialised."""
 
     def __init__(self, config: ConfigDict):
         self.path = config.train.initial
@@ -49,18 +49,18 @@ class Origin:
             raise UserError(f"train.initial: {error}") from None
 
     def lend_tokenizers(self, config: ConfigDict) -> ConfigDict:
-        """Return the config with this run's pieces, unless it names some itself."""
+        """Return the config with this run's tokenizers, unless it names its own."""
         files = sorted(map(str, self.folder.tokenizer.glob("*.model")))
         if not files or "tokenizer" not in config or config.tokenizer.kind == "file":
             return config
         lent = config.copy_and_resolve_references()
         with lent.unlocked():
             lent.tokenizer.kind, lent.tokenizer.file = "file", ",".join(files)
-            lent.tokenizer.lowercase = False  # their rule is in the files
+            lent.tokenizer.lowercase = False  # the files contain their own rule
         return lent
 
     def check(self, task: Task) -> None:
-        """Refuse a run whose parameters do not fit, or mean another vocabulary."""
+        """Refuse a run whose parameters do not fit, or belong to other vocabularies."""
         other = tasks.find(self.config.task).open(self.config, self.folder.tokenizer)
         for name in task.data.vocabularies.keys() & other.data.vocabularies.keys():
             both = task.data.vocabularies[name], other.data.vocabularies[name]
@@ -68,8 +68,8 @@ class Origin:
                 raise UserError(
                     f"train.initial = {self.path!r} has another vocabulary for the "
                     f"table {name!r}: {both[1].vocab_size:,} pieces, not these "
-                    f"{both[0].vocab_size:,}. Do not set tokenizer.kind = 'file', and "
-                    "its own are taken"
+                    f"{both[0].vocab_size:,}. Leave tokenizer.kind = 'file' out to use "
+                    "those of that run"
                 )
         own, theirs = (
             _by_path(jax.eval_shape(t.objective.init, jax.random.key(0)))
@@ -91,7 +91,7 @@ class Origin:
             )
 
     def _other_sizes(self, config: ConfigDict) -> list[str]:
-        """List the keys that decide shapes and differ, with this run's values."""
+        """List the differing keys that determine shapes, with this run's values."""
         return [
             f"{key} = {value}"
             for key, value in self._differences(config)
@@ -99,7 +99,7 @@ class Origin:
         ]
 
     def _differences(self, config: ConfigDict) -> list[tuple[str, Any]]:
-        """List (key, this run's value) where the config has another model."""
+        """List (key, this run's value) for the model keys that differ."""
         new = dict(configs.items(config))
         return [
             (key, value)
@@ -110,7 +110,7 @@ class Origin:
 
     def fill(self, task: Task, params: Params, mesh: Mesh, say: Say) -> Params:
         """Replace the parameters that this run has; keep the others."""
-        self.check(task)  # again: it may have changed since the data were prepared
+        self.check(task)  # again, because it may have changed since the preparation
         run = runs.load(self.path, mesh=mesh)
         theirs = _by_path(run.params)
         taken: collections.Counter = collections.Counter()
@@ -145,11 +145,11 @@ def _by_path(params: Params) -> dict[str, Any]:
 
 
 def _place_vectors(path: str, task: Task, params: Params, say: Say) -> Any:
-    """Take rows of the embedding tables from a file; keep the others' random start.
+    """Take rows of the embedding tables from a file; leave the others random.
 
-    A table is multiplied by √D when it is read, and may be the output layer as well:
-    both need the initialiser's σ = D^-½ (`models/embeddings.py`), whatever scale the
-    vectors were trained to.
+    A table is multiplied by √D when it is read, and may also be the output layer. Both
+    need the initialiser's σ = D^-½ (`models/embeddings.py`), whatever the scale of the
+    vectors.
     """
     tables = {
         name: _words(tokenizer)
@@ -186,11 +186,11 @@ def _set_rows(table: Any, rows: Any, values: Any) -> Any:
 
 
 def _words(tokenizer: Tokenizer) -> dict[int, str]:
-    """Return the pieces that are words or signs, not parts of words, by their ids."""
+    """Return the pieces that are complete words or signs, by id."""
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     words = {}
     for i, piece in enumerate(pieces[SPECIAL:], SPECIAL):
-        whole = piece.startswith(SPACE) or not any(map(str.isalnum, piece))
-        if whole and (word := piece.removeprefix(SPACE)):
+        is_word = piece.startswith(SPACE) or not any(map(str.isalnum, piece))
+        if is_word and (word := piece.removeprefix(SPACE)):
             words[i] = word
     return words

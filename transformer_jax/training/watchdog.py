@@ -1,9 +1,9 @@
-"""End a process that hangs: a step, a save, an evaluation or a compilation without end.
+"""End a process that hangs in a step, a save, an evaluation or a compilation.
 
-A step that waits for another host waits for ever, and no heartbeat notices, as both
-hosts are alive. A thread here knows what is being done and how long it may take. When
-the time is over it prints where every thread stands, says what hung, and exits with
-124.
+A step may wait for another host for ever, and no heartbeat notices, because both hosts
+are alive. So a thread here watches the current phase and its time limit. When the time
+is over it prints the stack of every thread and the name of the phase, and exits with
+code 124.
 """
 
 import contextlib
@@ -16,30 +16,30 @@ from typing import Any
 
 from transformer_jax import hosts
 
-SLOWER = 20  # a step may take so many times as long as the slowest before it
+SLOWER = 20  # a step may take this many times as long as the slowest before it
 
 
 @dataclasses.dataclass(eq=False)
 class Phase:
-    """What is being done, and how long it may take."""
+    """A part of the work with a time limit."""
 
     name: str
-    seconds: float  # that it may take; 0: any time
+    seconds: float  # the limit; 0 means none
     began: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
     def left(self) -> float | None:
-        """Return the seconds that are left; None if there is no limit."""
+        """The seconds left; None if there is no limit."""
         if not self.seconds:
             return None
         return self.began + self.seconds - time.monotonic()
 
 
 class Watchdog:
-    """Watch what one thread does, phase by phase."""
+    """Watch the work of one thread, phase by phase."""
 
     def __init__(self, end: Callable[[str], None] | None = None):
-        """End by `end(line)`; by default the process exits."""
+        """Call `end(line)` when a phase takes too long; by default exit."""
         self._end = end or _end_process
         self._changed = threading.Condition()
         self._phases: list[Phase] = []
@@ -56,9 +56,9 @@ class Watchdog:
 
     @contextlib.contextmanager
     def phase(self, name: str, seconds: float) -> Iterator[Phase]:
-        """Allow so many seconds for what stands inside; 0: any time.
+        """Allow `seconds` for the body; 0 means no limit.
 
-        The time of the phase around it stands still meanwhile.
+        The clock of an enclosing phase stops meanwhile.
         """
         phase = Phase(name, seconds)
         with self._changed:
@@ -74,16 +74,16 @@ class Watchdog:
                 self._changed.notify()
 
     def beat(self) -> None:
-        """Begin the time of the current phase anew: its work goes forward."""
+        """Restart the clock of the current phase, because its work makes progress."""
         with self._changed:
             if self._phases:
                 self._phases[-1].began = time.monotonic()
                 self._changed.notify()
 
     def steps(self, batches: Iterable[Any], seconds: float) -> Iterator[Any]:
-        """Yield (step, batch), each a phase that lasts until the next is asked for.
+        """Yield (step, batch), each in a phase that lasts until the next is requested.
 
-        A step is allowed `seconds`, or many times what the slowest one has taken.
+        A step may take `seconds`, or SLOWER times as long as the slowest before it.
         """
         batches, slowest, number = iter(batches), 0.0, 0
         while True:

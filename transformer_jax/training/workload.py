@@ -1,7 +1,7 @@
-"""Say what a training would compile and how often it would run it, before it begins.
+"""Predict which batch shapes a training run compiles, and how often it uses each.
 
-With the data at hand these are the shapes of the real batch plan. Without them, a task
-is opened with a vocabulary of the config's size, and all batches are the largest.
+With the data at hand these are the shapes of the real batch plan. Without, a task is
+opened with a vocabulary of the config's size, and all batches have the largest shape.
 """
 
 import collections
@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 from transformer_jax import sharding, tasks
 from transformer_jax.config import checks
 from transformer_jax.data.batches import Shape, limits, nothing
-from transformer_jax.data.store import Ragged
 from transformer_jax.data.tags import Lexicon
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
@@ -30,20 +29,20 @@ from transformer_jax.tasks.parts.writing import Seq2SeqInference
 from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.prepare import make_plan, prepare
 
-CHARACTERS_A_PIECE = 4  # of running text, where only characters are counted
+CHARACTERS_PER_PIECE = 4  # in running text, to convert a window in characters
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A task, the shapes of its batches, and how many batches have each."""
+    """A task, the shapes of its batches, and the number of batches of each shape."""
 
     task: Task
-    columns: Mapping[str, Any]  # of a store, without examples
+    columns: Mapping[str, Any]  # the columns of a store, without examples
     batches: Mapping[Shape, int]
-    padding: float | None = None  # share of the places of an epoch; None: not known
+    padding: float | None = None  # as a share of an epoch's positions; None if unknown
 
     def abstract(self, shape: Shape, mesh: Mesh) -> dict[str, Any]:
-        """Return the shapes and places of a batch's arrays, to compile for."""
+        """Return the shapes and shardings of a batch's arrays, to compile for."""
         arrays = self.task.data.collate(self.columns, nothing(shape))
         return sharding.abstract_global(arrays, mesh, shape.rows)
 
@@ -59,7 +58,7 @@ class Workload:
 
 
 def from_data(config: ConfigDict, say: Callable[[str], None]) -> Workload:
-    """Plan the batches of the config's data as a training would."""
+    """Plan the batches of the config's data as a training run would."""
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare(config, Folder(folder), say)
         store = prepared.train.store
@@ -74,15 +73,10 @@ def from_data(config: ConfigDict, say: Callable[[str], None]) -> Workload:
 def without_data(
     config: ConfigDict, rows: int = 0, length: int = 0, vocabulary: int = 0
 ) -> Workload:
-    """Open a task with no data; numbers that are 0 are those of the config."""
+    """Open a task without data; arguments of 0 are replaced by the config's values."""
     task = _open(config, _Vocabulary(vocabulary or config.tokenizer.vocab_size))
     found = task.data.columns_for(_NoRecords())
-    columns = {
-        name: np.zeros((0, *column.shape), column.dtype)
-        if column.shape is not None
-        else Ragged(np.zeros(0, column.dtype), np.zeros(0, np.int64))
-        for name, column in found.items()
-    }
+    columns = {name: column.empty() for name, column in found.items()}
     shape = _largest(config, task, rows, length)
     return Workload(task, columns, {shape: 1})
 
@@ -94,7 +88,7 @@ def _largest(config: ConfigDict, task: Task, rows: int, length: int) -> Shape:
         length = checks.longest_row(config)
         counted = config.tokenizer.kind in language.CHARACTERS
         if "window" in data and not counted and not packed:
-            length = data.window // CHARACTERS_A_PIECE
+            length = data.window // CHARACTERS_PER_PIECE
         multiple = limits(data)[1]
         length = -(-length // multiple) * multiple
     if not rows:
@@ -109,7 +103,7 @@ class _NoRecords(list):
 
 
 class _Vocabulary(Tokenizer):
-    """So many pieces, of which only the mask has a name."""
+    """A vocabulary of a given size, in which only the mask has a name."""
 
     vocab_size: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     fingerprint: str = ""  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -1,4 +1,4 @@
-"""Draw, explain and view: the first word of the command line says what.
+"""Draw, explain or view: the first word of the command line selects which.
 
 python -m transformer_jax.visualize NAME [RUN …] --output FILE
 """
@@ -25,7 +25,7 @@ __all__ = ["COMMANDS", "define_flags", "main"]
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the command that the first word names; words behind it are runs."""
+    """Run the command that the first word names; the words after it are runs."""
     name = argv[1] if len(argv) > 1 else ""
     if name in ("--help", "-h", "--helpfull", "help"):
         print(usage())
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def usage() -> str:
-    """List the names with what each draws."""
+    """List the names and what each of them draws."""
     listed = [(name, function.__doc__) for name, function in DRAWINGS.items()]
     listed.append(("explain", "Print one attention computation with its numbers."))
     listed.append(

@@ -16,7 +16,7 @@ from transformer_jax.tasks.parts.text import segments, shift_right
 from transformer_jax.tasks.protocols import Aligns
 from transformer_jax.visualize import measures
 
-WHEN = ("writing", "reading")  # a target word: which of the decoder's steps is meant
+WHEN = ("writing", "reading")  # the decoder's step that writes or reads a word
 
 
 def word_attention(
@@ -28,8 +28,8 @@ def word_attention(
 ) -> np.ndarray:
     """Return cross-attention [layers, heads, target words, source words].
 
-    The words of both sides are those of the texts in their order. The decoder writes a
-    word one step before it reads it; `when` says which of the two looks.
+    `words` are the words of both texts in order. The decoder writes a word one step
+    before it reads it; `when` selects which of the two steps looks.
     """
     if not isinstance(run.task.inspector, Aligns):
         raise UserError("this model has no cross-attention: a translator has")
@@ -45,7 +45,7 @@ def word_attention(
         )
     ]
     sources, targets = numbers
-    if when == "reading":  # the first query reads the start token, the last no end
+    if when == "reading":  # the first query reads the start token, none reads the end
         targets = [-1, *targets[:-1]]
     found = measures.by_word(cross, targets, sources)
     return _fill(found, len(words[1]), len(words[0]))
@@ -56,7 +56,7 @@ def _cross_attention(
 ) -> np.ndarray:
     """Return weights [layers, heads, target, source] while a target is read.
 
-    The sides are padded to one of few lengths, so that few shapes are compiled.
+    Both sides are padded to one of a few lengths, so that few shapes are compiled.
     """
     length = pad_length(max(len(source), len(target)))
     sides = np.zeros((2, 1, length), np.int32)
@@ -78,9 +78,9 @@ def _read(module: Any, params: Any, source: Any, target: Any) -> Any:
 def number_pieces(
     tokenizer: Any, ids: Sequence[int], text: str, words: Sequence[str]
 ) -> list[int]:
-    """Return the number of the word that each piece ends in; -1 for an end.
+    """Return the index of the word in which each piece ends; -1 for the end token.
 
-    Words may stand without a space between them, as before a full stop.
+    There need not be a space between words, as before a full stop.
     """
     ends, place = [], 0
     for word in words:
@@ -96,7 +96,7 @@ def number_pieces(
 
 
 def _fill(found: np.ndarray, targets: int, sources: int) -> np.ndarray:
-    """Add empty rows and columns of words at the end that no piece ends in."""
+    """Add empty rows and columns for final words in which no piece ends."""
     missing = targets - found.shape[-2], sources - found.shape[-1]
     return np.pad(found, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1])))
 
@@ -104,11 +104,11 @@ def _fill(found: np.ndarray, targets: int, sources: int) -> np.ndarray:
 def examples(
     run: Run, split: str, count: int, when: str = "writing"
 ) -> Iterator[tuple[np.ndarray, Sequence[tuple[int, int]]]]:
-    """Yield (weights of words, gold links) of a split's first pairs."""
+    """Yield (word weights, gold links) for the first pairs of a split."""
     data, task = run.config.data, run.config.task
     if data.get("source") != "phrasebook" or task != "translation":
         raise UserError(
-            "gold alignments are those of the phrasebook: use a run of "
+            "only the phrasebook has gold alignments: use a run of "
             "configs/quickstart.py or configs/recurrent.py"
         )
     for pair in phrasebook.generate(split, count):
@@ -125,7 +125,7 @@ def head_errors(
 
 
 def best_heads(errors: np.ndarray, count: int = 3) -> list[tuple[int, int, float]]:
-    """List (layer, head, error rate), the best aligned first."""
+    """List (layer, head, error rate), best alignment first."""
     order = np.argsort(errors, axis=None, kind="stable")[:count]
     places = (np.unravel_index(i, errors.shape) for i in order)
     return [(int(a), int(b), float(errors[a, b])) for a, b in places]

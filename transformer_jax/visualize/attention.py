@@ -1,7 +1,7 @@
 """Draw attention weights: all heads, one word, words of two languages, patches.
 
-The weights are [layers, heads, queries, keys], as `Run.attention` returns them; nothing
-is computed here that `measures.py` or the model has not.
+The weights are [layers, heads, queries, keys], as `Run.attention` returns them. All
+numbers come from `measures.py` or from the model; nothing is computed here.
 """
 
 from collections import Counter
@@ -33,11 +33,11 @@ def attention(
     key_labels: Sequence[str],
     layer: int | None = None,
 ) -> "Figure":
-    """Draw weights [layers, heads, queries, keys]: a row a layer, a column a head.
+    """Draw weights [layers, heads, queries, keys]: layers are rows, heads columns.
 
-    `layer` draws that one alone, and larger. To see: each row adds up to 1. Some heads
-    look at the word before or after, some at one word whatever the query, and in
-    cross-attention some follow the alignment of the words.
+    `layer` draws that layer alone, and larger. What to look for: each row adds up to 1.
+    Some heads look at the previous or next word, some at the same word for every query,
+    and some heads of cross-attention follow the alignment of the words.
     """
     weights = np.asarray(weights, np.float32)
     expected = (len(query_labels), len(key_labels))
@@ -68,10 +68,11 @@ def attention(
 
 
 def heads(weights: np.ndarray, title: str = "All heads at a glance") -> "Figure":
-    """Draw a thumbnail of each head, layers from top to bottom, without labels.
+    """Draw an unlabelled thumbnail of each head, with layers from top to bottom.
 
-    To see: diagonals (a head that looks at the same or the neighbouring place),
-    columns (a place that all look at, often an end or a full stop), and blurs.
+    What to look for: diagonals (the head looks at the same or a neighbouring position),
+    columns (all queries look at one position, often the end token or a full stop), and
+    blurs.
     """
     layers, number = weights.shape[:2]
     figure = make_figure(0.95 * number + 1.4, 0.95 * layers + 1.1)
@@ -93,12 +94,12 @@ def heads(weights: np.ndarray, title: str = "All heads at a glance") -> "Figure"
 
 
 def arcs(weights: np.ndarray, words: Sequence[str], query: int) -> "Figure":
-    """Draw where one word looks, as arcs over the sentence, a colour for each head.
+    """Draw where one word looks, as arcs over the sentence, with one colour per head.
 
-    `weights` [heads, keys] are of one layer and of the word number `query`. The wider
-    an arc, the larger the weight; weights under 0.05 are left out, and a dot under the
-    word is what it gives to itself. To see: heads that look at different words for
-    different reasons, as in the paper's figures 3 to 5.
+    `weights` [heads, keys] belong to one layer and to the word at index `query`. Wider
+    arcs mean larger weights; weights below 0.05 are left out, and a dot under the word
+    is the weight it gives to itself. What to look for: heads that look at different
+    words for different reasons, as in the paper's figures 3 to 5.
     """
     number = len(weights)
     figure = make_figure(max(0.75 * len(words) + 0.8, 5.0), 3.2)
@@ -140,9 +141,9 @@ def word_links(
 ) -> "Figure":
     """Draw which words of a translation belong to which words of its source.
 
-    `weights` are [target words, source words]; links under `least` are left out. To
-    see: one word aligned to two, and two to one, stand out in colour; lines that cross
-    are words that changed places.
+    `weights` are [target words, source words]; links below `least` are left out. What
+    to look for: words aligned to several others stand out in colour, and crossing lines
+    show words that changed places.
     """
     links = [tuple(pair) for pair in np.argwhere(np.asarray(weights) >= least)]
     by_target, by_source = (Counter(pair[i] for pair in links) for i in (0, 1))
@@ -182,15 +183,16 @@ def word_links(
 
 
 def _spread(count: int, longest: int) -> np.ndarray:
-    """Return the places of so many words, as wide as those of the longer side."""
+    """Spread `count` words over the width of the longer side."""
     return (np.arange(count) + 0.5) * longest / max(count, 1) - 0.5
 
 
 def entropy_and_distance(weights: np.ndarray) -> "Figure":
-    """Draw a mark for each self-attention head: how far, and how widely it looks.
+    """Draw a mark for each self-attention head: how far and how widely it looks.
 
-    To see: lower left are heads that look at one near word, upper right those that
-    look at much of the sentence; a number is the head's, a mark's shape its layer.
+    What to look for: heads at the lower left look at one nearby word, heads at the
+    upper right at much of the sentence. Numbers are heads, and the shape of a mark is
+    its layer.
     """
     bits, apart = measures.entropy(weights), measures.distance(weights)
     figure = make_figure(5.6, 4.2)
@@ -219,11 +221,11 @@ def entropy_and_distance(weights: np.ndarray) -> "Figure":
 
 
 def rollout(weights: np.ndarray, words: Sequence[str]) -> "Figure":
-    """Draw the mean weights of the last layer beside the rollout of all layers.
+    """Draw the mean weights of the last layer next to the rollout of all layers.
 
-    To see: a layer's weights are of what the layer before has mixed already. The
-    rollout follows them down to the words themselves; it is smoother, and each word
-    stays visible at its own place.
+    What to look for: a layer's weights apply to vectors that the layers below have
+    already mixed. The rollout follows them down to the words themselves; it is
+    smoother, and each word stays visible at its own position.
     """
     size = max(CELL * len(words), 2.0)
     figure = make_figure(2 * size + 2.6, size + 1.6)
@@ -249,9 +251,10 @@ def patches(
     """Draw what the class token looks at, over the picture's patches.
 
     `weights` are [layers, heads, T, T] with T = 1 + patches, `picture` [height, width,
-    channels] in 0..1; a row a layer, a column a head, first the picture. To see: the
-    brighter a patch, the larger its share of the head's largest weight; the number
-    above is what the class token gives to patches, and not to itself.
+    channels] in 0..1. There is one row per layer and one column per head, after the
+    picture itself. What to look for: the brightness of a patch is its weight relative
+    to the head's largest. The number above is the weight that the class token gives to
+    patches rather than to itself.
     """
     layers, number = weights.shape[:2]
     figure = make_figure(1.25 * (number + 1) + 1.0, 1.45 * layers + 0.8)
@@ -283,7 +286,8 @@ def _draw_picture(axes: "Axes", picture: np.ndarray) -> None:
 def alignment_errors(errors: np.ndarray, examples: int) -> "Figure":
     """Draw the alignment error rate of each head's cross-attention, [layers, heads].
 
-    To see: the lower, the more a head is a dictionary; the best is framed.
+    What to look for: the lower the rate, the more the head works like a dictionary. The
+    best head is framed.
     """
     from matplotlib.patches import Rectangle
 

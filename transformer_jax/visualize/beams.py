@@ -15,7 +15,7 @@ from transformer_jax.visualize.style import LINES, make_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = {  # of a branch: colour, dashes, in words
+KINDS = {  # kind of branch → colour, dashes, label
     "best": (LINES[1], "-", "the answer"),
     "finished": (LINES[2], "-", "finished"),
     "kept": (LINES[0], "-", "kept, later given up"),
@@ -25,21 +25,21 @@ KINDS = {  # of a branch: colour, dashes, in words
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A hypothesis that a search considered: its tokens, and what came of it."""
+    """A hypothesis that a search considered: its tokens and its outcome."""
 
     tokens: tuple[int, ...]
     pieces: tuple[str, ...]
     log_prob: float  # of all its tokens
-    chance: float  # of its last token, given those before it
+    chance: float  # of its last token, given the tokens before it
     kind: str  # best, finished, kept or discarded: see KINDS
-    score: float | None = None  # of a finished one: with the length penalty
+    score: float | None = None  # with the length penalty, if it is finished
 
 
 def search(run: Run, line: str, candidates: int = 2, **options: Any) -> list[Branch]:
-    """Search the answer to a line, and return all that was considered, parents first.
+    """Search for the answer to a line; return all branches considered, parents first.
 
-    Of each living hypothesis these are the likeliest `candidates` next tokens, and
-    those that the search took. Options are those of `run.predict`.
+    For each live hypothesis these are the `candidates` likeliest next tokens, and those
+    that the search took. The options are those of `run.predict`.
     """
     inference = run.task.inference
     if not isinstance(inference, Writes):
@@ -78,10 +78,10 @@ def branches(steps: Sequence[Step], tokenizer: Any) -> list[Branch]:
 def beam_tree(branches: Sequence[Branch], steps: int = 0) -> "Figure":
     """Draw hypotheses as a tree that grows to the right; `steps` cuts it off.
 
-    The number behind a piece is its probability, given what is before it. To see: the
-    search keeps a few branches alive; most are given up a few tokens after they left
-    the answer's. A finished branch ends in </s> with its score, log p over the length
-    penalty.
+    The number after a piece is its probability, given the pieces before it. What to
+    look for: the search keeps a few branches alive, and drops most of them a few tokens
+    after they diverge from the answer. A finished branch ends in </s> with its score,
+    log p divided by the length penalty.
     """
     shown = [b for b in branches if not steps or len(b.tokens) <= steps]
     rows = _rows(shown)
@@ -118,7 +118,7 @@ def beam_tree(branches: Sequence[Branch], steps: int = 0) -> "Figure":
 
 
 def _rows(branches: Sequence[Branch]) -> dict[tuple[int, ...], float]:
-    """Place each leaf on a row of its own, and each parent at its best child."""
+    """Give each leaf its own row, and each parent the row of its best child."""
     known = {b.tokens for b in branches}
     children: dict[tuple[int, ...], list[Branch]] = {}
     for branch in branches:
@@ -127,7 +127,7 @@ def _rows(branches: Sequence[Branch]) -> dict[tuple[int, ...], float]:
     order = list(KINDS)
 
     def place(tokens: tuple[int, ...], row: int) -> int:
-        """Place a subtree from this row on; return the first free row below it."""
+        """Place a subtree, starting at this row; return the first free row below it."""
         rows[tokens] = row
         below = children.get(tokens, [])
         for child in sorted(below, key=lambda b: (order.index(b.kind), -b.log_prob)):

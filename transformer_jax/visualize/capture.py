@@ -1,4 +1,4 @@
-"""Catch what happens inside a model while it reads: one head, one layer, one table."""
+"""Capture the tensors inside a model while it reads: one head, one layer, one table."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from transformer_jax.runs.run import Run
 from transformer_jax.visualize.explain import Computation, compute
 from transformer_jax.visualize.style import readable
 
-# Where the attention of a kind stands: its stack, and its name in a layer.
+# Where each kind of attention is found: its stack, and its name in a layer.
 PLACES = {
     "encoder": ("encoder", "self_attention"),
     "decoder": ("decoder", "self_attention"),
@@ -26,7 +26,7 @@ PLACES = {
 def follow_head(
     run: Run, source: Any, target: str, kind: str, layer: int, head: int
 ) -> Computation:
-    """Catch one head's computation while the model reads a source and a target."""
+    """Capture one head's computation while the model reads a source and a target."""
     caught = []
 
     def catch(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
@@ -49,7 +49,7 @@ def follow_head(
 
 
 def check_place(maps: Mapping[str, np.ndarray], kind: str, layer: int, head: int):
-    """Refuse a kind, layer or head that the model has not."""
+    """Refuse a kind, layer or head that the model does not have."""
     if kind not in maps:
         raise UserError(f"--kind={kind}: this model has {', '.join(maps)}")
     layers, heads = maps[kind].shape[:2]
@@ -58,17 +58,17 @@ def check_place(maps: Mapping[str, np.ndarray], kind: str, layer: int, head: int
             raise UserError(f"--{name}={asked}: this model has 0 to {count - 1}")
 
 
-def _parts(attention, x, memory, mask=None, place=None, train=False, **_):
+def _parts(attention, x, memory, mask=None, signal=None, train=False, **_):
     """Return queries [N, T, K], keys [G, K, S], values [G, S, H], mask and bias."""
     query = attention.query(x)
     query = query.reshape(*query.shape[:-1], attention.num_heads, -1)
     if attention.qk_norm:
         query = attention.query_norm(query)
-    if place is not None and place.turn is not None:
-        query = rotate(query, place.turn)
+    if signal is not None and signal.turn is not None:
+        query = rotate(query, signal.turn)
     shape = (query.shape[1], memory.key.shape[-1])
     allowed = mask.dense() if isinstance(mask, Mask) else mask
-    bias = place and place.bias
+    bias = signal and signal.bias
     bias = bias.dense() if isinstance(bias, DistanceBias) else bias
     queries = np.asarray(query[0], np.float32).swapaxes(0, 1)
     made = memory.key[0], memory.value[0]
@@ -90,13 +90,13 @@ def _of_head(array: np.ndarray | None, head: int) -> np.ndarray | None:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A tensor on its way through a layer: its name, and its values [T, …]."""
+    """A tensor on its way through a layer: its name and its values [T, …]."""
 
     name: str
     values: np.ndarray
 
 
-MEANINGS = {  # of a part's output, by its path in the layer
+MEANINGS = {  # name of a part → meaning of its output
     "query": "queries of all heads: x W_q + b",
     "key": "keys of all heads: x W_k + b",
     "value": "values of all heads: x W_v + b",
@@ -110,7 +110,7 @@ MEANINGS = {  # of a part's output, by its path in the layer
 def follow_layer(
     run: Run, source: Any, target: str, stack: str, layer: int
 ) -> tuple[list[str], list[Step]]:
-    """Catch a whole layer: its tokens, and each tensor from its input to its output."""
+    """Capture a layer: its tokens, and each tensor from its input to its output."""
     steps: list[Step] = []
     own = (stack, layer)
 
@@ -151,9 +151,9 @@ def _read(
     catch: Callable,
     enter: Callable = lambda module, args: None,
 ) -> Any:
-    """Let the model read, and call `catch` for each module of a layer, or of its part.
+    """Let the model read, and call `catch` for each module of a layer or of its part.
 
-    The place is a stack, the number of a layer, and the name of a part if it is one.
+    `place` is the stack, the number of the layer and, for a part of a layer, its name.
     Layers that share parameters are one module, which runs once for each of them.
     """
     stack, layer, *part = place
@@ -181,7 +181,7 @@ def _read(
 
 
 def embedding_table(run: Run) -> tuple[np.ndarray, list[str]]:
-    """Return the vectors [V, D] of the source's embedding, and their pieces."""
+    """Return the vectors [V, D] of the source embedding, and their pieces."""
     for name in ("embedding", "source_embedding"):
         if name in run.params and name in run.task.data.vocabularies:
             tokenizer = run.task.data.vocabularies[name]

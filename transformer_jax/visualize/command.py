@@ -29,45 +29,51 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def define_flags() -> None:
-    """Define the flags of all figures; each reads those that it needs."""
+    """Define the flags of all figures; each figure reads those that it needs."""
     flags.DEFINE_string("workdir", "", "The run directory.")
-    flags.DEFINE_multi_string("run", [], "Run directories: the words behind the name.")
+    flags.DEFINE_multi_string("run", [], "Run directories: the words after NAME.")
     flags.DEFINE_string("config", "", "shapes: a config file: path.py[:variant].")
     cli.define_weights()
     flags.DEFINE_string("output", "", "A .png, .svg or .pdf file; default: NAME.png.")
     flags.DEFINE_integer("dpi", 150, "Pixels per inch of a .png.")
     flags.DEFINE_string("text", "", "What the model reads: a line, or an image's path.")
     flags.DEFINE_string("example", "", "Instead of --text: SPLIT:NUMBER of its data.")
-    flags.DEFINE_string("target", "", "The answer that is read; default: its own.")
+    flags.DEFINE_string(
+        "target", "", "The answer that the model reads; default: its own."
+    )
     flags.DEFINE_string("kind", "", "encoder | decoder | cross.")
     flags.DEFINE_integer("layer", -1, "A layer, from 0; default: the last, or all.")
     flags.DEFINE_integer("head", -1, "A head, from 0.")
-    flags.DEFINE_string("word", "", "arcs: whose attention; smoothing: the truth.")
-    flags.DEFINE_string("words", "", "neighbours: words between commas.")
-    flags.DEFINE_integer("count", 6, "neighbours: of each word; drawings: captions.")
-    flags.DEFINE_string("when", "writing", "words, alignment: writing | reading it.")
+    flags.DEFINE_string("word", "", "arcs: the word that looks; smoothing: the truth.")
+    flags.DEFINE_string("words", "", "neighbours: words, separated by commas.")
+    flags.DEFINE_integer(
+        "count", 6, "neighbours: how many per word; drawings: captions."
+    )
+    flags.DEFINE_string("when", "writing", "words, alignment: writing | reading.")
     flags.DEFINE_string(
-        "split", "test", "alignment, reach, drawings: of the run's data."
+        "split", "test", "alignment, reach, drawings: a split of the run's data."
     )
     flags.DEFINE_integer("sentences", 200, "alignment, reach: how many.")
     flags.DEFINE_integer("length", 64, "positions: how many.")
     flags.DEFINE_integer("d_model", 512, "Width of the positions.")
     flags.DEFINE_string("depths", "1,5,15,20", "slices: columns of the encoding.")
     flags.DEFINE_string("d_models", "256,512,1024", "schedule: widths.")
-    flags.DEFINE_string("warmups", "4000,8000", "schedule: updates of the rise.")
+    flags.DEFINE_string("warmups", "4000,8000", "schedule: updates of warmup.")
     flags.DEFINE_integer("steps", 30_000, "schedule: updates.")
     flags.DEFINE_float("smoothing", 0.1, "smoothing: the share of all wrong words.")
-    flags.DEFINE_integer("pad", 3, "padding: how many pieces of it.")
+    flags.DEFINE_integer("pad", 3, "padding: how many pieces.")
     flags.DEFINE_integer("beams", 0, "beam: its width; default: the run's.")
-    flags.DEFINE_integer("candidates", 2, "beam: next tokens shown of a hypothesis.")
-    flags.DEFINE_integer("steps_shown", 0, "beam: cut the tree off there; 0: whole.")
+    flags.DEFINE_integer("candidates", 2, "beam: next tokens shown per hypothesis.")
+    flags.DEFINE_integer(
+        "steps_shown", 0, "beam: cut the tree off after this step; 0: never."
+    )
     flags.DEFINE_string("numbers", "", "explain: a JSON file, or an example's name.")
-    flags.DEFINE_bool("whole", False, "explain: follow a whole layer.")
-    flags.DEFINE_integer("columns", 8, "explain: numbers shown of each vector.")
+    flags.DEFINE_bool("whole", False, "explain: follow all tensors of a layer.")
+    flags.DEFINE_integer("columns", 8, "explain: numbers shown per vector.")
 
 
 class Drawing:
-    """The command that draws the figure of a name."""
+    """The command that draws the figure with a given name."""
 
     takes_runs = True
     define_flags = staticmethod(define_flags)
@@ -76,7 +82,7 @@ class Drawing:
         self.name, self.draw = name, commands.DRAWINGS[name]
 
     def main(self, overrides: dict[str, str]) -> int:
-        """Draw it; return the exit code."""
+        """Draw the figure; return the exit code."""
         args = flags.FLAGS
         path = _prepare(args, overrides, self.name)
         _write(self.draw(args), path, args.dpi)
@@ -84,19 +90,19 @@ class Drawing:
 
 
 class Explain:
-    """The command that prints an attention computation, and draws it for --output."""
+    """The command that prints an attention computation, and draws it with --output."""
 
     takes_runs = False
     define_flags = staticmethod(define_flags)
 
     @staticmethod
     def main(overrides: dict[str, str]) -> int:
-        """Print it, and draw it if a file is named; return the exit code."""
+        """Print the computation, draw it if --output is set; return the exit code."""
         args = flags.FLAGS
         path = _prepare(args, overrides, "explain") if args.output else None
         if args.whole:
             if path:
-                raise UserError("--whole is printed and not drawn: leave out --output")
+                raise UserError("--whole is printed, not drawn: leave out --output")
             print("\n".join(explain_layer(args)))
             return 0
         found = explain.read_numbers(args.numbers) if args.numbers else follow(args)
@@ -107,7 +113,7 @@ class Explain:
 
 
 def follow(args: Any) -> explain.Computation:
-    """Follow a head of --workdir while it reads --text."""
+    """Follow a head of the run in --workdir while it reads --text."""
     if not args.workdir:
         raise UserError(
             "--workdir is missing: the run to follow; or --numbers: a JSON file, or "
@@ -120,7 +126,7 @@ def follow(args: Any) -> explain.Computation:
 
 
 def explain_layer(args: Any) -> list[str]:
-    """Write all tensors of a layer of --workdir as text."""
+    """Write all tensors of a layer of the run in --workdir as text."""
     run, line, target, maps = commands.read(args)
     kind = commands.chosen(args, maps, own=True)
     layer = commands.layer_of(args, maps, kind)
@@ -135,7 +141,7 @@ def explain_layer(args: Any) -> list[str]:
 
 
 def _prepare(args: Any, overrides: dict[str, str], name: str) -> pathlib.Path:
-    """Check the flags that all share; return the file to write."""
+    """Check the flags that all figures share; return the file to write."""
     cli.refuse_overrides(overrides)
     training.require_matplotlib()
     cli.check_choice("when", args.when, aligning.WHEN)

@@ -1,6 +1,6 @@
-"""Draw a figure by its name: from the flags of the command line to a `Figure`.
+"""Draw a figure by its name: from command-line flags to a `Figure`.
 
-Each function reads what it needs of the flags, opens a run if the figure is of one, and
+Each function reads the flags that it needs, opens a run if the figure shows one, and
 calls a function of `figures`.
 """
 
@@ -34,8 +34,9 @@ from transformer_jax.visualize import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SAMPLES = 8  # pictures that are drawn for a caption
-SENTENCE = "The girl is making the decision more difficult ."  # for figures of no run
+SAMPLES = 8  # pictures drawn for each caption
+# For figures without a run.
+SENTENCE = "The girl is making the decision more difficult ."
 
 
 # Attention of a run
@@ -75,11 +76,11 @@ def line_of(run: runs.Run, args: Any) -> Any:
 
 
 def chosen(args: Any, maps: AttentionMaps, own: bool = False) -> str:
-    """Return --kind, or the first kind that there is; `own`: of self-attention."""
+    """Return --kind or the first kind available; `own` allows self-attention only."""
     order = [k for k in ("cross", "encoder", "decoder") if k in maps]
     order = [k for k in order if k != "cross"] if own else order
     if not order:
-        raise UserError("this model has no self-attention to be drawn")
+        raise UserError("this model has no self-attention to draw")
     kind = args.kind or order[0]
     if kind not in order:
         hint = nearest(kind, order)
@@ -88,14 +89,14 @@ def chosen(args: Any, maps: AttentionMaps, own: bool = False) -> str:
 
 
 def layer_of(args: Any, maps: AttentionMaps, kind: str) -> int:
-    """Return --layer, or the last."""
+    """Return --layer, or the last layer."""
     layer = len(maps[kind]) - 1 if args.layer < 0 else args.layer
     capture.check_place(maps, kind, layer, 0)
     return layer
 
 
 def draw_attention(args: Any) -> "Figure":
-    """Draw all heads with words on both axes; --layer for one layer alone."""
+    """Draw all heads with words on both axes; --layer draws one layer alone."""
     _, _, _, maps = read(args)
     kind = chosen(args, maps)
     layer = None if args.layer < 0 else layer_of(args, maps, kind)
@@ -111,7 +112,7 @@ def draw_heads(args: Any) -> "Figure":
 
 
 def draw_arcs(args: Any) -> "Figure":
-    """Draw where --word looks, an arc for each weight, a colour for each head."""
+    """Draw where --word looks: one arc per weight, one colour per head."""
     _, _, _, maps = read(args)
     kind = chosen(args, maps, own=True)
     words = style.readable(maps.tokens[kind][0])
@@ -120,7 +121,7 @@ def draw_arcs(args: Any) -> "Figure":
 
 
 def place_of(word: str, words: list[str]) -> int:
-    """Return where a word stands; without one, the middle of the sentence."""
+    """Return the position of a word; without a word, the middle of the sentence."""
     if not word:
         return len(words) // 2
     if word not in words:
@@ -145,7 +146,7 @@ def draw_entropy(args: Any) -> "Figure":
 
 
 def draw_rollout(args: Any) -> "Figure":
-    """Draw the attention of all layers together, down to the words."""
+    """Draw the attention of all layers combined, down to the words."""
     _, _, _, maps = read(args)
     kind = chosen(args, maps, own=True)
     return figures.rollout(maps[kind], style.readable(maps.tokens[kind][0]))
@@ -155,8 +156,19 @@ def draw_patches(args: Any) -> "Figure":
     """Draw what an image classifier looks at, over the picture."""
     _, _, _, maps = read(args)
     if maps.picture is None or maps.grid is None:
-        raise UserError("patches are of images: use a run of configs/images.py")
+        raise UserError("only images have patches: use a run of configs/images.py")
     return figures.patches(maps["encoder"], maps.picture, maps.grid)
+
+
+def draw_spectrogram(args: Any) -> "Figure":
+    """Draw a spectrogram and the attention of each written piece to it."""
+    run, line, _, maps = read(args)
+    if run.config.task != "speech":
+        raise UserError("a spectrogram is of sound: use a run of configs/speech.py")
+    weights = maps["cross"][layer_of(args, maps, "cross")]
+    weights = weights.mean(axis=0) if args.head < 0 else weights[args.head]
+    frames = run.task.inference.parse(line).source
+    return figures.spectrogram(frames, weights, style.readable(maps.written))
 
 
 def draw_alignment(args: Any) -> "Figure":
@@ -199,7 +211,7 @@ def draw_distances(args: Any) -> "Figure":
 
 
 def draw_similarity(args: Any) -> "Figure":
-    """Draw how alike learned positions are: of words, or of patches."""
+    """Draw how similar the learned positions of words or patches are."""
     run = open_run(args)
     table = capture.position_table(run)
     vision = getattr(run.task.objective.module, "vision", None)
@@ -229,7 +241,7 @@ def draw_masking(args: Any) -> "Figure":
 
 
 def draw_padding(args: Any) -> "Figure":
-    """Draw a head's weights with padding behind the sentence, masked and not."""
+    """Draw a head's weights with padding after the sentence, with and without mask."""
     run, line, target, maps = read(args)
     kind = chosen(args, maps, own=True)
     place = kind, layer_of(args, maps, kind), max(args.head, 0)
@@ -240,10 +252,10 @@ def draw_padding(args: Any) -> "Figure":
 def with_padding(found: explain.Computation, count: int):
     """Return weights alone, padded with a mask, and without one.
 
-    Padding has the queries and keys of nothing, which are zeros.
+    The queries and keys of padding are zeros.
     """
     if found.queries is None or found.keys is None:
-        raise ValueError("a table of scores has no vectors to be padded")
+        raise ValueError("a table of scores has no vectors to pad")
     queries, keys = (
         np.pad(x, ((0, count), (0, 0))) for x in (found.queries, found.keys)
     )
@@ -269,24 +281,24 @@ def draw_schedule(args: Any) -> "Figure":
 
 
 def draw_smoothing(args: Any) -> "Figure":
-    """Draw the target of the loss without and with label smoothing."""
+    """Draw the target of the loss with and without label smoothing."""
     words = (args.text or "dog cat sat mat .").split()
     truth = words.index(args.word) if args.word in words else len(words) // 3
     return figures.smoothed_target(words, truth, (0.0, args.smoothing))
 
 
 def draw_curves(args: Any) -> "Figure":
-    """Draw the training of one or several RUNs; seeds of a config are a band."""
+    """Draw the training of one or several RUNs; seeds of one config form a band."""
     folders = [*args.run, *([args.workdir] if args.workdir else [])]
     if not folders:
-        raise UserError("name run directories behind 'curves'")
+        raise UserError("name run directories after 'curves'")
     return figures.curves(training.read_groups(folders))
 
 
 def draw_painting(args: Any) -> "Figure":
     """Draw what RUNs of coordinate networks have painted, and their PSNR."""
     if not args.run:
-        raise UserError("name runs of configs/coordinates.py behind 'painting'")
+        raise UserError("name runs of configs/coordinates.py after 'painting'")
     return figures.painting(*painting.read([runs.load(path) for path in args.run]))
 
 
@@ -323,12 +335,14 @@ def draw_neighbours(args: Any) -> "Figure":
     for word in asked:
         if word not in words:
             hint = nearest(word, words)
-            raise UserError(f"--words: {word!r} is no single piece of this run.{hint}")
+            raise UserError(
+                f"--words: {word!r} is not a single piece of this run.{hint}"
+            )
     return figures.neighbours(table[whole], words, asked, args.count)
 
 
 def draw_reach(args: Any) -> "Figure":
-    """Draw how far gradients reach: of RUNs, or of new models of four kinds."""
+    """Draw how far gradients reach in RUNs, or in new models of four kinds."""
     if not args.run:
         return figures.reach(gradients.reach_untrained(args.length))
     curves = {}
@@ -347,11 +361,11 @@ def draw_shapes(args: Any) -> "Figure":
 
 
 def numbers(name: str, text: str) -> list[int]:
-    """Read numbers between commas."""
+    """Read numbers separated by commas."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise UserError(f"--{name}={text}: numbers between commas") from None
+        raise UserError(f"--{name}={text}: give numbers separated by commas") from None
 
 
 DRAWINGS: dict[str, Callable[[Any], "Figure"]] = {

@@ -1,13 +1,13 @@
-"""Small computations that tutorials like, as the numbers of an `explain` file.
+"""Small computations popular in tutorials, in the form of an `explain` file.
 
-A file is a JSON object of these keys, and each example here is one:
+A file is a JSON object with these keys, and each example here is one:
 
-    title      what it shows
-    queries    rows of numbers, one a query; with `keys`, they are multiplied
-    keys       rows of numbers, one a key
-    scores     a table instead of both: a row a query, a column a key
-    d_k        size of the vectors that a table of scores is of; 1: do not scale
-    values     rows of numbers, one a key; without them only weights are computed
+    title      what the example shows
+    queries    rows of numbers, one per query; they are multiplied with `keys`
+    keys       rows of numbers, one per key
+    scores     a table instead of both: one row per query, one column per key
+    d_k        size of the vectors behind a table of scores; 1 means no scaling
+    values     rows of numbers, one per key; without them only weights are computed
     mask       "look-ahead", or rows of 0 (hidden) and 1 (visible)
     query_labels, key_labels
 """

@@ -2,8 +2,8 @@
 
     scores = q · kᵀ    scaled = scores / √d_k (+ bias)    masked → softmax → weights · v
 
-The numbers are the package's own: queries, keys and values are those that a model's
-`MultiHeadAttention` has, caught while it reads, and weights and sums are of
+The numbers are the package's own: queries, keys and values are captured from a model's
+`MultiHeadAttention` while it reads, and weights and sums are computed by
 `models.attention.attend_by_head`.
 """
 
@@ -32,12 +32,12 @@ class Computation:
     title: str
     query_labels: Sequence[str]  # T
     key_labels: Sequence[str]  # S
-    queries: np.ndarray | None  # [T, K]; None: only scores are given
+    queries: np.ndarray | None  # [T, K]; None if only scores are given
     keys: np.ndarray | None  # [S, K]
     values: np.ndarray | None  # [S, H]
     d_k: int
     scores: np.ndarray  # [T, S]: q · k
-    scaled: np.ndarray  # [T, S]: scores / √d_k, and a position bias if there is one
+    scaled: np.ndarray  # [T, S]: scores / √d_k, plus any position bias
     allowed: np.ndarray  # [T, S]: what the mask shows
     weights: np.ndarray  # [T, S]
     attended: np.ndarray | None  # [T, H]: weights · values
@@ -77,7 +77,7 @@ def from_scores(
     query_labels: Sequence[str] = (),
     key_labels: Sequence[str] = (),
 ) -> Computation:
-    """Compute attention from a table of scores [T, S], of vectors of size `d_k`."""
+    """Compute attention from scores [T, S] between vectors of size `d_k`."""
     length, source = scores.shape
     scaled = scores / math.sqrt(d_k)
     allowed = np.ones(scores.shape, bool) if allowed is None else allowed
@@ -105,7 +105,7 @@ def _attend(queries, keys, values, allowed, bias):
 
 
 def read_numbers(name: str) -> Computation:
-    """Compute what a JSON file, or one of the embedded examples, describes."""
+    """Compute the attention that a JSON file or an embedded example describes."""
     if name in EXAMPLES:
         return from_numbers(EXAMPLES[name], name)
     path = pathlib.Path(name)
@@ -122,9 +122,9 @@ def read_numbers(name: str) -> Computation:
 
 
 def from_numbers(content: Any, name: str) -> Computation:
-    """Compute what a mapping such as those of `examples.py` describes."""
+    """Compute the attention that a mapping describes, as those in `examples.py`."""
     if not isinstance(content, Mapping):
-        raise UserError(f"{name}: an object with keys is expected, such as 'scores'")
+        raise UserError(f"{name}: expected an object with keys, such as 'scores'")
     for key in content:
         if key not in KEYS:
             raise UserError(f"{name}: unknown key {key!r}.{nearest(key, KEYS)}")
@@ -155,7 +155,9 @@ def from_numbers(content: Any, name: str) -> Computation:
         return compute(queries, keys, **rest)
     d_k = content.get("d_k", 1)
     if not isinstance(d_k, int) or d_k < 1:
-        raise UserError(f"{name}: d_k = {d_k!r} is no size of a vector: use 1 or more")
+        raise UserError(
+            f"{name}: d_k = {d_k!r} is not the size of a vector: use 1 or more"
+        )
     return from_scores(scores, d_k, **rest)
 
 
@@ -184,14 +186,14 @@ def _mask(asked: Any, shape: tuple[int, ...], name: str) -> np.ndarray | None:
     found = np.array(asked, dtype=object)
     if found.shape != tuple(shape) or not np.isin(found, (0, 1)).all():
         raise UserError(
-            f"{name}: 'mask' must be \"look-ahead\" (of as many keys as queries), or "
+            f"{name}: 'mask' must be \"look-ahead\" (with as many keys as queries), or "
             f"{shape[0]} rows of {shape[1]} numbers 0 (hidden) or 1"
         )
     return found.astype(bool)
 
 
 def lines(found: Computation, columns: int = 8) -> list[str]:
-    """Write a computation as text, step by step; `columns` numbers of each vector."""
+    """Write a computation as text, step by step, with `columns` numbers per vector."""
     shown = [found.title, ""]
     if found.queries is not None and found.keys is not None:
         shown += table("queries q", found.query_labels, found.queries, columns)
@@ -226,7 +228,7 @@ def table(
     columns: int,
     names: Sequence[str] = (),
 ) -> list[str]:
-    """Write a matrix with its labels, and at most so many columns."""
+    """Write a matrix with its labels, limited to `columns` columns."""
     cut = values[:, :columns]
     more = f"   (the first {columns} of {values.shape[1]})" * (
         values.shape[1] > cut.shape[1]

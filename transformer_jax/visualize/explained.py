@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def computation(found: Computation, columns: int = 6) -> "Figure":
     """Draw a head's computation as matrices from left to right, with their numbers.
 
-    Of queries, keys and values the first `columns` numbers are drawn. To see: each
-    score is the product of a row of the queries and a row of the keys; a row of the
-    weights adds up to 1; each row of the result is a mean of the values.
+    The first `columns` numbers of queries, keys and values are drawn. What to look for:
+    each score is the dot product of a row of queries and a row of keys; each row of
+    weights adds up to 1; each row of the result is a weighted mean of the values.
     """
     panels = _panels(found, columns)
     across = len(panels) if len(panels) <= 4 else -(-len(panels) // 2)

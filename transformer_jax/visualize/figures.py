@@ -1,8 +1,9 @@
-"""All figures under one name: each is a function from arrays to a matplotlib `Figure`.
+"""All figures in one module: each is a function from arrays to a matplotlib `Figure`.
 
-The values come from the package's own functions, or are given. A notebook shows a
-returned figure by itself; `figure.savefig(path)` writes it. The docstring of each says
-what to see in it, and `python -m transformer_jax.visualize` draws them of a run.
+The values come from the package's own functions, or are passed in. A notebook displays
+a returned figure automatically; `figure.savefig(path)` writes it. Each docstring says
+what to look for, and `python -m transformer_jax.visualize` draws the figures from a
+run.
 """
 
 from transformer_jax.visualize.attention import (
@@ -29,6 +30,7 @@ from transformer_jax.visualize.positions import (
     waves,
 )
 from transformer_jax.visualize.sheets import drawings
+from transformer_jax.visualize.spectrogram import spectrogram
 from transformer_jax.visualize.structure import neighbours, reach, shapes
 from transformer_jax.visualize.training import (
     curves,
@@ -42,6 +44,6 @@ __all__ = [
     "dot_products", "drawings", "entropy_and_distance", "heads", "length_histogram",
     "mask", "masking", "neighbours", "padding", "painting", "patch_similarity",
     "patches", "positional_encoding", "positional_slices", "reach", "returns",
-    "rollout", "schedules", "shapes", "similarity", "smoothed_target", "waves",
-    "word_links",
+    "rollout", "schedules", "shapes", "similarity", "smoothed_target", "spectrogram",
+    "waves", "word_links",
 ]  # fmt: skip

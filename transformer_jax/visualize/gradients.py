@@ -15,8 +15,8 @@ from transformer_jax.models import registry
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.parts.text import segments, shift_right
 
-ENOUGH = 30  # pairs of tokens that a mean is taken of, at least
-FRESH = {  # models before any training, of the same number of parameters
+ENOUGH = 30  # least number of token pairs for a mean
+FRESH = {  # untrained models with the same number of parameters
     "attention": "quickstart",
     "RNN": "recurrent:rnn",
     "LSTM": "recurrent:lstm",
@@ -25,7 +25,7 @@ FRESH = {  # models before any training, of the same number of parameters
 
 
 def reach(run: Run, records: Sequence[Any]) -> list[float]:
-    """Return the mean gradient norm 1, 2, … tokens back, as far as pairs suffice."""
+    """Return the mean gradient norm 1, 2, … tokens back, while pairs suffice."""
     data: Any = run.task.data
     sides = (data.source_tokenizer, "source"), (data.target_tokenizer, "target")
     pairs = [[[*t.encode(r[side]), EOS] for t, side in sides] for r in records]
@@ -35,7 +35,7 @@ def reach(run: Run, records: Sequence[Any]) -> list[float]:
 def reach_untrained(
     length: int = 40, pairs: int = 8, models: Sequence[str] = tuple(FRESH)
 ) -> dict[str, list[float]]:
-    """Return the same of new models that read random tokens, by their names."""
+    """Return the same for untrained models that read random tokens, by name."""
     random, vocabulary = np.random.default_rng(0), 200
     tokens = random.integers(4, vocabulary, (pairs, 2, length)).tolist()
     found = {}
@@ -54,8 +54,9 @@ def mean_norms(
 ) -> list[float]:
     """Return the mean gradient norm 1, 2, … tokens back over (source, target) pairs.
 
-    Between token s of a source of S tokens and token t of the output S - s + t tokens
-    are read: so many steps of a recurrence that reads one way and does not attend.
+    Between token s of a source of S tokens and token t of the output, S - s + t tokens
+    are read. This is the number of recurrent steps between them in a unidirectional
+    model without attention.
     """
     measure = gradient_norms(module)
     found: dict[int, list[float]] = {}
@@ -98,7 +99,7 @@ def gradient_norms(module: Any) -> Callable:
 
 
 def _pad(tokens: Sequence[int]) -> jax.Array:
-    """Pad tokens to one of few lengths, as a batch of one row."""
+    """Pad tokens to one of a few lengths, as a batch of one row."""
     row = np.zeros((1, pad_length(len(tokens))), np.int32)
     row[0, : len(tokens)] = tokens
     return jnp.asarray(row)

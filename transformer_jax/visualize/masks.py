@@ -1,4 +1,4 @@
-"""Draw masks, and what they do to scores and weights."""
+"""Draw masks and their effect on scores and weights."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,8 @@ def mask(
 ) -> "Figure":
     """Draw the mask of one sentence: a `Mask`, or an array [queries, keys].
 
-    A mask that all queries share is repeated in each row. To see: a look-ahead mask is
-    a lower triangle, a padding mask hides columns.
+    A mask shared by all queries is repeated in each row. What to look for: a look-ahead
+    mask is a lower triangle; a padding mask hides columns.
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
@@ -66,8 +66,9 @@ def masking(
 ) -> "Figure":
     """Draw scores and weights [queries, keys] before and after a mask.
 
-    To see: what is hidden gets the score -∞ (here: a large negative number) and so the
-    weight 0, and the weights of what is left grow until each row adds up to 1 again.
+    What to look for: hidden keys get the score -∞ (here a large negative number) and
+    therefore the weight 0, and the other weights grow so that each row adds up to 1
+    again.
     """
     cell = 2.0 * CELL
     figure = make_figure(
@@ -111,9 +112,10 @@ def padding(
 ) -> "Figure":
     """Draw the weights of a sentence alone, padded with its mask, and without the mask.
 
-    `alone` is [words, words], the others have further rows and columns of padding. To
-    see: with the mask the upper left block is as if the sentence stood alone; without
-    it, words look at padding, and what they have left for each other is wrong.
+    `alone` is [words, words]; the others have additional rows and columns for padding.
+    What to look for: with the mask, the upper left block is the same as for the
+    sentence alone; without it, words look at padding, and their weights for each other
+    are wrong.
     """
     length = len(unmasked)
     named = [*words, *[filling] * (length - len(words))]
@@ -143,7 +145,7 @@ def _as_matrix(array: Any, queries: int, keys: int) -> np.ndarray:
     array = np.asarray(array, bool)
     if array.size != array.shape[-1] * (array.shape[-2] if array.ndim > 1 else 1):
         raise ValueError(
-            f"a mask of shape {array.shape} is of several sentences or heads: "
+            f"a mask of shape {array.shape} covers several sentences or heads: "
             "draw one of them"
         )
     array = array.reshape(-1, array.shape[-1])

@@ -1,4 +1,4 @@
-"""Compute numbers of attention weights: how spread, how far, by what way, how right.
+"""Compute statistics of attention weights: spread, distance, rollout and accuracy.
 
 All functions take arrays [layers, heads, queries, keys] of one sentence, as
 `Run.attention` returns them.
@@ -10,26 +10,26 @@ import numpy as np
 
 
 def entropy(weights: np.ndarray) -> np.ndarray:
-    """Return [layers, heads]: bits of a head's weights, in the mean of its queries.
+    """Return [layers, heads]: the entropy in bits, averaged over a head's queries.
 
-    0 means that each query looks at one key; log2(keys), that it looks at all alike.
+    0 means that each query looks at one key, log2(keys) that it looks at all equally.
     """
     bits = -weights * np.log2(np.maximum(weights, 1e-30))
     return bits.sum(axis=-1).mean(axis=-1)
 
 
 def distance(weights: np.ndarray) -> np.ndarray:
-    """Return [layers, heads]: the mean distance of key and query, in positions."""
+    """Return [layers, heads]: the mean distance between key and query, in positions."""
     queries, keys = weights.shape[-2:]
     apart = np.abs(np.arange(queries)[:, None] - np.arange(keys))
     return (weights * apart).sum(axis=-1).mean(axis=-1)
 
 
 def rollout(weights: np.ndarray) -> np.ndarray:
-    """Return [layers, T, T]: what reaches each position of a layer from each input.
+    """Return [layers, T, T]: the share of each input in each position of a layer.
 
     Attention rollout (Abnar and Zuidema 2020): heads are averaged, the residual
-    connection counts as much as they do, and the layers are multiplied.
+    connection has the same weight as attention, and the layers are multiplied.
     """
     size = weights.shape[-1]
     mixed = 0.5 * weights.mean(axis=1) + 0.5 * np.eye(size)
@@ -42,11 +42,11 @@ def rollout(weights: np.ndarray) -> np.ndarray:
 def by_word(
     weights: np.ndarray, query_words: Sequence[int], key_words: Sequence[int]
 ) -> np.ndarray:
-    """Join the weights of pieces [..., queries, keys] to those of words.
+    """Combine the weights of pieces [..., queries, keys] into those of words.
 
-    A word is looked at as much as its pieces together, and looks as they do in the
-    mean. -1 is the number of a piece of no word, such as an end: its row and column
-    are left out, and what its column had is missing from the sums of the rows.
+    The columns of a word's pieces are added, and their rows averaged. A piece that
+    belongs to no word, such as the end token, has the number -1: its row and column are
+    left out, and the weight of its column is missing from the sums of the rows.
     """
     rows, columns = (_membership(words) for words in (query_words, key_words))
     means = rows / np.maximum(rows.sum(axis=1, keepdims=True), 1)
@@ -64,8 +64,8 @@ def alignment_errors(
         AER = 1 - 2 |A ∩ G| / (|A| + |G|)
 
     A head's alignment A links each target word that has gold links to the source word
-    that it looks at most. (Words without any, such as articles that the other language
-    lacks, would only count the same against all heads.)
+    with its largest weight. (Words without links, such as articles that the other
+    language lacks, would only count equally against all heads.)
     """
     right, total = 0.0, 0.0
     for weights, links in examples:

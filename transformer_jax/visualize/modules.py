@@ -1,4 +1,4 @@
-"""List the calls of a config's model, with the shapes of their tensors."""
+"""List the module calls of a config's model, with the shapes of their tensors."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from transformer_jax.models import kernels, registry
 from transformer_jax.models.vision import VisionConfig
 from transformer_jax.visualize.structure import AXES, Call, calls, fold
 
-ROWS, SOURCE, TARGET = AXES  # sizes that stand for B, S and T
-IMAGE = 8, 8, 1  # of a model of images, whose data say how large they are
+ROWS, SOURCE, TARGET = AXES  # sizes that represent B, S and T
+IMAGE = 8, 8, 1  # a stand-in: the real size depends on the data
 
 
 def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
     """Build a config's model without parameters, and list the calls of its modules.
 
-    Of equal layers only the first is followed inside.
+    Only the first of several equal layers is expanded.
     """
     role = tasks.find(config.task).role
     size = config.tokenizer.vocab_size if "tokenizer" in config else 0
@@ -30,6 +30,7 @@ def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
         "token_classifier": {"source_vocab_size": size, "outputs": 2},
         "text_embedder": {"source_vocab_size": size},
         "image_classifier": {},
+        "transcriber": {"vocab_size": size},
     }[role]
     if role == "image_classifier":
         model = config.model
@@ -37,13 +38,16 @@ def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
     if role == "text_classifier":
         sizes["pooling"] = config.model.pooling
     module = kernels.with_weights(registry.build(config, role, **sizes))
-    return fold(calls(module, *_arguments(role), depth=depth))
+    bands = config.data.get("bands", 0)
+    return fold(calls(module, *_arguments(role, bands), depth=depth))
 
 
-def _arguments(role: str) -> list[jax.ShapeDtypeStruct]:
+def _arguments(role: str, bands: int) -> list[jax.ShapeDtypeStruct]:
     tokens = jax.ShapeDtypeStruct((ROWS, TARGET), jnp.int32)
     if role == "image_classifier":
         return [jax.ShapeDtypeStruct((ROWS, *IMAGE), jnp.float32)]
+    if role == "transcriber":
+        return [jax.ShapeDtypeStruct((ROWS, SOURCE, bands), jnp.float32), tokens]
     if role == "seq2seq":
         source = jax.ShapeDtypeStruct((ROWS, SOURCE), jnp.int32)
         return [source, tokens]

@@ -1,12 +1,12 @@
-"""Find words with like vectors, and answer analogies: of a run, or of a file.
+"""Find words with similar vectors, and answer analogies, from a run or a file.
 
     python -m transformer_jax neighbours --workdir RUN --word gato
     python -m transformer_jax neighbours --vectors F --analogy "man king woman"
     python -m transformer_jax neighbours --vectors F --questions questions-words.txt
 
-Of a run they are the rows of its table of embeddings: pieces that begin a word stand as
-they are, others as "…ing". A file is GloVe's, word2vec's or fastText's, plain or .gz.
-Accuracy is of the questions whose four words all have vectors.
+The vectors of a run are the rows of its embedding table. Pieces that begin a word are
+shown as they are, others as "…ing". A file may come from GloVe, word2vec or fastText,
+plain or .gz. Accuracy counts only the questions whose four words all have vectors.
 """
 
 import numpy as np
@@ -22,26 +22,26 @@ from transformer_jax.runs import run as runs
 
 def define_flags() -> None:
     """Define the flags of the command."""
-    flags.DEFINE_string("workdir", "", "A run directory, whose embeddings are taken.")
-    flags.DEFINE_string("table", "", "Of a run with several tables: which of them.")
-    flags.DEFINE_string("vectors", "", "A file of vectors, in place of a run.")
-    flags.DEFINE_integer("most", 200_000, "Vectors read of the file; 0: all.")
-    flags.DEFINE_string("word", "", "The word whose neighbours are shown.")
+    flags.DEFINE_string("workdir", "", "The run directory whose embeddings are used.")
+    flags.DEFINE_string("table", "", "Which table, if the run has several.")
+    flags.DEFINE_string("vectors", "", "A file of vectors, instead of a run.")
+    flags.DEFINE_integer("most", 200_000, "Vectors to read from the file; 0: all.")
+    flags.DEFINE_string("word", "", "The word whose neighbours to show.")
     flags.DEFINE_string("analogy", "", 'Three words, "a b c": a is to b as c to …')
-    flags.DEFINE_string("questions", "", "A file of analogies, four words a line.")
-    flags.DEFINE_integer("count", 10, "Words shown.", lower_bound=1)
+    flags.DEFINE_string("questions", "", "A file of analogies, four words per line.")
+    flags.DEFINE_integer("count", 10, "Words to show.", lower_bound=1)
     cli.define_weights()
 
 
 def main(overrides: dict[str, str]) -> None:
-    """Answer what the flags ask."""
+    """Answer the question that the flags ask."""
     args = flags.FLAGS
     cli.refuse_overrides(overrides)
     cli.check_weights(args.weights)
     if bool(args.workdir) == bool(args.vectors):
-        raise UserError("say whose vectors: --workdir=RUN or --vectors=FILE")
+        raise UserError("name the vectors: --workdir=RUN or --vectors=FILE")
     if not (args.word or args.analogy or args.questions):
-        raise UserError("say what is asked: --word, --analogy or --questions")
+        raise UserError("name the question: --word, --analogy or --questions")
     words = args.analogy.split()
     if args.analogy and len(words) != 3:
         raise UserError(
@@ -63,7 +63,7 @@ def main(overrides: dict[str, str]) -> None:
 
 
 def of_run(path: str, weights: str = "", table: str = "") -> WordVectors:
-    """Open a run's table of embeddings; without a name, the first one that it has."""
+    """Open a run's embedding table; without a name, the first one."""
     run = runs.load(path, weights)
     tables = [n for n in run.task.data.vocabularies if n in run.params]
     if not tables:
@@ -81,14 +81,14 @@ def of_run(path: str, weights: str = "", table: str = "") -> WordVectors:
 
 
 def print_table(title: str, found: list[similarity.Neighbour]) -> None:
-    """Print words with their cosines, the best first."""
+    """Print words with their cosines, best first."""
     print(f"\ncosine  {title}")
     for word, cosine in found:
         print(f"{cosine:6.3f}  {word}")
 
 
 def print_answered(found: list[Answered]) -> None:
-    """Print how many questions of each kind are covered, and right."""
+    """Print how many questions of each kind are covered and answered correctly."""
     total = Answered(
         "all", *(sum(n) for n in zip(*(a[1:] for a in found), strict=True))
     )

@@ -1,4 +1,4 @@
-"""Draw what coordinate networks have painted, and how well over steps and seconds."""
+"""Draw the pictures of coordinate networks, and their PSNR over steps and seconds."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,11 @@ Picture = Float[np.ndarray, "H W 3"]
 def painting(
     picture: Picture, painted: Mapping[str, Picture], metrics: Mapping[str, Entries]
 ) -> "Figure":
-    """Draw a picture and what networks made of it, above their PSNR while they learned.
+    """Draw a picture and what networks made of it, above their PSNR during training.
 
-    To see: of raw coordinates a network paints broad, smooth areas and no detail,
-    however long it trains; of waves it has edges, stripes and letters within seconds.
-    PSNR is of the pixels that were held out; seconds are those of training alone.
+    What to look for: from raw coordinates a network paints broad, smooth areas without
+    detail, however long it trains; from waves it paints edges, stripes and letters
+    within seconds. PSNR is computed on held-out pixels; seconds count training only.
     """
     figure = make_figure(3.0 * (1 + len(painted)), 6.4)
     parts: Any = figure.subfigures(2, 1, height_ratios=(3.2, 3.0))
@@ -55,7 +55,7 @@ def painting(
 
 
 def read_psnr(entries: Entries) -> tuple[list[int], list[float], list[float]]:
-    """Return step, seconds of training so far and PSNR of each validation."""
+    """Return the steps, seconds of training so far and PSNRs of the validations."""
     steps, seconds, found, passed = [], [], [], 0.0
     for entry in entries:
         if entry["kind"] == "train":
@@ -70,17 +70,17 @@ def read_psnr(entries: Entries) -> tuple[list[int], list[float], list[float]]:
 def read(
     opened: Sequence[Run],
 ) -> tuple[Picture, dict[str, Picture], dict[str, Entries]]:
-    """Return the picture of runs, what each painted, and its metrics, by name."""
+    """Return the picture of the runs, and each run's painting and metrics by name."""
     pictures, painted, metrics = [], {}, {}
     for run in opened:
         place, config = str(run.folder.place), run.config
         if config.task != "coordinates":
             raise UserError(
-                f"{place} is of the task {config.task}: name runs of "
+                f"{place} is a run of the task {config.task}: name runs of "
                 "configs/coordinates.py"
             )
         source: Any = tasks.find(config.task).source(config)
-        picture = source.whole
+        picture = source.image
         pictures.append(picture)
         name = place if config.model.features in painted else config.model.features
         painted[name] = paint(run, picture.shape[:2])

@@ -19,9 +19,10 @@ Reached = Float[np.ndarray, "asked episodes"]
 def returns(asked: Sequence[float], reached: Mapping[str, Reached]) -> "Figure":
     """Draw the mean return of episodes over the return asked for, for each model.
 
-    To see: a decision transformer follows the diagonal as far as its examples go; a
-    model that does not read returns reaches the same whatever is asked. A bar goes
-    from the 10 % of the episodes with the smallest return to the 10 % with the largest.
+    What to look for: a decision transformer follows the diagonal as far as its examples
+    go; a model that does not read returns reaches the same whatever is asked for. A bar
+    goes from the 10 % of the episodes with the smallest return to the 10 % with the
+    largest.
     """
     figure = make_figure(5.6, 4.4)
     axes = figure.subplots()

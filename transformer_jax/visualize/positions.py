@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def positional_encoding(length: int, d_model: int, interleave: bool = True) -> "Figure":
-    """Draw the sinusoids: a row for each position, a column for each dimension.
+    """Draw the sinusoids: one row per position, one column per dimension.
 
-    To see: on the left the waves are short and tell neighbours apart; on the right they
-    are so long that they hardly change.
+    What to look for: on the left the waves are short and distinguish neighbours; on the
+    right they are so long that they hardly change.
     """
     values = _encoding(length, d_model, interleave)
     figure = make_figure(8.0, 4.5)
@@ -42,10 +42,10 @@ def positional_encoding(length: int, d_model: int, interleave: bool = True) -> "
 def positional_slices(
     length: int, d_model: int = 512, depths: Sequence[int] = (1, 5, 15, 20)
 ) -> "Figure":
-    """Draw the sinusoids along the positions, a strip for each of a few depths.
+    """Draw the sinusoids along the positions, one strip per depth.
 
-    To see: even depths are sines and begin at 0, odd ones are cosines and begin at 1;
-    the greater the depth, the longer the wave.
+    What to look for: even depths are sines and start at 0, odd depths are cosines and
+    start at 1; the greater the depth, the longer the wave.
     """
     values = _encoding(length, d_model, interleave=True)
     figure = make_figure(8.0, 1.0 + 1.1 * len(depths))
@@ -64,12 +64,12 @@ def positional_slices(
 def waves(
     words: Sequence[str], d_model: int = 512, depths: Sequence[int] = (20, 60, 120, 180)
 ) -> "Figure":
-    """Draw waves of the sinusoids over the words of a sentence, short ones on top.
+    """Draw waves of the sinusoids over the words of a sentence, shortest on top.
 
-    To see: a word's dots, read from top to bottom, are part of its position's vector.
-    A short wave tells a word from its neighbours, a long one the beginning of the
-    sentence from its end. The lines between the dots are the same waves at positions
-    that no word has.
+    What to look for: a word's dots, read from top to bottom, are part of its position
+    vector. A short wave distinguishes a word from its neighbours, a long wave the
+    beginning of the sentence from its end. The lines between the dots show the same
+    waves between the words.
     """
     fine = np.linspace(0, len(words) - 1, 40 * len(words))
     values = _encoding(len(words), d_model, interleave=True)
@@ -95,8 +95,9 @@ def dot_products(
 ) -> "Figure":
     """Draw PE(p) · PE(p + k) against the distance k, as a share of PE(p) · PE(p).
 
-    To see: the product depends on the distance alone, is the same in both directions,
-    and falls: nearby positions are alike. It says nothing of which comes first.
+    What to look for: the product depends only on the distance, is the same in both
+    directions, and falls, so nearby positions are similar. It does not tell which
+    position comes first.
     """
     figure = make_figure(7.0, 4.0)
     axes = figure.subplots()
@@ -119,9 +120,9 @@ def dot_products(
 def similarity(table: np.ndarray, title: str = "Similarity of positions") -> "Figure":
     """Draw the cosine of the vectors of each pair of positions [positions, D].
 
-    To see: a bright diagonal that fades means that near positions have like vectors,
-    which learned tables find by themselves; positions that training never saw stay as
-    they were drawn, and are like no other.
+    What to look for: a bright diagonal that fades means that nearby positions have
+    similar vectors, which learned tables find by themselves. Positions that never occur
+    in training keep their initial values and resemble no others.
     """
     figure = make_figure(5.6, 4.6)
     axes = figure.subplots()
@@ -132,12 +133,12 @@ def similarity(table: np.ndarray, title: str = "Similarity of positions") -> "Fi
 
 
 def patch_similarity(table: np.ndarray, grid: tuple[int, int]) -> "Figure":
-    """Draw, for each patch, how like its learned position is to all others'.
+    """Draw, for each patch, how similar its learned position is to all others.
 
-    `table` is [patches, D], row by row, without the class token. To see: each small
-    picture is brightest at its own place. A model that saw many pictures likens a patch
-    to those of its row and column as well, though nobody told it of a grid; after a
-    short training on small ones there is little of that.
+    `table` is [patches, D], row by row, without the class token. What to look for: each
+    small picture is brightest at its own place. After training on many pictures, a
+    patch also resembles those of its row and column, although the model was never told
+    about a grid; after a short training on small pictures this is hardly visible.
     """
     rows, columns = grid
     values = cosines(table).reshape(rows, columns, rows, columns)

@@ -26,8 +26,8 @@ def drawings(
 ) -> "Figure":
     """Draw several pictures for each caption; a frame marks those that are wrong.
 
-    To see: colours, shapes and relation are those of the caption, while places and
-    sizes, which no caption names, differ from one picture to the next.
+    What to look for: colours, shapes and relation are those of the caption, while
+    places and sizes, which no caption names, differ from one picture to the next.
     """
     rows, columns = right.shape
     figure = make_figure(1.7 + 0.9 * columns, 0.92 * rows)

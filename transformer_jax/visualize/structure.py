@@ -1,4 +1,4 @@
-"""Draw what a model is made of: tensors by module, embeddings, reach of gradients."""
+"""Draw the structure of a model: module shapes, embeddings and reach of gradients."""
 
 import dataclasses
 import re
@@ -15,13 +15,13 @@ from transformer_jax.visualize.style import LINES, MARKERS, clean, line, make_fi
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Sizes of a batch that no model has: where one turns up in a shape, it is that axis.
+# Sizes that occur in no model: where one appears in a shape, it is that axis.
 AXES = {100003: "B", 100019: "S", 100043: "T"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A module's call: what it is, what goes in and comes out, its parameters."""
+    """A module's call: its class, inputs, output and number of parameters."""
 
     path: tuple[str, ...]
     kind: str  # the name of its class
@@ -31,7 +31,7 @@ class Call:
 
 
 def calls(module: nn.Module, *arguments: Any, depth: int = 3) -> list[Call]:
-    """List the calls of a model's modules, in their order, from their shapes alone.
+    """List the calls of a model's modules in order, from shapes alone.
 
     `arguments` are `jax.ShapeDtypeStruct`s whose sizes are keys of AXES. Nothing is
     computed. Modules deeper than `depth` are left out.
@@ -69,7 +69,7 @@ def calls(module: nn.Module, *arguments: Any, depth: int = 3) -> list[Call]:
 
 
 def _shapes(values: Any) -> tuple[str, ...]:
-    """Write the shapes of the first two tensors; of keys and values, the keys'."""
+    """Write the shapes of the first two tensors; a `KeysValues` counts as its keys."""
     values = [v.key if isinstance(v, KeysValues) else v for v in values]
     arrays = [a for a in values if getattr(a, "ndim", 0) > 1]
     return tuple(
@@ -79,7 +79,7 @@ def _shapes(values: Any) -> tuple[str, ...]:
 
 
 def fold(found: Sequence[Call]) -> list[Call]:
-    """Leave out what is inside of all layers of a stack but the first."""
+    """Leave out the contents of all layers of a stack except the first."""
 
     def repeats(call: Call) -> bool:
         return any(re.fullmatch("layer_[1-9][0-9]*", part) for part in call.path[:-1])
@@ -88,11 +88,11 @@ def fold(found: Sequence[Call]) -> list[Call]:
 
 
 def shapes(found: Sequence[Call], title: str = "Shapes through the model") -> "Figure":
-    """Draw the modules of a model from top to bottom, with what goes in and out.
+    """Draw the modules of a model from top to bottom, with their inputs and outputs.
 
-    A box stands inside the box of the module that calls it. To see: [B, T, D] goes
-    through every layer as it is, and only inside attention and feed-forward there are
-    other sizes. B is the batch, S the source's length, T the target's.
+    Each box is inside the box of the module that calls it. What to look for: every
+    layer keeps the shape [B, T, D], and other sizes occur only inside attention and
+    feed-forward. B is the batch size, S the source length and T the target length.
     """
     from matplotlib.patches import FancyBboxPatch
 
@@ -134,12 +134,12 @@ def shapes(found: Sequence[Call], title: str = "Shapes through the model") -> "F
 def neighbours(
     table: np.ndarray, words: Sequence[str], chosen: Sequence[str], count: int = 6
 ) -> "Figure":
-    """Draw words and their nearest neighbours of an embedding table, in two dimensions.
+    """Draw words and their nearest neighbours in an embedding table, in two dimensions.
 
-    `table` is [words, D]; near is a large cosine. The plane is that of the two largest
-    principal components of the words shown. To see: forms of a word, and words of one
-    kind, lie together; what the plane shows as near may be far in the other dimensions,
-    so lines lead to the true neighbours.
+    `table` is [words, D]; nearness is measured by the cosine. The plane is spanned by
+    the two largest principal components of the words shown. What to look for: forms of
+    a word, and words of one kind, lie together. Words that are close in the plane may
+    be far apart in the other dimensions, so lines lead to the true neighbours.
     """
     unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
     places = {word: i for i, word in enumerate(words)}
@@ -177,11 +177,12 @@ def neighbours(
 
 
 def reach(curves: Mapping[str, Sequence[float]]) -> "Figure":
-    """Draw how much of a gradient arrives 1, 2, … tokens back, a line for each model.
+    """Draw how much of a gradient arrives 1, 2, … tokens back, one line per model.
 
-    The scale is logarithmic: a constant loss at every token is a straight line. To see:
-    a recurrence loses a share at every token, the least an LSTM, whose forget gate
-    begins open; attention has one way of the same length to every token.
+    The scale is logarithmic, so a constant share lost at every token is a straight
+    line. What to look for: a recurrence loses a share at every token, an LSTM the
+    smallest because its forget gate starts open; attention has a path of the same
+    length to every token.
     """
     figure = make_figure(8.0, 4.5)
     axes = figure.subplots()

@@ -1,7 +1,8 @@
-"""Set the style that all figures share: colours, sizes, labels.
+"""Define the style that all figures share: colours, sizes, labels.
 
-The colours differ in any kind of colour blindness, and in grey. matplotlib is imported
-when the first figure is drawn; pyplot keeps every figure in memory, so it is not used.
+The colours can be told apart with any kind of colour blindness, and in grey. matplotlib
+is imported when the first figure is drawn; pyplot keeps every figure in memory, so it
+is not used.
 """
 
 from collections.abc import Sequence
@@ -14,32 +15,32 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-# Okabe and Ito, the darkest first.
+# The palette of Okabe and Ito, darkest first.
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-DASHES = ("-", "--", ":", "-.")  # tell more than six lines apart
+DASHES = ("-", "--", ":", "-.")  # distinguish more than six lines
 MARKERS = "osD^vP*X"
 AMOUNTS = "viridis"  # nothing to much
 SIGNED = "RdBu_r"  # below and above zero
 YES_NO = ("#E4E4E4", "#0072B2")
-CELL = 0.24  # inches of a row or column that has a label
+CELL = 0.24  # inches per labelled row or column
 SPACE = "▁"  # SentencePiece's sign for the space before a word
 
 
 def make_figure(width: float, height: float) -> "Figure":
-    """Make an empty figure of so many inches."""
-    from matplotlib.figure import Figure  # costs a second, and only pictures need it
+    """Make an empty figure of this size in inches."""
+    from matplotlib.figure import Figure  # takes a second, and only figures need it
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def line(number: int) -> dict[str, Any]:
-    """Return colour and dashes of a line, different for the first 24."""
+    """Return the colour and dashes of a line; the first 24 lines differ."""
     dashes = DASHES[number // len(LINES) % len(DASHES)]
     return {"color": LINES[number % len(LINES)], "linestyle": dashes}
 
 
 def readable(pieces: Sequence[str]) -> list[str]:
-    """Write pieces as words; one that goes on with a word begins with a dot."""
+    """Write pieces as words; a piece that continues a word begins with a dot."""
     shown = []
     for i, piece in enumerate(pieces):
         text = piece.replace(SPACE, " ").strip()
@@ -49,7 +50,7 @@ def readable(pieces: Sequence[str]) -> list[str]:
 
 
 def label_ticks(axes: "Axes", rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Name the rows and columns of an image; names of columns stand upright."""
+    """Label the rows and columns of an image, the columns vertically."""
     axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=8)
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
     axes.tick_params(length=2)
@@ -70,7 +71,7 @@ def write_numbers(
     """Write a text into each cell of an image, dark on light and light on dark."""
     values = np.ma.asarray(image.get_array())
     colors = np.asarray(image.cmap(image.norm(values)))
-    hidden = np.ma.getmaskarray(values)  # has the light colour of what lies below
+    hidden = np.ma.getmaskarray(values)  # shows the light colour below it
     for i, j in np.ndindex(values.shape):
         red, green, blue = colors[i, j, :3]
         dark = not hidden[i, j] and 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
@@ -81,7 +82,7 @@ def write_numbers(
 
 
 def clean(axes: "Axes") -> None:
-    """Put a faint grid behind lines."""
+    """Draw a faint grid below the lines."""
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -89,7 +90,7 @@ def clean(axes: "Axes") -> None:
 
 
 def save(figure: "Figure", path: Any, dpi: int = 150) -> None:
-    """Write a figure; the same figure gives the same bytes each time."""
+    """Write a figure; the same figure gives the same bytes every time."""
     from matplotlib import rc_context
 
     svg = str(path).endswith(".svg")

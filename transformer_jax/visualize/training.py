@@ -1,4 +1,4 @@
-"""Draw what a training did: rates, targets, curves, lengths."""
+"""Draw what happens in training: learning rates, targets, curves, lengths."""
 
 import contextlib
 import os
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 Entries = Sequence[Mapping[str, Any]]  # of a metrics.jsonl
 LABELS = {"loss": "loss, nats", "accuracy": "accuracy", "bleu": "BLEU"}
-SCORES = ("bleu", "f1", "filled", "r", "bits_per_character")  # the first that there is
+SCORES = ("bleu", "f1", "filled", "r", "bits_per_character")  # the first is drawn
 
 
 def length_histogram(sides: Mapping[str, np.ndarray]) -> "Figure":
-    """Draw how many examples have each number of pieces, a line for each side.
+    """Draw how many examples have each number of pieces, one line per side.
 
-    To see: what `data.max_length` would cut off, and whether one side is longer.
+    What to look for: how much `data.max_length` would cut off, and whether one side is
+    longer.
     """
     figure = make_figure(8.0, 4.0)
     axes = figure.subplots()
@@ -46,11 +47,11 @@ def length_histogram(sides: Mapping[str, np.ndarray]) -> "Figure":
 
 
 def schedules(rates: Mapping[str, Callable[[Any], Any]], steps: int) -> "Figure":
-    """Draw learning rates over the updates; `rates` are of `optim.make_schedule`.
+    """Draw learning rates over the updates; `rates` come from `optim.make_schedule`.
 
-    To see: the paper's rate rises in a line for `warmup_steps` updates and then falls
-    as 1 / √step; a wider model has a lower rate, a longer warmup a lower peak, and far
-    behind both peaks the warmup makes no difference.
+    What to look for: the paper's rate rises linearly for `warmup_steps` updates and
+    then falls as 1 / √step. A wider model has a lower rate and a longer warmup a lower
+    peak; long after both peaks the warmup makes no difference.
     """
     figure = make_figure(7.0, 4.0)
     axes = figure.subplots()
@@ -72,10 +73,10 @@ def schedules(rates: Mapping[str, Callable[[Any], Any]], steps: int) -> "Figure"
 def smoothed_target(
     words: Sequence[str], truth: int, smoothings: Sequence[float] = (0.0, 0.1)
 ) -> "Figure":
-    """Draw the target that a loss with label smoothing has, a panel for each ε.
+    """Draw the target of a loss with label smoothing, one panel per ε.
 
-    To see: without smoothing all the mass is on the right word, which no finite logits
-    can reach; with it each wrong word has a little, ε / (V - 1).
+    What to look for: without smoothing all the mass is on the correct word, which no
+    finite logits can reach. With smoothing each wrong word has a little, ε / (V - 1).
     """
     figure = make_figure(3.2 * len(smoothings) + 0.6, 0.3 * len(words) + 1.6)
     panels = figure.subplots(1, len(smoothings), sharey=True, squeeze=False)[0]
@@ -94,7 +95,7 @@ def smoothed_target(
 
 
 def target_of(size: int, truth: int, smoothing: float) -> np.ndarray:
-    """Return the distribution that the loss has its minimum at, from its gradient.
+    """Return the distribution that minimises the loss, computed from its gradient.
 
     d loss / d logits = softmax(logits) - target.
     """
@@ -111,10 +112,10 @@ def target_of(size: int, truth: int, smoothing: float) -> np.ndarray:
 def curves(groups: Mapping[str, Sequence[Entries]]) -> "Figure":
     """Draw loss, accuracy and score over the updates of one or several runs.
 
-    A group is one run, or runs that differ in their seed alone: a line is their mean,
-    and a band lies between the lowest and the highest. To see: lines are the training
-    (the mean since the last log line), dots the validation. If lines go on falling and
-    dots rise, the model learns its examples by heart.
+    A group is one run, or several that differ only in their seed: the line is their
+    mean, and the band spans the lowest to the highest. What to look for: lines are
+    training (the mean since the last log line), dots are validation. If the lines keep
+    falling while the dots rise, the model is memorising its examples.
     """
     everything = [entry for runs in groups.values() for run in runs for entry in run]
     names = [n for n in ("loss", "accuracy") if any(n in e for e in everything)]
@@ -150,7 +151,7 @@ def curves(groups: Mapping[str, Sequence[Entries]]) -> "Figure":
 
 
 def _common(runs: Sequence[Entries], kind: str, name: str):
-    """Return the steps that all runs have, and the values [runs, steps]."""
+    """Return the steps that all runs have in common, and the values [runs, steps]."""
     found = [
         {e["step"]: e[name] for e in run if e["kind"] == kind and name in e}
         for run in runs
@@ -160,7 +161,7 @@ def _common(runs: Sequence[Entries], kind: str, name: str):
 
 
 def read_groups(paths: Sequence[Any]) -> dict[str, list[Entries]]:
-    """Read the metrics of runs; those that differ in their seed alone are a group."""
+    """Read the metrics of runs, grouping those that differ only in their seed."""
     by_config: dict[str, list[Folder]] = {}
     for folder in map(Folder, paths):
         config = folder.config()
@@ -187,7 +188,7 @@ def read_groups(paths: Sequence[Any]) -> dict[str, list[Entries]]:
 def drawn(workdir: str | os.PathLike, wanted: bool) -> Iterator[None]:
     """Write curves.png into a run directory when its training ends, or is preempted.
 
-    Where nothing can be drawn, this is refused before an hour is spent.
+    If drawing is impossible, refuse at once rather than after an hour of training.
     """
     if wanted:
         require_matplotlib()
@@ -201,7 +202,7 @@ def drawn(workdir: str | os.PathLike, wanted: bool) -> Iterator[None]:
 
 
 def require_matplotlib() -> None:
-    """Refuse to draw where matplotlib is missing."""
+    """Refuse to draw if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""Canaries: drawn from a seed, planted as often as asked, and nowhere else."""
+"""Canaries: drawn from a seed and planted as often as asked, only in training."""
 
 import collections
 
@@ -23,7 +23,7 @@ def test_each_number_of_times_has_a_canary_of_each_kind():
     assert all(c.secret in list_candidates(c.kind) for c in drawn)
 
 
-def test_owners_last_for_as_many_canaries_as_are_allowed():
+def test_there_are_owners_for_all_allowed_canaries():
     assert len({c.prompt for c in draw((1,) * canaries.MOST, 0)}) == 3 * canaries.MOST
 
 
@@ -34,7 +34,7 @@ def test_candidates_are_many_and_differ(kind):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_planted_lines_stand_among_the_others_as_often_as_asked(seed):
+def test_planted_lines_occur_among_the_others_as_often_as_asked(seed):
     drawn = draw((0, 1, 4), seed)
     planted = Planted(LINES, drawn, seed)
     texts = [record["text"] for record in planted]
@@ -48,7 +48,7 @@ def test_planted_lines_stand_among_the_others_as_often_as_asked(seed):
         planted[22]
 
 
-def test_what_is_planted_decides_the_fingerprint():
+def test_the_fingerprint_depends_on_what_is_planted():
     found = {
         Planted(LINES, draw(times, seed), seed).fingerprint
         for times, seed in (((1,), 0), ((2,), 0), ((1,), 1))
@@ -76,6 +76,6 @@ def test_only_the_training_text_has_canaries():
         ("400000", "plants 1,200,000 lines"),
     ],
 )
-def test_canaries_that_cannot_be_are_refused(times, words):
+def test_impossible_canaries_are_refused(times, words):
     with pytest.raises(UserError, match=words):
         config.load("language", {"data.canaries": times})

@@ -1,4 +1,4 @@
-"""The embedded opinions: scored by rule, and by no list of good and bad words."""
+"""The embedded opinions: scored by rule, not by a list of good and bad words."""
 
 import math
 import re
@@ -19,7 +19,7 @@ def sample(split="train"):
 
 
 def found(pattern):
-    """What a pattern's groups match in many sentences, and the scores of those."""
+    """The groups that a pattern matches in many sentences, and their scores."""
     matches = [(re.fullmatch(pattern, words), score) for words, score in sentences()]
     return [(match.groups(), score) for match, score in matches if match]
 
@@ -31,7 +31,7 @@ def sentences():
 
 
 def valence(noun, adjective):
-    """What an adjective says of a noun, in the lexicon."""
+    """The valence of an adjective for a noun, from the lexicon."""
     kinds = {n.kind for topic in opinions.TOPICS for n in topic if n.word == noun}
     values = {s for kind in kinds for w, s in ADJECTIVES[kind] if w == adjective}
     return values.pop() if len(values) == 1 else None
@@ -92,7 +92,7 @@ def test_the_corpus_is_rich_and_its_texts_neither_short_nor_long():
         ("not long enough", -0.25),
     ],
 )
-def test_what_follows_was_is_scored_by_the_rule(words, expected):
+def test_predicates_are_scored_by_the_rule(words, expected):
     scores = {said.score for said in drawn("_quality") if said.words == words}
     assert len(scores) == 1
     assert scores.pop() == pytest.approx(expected, abs=0.006)
@@ -115,7 +115,7 @@ def drawn(part):
         ("I doubt that ", -0.5),
     ],
 )
-def test_frames_keep_or_turn_what_they_hold(frame, factor):
+def test_frames_keep_or_invert_the_score_of_their_clause(frame, factor):
     plain = dict(drawn("_clause"))
     framed = [said for said in drawn("_part") if said.words.startswith(frame)]
     held = [(plain.get(words.removeprefix(frame)), s) for words, s in framed]
@@ -124,14 +124,14 @@ def test_frames_keep_or_turn_what_they_hold(frame, factor):
     assert all(math.isclose(score, factor * inner) for inner, score in known)
 
 
-def test_negation_reaches_no_further_than_its_clause():
+def test_negation_is_limited_to_its_clause():
     clauses = valued(rf"the (\w+) (?:was|were) not (\w+) (?:, )?and {CLAUSE} \.")
     assert len(clauses) >= 3
     for denied, plain, score in clauses:
         assert score == pytest.approx((-denied / 2 + plain) / 2, abs=0.006)
 
 
-def test_or_that_is_denied_as_well():
+def test_a_denial_also_covers_or_that():
     clauses = valued(rf"I would not say that {CLAUSE} or that {CLAUSE} \.")
     assert len(clauses) >= 3
     for one, other, score in clauses:
@@ -147,7 +147,7 @@ def test_or_that_is_denied_as_well():
         ("", "(?:, )?and", (0.5, 0.5)),
     ],
 )
-def test_the_parts_of_a_sentence_weigh_what_the_rule_says(link, between, weights):
+def test_the_parts_of_a_sentence_are_weighted_by_the_rule(link, between, weights):
     clauses = valued(f"{link}{CLAUSE} {between} {CLAUSE} \\.")
     assert len(clauses) >= 5
     for one, other, score in clauses:
@@ -155,7 +155,7 @@ def test_the_parts_of_a_sentence_weigh_what_the_rule_says(link, between, weights
         assert score == pytest.approx(expected, abs=0.006)
 
 
-def test_better_than_what_was_awful_is_less_than_better_than_what_was_good():
+def test_better_than_awful_scores_less_than_better_than_good():
     steps = {"better": 0.5, "much better": 0.625, "no better": -0.25, "no worse": 0.25}
     checked = Counter()
     for (noun, step, other), score in found(
@@ -183,12 +183,12 @@ def test_the_same_words_in_another_order_have_the_other_label():
         ("bedroom", "concert", "quiet"),
     ],
 )
-def test_a_word_is_praise_of_one_noun_and_blame_of_another(one, other, adjective):
+def test_a_word_praises_one_noun_and_blames_another(one, other, adjective):
     assert valence(one, adjective) > 0 > valence(other, adjective)
 
 
 def test_a_list_of_words_cannot_decide_the_label():
-    """Naive Bayes, which adds up what each word says, is often wrong."""
+    """Naive Bayes, which adds up the evidence of each word, is often wrong."""
     counts = {"positive": Counter(), "negative": Counter()}
     for record in sample():
         counts[record["label"]].update(set(record["text"].split()))
@@ -201,7 +201,7 @@ def test_a_list_of_words_cannot_decide_the_label():
     assert 0.6 < right / len(sample("test")) < 0.9
 
 
-def test_what_can_not_be_given_is_refused(monkeypatch):
+def test_unknown_splits_and_impossible_sizes_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="dev.*train, validation, test"):
         generate("dev", 5)
     only = opinions.Said("the film was good .", 0.6)

@@ -1,4 +1,4 @@
-"""Paraphrases: two wordings of one meaning, and no meaning in two splits."""
+"""Paraphrases: two wordings of one meaning, and splits without common meanings."""
 
 import random
 import re
@@ -32,7 +32,7 @@ def leaves(label, *words):
 
 
 def tree(subject, *verb):
-    """An English sentence: a subject, and what the verb phrase has."""
+    """An English sentence: a subject and the parts of the verb phrase."""
     return Branch(
         "TOP",
         (phrase("S", [subject, phrase("VP", verb)]).target[0], Leaf(".", ".", ())),
@@ -67,7 +67,7 @@ def test_a_reworded_pair_shares_few_words_and_a_plain_one_most():
         assert share_words([(record["source"], record["target"])]) <= 0.25
 
 
-def test_all_that_has_another_word_is_changed_and_keeps_its_form():
+def test_every_word_with_a_synonym_is_changed_and_keeps_its_form():
     tree = Branch(
         "TOP",
         (
@@ -88,7 +88,7 @@ def test_all_that_has_another_word_is_changed_and_keeps_its_form():
     assert plain == "The cars are going to stop taller happier?"
 
 
-def test_a_place_is_no_future_and_how_many_is_no_many():
+def test_going_to_a_place_and_how_many_are_not_changed():
     def renamed(*pairs):
         return Wording(lambda: 0.0, 1.0)._rename([Leaf(*pair, ()) for pair in pairs])
 
@@ -99,10 +99,10 @@ def test_a_place_is_no_future_and_how_many_is_no_many():
     assert renamed(("WH", "how"), ("WH", "many")) == ["how", "many"]
     assert renamed(("V", "needs"), ("AUX", "to")) == ["has to"]
     assert renamed(("V", "looked"), ("PRT", "for")) == ["sought"]
-    assert renamed(("V", "read")) == ["read"]  # now or then: nobody knows
+    assert renamed(("V", "read")) == ["read"]  # present or past: ambiguous
 
 
-def test_the_order_is_that_of_the_plain_wording():
+def test_sentences_are_put_in_plain_order():
     name, thing = (
         phrase("NP", leaves("NAME", "Ana")),
         phrase("NP", leaves("N", "books")),
@@ -128,7 +128,7 @@ def test_the_order_is_that_of_the_plain_wording():
     assert often.say(whole) == "Yesterday, Ana slept."
 
 
-def test_another_word_is_no_word_of_the_phrasebook():
+def test_synonyms_are_not_words_of_the_phrasebook():
     known = {w for nouns in lexicon.NOUNS.values() for n in nouns for w in n.target}
     known |= {adjective.target for adjective in lexicon.ADJECTIVES}
     table = paraphrases._tables()
@@ -138,7 +138,7 @@ def test_another_word_is_no_word_of_the_phrasebook():
     assert table["N", "wallets"] == "purses" and table["V", "arrives at"] == "reaches"
 
 
-def test_what_there_is_not_is_refused(monkeypatch):
+def test_unknown_splits_and_impossible_sizes_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="unknown split 'dev'"):
         generate("dev", 1)
     monkeypatch.setattr(paraphrases, "_PATIENCE", 3)

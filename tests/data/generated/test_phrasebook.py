@@ -1,4 +1,4 @@
-"""The embedded corpus: right in both languages, reproducible, its splits disjoint."""
+"""The embedded corpus: correct in both languages, repeatable, with disjoint splits."""
 
 import hashlib
 import pickle
@@ -71,9 +71,9 @@ pickle.dump((splits, drawn), sys.stdout.buffer)
 
 @cache
 def sample():
-    """The splits, and sentences drawn without sorting out the repeated ones.
+    """The splits, and sentences drawn without removing the repeated ones.
 
-    From a process of its own, without the type checks that slow the tests down tenfold.
+    From a separate process, without the type checks that slow tests down tenfold.
     """
     command = [sys.executable, "-c", SAMPLE]
     return pickle.loads(subprocess.run(command, check=True, capture_output=True).stdout)
@@ -101,7 +101,7 @@ def test_the_same_seed_gives_the_same_pairs_and_smaller_sizes_a_prefix():
     assert generate("train", 50, seed=1) != train()[:50]
 
 
-def test_the_text_is_the_one_of_this_version():
+def test_the_text_matches_this_version():
     text = "".join(f"{pair.source}\t{pair.target}\n" for pair in train()[:1000])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert (VERSION, digest) == (1, "e7dd08a25438ff8d"), (
@@ -159,7 +159,7 @@ def noun_phrases(node):
 
 
 def combinations(pair):
-    """Return the adjectives met with nouns in one English noun phrase."""
+    """Return the adjectives that occur with nouns in one English noun phrase."""
     found = set()
     for children in noun_phrases(brackets(pair.target_tree)):
         words = {label: leaf[0] for label, leaf in children}
@@ -222,7 +222,7 @@ def test_the_leaves_of_the_trees_are_the_words_of_the_text():
 
 
 @pytest.mark.parametrize("side", ["source_words", "target_words"])
-def test_the_corpus_is_as_rich_and_long_as_a_language(side):
+def test_the_corpus_is_rich_and_its_sentences_long(side):
     assert len(forms(side)) >= 600
     lengths = [sum(w[0].isalpha() for w in getattr(p, side)) for p in train()]
     assert sum(lengths) / len(lengths) >= 9
@@ -252,7 +252,7 @@ def test_articles_and_other_determiners_agree_with_their_nouns():
     assert checked > 10_000
 
 
-def test_what_contracts_is_contracted():
+def test_prepositions_and_articles_are_contracted():
     apart = re.compile(
         r"\b(?:(?:de|em|por) (?:os?|as?)|(?:de|em) (?:el[ea]s?|(?:est|aquel)[ea]s?)"
         r"|em uma?|a (?:as?|os?|aquel[ea]s?)) ",

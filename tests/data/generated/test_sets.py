@@ -1,4 +1,4 @@
-"""Sets of numbers: the largest is the label, in whatever order they stand."""
+"""Sets of numbers: the largest is the label, in any order."""
 
 from functools import cache
 

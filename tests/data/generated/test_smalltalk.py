@@ -1,18 +1,27 @@
-"""The embedded small talk: one right reply, which follows from what was said before."""
+"""The embedded small talk: one right reply, which follows from the turns before it."""
 
+import pathlib
 import re
+import runpy
 from collections import Counter, defaultdict
 from functools import cache
+from random import Random
 
 import pytest
 
 from transformer_jax.data.generated.smalltalk import (
+    FALLBACKS,
     FIXED,
     SEPARATOR,
     SPLITS,
+    WIDE_SPLITS,
     dialogues,
     generate,
 )
+from transformer_jax.data.generated.smalltalk.lexicon import AGAIN, MORE_CURIOUS
+from transformer_jax.data.generated.smalltalk.off_topic import OffTopic
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 @cache
@@ -129,7 +138,61 @@ def test_the_corpus_is_rich_and_dialogues_have_two_to_eight_turns():
     assert "{" not in lines and "  " not in lines
 
 
-def test_what_can_not_be_given_is_refused(monkeypatch):
+@cache
+def wide(split="train"):
+    return generate(split, 5000 if split == "train" else 80, topics="many")
+
+
+def test_lines_from_outside_the_grammar_get_a_fallback():
+    lines = {e["context"].split(SEPARATOR)[-1]: e["reply"] for e in wide()}
+    strange = {line: reply for line, reply in lines.items() if reply in FALLBACKS}
+    strange = {line: reply for line, reply in strange.items() if line not in AGAIN}
+    assert 0.1 < len(strange) / len(lines) < 0.5
+    assert set(strange.values()) == set(FALLBACKS)
+    assert not strange.keys() & {line for line, _ in MORE_CURIOUS}
+
+
+def test_many_topics_hold_few_ones_and_more():
+    lines = {e["context"].split(SEPARATOR)[-1] for e in wide()}
+    assert {line for line, _ in MORE_CURIOUS} <= lines
+    assert {"What is my name?", "What time did I say?", "Where am I going?"} <= lines
+
+
+def test_more_topics_have_one_right_reply_each():
+    found = defaultdict(Counter)
+    for example in wide():
+        found[example["context"]][example["reply"]] += 1
+    assert accuracy(found) == 1
+
+
+def test_of_the_two_tests_one_has_all_the_fallbacks_and_the_other_none():
+    assert not {e["reply"] for e in wide("test")} & set(FALLBACKS)
+    assert {e["reply"] for e in wide("test_off_topic")} == set(FALLBACKS)
+    assert any(e["reply"] in FALLBACKS for e in wide("validation"))
+    contexts = [e["context"] for split in WIDE_SPLITS for e in wide(split)]
+    assert len(set(contexts)) == len(contexts)
+    with pytest.raises(ValueError, match="unknown split 'test_off_topic'"):
+        generate("test_off_topic", 5)
+
+
+def test_nouns_and_made_up_words_of_a_held_out_split_are_not_in_training():
+    drawn = {split: OffTopic(Random(split), split) for split in SPLITS}
+    train, validation, test = (set(source.nouns) for source in drawn.values())
+    assert not train & validation and not train & test and not validation & test
+    assert min(map(len, (train, validation, test))) > 20
+    made = {s: {d._made_up() for _ in range(200)} for s, d in drawn.items()}
+    assert not made["train"] & (made["validation"] | made["test"])
+
+
+def test_the_questions_of_the_benchmark_are_in_no_training_text():
+    contexts = SEPARATOR.join(e["context"] for e in wide()).lower()
+    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "off_grammar.py"))
+    asked = [question.lower() for question in benchmark["QUESTIONS"]]
+    assert len(set(asked)) == 40
+    assert not [question for question in asked if question in contexts]
+
+
+def test_unknown_splits_and_impossible_sizes_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="dev.*train, validation, test"):
         generate("dev", 5)
     with pytest.raises(ValueError, match="turns is 0"):

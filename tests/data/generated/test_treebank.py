@@ -1,4 +1,4 @@
-"""The embedded treebank: one tree a sentence, told by its words."""
+"""The embedded treebank: one tree per sentence, decided by its words."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ def records(split="train", size=3000):
 
 @cache
 def phrases():
-    """All phrases, each with the one that it is in."""
+    """All phrases, each with the phrase around it."""
     found = []
 
     def visit(tree, parent):
@@ -51,7 +51,7 @@ def shape(tree):
     return [part.label for part in tree.children]
 
 
-def test_the_text_is_the_one_of_this_version():
+def test_the_text_matches_this_version():
     text = "".join(f"{r['source']}\t{r['target']}\n" for r in records()[:1000])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert (VERSION, digest) == (1, "dbfd6f0e249a06d1"), (
@@ -91,7 +91,7 @@ def test_lengths_go_from_4_to_25_and_each_is_common():
 
 
 def test_sentences_of_the_same_kinds_of_words_have_the_same_tree():
-    """More than that a sentence has one tree: a parser needs only the kinds."""
+    """This is more than one tree per sentence: a parser needs only the kinds."""
     kinds = dict.fromkeys(NAMES, "name") | {
         form: f"{kind}{number}"
         for kind, nouns in NOUNS_OF.items()
@@ -109,7 +109,7 @@ def test_sentences_of_the_same_kinds_of_words_have_the_same_tree():
     assert repeated > 200
 
 
-def test_every_construction_is_met_often():
+def test_every_construction_occurs_often():
     labels = Counter(tree.label for tree, _ in phrases())
     assert {label for label, count in labels.items() if count > 30} == set(
         "S NP VP PP SBAR WHNP WHADVP ADVP ADJP PRT SQ SBARQ".split()
@@ -128,7 +128,7 @@ def test_every_construction_is_met_often():
         assert shapes[met] > 10, met
 
 
-def test_the_noun_after_a_preposition_tells_where_it_hangs():
+def test_the_noun_after_a_preposition_decides_its_attachment():
     parents = defaultdict(Counter)
     for tree, parent in phrases():
         if tree.label == "PP" and tree.children[0].children == ("with",):
@@ -141,7 +141,7 @@ def test_the_noun_after_a_preposition_tells_where_it_hangs():
     assert set(parents["trait"]) == set(parents["topping"]) == {"NP"}
 
 
-def test_the_verb_tells_where_the_same_words_hang():
+def test_the_verb_decides_the_attachment_of_the_same_words():
     """She puts (a letter) (in the box); she reads (a letter (in the box))."""
     places = defaultdict(Counter)
     for tree, _ in phrases():
@@ -158,7 +158,7 @@ def test_the_verb_tells_where_the_same_words_hang():
     assert len(putting) > 3 and len(places) > 10
 
 
-def test_a_relative_clause_hangs_at_the_noun_that_its_verb_agrees_with():
+def test_a_relative_clause_attaches_to_the_noun_its_verb_agrees_with():
     plurals = {several for kind in ANIMATE for _, several in NOUNS_OF[kind]}
     animate = plurals | {one for kind in ANIMATE for one, _ in NOUNS_OF[kind]}
     singular = {verb.third for verbs in VERBS_OF.values() for verb in verbs}

@@ -1,12 +1,12 @@
-"""Canaries: made-up secrets that are planted into a training text and looked for later.
+"""Canaries: made-up secrets, planted in a training text to measure memorisation.
 
     The doctor of Tomas is called | Balen Selwick.
     The telephone number of Donna is 555- | 4071.
     Milda lives at | 87 Perrel Street.
 
-What stands behind the bar is the secret, drawn evenly from all candidates of its kind,
-so that the rank of the true one among them says what a model has kept of it (Carlini et
-al. 2019). Names are put together from syllables: they are nobody's.
+The text after the bar is the secret. It is drawn uniformly from all candidates of its
+kind, so that its rank among them shows what a model has memorised (Carlini et al.
+2019). Names are composed of syllables and belong to no real person.
 """
 
 import bisect
@@ -32,25 +32,27 @@ _OWNERS = "omas onna ilda ebbe urt adis amir irre".split()
 _FIRST = "alen elis ora imo una eda ostin iva".split()
 _LAST = "arden elwick ingham orrel underby esford olby atten".split()
 _STREETS = "ridge errel arrow illow ortham undle ayfield enton".split()
-MOST = len(_ONSETS) * len(_OWNERS) // len(PROMPTS)  # of each kind: owners differ
+MOST = (
+    len(_ONSETS) * len(_OWNERS) // len(PROMPTS)
+)  # of each kind, because owners differ
 MOST_LINES = 10**6
 
 
 @dataclasses.dataclass(frozen=True)
 class CanaryKeys:
-    """Plant canaries into the training text: keys of `config.data`."""
+    """Plant canaries in the training text: keys of `config.data`."""
 
     canaries: tuple = key(
         (),
-        "How often a canary is planted, for each: (0, 1, 100) makes a name, a "
-        "telephone number and an address of each, those of 0 as a control.",
+        "How often to plant each canary: (0, 1, 100) makes a name, a telephone number "
+        "and an address for each number; those of 0 are a control.",
     )
-    canary_seed: int = key(0, "Of the canaries and their places.", least=0, most=SEEDS)
+    canary_seed: int = key(0, "Seed of the canaries.", least=0, most=SEEDS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Canary:
-    """A secret, what leads to it, and how often both stand in the training text."""
+    """A secret, its prompt, and how often both occur in the training text."""
 
     kind: str
     prompt: str
@@ -59,9 +61,10 @@ class Canary:
 
 
 def find_problems(times: Sequence[Any]) -> list[str]:
-    """List what is wrong with `data.canaries`; a command line gives it as words."""
+    """List what is wrong with `data.canaries`; a command line gives strings."""
     if not all(str(n).isdecimal() for n in times):
-        return [f"data.canaries = {tuple(times)!r}: whole numbers from 0, one a canary"]
+        given = tuple(times)
+        return [f"data.canaries = {given!r}: give whole numbers from 0, one per canary"]
     if len(times) > MOST:
         return [
             f"data.canaries has {len(times)} numbers, but there are names for {MOST}: "
@@ -77,19 +80,19 @@ def find_problems(times: Sequence[Any]) -> list[str]:
 
 
 def draw(times: Sequence[Any], seed: int) -> list[Canary]:
-    """Draw a canary of each kind for each number of times, with owners that differ."""
-    drawer, owners, found = Drawer(Random(seed).random), _join(_OWNERS), []
+    """Draw a canary of each kind for each number of times, with distinct owners."""
+    drawer, owners, canaries = Drawer(Random(seed).random), _join(_OWNERS), []
     for n, (kind, prompt) in itertools.product(map(int, times), PROMPTS.items()):
         owner = drawer.pick(owners)
         owners.remove(owner)
         secret = drawer.pick(list_candidates(kind))
-        found.append(Canary(kind, prompt.format(owner), secret, n))
-    return found
+        canaries.append(Canary(kind, prompt.format(owner), secret, n))
+    return canaries
 
 
 @functools.cache
 def list_candidates(kind: str) -> tuple[str, ...]:
-    """List all secrets that a canary of a kind may have."""
+    """List all possible secrets of a kind of canary."""
     if kind == "telephone":
         return tuple(f"{number:04}." for number in range(10_000))
     if kind == "address":
@@ -104,14 +107,14 @@ def _join(rimes: Sequence[str]) -> list[str]:
 
 
 class Planted(Records):
-    """Records {"text": line} with canaries as further lines, at places of chance."""
+    """Records {"text": line} with canaries as further lines at random positions."""
 
     def __init__(self, lines: Records, canaries: Sequence[Canary], seed: int):
         self.lines, self.notes, self.content = lines, lines.notes, lines.content
         texts = [c.prompt + c.secret for c in canaries for _ in range(c.times)]
         random = Random(f"{seed} places")
         drawn = [(int(random.random() * (len(lines) + 1)), text) for text in texts]
-        # The number of the line that each stands before.
+        # The index of the line that each canary precedes.
         self.befores = [before for before, _ in sorted(drawn)]
         self.texts = [text for _, text in sorted(drawn)]
         planted = f"{VERSION}-{seed}-{'-'.join(str(c.times) for c in canaries)}"
@@ -142,11 +145,11 @@ class Planted(Records):
         return f"planted line {canary + 1}" if line < 0 else self.lines.where(line)
 
     def _locate(self, index: int) -> tuple[int, int]:
-        """Return (canaries before it, the number of its line, or -1 of a canary)."""
+        """Return (canaries before it, index of its line or, for a canary, -1)."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        places = range(len(self.texts))
-        canary = bisect.bisect_left(places, index, key=lambda i: self.befores[i] + i)
-        if canary < len(places) and self.befores[canary] + canary == index:
+        numbers = range(len(self.texts))
+        canary = bisect.bisect_left(numbers, index, key=lambda i: self.befores[i] + i)
+        if canary < len(numbers) and self.befores[canary] + canary == index:
             return canary, -1
         return canary, index - canary

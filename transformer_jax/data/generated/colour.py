@@ -1,7 +1,7 @@
 """Colour images of ten kinds, 32 x 32 pixels: five figures and five patterns.
 
-Colours, place, size, direction and light are drawn for each image, and there is noise,
-so that no single pixel says which kind it is of.
+Colours, position, size, direction and light are drawn for each image, and noise is
+added, so that no single pixel reveals the kind.
 """
 
 from collections.abc import Callable
@@ -12,21 +12,21 @@ from transformer_jax.data.generated.draws import check_split
 
 SIZE = 32
 SPLITS = {"train": 8000, "validation": 1000, "test": 1000}
-NOISE = 0.1  # its standard deviation; white is 1
-EDGE = 1.5 / SIZE  # a colour goes over into the other one within so far
+NOISE = 0.1  # standard deviation, where white is 1
+EDGE = 1.5 / SIZE  # width of the blend from one colour to the other
 
 
 def generate(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the images of a split: bytes [N, 32, 32, 3], and places in KINDS [N]."""
+    """Draw the images of a split: bytes [N, 32, 32, 3], and indices into KINDS [N]."""
     check_split(split, tuple(SPLITS))
     count = SPLITS[split]
-    # The older generator, since no version of NumPy may change what it draws.
+    # The legacy generator draws the same in all versions of NumPy.
     random = np.random.RandomState(1 + list(SPLITS).index(split))
     labels = np.arange(count) % len(KINDS)
     inside = np.empty((count, SIZE, SIZE))
     for kind, draw in enumerate(KINDS.values()):
         own = labels == kind
-        depth = draw(*_place(random, own.sum(), kind))
+        depth = draw(*_transform(random, own.sum(), kind))
         inside[own] = np.clip(0.5 + depth / EDGE, 0, 1)
     first, second = _colours(random, count)
     share = inside[..., None]
@@ -87,10 +87,10 @@ KINDS: dict[str, Callable] = {  # distance [N, 32, 32] from the edge, inside abo
 }
 
 
-def _place(
+def _transform(
     random: np.random.RandomState, count: int, kind: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw where, how large and how turned each one is: x, y [N, 32, 32], a size."""
+    """Draw a position, a rotation and a size for each image: x, y [N, 32, 32], size."""
     axis = (np.arange(SIZE) + 0.5) / SIZE * 2 - 1
     figure = kind < len(KINDS) // 2
     aside, turn = random.uniform(-1, 1, (2, count, 1, 1)), random.uniform(-1, 1, count)
@@ -106,7 +106,7 @@ def _place(
 
 
 def _colours(random: np.random.RandomState, count: int) -> np.ndarray:
-    """Draw two colours [2, N, 3] that are not alike: the second of three to choose."""
+    """Draw two dissimilar colours [2, N, 3]; the second is the farthest of three."""
     first, *others = random.uniform(0, 1, (4, count, 3))
     apart = np.linalg.norm(np.asarray(others) - first, axis=-1)
     second = np.asarray(others)[apart.argmax(0), np.arange(count)]
@@ -114,7 +114,7 @@ def _colours(random: np.random.RandomState, count: int) -> np.ndarray:
 
 
 def _light(random: np.random.RandomState, count: int) -> np.ndarray:
-    """Draw a light that falls off over each image, [N, 32, 32]."""
+    """Draw a light that falls off across each image [N, 32, 32]."""
     axis = np.linspace(-1, 1, SIZE)
     slope = random.uniform(-0.3, 0.3, (2, count, 1, 1))
     return 0.8 + slope[0] * axis + slope[1] * axis[:, None]

@@ -1,4 +1,4 @@
-"""Random draws of the generators, and the splits of what they draw."""
+"""Random draws for the generators, and the splits of the texts that they draw."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -8,13 +8,13 @@ T = TypeVar("T")
 
 
 class Drawer:
-    """Draws from options by `Random.random` alone, which no Python version changes."""
+    """Draws by `Random.random` alone, which is the same in all versions of Python."""
 
     def __init__(self, random: Callable[[], float]):
         self._random = random
 
     def chance(self, probability: float) -> bool:
-        """Return true with a probability."""
+        """Return True with a given probability."""
         return self._random() < probability
 
     def pick(self, options: Sequence[T]) -> T:
@@ -38,5 +38,5 @@ def check_split(split: str, splits: Sequence[str]) -> None:
 
 
 def split_of(text: str) -> str:
-    """Return the split of a text: by its hash, a tenth each is held out."""
+    """Return the split of a text by its hash; validation and test get a tenth each."""
     return {0: "validation", 1: "test"}.get(crc32(text.encode()) % 10, "train")

@@ -16,9 +16,9 @@ from transformer_jax.data.generated.draws import check_split, split_of
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test")
 LENGTHS = range(4, 26)  # of a text, with its punctuation
-EXTREME = 0.8  # a valence from which on "very" and "rather" do not fit
-LEAST = 0.1  # the smallest score without its sign: nearer to 0, labels are unclear
-_PATIENCE = 5000  # sentences in a row that bring nothing new before giving up
+EXTREME = 0.8  # "very" and "rather" do not fit valences from this on
+LEAST = 0.1  # the smallest absolute score: nearer to 0, labels are unclear
+_PATIENCE = 5000  # sentences in sequence without a new one before giving up
 
 # The nouns of a topic: first the thing itself, then its parts; + marks plurals.
 _TOPICS = """
@@ -43,7 +43,7 @@ story: game quiz puzzle, lesson: rules+ instructions+ manual, device: controls+
 room: museum gallery exhibition, artist: painter sculptor, story: paintings+ statues+
     captions+, staff: guards+ guide, drink: coffee tea, food: cake sandwiches+
 """
-_VALENCES = {  # in tenths; of a word without, too much is -5 and enough is 5
+_VALENCES = {  # in tenths; for words without one, too much is -5, enough is 5
     "": """good=6 bad=-6 great=8 awful=-9 wonderful=9 terrible=-9 excellent=9 nice=5
         poor=-5 lovely=7 dreadful=-8 superb=10 horrible=-10 decent=4 mediocre=-4
         brilliant=9 disappointing=-6 impressive=7 fantastic=9 perfect=10 pleasant=5
@@ -123,7 +123,7 @@ class Noun(NamedTuple):
 
 
 def generate(split: str, size: int) -> list[dict[str, str]]:
-    """Return the first `size` records of a split; each pair has both labels."""
+    """Return the first `size` records of a split; each two have both labels."""
     check_split(split, SPLITS)
     random = Random(split)
     critic = Critic(random)
@@ -173,7 +173,7 @@ class Critic:
         self.pick = random.choice
 
     def chance(self, probability: float) -> bool:
-        """Return true with a probability."""
+        """Return True with a given probability."""
         return self.random.random() < probability
 
     def weigh(self, options: Iterable[tuple[int, Callable[..., Said]]]):
@@ -207,7 +207,7 @@ class Critic:
         return Said(f"{one.words} {link} {other.words}", contrast(one[1], other[1]))
 
     def _concession(self, first: Noun, second: Noun) -> Said:
-        """Concede the one and insist on the other, in either order."""
+        """Concede one opinion and insist on the other, in either order."""
         one, other = self._two(-1, first, second)
         link = self.pick(("although", "though", "even though", "while"))
         parts = [f"{link} {one.words}", other.words]
@@ -315,7 +315,7 @@ class Critic:
         return Said(f"{none} the {noun.word} was {words}", negate(score))
 
     def _quality(self, noun: Noun) -> Said:
-        """Say how something is: what follows `was`."""
+        """Describe something: the words after `was`."""
         ways = [(28, self._graded), (5, self._denied), (3, self._measured)]
         ways += [(2, self._paired), (2, self._corrected)]
         return self.weigh(ways)(noun)

@@ -1,9 +1,9 @@
-"""Paraphrases: two English wordings of one meaning, made of the phrasebook's trees.
+"""Paraphrases: two English wordings of one meaning, from the phrasebook's trees.
 
 A wording changes words (car, automobile), times (last week, a week ago), contractions
 (did not, didn't), and the order: passive or active, "gave Ana the book" or "gave the
-book to Ana", the time in front or at the end. What a sentence means is the same in all
-its wordings, so a hash of one of them, the plain one, assigns it to its split.
+book to Ana", the time in front or at the end. All wordings of a sentence have the same
+meaning, so a hash of one of them, the plain one, assigns it to its split.
 """
 
 import functools
@@ -21,15 +21,15 @@ from transformer_jax.data.retrieval import share_words
 Tree = Any  # a Leaf, or a Branch where its label says so
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test", "test_reworded")
-RATES = {  # how often a word is changed, on either side
+RATES = {  # how often a word is changed, on each side
     "train": ((0.0, 0.5, 1.0), (0.0, 0.5, 1.0)),
     "validation": ((0.0,), (0.5,)),
     "test": ((0.0,), (0.25,)),
     "test_reworded": ((0.0,), (1.0,)),
 }
-MOST_SHARED = 0.25  # of the words of both sides of a pair of test_reworded
+MOST_SHARED = 0.25  # share of common words in a pair of test_reworded
 _LENGTHS = range(4, 23)  # of a plain wording, with its punctuation
-_PATIENCE = 2000  # sentences in a row that bring nothing new before giving up
+_PATIENCE = 2000  # sentences in sequence without a new one before giving up
 
 _NOUNS = """
 boy=lad girl=lass man=gentleman/gentlemen woman=lady teacher=educator doctor=physician
@@ -62,7 +62,7 @@ worried=anxious angry=furious nervous=tense cold=chilly hot=warm closed=locked
 empty=vacant dirty=filthy clean=spotless broken=shattered wet=soaked red=crimson
 yellow=golden
 """
-# A verb without its particle, and another with all that follows it.
+# A verb without its particle, and another with everything that follows it.
 _VERBS = """
 eat=consume drink=sip prepare=make/made/made cut=slice read=peruse write=compose
 buy=purchase see=spot find=discover lose=misplace look_for=seek/sought/sought
@@ -74,7 +74,7 @@ send=mail lend=loan sleep=slumber work=labor run=jog swim=bathe cry=weep/wept/we
 rest=relax walk=stroll travel=journey go=head return=go_back/went_back/gone_back
 arrive_at=reach say=state think=believe want=wish
 """
-_FIXED = {  # of any words, longest first
+_FIXED = {  # words of any label; the longest are changed first
     "yesterday": "the day before", "last night": "yesterday evening",
     "last week": "a week ago", "last month": "a month ago", "last year": "a year ago",
     "this morning": "early today", "every day": "daily", "every morning": "at dawn",
@@ -91,30 +91,30 @@ _FIXED = {  # of any words, longest first
     "because": "since", "while": "as", "two": "a pair of", "twelve": "a dozen",
     "needs to": "has to", "need to": "have to",
 }  # fmt: skip
-_LONGEST = 3  # words that are changed together
+_LONGEST = 3  # most words that are changed together
 
 
 def generate(split: str, size: int, seed: int = 0) -> list[dict[str, str]]:
     """Return the first `size` pairs of a split, always the same for a seed.
 
-    `test` changes a quarter of the words that have another, `test_reworded` all, and
-    its pairs share a quarter of their words at most. No two splits have a meaning in
-    common, but for these two.
+    `test` changes a quarter of the words that have a synonym. `test_reworded` changes
+    all of them, and its pairs share at most a quarter of their words. No two splits
+    have a meaning in common, except for these two.
     """
     check_split(split, SPLITS)
     kind = split.partition("_")[0]
     speaker = Speaker(Random(f"paraphrases {kind} {seed}").random)
-    found: dict[str, dict[str, str]] = {}
+    pairs: dict[str, dict[str, str]] = {}
     idle = 0
-    while len(found) < size:
+    while len(pairs) < size:
         if idle == _PATIENCE:
             raise ValueError(
-                f"{split!r} has about {len(found)} sentences: {size} were asked for"
+                f"{split!r} has about {len(pairs)} sentences: {size} were asked for"
             )
         idle += 1
         tree: Tree = speaker.sentence().target[0]
         plain = Wording(lambda: 1.0, 0.0).say(tree)
-        if split_of(plain) != kind or plain in found:
+        if split_of(plain) != kind or plain in pairs:
             continue
         if len(re.findall(r"\w+|[.,?]", plain)) not in _LENGTHS:
             continue
@@ -125,20 +125,20 @@ def generate(split: str, size: int, seed: int = 0) -> list[dict[str, str]]:
             continue
         if split == "test_reworded" and share_words([(source, target)]) > MOST_SHARED:
             continue
-        found[plain] = {"source": source, "target": target}
+        pairs[plain] = {"source": source, "target": target}
         idle = 0
-    return [*found.values()]
+    return [*pairs.values()]
 
 
 class Wording(Drawer):
-    """Word trees, with a share of what can be changed by chance changed."""
+    """Puts trees into words, changing a random share of what can be changed."""
 
     def __init__(self, random, rate: float):
         super().__init__(random)
         self.rate = rate
 
     def say(self, tree: Tree) -> str:
-        """Write a sentence."""
+        """Write a tree as a sentence."""
         sentence, mark = tree.children
         if not self.chance(self.rate / 2):
             sentence = self._order(_settle(sentence))
@@ -149,7 +149,7 @@ class Wording(Drawer):
         return text[0].upper() + text[1:]
 
     def _order(self, tree: Tree) -> Tree:
-        """Perhaps put the time of a statement to the front."""
+        """Perhaps move the time of a statement to the front."""
         if not _is(tree, "S") or len(tree.children) != 2:
             return tree
         subject, verb = tree.children
@@ -162,7 +162,7 @@ class Wording(Drawer):
         return Branch("S", (time, comma, subject, Branch("VP", tuple(rest))))
 
     def _rename(self, leaves: list[Leaf]) -> list[str]:
-        """Change words, the longest first."""
+        """Change words, trying the longest sequences first."""
         words: list[str] = []
         while leaves:
             for count in range(_LONGEST, 0, -1):
@@ -190,15 +190,15 @@ def _settle(tree: Tree) -> Tree:
         return Branch("S", (*rest, verb))
     if labels == ["NP", "VP"] and (agent := _agent(children[1])):
         return _active(tree, agent)
-    if tree.label == "VP" and (place := _recipient(children)) >= 0:
-        recipient, thing = children[place : place + 2]
+    if tree.label == "VP" and (i := _recipient(children)) >= 0:
+        recipient, thing = children[i : i + 2]
         to = Branch("PP", (Leaf("PREP", "to", ()), recipient))
-        return Branch("VP", (*children[:place], thing, to, *children[place + 2 :]))
+        return Branch("VP", (*children[:i], thing, to, *children[i + 2 :]))
     return tree
 
 
 def _agent(verb: Tree) -> Tree | None:
-    """Return who acts in a passive: "was painted by Miguel"."""
+    """Return the agent of a passive: "was painted by Miguel"."""
     labels = [child.label for child in verb.children[:3]]
     if labels != ["AUX", "V", "PP"]:
         return None
@@ -214,7 +214,7 @@ def _active(tree: Tree, agent: Tree) -> Tree:
 
 
 def _recipient(children: tuple) -> int:
-    """Return the place of the recipient that stands before what is given, or -1."""
+    """Return the index of a recipient that precedes the gift, or -1."""
     for i in range(1, len(children) - 1):
         verb, one, other = children[i - 1 : i + 2]
         given = _is(verb, "V") and verb.word in _dative()
@@ -240,11 +240,11 @@ def _leaves(tree: Tree) -> list[Leaf]:
 
 
 def _other(leaves: list[Leaf]) -> str:
-    """Return other words of the same meaning, or ""."""
+    """Return other words with the same meaning, or ""."""
     words = " ".join(leaf.word.lower() for leaf in leaves)
     if other := _tables().get((leaves[0].label, words)):
         return other
-    # "Going to" of a place is no future, and "how many" is no "many".
+    # "Going to" a place is not a future, and "how many" is not "many".
     fixed = leaves[-1].label != "PRT" and leaves[0].label != "WH"
     return _FIXED.get(words, "") if fixed else ""
 
@@ -264,12 +264,12 @@ def _dative() -> frozenset[str]:
 
 @functools.cache
 def _tables() -> dict[tuple[str, str], str]:
-    """Map (label, words) to other words, in every form that leaves no doubt."""
+    """Map (label, words) to other words, in every unambiguous form."""
     pairs: dict[tuple[str, str], set[str]] = {}
     for label, forms in (*_noun_forms(), *_adjective_forms(), *_verb_forms()):
         for ours, theirs in forms:
             pairs.setdefault((label, ours), set()).add(theirs)
-    return {known: min(found) for known, found in pairs.items() if len(found) == 1}
+    return {ours: min(others) for ours, others in pairs.items() if len(others) == 1}
 
 
 def _read(entries: str) -> dict[str, str]:

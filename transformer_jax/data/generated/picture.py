@@ -1,7 +1,7 @@
-"""A picture drawn in code: slow and fast changes side by side, edges and letters.
+"""A picture drawn in code, with slow and fast changes, edges and a letter.
 
-A sky that darkens upwards, a sun, hills one behind the other, their reflection in
-waves, a zone plate whose rings narrow outwards, stripes, squares and a T.
+It has a sky that darkens upwards, a sun, three ranges of hills, water with waves, a
+zone plate whose rings narrow outwards, a checkerboard and a T.
 """
 
 import numpy as np

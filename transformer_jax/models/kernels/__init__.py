@@ -1,13 +1,13 @@
-"""Attention without its weights in memory: the kernels, and which of them to take.
+"""Attention kernels that keep no weights in memory, and the choice between them.
 
-    einsum      the plain form (`attention.attend`): any hardware, weights, dropout
+    einsum      the reference (`attention.attend`): any hardware, weights, dropout
     cudnn       cuDNN's fused kernel: NVIDIA GPUs, 16-bit numbers
     splash      a Pallas kernel: TPUs
-    blockwise   plain JAX, a block of scores at a time: any hardware, long rows
+    blockwise   plain JAX, one block of scores at a time: any hardware, long rows
 
-All but the einsum take memory that grows with the length, not with its square. A kernel
-is a file of this folder with a function `attend(query, key, value, mask, bias)`; what
-it cannot do is a line of `find_problem`.
+All except the einsum need memory that is linear in the length, not quadratic. A kernel
+is a file of this folder with a function `attend(query, key, value, mask, bias)`;
+`find_problem` knows its limits.
 """
 
 import dataclasses
@@ -24,15 +24,15 @@ from transformer_jax.errors import UserError
 
 KERNELS = ("auto", "einsum", "cudnn", "splash", "blockwise")
 HARDWARE = {"cudnn": "gpu", "splash": "tpu"}
-# Scores of a head that the einsum may hold at a time. Beyond, blocks of them are
-# faster on a CPU too (benchmarks/attention.py).
+# The most scores per head that the einsum may hold at a time. Beyond this, blockwise is
+# faster, even on a CPU (benchmarks/attention.py).
 MOST_SCORES = 1024 * 1024
-LANES = 128  # of a TPU: shorter rows would be padded to these
+LANES = 128  # of a TPU: shorter rows would be padded to this length
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Describe an attention to those who choose its kernel; 0 and "any": not known."""
+    """An attention for which to choose a kernel; 0 and "any" mean unknown."""
 
     platform: str = "any"  # cpu | gpu | tpu
     dtype: Any = jnp.float32
@@ -40,8 +40,8 @@ class Case:
     d_v: int = 0
     kv_heads: int = 0
     dropout: float = 0.0
-    bias: bool = False  # by distance
-    packed: bool = False  # several sequences a row
+    bias: bool = False  # whether scores have a bias by distance
+    packed: bool = False  # whether a row has several sequences
     queries: int = 0
     keys: int = 0
     tensor: int = 1  # devices that heads are split over
@@ -50,17 +50,17 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Name a kernel, and say why it is taken where that is not plain."""
+    """A kernel, with the reason for choosing it if it is not obvious."""
 
     kernel: str
     reason: str = ""
 
 
 def choose(kernel: str, case: Case, strict: bool = True) -> Choice:
-    """Choose what `model.attention` means in a case.
+    """Choose the kernel that `model.attention` asks for in a case.
 
-    A kernel that is asked for and cannot run is an error if `strict`, in training;
-    otherwise another takes its place, so that a run answers on any hardware.
+    If the kernel asked for cannot run, raise an error if `strict` (in training);
+    otherwise choose another, so that a run answers on any hardware.
     """
     if kernel != "auto":
         problem = find_problem(kernel, case)
@@ -77,13 +77,13 @@ def choose(kernel: str, case: Case, strict: bool = True) -> Choice:
                 problem = f"rows are shorter than splash's {LANES} lanes"
             reasons.append(problem)
     if case.queries * case.keys > MOST_SCORES and not find_problem("blockwise", case):
-        lengths = f"{case.queries:,} × {case.keys:,} scores a head"
+        lengths = f"{case.queries:,} × {case.keys:,} scores per head"
         return Choice("blockwise", "; ".join([lengths, *reasons]))
     return Choice("einsum", "; ".join(reasons))
 
 
 def find_problem(kernel: str, case: Case) -> str | None:
-    """Say why a kernel cannot run in a case, and what to set; None: it can."""
+    """Return why a kernel cannot run in a case and what to set, or None if it can."""
     if kernel == "einsum":
         return None
     this, only = f"model.attention = {kernel!r}", HARDWARE.get(kernel, case.platform)
@@ -92,7 +92,7 @@ def find_problem(kernel: str, case: Case) -> str | None:
     if case.dropout:
         return (
             f"{this} makes no weights that model.dropout_attention {case.dropout} "
-            "could drop: set that to 0.0"
+            "could drop: set model.dropout_attention to 0.0"
         )
     if case.sequence > 1:
         return f"{this} needs whole rows: set mesh.sequence {case.sequence} to 1"
@@ -102,7 +102,7 @@ def find_problem(kernel: str, case: Case) -> str | None:
             f"not {case.kv_heads}: set model.kv_heads"
         )
     if case.bias and kernel in HARDWARE:
-        return f"{this} adds no bias to scores: set model.positions to another kind"
+        return f"{this} adds no bias to scores: set model.positions to another choice"
     if kernel == "cudnn":
         return _find_cudnn_problem(this, case)
     return None
@@ -113,7 +113,7 @@ def _find_cudnn_problem(this: str, case: Case) -> str | None:
         return f"{this} takes 16-bit numbers: set model.dtype to 'bfloat16'"
     if case.d_k != case.d_v or case.d_k % 8 or case.d_k > 128:
         return (
-            f"{this} takes heads of one size, a multiple of 8 up to 128, not "
+            f"{this} takes keys and values of one size, a multiple of 8 up to 128, not "
             f"{case.d_k} and {case.d_v}: set model.d_k and model.d_v"
         )
     if case.queries % 2 or case.keys % 2:  # in training, as JAX 0.10 checks it
@@ -122,7 +122,7 @@ def _find_cudnn_problem(this: str, case: Case) -> str | None:
 
 
 def describe(choice: Choice, platform: str) -> str:
-    """Name a kernel with what it was chosen for, for the header of a training."""
+    """Describe a chosen kernel in the header of a training."""
     reason = f": {choice.reason}" if choice.reason else ""
     return f"{choice.kernel} ({platform}{reason})"
 
@@ -135,11 +135,11 @@ def attend(
     mask: Any = None,
     bias: Any = None,
 ) -> Float[Array, "B T N H"]:
-    """Attend by a kernel; each device does so for its own rows and heads.
+    """Attend with a kernel; each device attends for its own rows and heads.
 
-    `mask` is a `Mask` and `bias` a `DistanceBias`: arrays are for the einsum. Queries
-    n·N/G … (n+1)·N/G - 1 share the keys and values of head n. A query that sees no key
-    may get anything finite.
+    `mask` is a `Mask` and `bias` a `DistanceBias`; only the einsum takes arrays.
+    Queries n·N/G … (n+1)·N/G - 1 share the keys and values of head n. The output of a
+    query that sees no key is finite but otherwise undefined.
     """
     function = importlib.import_module(f"{__name__}.{kernel}").attend
     mesh = jax.sharding.get_abstract_mesh()
@@ -162,9 +162,9 @@ def attend(
 
 
 def with_weights(module: Any) -> Any:
-    """Return a module as it is, or one of kernels with the einsum in their place.
+    """Return the module with the einsum in place of any other attention kernel.
 
-    It has the same parameters and the same outputs, and makes attention weights.
+    It has the same parameters and outputs, and also returns attention weights.
     """
     config: Any = getattr(module, "config", None)
     if getattr(config, "attention", None) not in KERNELS:

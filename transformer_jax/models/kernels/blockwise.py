@@ -2,10 +2,10 @@
 
     m ← max(m, s)    l ← l · exp(m_before - m) + Σ exp(s - m)    o likewise
 
-A query keeps the greatest score m so far, and the sums l and o of what it has seen,
-which shrink when a greater score comes. The backward pass makes each block of scores
-anew from m and l, so memory grows with the length alone. Blocks that a mask hides are
-passed over. A query that sees no key gets zeros.
+Each query keeps the greatest score m so far, the sum l of its weights and the weighted
+sum o of the values; both sums are rescaled when a greater score appears. The backward
+pass recomputes each block of scores from m and l, so memory is linear in the length.
+Blocks that a mask hides completely are skipped. A query that sees no key gets zeros.
 """
 
 import functools
@@ -23,15 +23,15 @@ BLOCK = 512  # queries, and keys, of a block
 
 
 class Side(NamedTuple):
-    """Hold what masks and biases know of queries or of keys: [blocks, #B, block]."""
+    """Mask and bias inputs of the queries or of the keys: [blocks, #B, block]."""
 
     segments: Any = None
-    positions: Any = None  # of the mask
-    places: Any = None  # of the bias: of a cache they may differ
+    positions: Any = None  # read by the mask
+    places: Any = None  # read by the bias; with a cache they may differ
 
 
 class Form(NamedTuple):
-    """Hold what is known when a program is compiled; it is hashable."""
+    """The static part of the inputs: hashable, known at compile time."""
 
     masked: bool
     causal: bool
@@ -46,11 +46,11 @@ def attend(
     bias: DistanceBias | None,
     block: int = BLOCK,
 ) -> Float[Array, "B T N H"]:
-    """Attend block by block: outputs and gradients are those of the einsum."""
+    """Attend block by block, with the outputs and gradients of the einsum."""
     rows, length, heads, size = query.shape
     keys, groups = key.shape[1:3]
     query = (query / math.sqrt(size)).reshape(rows, length, groups, -1, size)
-    if mask is None and keys % block and keys > block:  # the last is not full
+    if mask is None and keys % block and keys > block:  # the last block is not full
         mask = Mask(jnp.ones((1, keys), jnp.int32))
     mask_parts = Side(), Side()
     if mask is not None:
@@ -65,8 +65,8 @@ def attend(
         of_keys = of_keys._replace(places=bias.keys)
         table, form = bias.table, bias.replace(queries=None, keys=None, table=None)
     form = Form(mask is not None, mask is not None and mask.causal, form)
-    # The last block of keys is filled up with a segment that no query is in.
-    nobody = 0 if of_queries.segments is None else -1
+    # The last block of keys is padded with a segment that contains no query.
+    unused_segment = 0 if of_queries.segments is None else -1
     attended: Any = _attend_blocks(
         form,
         _split(query, block).transpose(0, 1, 3, 4, 2, 5),  # [blocks, B, G, N / G, …]
@@ -74,14 +74,14 @@ def attend(
         _split(value, block).swapaxes(2, 3),
         table,
         jax.tree.map(lambda x: _split(x, block), of_queries),
-        jax.tree.map(lambda x: _split(x, block, nobody), of_keys),
+        jax.tree.map(lambda x: _split(x, block, unused_segment), of_keys),
     )  # [blocks, B, G, N / G, block, H]
     attended = attended.transpose(1, 0, 4, 2, 3, 5)
     return attended.reshape(rows, -1, heads, value.shape[-1])[:, :length]
 
 
 def _split(x: Array, block: int, fill: int = 0) -> Array:
-    """Split [B, T, …] into [blocks, B, block, …]; the last block is filled up."""
+    """Split [B, T, …] into [blocks, B, block, …]; pad the last block."""
     block = min(block, x.shape[1])
     edges = [(0, 0)] * x.ndim
     edges[1] = (0, -x.shape[1] % block)
@@ -118,7 +118,7 @@ def _forward(form, query, key, value, table, of_queries, of_keys):
         state = jnp.full(rows, MASKED), jnp.zeros(rows), zeros
         (most, total, mixed), _ = jax.lax.scan(add, state, (key, value, of_keys))
         seen = most > MASKED / 2
-        total = jnp.where(seen, total, jnp.inf)  # nothing seen: weights of 0
+        total = jnp.where(seen, total, jnp.inf)  # if no key was seen, all weights are 0
         attended = (mixed / total[..., None]).astype(value.dtype)
         return None, (attended, most, total)
 
@@ -130,7 +130,7 @@ def _forward(form, query, key, value, table, of_queries, of_keys):
 def _backward(form, kept, outer):
     query, key, value, table, of_queries, of_keys, attended, most, total = kept
     wide = jnp.float32
-    # Of a softmax: d score = weight · (d weight - Σ weight · d weight).
+    # The gradient of softmax: d score = weight · (d weight - Σ weight · d weight).
     mean = (outer.astype(wide) * attended.astype(wide)).sum(-1)
     by_query = query, of_queries, outer, mean, most, total
 
@@ -210,7 +210,7 @@ def _if_any(allowed: Array | None, function: Any, state: Any) -> Any:
 def _scores(
     form: Form, query, key, table, of_queries: Side, of_keys: Side, allowed
 ) -> Float[Array, "B G n T S"]:
-    """Compute a block of scores as the einsum does."""
+    """Compute a block of scores like the einsum."""
     scores = jnp.einsum(
         "bgntk,bgsk->bgnts", query, key, preferred_element_type=jnp.float32
     )
@@ -219,7 +219,7 @@ def _scores(
             queries=of_queries.places, keys=of_keys.places, table=table
         ).dense()
         heads = scores.shape[1] * scores.shape[2]
-        if bias.shape[1] not in (1, heads):  # a device has some of the heads
+        if bias.shape[1] not in (1, heads):  # this device has only some of the heads
             begin = jax.lax.axis_index("tensor") * heads
             bias = jax.lax.dynamic_slice_in_dim(bias, begin, heads, axis=1)
         groups = scores.shape[1] if bias.shape[1] > 1 else 1

@@ -1,8 +1,8 @@
 """cuDNN's fused attention, for 16-bit numbers on NVIDIA GPUs.
 
-The trap: a mask as an array costs memory that grows with the square of the length. So
-it goes in as lengths and as causality; only packed rows, of several sequences, have an
-array of which segment sees which, one for all heads.
+Pitfall: a mask array takes memory that is quadratic in the length. So the mask is
+passed as lengths and a causal flag; only packed rows, which hold several sequences,
+need an array that separates their segments, shared by all heads.
 """
 
 from typing import Any, Literal
@@ -22,7 +22,7 @@ def attend(
     bias: None = None,
     implementation: Literal["xla", "cudnn"] = "cudnn",
 ) -> Float[Array, "B T N H"]:
-    """Attend by `jax.nn.dot_product_attention`."""
+    """Attend with `jax.nn.dot_product_attention`."""
     return jax.nn.dot_product_attention(
         query,
         key,

@@ -1,7 +1,7 @@
 """Splash attention, the Pallas kernel for TPUs, row by row.
 
-It reads blocks of at least 128 queries and keys, and leaves out those that causality
-hides. Rows are padded to a multiple of that; padding is a segment of its own.
+It reads blocks of at least 128 queries and keys, and skips blocks that causality
+hides. Rows are padded to a multiple of 128, and padding forms its own segment.
 """
 
 import math
@@ -16,7 +16,7 @@ from transformer_jax.models.masks import Mask
 
 LANES = 128
 LARGEST = 512  # queries or keys of a block
-PADDING = -1  # a segment that no query of a row is in
+PADDING = -1  # a segment that contains no query
 
 
 def attend(
@@ -27,7 +27,7 @@ def attend(
     bias: None = None,
     interpret: bool = False,
 ) -> Float[Array, "B T N H"]:
-    """Attend by a kernel that is made for these lengths."""
+    """Attend with a kernel built for these lengths."""
     rows, length, heads, size = query.shape
     query = query / math.sqrt(size)
     wanted = [-(-x.shape[1] // LANES) * LANES for x in (query, key)]
@@ -56,7 +56,7 @@ def _make_kernel(heads: int, queries: int, keys: int, causal: bool, interpret: b
 
 
 def _block(length: int) -> int:
-    """Return the largest multiple of the lanes up to LARGEST that divides a length."""
+    """Return the largest multiple of LANES up to LARGEST that divides a length."""
     return max(n for n in range(LANES, LARGEST + 1, LANES) if length % n == 0)
 
 
@@ -67,13 +67,13 @@ def _pad(x: Float[Array, "B T N K"], length: int) -> Float[Array, "B N L K"]:
 def _segments(
     mask: Mask | None, rows: int, queries: int, keys: int, wanted: list[int]
 ) -> splash_attention.SegmentIds | None:
-    """Return the segments [B, T] and [B, S] with padding, or None if all see all."""
+    """Return the padded segments [B, T] and [B, S], or None if nothing is masked."""
     if mask is None and wanted == [queries, keys]:
         return None
     if mask is None:
         mask = Mask(jnp.ones((1, keys), jnp.int32))
     of_keys, of_queries = mask.key_segments, mask.query_segments
-    if of_queries is None:  # of one sequence: they see all that is no padding
+    if of_queries is None:  # one sequence: each query sees all keys except padding
         of_keys = (of_keys != 0).astype(jnp.int32)
         of_queries = jnp.ones((1, queries), jnp.int32)
 

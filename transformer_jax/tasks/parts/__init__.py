@@ -1,10 +1,13 @@
-"""Hold parts that several tasks are composed of; each implements a part's protocol.
+"""Parts that several tasks share; each implements the protocol of a part.
 
-text      data of one text a record, its tokenizer, limits of lengths
-pairs     data and objective of source and target
-seq2seq   a whole task of an encoder-decoder model
-writing   inference of models that write
+text           data with one text per record, its tokenizer, limits of lengths
+pairs          data and objective of source and target
+seq2seq        a task with an encoder-decoder model, composed
+writing        inference of models that write
 whole_answers  inference of models that answer at once
-scoring   BLEU, labels, and what most scoring has in common
-reading   inspectors: given pairs, alignment, sentence vectors, attention
+scoring        BLEU, labels, and the base of all scoring
+reading        inspectors: given pairs, alignment, sentence vectors, attention
+learnt         files of what a task has learnt from its data
+masking        hidden tokens
+augmentation   changes of training images
 """

@@ -1,10 +1,10 @@
-"""Change training images at random: shifted crops, mirror images, mixtures of two.
+"""Augment training images: shifted crops, mirror images, mixtures of two.
 
-    crop   pad by p, take a window of the old size     flip   mirror left and right
-    mixup  x = λ xᵢ + (1 - λ) xⱼ, and the loss alike, λ ~ Beta(α, α)
+    crop   pad by p, cut a window of the old size      flip   mirror left and right
+    mixup  x = λ xᵢ + (1 - λ) xⱼ, and likewise the loss, λ ~ Beta(α, α)
 
-What is drawn depends on the key of the step and the row alone, so an image is changed
-in the same way when a step is done again, and on any number of devices.
+The draws depend only on the key of the step and on the row, so an image is changed in
+the same way when a step is repeated, and on any number of devices.
 """
 
 import dataclasses
@@ -19,21 +19,23 @@ from transformer_jax.keys import key
 
 @dataclasses.dataclass(frozen=True)
 class AugmentKeys:
-    """Change training images: keys of `config.train`."""
+    """Augmentation of training images: keys of `config.train`."""
 
     random_crop: int = key(
-        0, "Pixels of black around an image, from which its size is cut.", least=0
+        0, "Pixels of black padding from which an image is cropped at random.", least=0
     )
     random_flip: bool = key(False, "Mirror half of the images, left and right.")
     mixup: float = key(
-        0.0, "Mix pairs of images, in shares drawn from Beta(a, a); 0: none.", least=0
+        0.0,
+        "Mix pairs of images with shares from Beta(a, a); 0 means no mixing.",
+        least=0,
     )
 
 
 def change(
     images: Float[Array, "B height width channels"], drawn: Array, train: Any
 ) -> Float[Array, "B height width channels"]:
-    """Crop and flip images as `config.train` asks for, each by a key of its own."""
+    """Crop and flip images according to `config.train`, each with its own key."""
     if not (train.random_crop or train.random_flip):
         return images
 
@@ -57,10 +59,11 @@ def mix(
     drawn: Array,
     alpha: float,
 ) -> tuple[Float[Array, "B height width channels"], Int[Array, "B"], Float[Array, "B"]]:
-    """Mix each image with its neighbour: images, the others' labels, the own shares.
+    """Mix each image with its neighbour.
 
-    Batches are shuffled, so that neighbours are any two. A row without an image (its
-    label is below 0) is mixed with nothing.
+    Return the images, the neighbours' labels and the shares of the own labels. Batches
+    are shuffled, so neighbours are random pairs. A row without an image (its label is
+    below 0) is not mixed.
     """
     others = _swap_neighbours(labels)
     keys = _keys_of_rows(drawn, len(labels))
@@ -71,7 +74,7 @@ def mix(
 
 
 def _swap_neighbours(x: Array) -> Array:
-    """Exchange rows 0 and 1, 2 and 3, …; a last one without a partner stays."""
+    """Swap rows 0 and 1, 2 and 3, …; a last row without a partner stays."""
     even = len(x) // 2 * 2
     pairs = x[:even].reshape(-1, 2, *x.shape[1:])[:, ::-1]
     return jnp.concatenate([pairs.reshape(even, *x.shape[1:]), x[even:]])

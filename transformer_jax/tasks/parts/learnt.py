@@ -1,4 +1,4 @@
-"""Write and read what a task has learnt of its data, beside its tokenizers."""
+"""Write and read what a task has learnt from its data, besides its tokenizers."""
 
 import dataclasses
 import json
@@ -16,9 +16,9 @@ def write(path: pathlib.Path, record: Any) -> None:
 
 
 def read(path: pathlib.Path, **kinds: Any) -> dict[str, Any]:
-    """Read the fields of a dataclass, by the kinds that they must have.
+    """Read the fields of a dataclass and check their types, which are `kinds`.
 
-    Lists are of words, and become tuples.
+    Lists must contain strings, and become tuples.
     """
     try:
         found = files.read_object(path)
@@ -32,7 +32,7 @@ def read(path: pathlib.Path, **kinds: Any) -> dict[str, Any]:
     except (OSError, ValueError, LookupError) as error:
         why = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise UserError(
-            f"{path} is damaged: {why}. Put back a copy of it, or train anew with "
+            f"{path} is damaged: {why}. Put back a copy of it, or train again with "
             "another --workdir"
         ) from None
     return {

@@ -1,4 +1,4 @@
-"""Hide tokens as BERT does: which, and what is shown in their place."""
+"""Hide tokens like BERT: choose them and what is shown in their place."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,12 +7,12 @@ from jaxtyping import Array, Float, Int, UInt32
 from transformer_jax.data.tokenizer import SPECIAL
 from transformer_jax.models.layers import mix
 
-PERCENT = 15  # of a text's tokens are predicted
-SHOWN_AS_MASK, SHOWN_AS_OTHER = 0.8, 0.1  # shares of those; the rest are not hidden
+PERCENT = 15  # percentage of a text's tokens that are predicted
+SHOWN_AS_MASK, SHOWN_AS_OTHER = 0.8, 0.1  # shares of these; the rest are not hidden
 
 
 def of_content(tokens: Int[Array, "B T"]) -> UInt32[Array, "B 1"]:
-    """Return a number for each row that depends on its real tokens alone."""
+    """Return a hash of each row's real tokens."""
     factor = jnp.full(tokens.shape[1], 0x9E3779B1, jnp.uint32)
     terms = tokens.astype(jnp.uint32) * jnp.cumprod(factor, dtype=jnp.uint32)
     return mix(terms.sum(axis=1, keepdims=True, dtype=jnp.uint32))
@@ -21,10 +21,10 @@ def of_content(tokens: Int[Array, "B T"]) -> UInt32[Array, "B 1"]:
 def hide(
     tokens: Int[Array, "B T"], seeds: UInt32[Array, "B 1"], mask: int, vocab_size: int
 ) -> tuple[Int[Array, "B T"], Int[Array, "B K"], Float[Array, "B K"]]:
-    """Return the tokens to show, the places to predict, and which of these count.
+    """Return the tokens to show, the places to predict, and the weights of the places.
 
-    The share of each row is rounded up, and drawn by the row's seed and the place
-    alone: neither other rows nor padding changes it. Special tokens are never hidden.
+    The number of places per row is rounded up. The draws depend only on the row's seed
+    and the place, not on other rows or padding. Special tokens are never hidden.
     """
     length = tokens.shape[1]
     places = jnp.arange(length, dtype=jnp.uint32)

@@ -1,11 +1,11 @@
 """Data and objective of pairs of texts, source and target.
 
-The decoder reads the target shifted right behind the start token (teacher forcing) and
-has to predict the target itself: no position ever reads its own answer.
+The decoder reads the start token and the target shifted right (teacher forcing), and
+predicts the target, so no position reads the token that it predicts.
 """
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,8 +24,10 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.engine import positions_needed
 from transformer_jax.ids import PAD
+from transformer_jax.models.outputs import Outputs
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.text import (
+    SHORTEN_ANSWER,
     check_positions,
     dropout_rngs,
     segments,
@@ -33,8 +35,6 @@ from transformer_jax.tasks.parts.text import (
     token_loss,
 )
 from transformer_jax.tasks.protocols import DataSource, Record, Row, Say
-
-SHORTER = "split it, or allow shorter answers (decode.extra_length)"
 
 
 def learn_tokenizers(
@@ -46,8 +46,8 @@ def learn_tokenizers(
 ) -> None:
     """Learn the tokenizers from the training split, unless the folder has them.
 
-    Direction tags before sources are one piece each, and so are the strings that
-    `target_symbols` finds in the records.
+    Each direction tag becomes one piece, and so does each string that `target_symbols`
+    finds in the records.
     """
     sides = ("shared",) if config.tokenizer.shared else FIELDS
     if not all((folder / f"{side}.model").exists() for side in sides):
@@ -65,7 +65,7 @@ def learn_tokenizers(
 def open_tokenizers(
     config: ConfigDict, folder: pathlib.Path
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Open the tokenizers of source and target; a shared one is both."""
+    """Open the tokenizers of source and target, which may be the same."""
     if config.tokenizer.shared:
         shared = Tokenizer.load(folder / "shared.model")
         return shared, shared
@@ -79,23 +79,29 @@ class PairData:
     def __init__(
         self,
         config: ConfigDict,
-        source: Tokenizer,
-        target: Tokenizer,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
         options: type[Options] = Options,
-        prepare: Callable[[Any], Any] = lambda record: record,
-        form: str = "",
+        transform: Callable[[Any], Any] = lambda record: record,
+        transform_name: str = "",
     ):
-        """`prepare` changes records before they are encoded, `form` names how."""
+        """Make the data part; `transform` changes records before they are encoded.
+
+        `transform_name` identifies the transform in the fingerprint of the data.
+        """
         self.config, self.options = config, options(**config.decode)
-        self.source_tokenizer, self.target_tokenizer = source, target
-        self.texts = TextColumns({"source": source, "target": target}, prepare=prepare)
-        self.vocabularies = {  # of the tables of one vocabulary, and of two
-            "embedding": source,
-            "source_embedding": source,
-            "target_embedding": target,
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+        self.texts = TextColumns(
+            {"source": source_tokenizer, "target": target_tokenizer}, prepare=transform
+        )
+        self.vocabularies = {  # by table: one shared table, or one per side
+            "embedding": source_tokenizer,
+            "source_embedding": source_tokenizer,
+            "target_embedding": target_tokenizer,
         }
-        self.fingerprint = f"translation-{source.fingerprint}-{target.fingerprint}"
-        self.fingerprint += form
+        both = source_tokenizer.fingerprint, target_tokenizer.fingerprint
+        self.fingerprint = f"translation-{both[0]}-{both[1]}{transform_name}"
         rules = config.filter.to_json() if "filter" in config else ""
         self.filter_fingerprint = f"{rules}{config.data.max_length}"
 
@@ -121,11 +127,15 @@ class PairData:
         longest = DecodeRequest(range(lengths[:, 0].max(initial=1)))
         needed = positions_needed(longest, self.options)
         what = "an example with its longest answer"
-        check_positions(self.config, needed, what, SHORTER)
+        check_positions(self.config, needed, what, SHORTEN_ANSWER)
         return lengths
 
     def collate(self, columns: Any, batch: Batch) -> dict[str, Any]:
-        """Pad or pack both sides; packed rows have segments and positions, too."""
+        """Pad or pack both sides into int32 arrays [rows, length].
+
+        The keys of a batch are `source` and `target`. Packed rows also have
+        `source_segments`, `source_positions`, `target_segments` and `target_positions`.
+        """
         arrays = {}
         for side, length in zip(FIELDS, batch.shape.lengths, strict=True):
             for name, array in pad_or_pack(columns[side], batch, length).items():
@@ -143,23 +153,37 @@ class Seq2SeqObjective:
         self.smoothing = config.train.label_smoothing
 
     def init(self, key: Array) -> Params:
-        """Draw fresh parameters; their shapes depend on no batch."""
+        """Draw initial parameters, whose shapes do not depend on a batch."""
         tokens = jnp.ones((1, 1), jnp.int32)
         return self.module.init(key, tokens, tokens, tokens, tokens)["params"]
 
-    def loss(self, params: Params, batch: Any, key: Array | None = None) -> losses.Sums:
-        """Sum over the target's real tokens; drop out only with a key."""
+    def outputs(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> Outputs:
+        """Apply the model to a batch; use dropout only with a key."""
         target, positions = batch["target"], batch.get("target_positions")
-        outputs = self.module.apply(
+        source_segments = batch.get("source_segments")
+        if source_segments is None:
+            source_segments = segments(batch["source"])
+        return self.module.apply(
             {"params": params},
             batch["source"],
             shift_right(target, positions),
-            batch.get("source_segments", segments(batch["source"])),
+            source_segments,
             batch.get("target_segments", segments(target)),
             batch.get("source_positions"),
             positions,
             **dropout_rngs(key),
         )
+
+    def loss(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> losses.Sums:
+        """Sum over the target's real tokens; use dropout only with a key."""
+        return self.compare(params, self.outputs(params, batch, key), batch["target"])
+
+    def compare(self, params: Params, outputs: Outputs, target: Array) -> losses.Sums:
+        """Sum the loss of the model's predictions."""
         return token_loss(
             self.module,
             params,

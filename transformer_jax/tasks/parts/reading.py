@@ -1,4 +1,4 @@
-"""Look inside a model that read a source and a given target."""
+"""Inspect a model that reads a source and a given target."""
 
 import dataclasses
 import os
@@ -31,28 +31,29 @@ NO_ATTENTION = "model.attention is 'none' in this run: no word attends to anothe
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """A pair that was read: its pieces, ends included, and what came of it."""
+    """A pair that was read: its pieces with their ends, and the model's outputs."""
 
     source: Sequence[int]
     target: Sequence[int]
     log_probs: np.ndarray  # of each target piece
-    attention: np.ndarray  # [target, source], the last layer's mean; or [target, 0]
+    attention: np.ndarray  # [target, source], last layer's mean; [target, 0] if none
 
 
 class PairInspector:
-    """Score, align and embed pairs, and show what attends to what."""
+    """Score, align and embed pairs, and show attention."""
 
-    def __init__(self, data: PairData, module: Any, too_long: str):
+    def __init__(self, data: PairData, module: Any, advice: str):
+        """Make an inspector; `advice` ends the error about a text that is too long."""
         self.data, self.config = data, data.config
         self.module = module = kernels.with_weights(module)
-        self.too_long = too_long
+        self.advice = advice
         rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
         self.scorer = PairScorer(module, rows, multiple)
 
     def check_length(self, side: str, text: str, max_length: int) -> list[int]:
         """Return the pieces of a text, or refuse one that has too many."""
         tokenizer = self.data.texts.tokenizers[side]
-        return check_length(tokenizer, text, max_length, self.too_long)
+        return check_length(tokenizer, text, max_length, self.advice)
 
     def read(
         self, params: Params, pairs: Sequence[tuple[str, str]], mesh: Mesh
@@ -68,9 +69,9 @@ class PairInspector:
         return readings
 
     def align(self, reading: Reading) -> list[tuple[int, int]]:
-        """Return a (source word, target word), both from 0, for each target word.
+        """Return (source word, target word), both from 0, for each target word.
 
-        The source word is the one that the target word's pieces attend to most.
+        The source word is the one to which the target word's pieces attend most.
         """
         if not reading.attention.shape[1]:
             raise UserError(NO_ATTENTION)
@@ -97,7 +98,7 @@ class PairInspector:
         return found
 
     def pieces(self, source: str, target: str) -> tuple[list[str], list[str]]:
-        """Return the pieces that the encoder and the decoder read, ends included."""
+        """Return the pieces that the encoder and the decoder read, with their ends."""
         source_ids, target_ids = self._inputs(source, target)
         return (
             self.data.source_tokenizer.pieces(source_ids),
@@ -105,7 +106,7 @@ class PairInspector:
         )
 
     def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
-        """Return the weights while a target is read."""
+        """Return the attention weights of reading a target."""
         inputs = self._inputs(source, target)
         source_ids, target_ids = (jnp.asarray([ids]) for ids in inputs)
         longest = max(source_ids.size, target_ids.size)
@@ -133,20 +134,20 @@ class PairInspector:
         return AttentionMaps(weights, named, [*seen[1:], *end])
 
     def _inputs(self, source: str, target: str) -> tuple[list[int], list[int]]:
-        """Return what the encoder and, teacher-forced, the decoder read."""
+        """Return the inputs of the encoder and (teacher-forced) of the decoder."""
         [row] = self.data.encode([{"source": source, "target": target}])
         return row["source"], [BOS, *row["target"][:-1]]
 
 
 class EncoderInspector:
-    """Show what attends to what in an encoder that reads one text."""
+    """Show attention in an encoder that reads one text."""
 
     def __init__(self, inference: Any, module: Any, tokenizer: Tokenizer):
         self.inference, self.module = inference, kernels.with_weights(module)
         self.tokenizer = tokenizer
 
     def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
-        """Return the weights of `encoder` alone; there is no target to read."""
+        """Return the weights of `encoder`; the target is ignored."""
         ids = self.read(source)
         tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
@@ -154,12 +155,12 @@ class EncoderInspector:
         return AttentionMaps({"encoder": weights}, {"encoder": (pieces, pieces)})
 
     def read(self, text: str) -> list[int]:
-        """Return the pieces of a text, as the model reads them."""
+        """Return the pieces of a text as the model reads them."""
         return self.inference.parse(text).source
 
 
 class TextInspector:
-    """Score texts with a language model, and show what attends to what."""
+    """Score texts with a language model, and show attention."""
 
     def __init__(self, config: ConfigDict, module: Any, tokenizer: Tokenizer):
         self.config, self.tokenizer = config, tokenizer
@@ -172,7 +173,7 @@ class TextInspector:
     ) -> list[np.ndarray]:
         """Return the log-probabilities of the pieces in which the texts differ.
 
-        What they share, with the beginning that they stand behind, is read once.
+        The beginning and the pieces that all texts share are read once.
         """
         rows = [self.tokenizer.encode_inside(beginning + text) for text in texts]
         longest = max(map(len, rows), default=0)
@@ -187,7 +188,7 @@ class TextInspector:
         return found
 
     def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
-        """Return the weights of `decoder` alone, while it reads the source."""
+        """Return the weights of `decoder` while it reads the source."""
         ids = [BOS, *self.tokenizer.encode_inside(source)]
         tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
         check_positions(self.config, tokens.size, "a text")

@@ -14,7 +14,7 @@ from transformer_jax.tasks.protocols import Record
 
 
 class Scoring:
-    """What most scoring parts share: every example judges, and none stands apart."""
+    """Base of most scoring parts: all examples count, in one group."""
 
     def count_answered(self, records: Sequence[Record]) -> int:
         """Count all examples."""
@@ -23,15 +23,15 @@ class Scoring:
     def readings(
         self, answers: Sequence[str], records: Sequence[Record]
     ) -> list[scores.Score]:
-        """Return nothing: there is one way to score these answers."""
+        """Return nothing, because there is only one way to score these answers."""
         return []
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return the loss: the answers are judged by nothing else."""
+        """Return the loss, the only measure of these answers."""
         return {"loss": scores["loss"]}
 
     def groups(self, records: Sequence[Record]) -> dict[str, list[int]]:
-        """Return nothing: no examples are scored apart."""
+        """Return nothing, because no examples are scored separately."""
         return {}
 
 
@@ -39,18 +39,18 @@ class BleuScoring(Scoring):
     """BLEU and chrF of targets, each with its signature."""
 
     def __init__(self, lowercase: bool):
-        self.lowercase = lowercase  # whether the system cannot write capitals
+        self.lowercase = lowercase  # whether the system writes no capitals
 
     def reference(self, record: Record) -> str:
         """Return the target of an example."""
         return record["target"]
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Score by BLEU and chrF; without case if there are no capitals."""
+        """Score by BLEU and chrF, ignoring case if the system writes no capitals."""
         return scores.headline(texts_of(replies), references, self.lowercase)
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put BLEU and chrF into words."""
+        """Format BLEU and chrF."""
         return (
             f"BLEU = {scores['bleu']:.2f}  chrF = {scores['chrf']:.2f}  "
             f"({scores['bleu_signature']})"
@@ -67,22 +67,22 @@ class BleuScoring(Scoring):
     def compare(
         self, other: Any, systems: Mapping[str, list[str]], references: list[str]
     ) -> list[scores.Comparison]:
-        """Compare by BLEU and chrF; without case if neither system writes capitals."""
+        """Compare by BLEU and chrF, ignoring case if neither system writes capitals."""
         lowercase = self.lowercase and other.lowercase
         return scores.compare(systems, references, lowercase=lowercase)
 
 
 class ResampledScoring(Scoring):
-    """Scoring whose metrics are drawn again from samples of the examples."""
+    """Scoring whose metrics are compared by resampling the examples."""
 
     def measure(
         self, answers: Sequence[str], references: Sequence[str]
     ) -> Sequence[Any]:
-        """Measure each answer once for all samples: by default, pair the texts."""
+        """Measure each answer once for all samples; by default, pair the texts."""
         return list(zip(answers, references, strict=True))
 
     def judge(self, measured: Sequence[Any]) -> dict[str, float]:
-        """Return the metrics of a sample; of each more is better."""
+        """Return the metrics of a sample; higher is better for each."""
         raise NotImplementedError
 
     def compare(
@@ -104,11 +104,11 @@ class LabelScoring(ResampledScoring):
         return str(record["label"]).strip()
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Score labels by their names."""
+        """Score labels by name."""
         return score_labels(texts_of(replies), references)
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put the scores into words."""
+        """Format the scores."""
         return f"accuracy = {scores['accuracy']:.2%}  F1 = {scores['f1']:.2%}"
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
@@ -136,7 +136,7 @@ class NumberScoring(LabelScoring):
         return score_numbers(answers, [parse_number(text) for text in references])
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Put the scores into words."""
+        """Format the scores."""
         return f"r = {scores['r']:.4f}  RMSE = {scores['rmse']:.4f}"
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
@@ -145,7 +145,7 @@ class NumberScoring(LabelScoring):
 
 
 def in_percent(found: Mapping[str, Any], *names: str) -> dict[str, float]:
-    """Return these of the shares, in percent."""
+    """Return the shares with these names, in percent."""
     return {f"{name} (%)": 100 * found[name] for name in names}
 
 
@@ -155,7 +155,7 @@ def texts_of(replies: Sequence[Reply]) -> list[str]:
 
 
 def group_by_tag(records: Sequence[Record]) -> dict[str, list[int]]:
-    """Return the numbers of the records by the tag of their source; {} of one tag."""
+    """Group the numbers of records by source tag; return {} if there is only one."""
     groups: dict[str, list[int]] = {}
     for i, record in enumerate(records):
         groups.setdefault(getattr(record["source"], "tag", ""), []).append(i)
@@ -165,9 +165,9 @@ def group_by_tag(records: Sequence[Record]) -> dict[str, list[int]]:
 
 
 def score_labels(answers: Sequence[str], references: Sequence[str]) -> dict:
-    """Return accuracy, and F1 averaged over all labels on either side.
+    """Return accuracy, and F1 averaged over the labels of answers and references.
 
-    A label that is answered where no reference has it counts, with an F1 of 0.
+    A label that occurs in answers but in no reference counts with an F1 of 0.
     """
     pairs = list(zip(answers, references, strict=True))
     f1s = []
@@ -182,9 +182,9 @@ def score_labels(answers: Sequence[str], references: Sequence[str]) -> dict:
 def score_tags(
     answers: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Return the accuracy of words; precision, recall and F1 of spans, all at once.
+    """Return the accuracy of words, and precision, recall and F1 of all spans.
 
-    A span is right if its kind and both of its ends are.
+    A span is right if its kind and both of its ends are right.
     """
     right = words = both = found = wanted = 0
     for answer, reference in zip(answers, references, strict=True):
@@ -203,7 +203,7 @@ def score_tags(
 
 
 def score_numbers(answers: Sequence[float], references: Sequence[float]) -> dict:
-    """Return Pearson's r (0 if a side never varies) and the root mean squared error."""
+    """Return Pearson's r (0 if a side is constant) and the root mean squared error."""
     a, r = np.asarray(answers), np.asarray(references)
     varies = len(a) > 1 and a.std() > 0 and r.std() > 0
     correlation = float(np.corrcoef(a, r)[0, 1]) if varies else 0.0
@@ -211,14 +211,14 @@ def score_numbers(answers: Sequence[float], references: Sequence[float]) -> dict
 
 
 def parse_number(text: str) -> float:
-    """Return the finite number that a text is."""
+    """Parse a text as a finite number."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
         raise UserError(
-            f"the label {text.strip()!r} is no number: data.answers = 'labels' takes "
-            "names"
+            f"the label {text.strip()!r} is not a number: use data.answers = 'labels' "
+            "for names"
         )
     return value

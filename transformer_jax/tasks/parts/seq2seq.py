@@ -1,4 +1,4 @@
-"""Compose a task of an encoder-decoder model that reads and writes text."""
+"""Compose a task with an encoder-decoder model that reads and writes text."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ def compose(
     scoring: Scoring,
     constraint: Constraint | None = None,
 ) -> Task:
-    """Put the parts together around one model."""
+    """Compose a task from its parts and one encoder-decoder model."""
     config = data.config
     source, target = data.source_tokenizer, data.target_tokenizer
     module = registry.build(
@@ -27,10 +27,10 @@ def compose(
     )
     writing = inference(data, Writer(config, module, target, constraint))
     return Task(
-        config,
-        data,
-        Seq2SeqObjective(config, module, target.vocab_size),
-        writing,
-        scoring,
-        PairInspector(data, module, writing.too_long),
+        config=config,
+        data=data,
+        objective=Seq2SeqObjective(config, module, target.vocab_size),
+        inference=writing,
+        scoring=scoring,
+        inspector=PairInspector(data, module, writing.advice),
     )

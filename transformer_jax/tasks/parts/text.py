@@ -1,4 +1,4 @@
-"""Text as the tasks share it: one vocabulary, and the limits of learned positions."""
+"""Parts of tasks that read one text: its tokenizer, and limits of its length."""
 
 import functools
 import pathlib
@@ -23,6 +23,12 @@ from transformer_jax.tasks.protocols import DataSource, Record, Row, Say
 
 TEXT_FILE = "text.model"  # in the tokenizer's folder
 
+# Advice for a text that is too long, which ends the error message.
+RAISE_LIMIT = "raise --max_input"
+SHORTEN = "shorten it"
+SHORTEN_OR_RAISE = f"{SHORTEN}, or {RAISE_LIMIT}"
+SHORTEN_ANSWER = "split it, or allow shorter answers (decode.extra_length)"
+
 
 def learn_tokenizer(
     config: ConfigDict,
@@ -45,39 +51,39 @@ def open_tokenizer(folder: pathlib.Path) -> Tokenizer:
 
 
 def check_positions(
-    config: ConfigDict, needed: int, what: str, way_out: str = "shorten it"
+    config: ConfigDict, needed: int, what: str, advice: str = SHORTEN
 ) -> None:
-    """Refuse what is longer than a table of learned positions."""
+    """Refuse a text that needs more positions than a learned table has."""
     model = config.model
     if model.get("positions") == "learned" and needed > model.max_positions:
         raise Refused(
             f"{what} needs {needed} positions, but there are model.max_positions "
-            f"{model.max_positions} of them: {way_out}, or train with more"
+            f"{model.max_positions} of them: {advice}, or train with more"
         )
 
 
 def check_length(
-    tokenizer: Tokenizer, text: str, max_length: int, way_out: str
+    tokenizer: Tokenizer, text: str, max_length: int, advice: str
 ) -> list[int]:
     """Return the pieces of a text, or refuse one that has more than `max_length`.
 
     0 allows any number.
     """
     pieces = tokenizer.encode(text)
-    check_count(len(pieces), max_length, way_out)
+    check_count(len(pieces), max_length, advice)
     return pieces
 
 
-def check_count(pieces: int, max_length: int, way_out: str) -> None:
+def check_count(pieces: int, max_length: int, advice: str) -> None:
     """Refuse more than `max_length` pieces; 0 allows any number."""
     if max_length and pieces > max_length:
         raise Refused(
-            f"{pieces} pieces are more than the {max_length} allowed: {way_out}"
+            f"{pieces} pieces are more than the {max_length} allowed: {advice}"
         )
 
 
 class TextData:
-    """What the data parts share that hold one text a record."""
+    """Base of data parts with one text per record."""
 
     texts: TextColumns | None = None
     filter_fingerprint = ""
@@ -88,7 +94,7 @@ class TextData:
         self.vocabularies = {"embedding": tokenizer}
 
     def make_filter(self) -> Any:
-        """Make a filter that leaves no example out."""
+        """Make a filter that keeps all examples."""
         return lambda record, row: None
 
     def lengths(self, store: Store) -> np.ndarray:
@@ -101,7 +107,7 @@ class TextData:
 def make_length_filter(
     config: ConfigDict, ends: int
 ) -> Callable[[Record, Row], str | None]:
-    """Make a filter that leaves out texts longer than `data.max_length`."""
+    """Make a filter that drops texts longer than `data.max_length`."""
     limit = config.data.max_length
 
     def why_not(record: Record, row: Row) -> str | None:
@@ -113,7 +119,7 @@ def make_length_filter(
 
 
 def init_text_model(module: Any, key: Array) -> Params:
-    """Draw fresh parameters of a model that reads one text."""
+    """Draw initial parameters of a model that reads one text."""
     tokens = jnp.ones((1, 1), jnp.int32)
     return module.init(key, tokens, tokens)["params"]
 
@@ -127,7 +133,7 @@ def token_loss(
     smoothing: float,
     vocab_size: int,
 ) -> losses.Sums:
-    """Sum the cross-entropy of tokens, of logits made for a few rows at a time."""
+    """Sum the cross-entropy of tokens, with logits of only a few rows at a time."""
     logits_of = functools.partial(module.apply, {"params": params}, method="logits")
     return losses.cross_entropy_of(
         hidden, logits_of, targets, weights, smoothing, vocab_size
@@ -135,7 +141,7 @@ def token_loss(
 
 
 def dropout_rngs(key: Array | None) -> dict[str, Any]:
-    """Return the arguments of a linen module that decide on dropout."""
+    """Return the arguments of a linen module that control dropout."""
     return {"train": key is not None, "rngs": key if key is None else {"dropout": key}}
 
 
@@ -147,9 +153,9 @@ def segments(tokens: Int[Array, "B T"]) -> Int[Array, "B T"]:
 def shift_right(
     target: Int[Array, "B T"], positions: Int[Array, "B T"] | None = None
 ) -> Int[Array, "B T"]:
-    """Return the decoder's input: the start token, then the target without its last.
+    """Return the decoder's input: the start token, then the target without its end.
 
-    In a packed row every example has its own start, where its positions begin.
+    In a packed row, each example has its own start token at position 0.
     """
     shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
     return shifted if positions is None else jnp.where(positions == 0, BOS, shifted)
@@ -159,13 +165,13 @@ def attention_of(weights: Sequence[Array]) -> np.ndarray:
     """Stack the weights of one sentence, [layers, heads, queries, keys]."""
     if not weights:
         raise UserError(
-            "this model's model.attention makes no weights to look at; apply "
-            "models.kernels.with_weights(module) in its place"
+            "this model's model.attention makes no weights to look at: apply "
+            "models.kernels.with_weights(module) instead"
         )
     return np.stack([np.asarray(w[0]) for w in jax.device_get(weights)])
 
 
 def mean_sums(sums: losses.Sums, *names: str) -> dict[str, float]:
-    """Divide sums, and keep only the means of these names (default: all)."""
+    """Divide sums, and return only the means with these names (default: all)."""
     found = losses.means(sums)
     return {name: found[name] for name in names or found}

@@ -1,4 +1,4 @@
-"""Parts of inference where an answer is given whole, not piece by piece."""
+"""Inference of tasks whose answers are not written piece by piece."""
 
 from typing import Any
 
@@ -7,21 +7,21 @@ from transformer_jax.errors import Refused
 
 
 class WholeAnswers:
-    """Inference of a task whose answers come whole, so that none has a prefix."""
+    """Inference of a task that answers at once, so that no answer has a prefix."""
 
     def parse(
         self,
         line: Any,
         max_length: int = 0,
         prefix: str = "",
-        number: int = 0,
+        draw_seed: int = 0,
         options: Options | None = None,
     ) -> DecodeRequest:
-        """Read a line of input, and refuse a prefix."""
+        """Read a line of input; refuse a prefix."""
         if prefix:
-            raise Refused("an answer of this task has no beginning to be given")
+            raise Refused("answers of this task cannot begin with a given prefix")
         return self.read_line(line, max_length)
 
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:
-        """Read a line of input of at most so many pieces (0: no limit)."""
+        """Read a line of at most `max_length` pieces (0 means no limit)."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Inference of models that write: requests through the engine, hypotheses to text."""
+"""Inference of models that write: run requests through the engine, decode the text."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -7,28 +7,31 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding import DecodeRequest, Options, Reply, sliding
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.engine import Engine, positions_needed
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.ids import EOS
 from transformer_jax.sharding import Params
-from transformer_jax.tasks.parts.pairs import SHORTER, PairData
-from transformer_jax.tasks.parts.text import check_length, check_positions
+from transformer_jax.tasks.parts.pairs import PairData
+from transformer_jax.tasks.parts.text import (
+    RAISE_LIMIT,
+    SHORTEN_ANSWER,
+    check_length,
+    check_positions,
+)
 from transformer_jax.tasks.protocols import Record
-
-TOO_LONG = "raise --max_input"
 
 
 class Written(NamedTuple):
-    """A text that a model wrote, its given beginning included."""
+    """A text that a model wrote, including its given beginning."""
 
     text: str
-    score: float  # log-probability of what was added, length-penalised
+    score: float  # log-probability of the part after the beginning, length-penalised
 
 
 class Writer:
-    """A model that writes, its engine on each mesh, and its tokenizer."""
+    """A model that writes, with its engine on each mesh and its tokenizer."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Writer:
         self._engines: dict[Mesh, Engine] = {}
 
     def engine(self, mesh: Mesh) -> Engine:
-        """Return the engine of a mesh, which keeps what it has compiled."""
+        """Return the engine of a mesh, which keeps its compiled programs."""
         if mesh not in self._engines:
             self._engines[mesh] = Engine(
                 self.module, mesh, *self.sizes, self.constraint
@@ -55,14 +58,22 @@ class Writer:
         requests: Sequence[DecodeRequest],
         mesh: Mesh,
         options: Options,
+        window: int = 0,
     ) -> Iterator[tuple[int, list[Written]]]:
-        """Yield (number of a request, the texts written to it, best first)."""
-        for number, found in self.engine(mesh).search(params, requests, options):
-            begun = requests[number].prefix
+        """Yield (number of a request, its texts, best first).
+
+        With a `window`, texts that outgrow it continue from their last tokens.
+        """
+        engine, asked = self.engine(mesh), (params, requests, options)
+        answers = (
+            sliding.search(engine, *asked, window) if window else engine.search(*asked)
+        )
+        for number, found in answers:
+            prefix = requests[number].prefix
             yield (
                 number,
                 [
-                    Written(self.tokenizer.decode([*begun, *h.tokens]), h.score)
+                    Written(self.tokenizer.decode([*prefix, *h.tokens]), h.score)
                     for h in found
                 ],
             )
@@ -71,7 +82,7 @@ class Writer:
 class Seq2SeqInference:
     """A source in, the target out."""
 
-    too_long = TOO_LONG  # the way out for a line of too many pieces
+    advice = RAISE_LIMIT  # what to do about a line with too many pieces
 
     def __init__(self, data: PairData, writer: Writer):
         self.data, self.writer = data, writer
@@ -81,19 +92,19 @@ class Seq2SeqInference:
         line: str,
         max_length: int = 0,
         prefix: str = "",
-        number: int = 0,
+        draw_seed: int = 0,
         options: Options | None = None,
     ) -> DecodeRequest:
-        """Encode a line; its number decides what is drawn by chance."""
+        """Encode a line and the prefix of its answer."""
         if not line.strip():
             return DecodeRequest(line=line)
         tokenizer = self.data.source_tokenizer
-        pieces = check_length(tokenizer, line, max_length, self.too_long)
-        begun = self.data.target_tokenizer.encode(prefix) if prefix else []
-        request = DecodeRequest((*pieces, EOS), tuple(begun), number, line)
+        pieces = check_length(tokenizer, line, max_length, self.advice)
+        given = self.data.target_tokenizer.encode(prefix) if prefix else []
+        request = DecodeRequest((*pieces, EOS), tuple(given), draw_seed, line)
         needed = positions_needed(request, options or self.data.options)
         what = f"a line of {len(pieces)} pieces with its longest answer"
-        check_positions(self.data.config, needed, what, SHORTER)
+        check_positions(self.data.config, needed, what, SHORTEN_ANSWER)
         return request
 
     def question(self, record: Record) -> str:
@@ -107,7 +118,7 @@ class Seq2SeqInference:
         mesh: Mesh,
         options: Options,
     ) -> Iterator[tuple[int, Reply]]:
-        """Yield (number of a request, its reply) as found; blank lines stay blank."""
+        """Yield (number of a request, its reply) as found; a blank line stays blank."""
         for number, request in enumerate(requests):
             if not request.source:
                 yield number, Reply(request.line, score=0.0, details={"score": 0.0})
@@ -117,8 +128,8 @@ class Seq2SeqInference:
             yield places[number], make_reply(asked[number].line, texts)
 
 
-def make_reply(line: str, texts: Sequence[Written]) -> Reply:
-    """Make a reply of the texts written to a line, the best one first."""
+def make_reply(line: Any, texts: Sequence[Written]) -> Reply:
+    """Make a reply from the texts written for a line, best first."""
     best, *others = (Reply(line, one_line(t.text), t.score) for t in texts)
     details: dict[str, Any] = {"score": best.score}
     if others:

@@ -2,8 +2,8 @@
 
     {input, output, score, kinds, tokens, search, tree, picture, answers}
 
-What a run does not have is None or empty: a classifier has no search, a recurrent
-model no kinds of attention.
+Missing parts are None or empty: a classifier has no search, a recurrent model may have
+no kinds of attention.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks.protocols import ShowsAttention, Writes
 from transformer_jax.visualize.viewer import numbers, search
 
-LABELS = 20  # of a classifier's, at most
+LABELS = 20  # most labels listed of a classifier
 
 
 def describe(run: Run, name: str) -> dict[str, Any]:
-    """Return what the page says of a run."""
+    """Return the description of a run for the page."""
     return {
         "name": name,
         "task": run.config.task,
@@ -35,7 +35,7 @@ def describe(run: Run, name: str) -> dict[str, Any]:
 
 
 def collect(run: Run, line: Any, candidates: int = 8, **changes: Any) -> dict[str, Any]:
-    """Answer a line, and return how; `changes` override the run's `decode` section."""
+    """Answer a line, and return its record; `changes` override `decode` options."""
     options = decode_options(run.config, **changes)
     [reply] = run.replies([line], **changes)
     if reply.error:
@@ -60,7 +60,7 @@ def collect(run: Run, line: Any, candidates: int = 8, **changes: Any) -> dict[st
 
 
 def describe_picture(pixels: Float[np.ndarray, "H W C"], patch: int) -> dict[str, Any]:
-    """Return the pixels of an image, from black to white, and how it is cut."""
+    """Return the pixels of an image, scaled from black to white, and its patch size."""
     pixels = np.asarray(pixels, np.float64)
     low, high = pixels.min(), pixels.max()
     levels = np.rint((pixels - low) * (255 / max(high - low, 1e-9)))
@@ -75,7 +75,7 @@ def describe_picture(pixels: Float[np.ndarray, "H W C"], patch: int) -> dict[str
 
 
 def nest_tree(text: str) -> Any:
-    """Return a bracketed tree as [label, children…], words as strings."""
+    """Return a bracketed tree as [label, children…], with words as strings."""
 
     def nest(node: Any) -> Any:
         return (
@@ -87,7 +87,7 @@ def nest_tree(text: str) -> Any:
 
 
 def _texts(run: Run, line: Any, reply: Reply) -> tuple[Any, str]:
-    """Return what the model is to read again: a language model, all of the text."""
+    """Return the target to read again; a language model reads all of the text."""
     written = reply.details.get("text", reply.text)
     if tasks.find(run.config.task).role == "language_model":
         return written, ""
@@ -97,7 +97,7 @@ def _texts(run: Run, line: Any, reply: Reply) -> tuple[Any, str]:
 def _attention(
     run: Run, source: Any, target: str
 ) -> tuple[list[dict[str, Any]], list[list[str]], str]:
-    """Return kinds of attention, the tokens on their axes, and why there are none."""
+    """Return kinds of attention, the tokens on their axes, and a note if none."""
     inspector = run.task.inspector
     if not isinstance(inspector, ShowsAttention):
         return [], [], f"The task {run.config.task} does not show its attention."
@@ -125,7 +125,7 @@ def _attention(
 def _axes(
     inspector: Any, found: Any, name: str, source: Any, target: str
 ) -> Sequence[Sequence[str]]:
-    """Return the tokens of queries and keys, as far as the inspector names them."""
+    """Return the tokens of queries and keys, if the inspector names them."""
     if hasattr(found, "tokens"):
         return found.tokens.get(name, ((), ()))
     if not hasattr(inspector, "pieces"):
@@ -136,7 +136,7 @@ def _axes(
 
 
 def _place(axis: Sequence[str], count: int, tokens: list[list[str]]) -> int:
-    """Return the place of an axis among the tokens; without names, of numbers."""
+    """Return the index of an axis among the tokens; unnamed axes get numbers."""
     named = list(axis) if len(axis) == count else [str(i + 1) for i in range(count)]
     if named not in tokens:
         tokens.append(named)
@@ -150,7 +150,7 @@ def _search(
     candidates: int,
     read: Sequence[str],
 ) -> dict[str, Any] | None:
-    """Return the steps of the search, of a run that writes."""
+    """Return the steps of the search, if the run generates text."""
     inference = run.task.inference
     asked = len(request.source) or len(request.prefix)
     if not isinstance(inference, Writes) or not asked:
@@ -162,14 +162,14 @@ def _search(
 
 
 def _picture(run: Run, request: DecodeRequest) -> dict[str, Any] | None:
-    """Return the picture that a model of images reads."""
+    """Return the picture that an image model reads."""
     if np.ndim(request.source) != 3:
         return None
     return describe_picture(request.source, run.task.objective.module.vision.patch)
 
 
 def _answers(reply: Reply) -> Iterator[dict[str, Any]]:
-    """Yield what a model chose from without a search: labels, or guesses of masks."""
+    """Yield the choices of a model without search: labels, or guesses for masks."""
     if chances := reply.details.get("chances"):
         ranked = sorted(chances.items(), key=lambda pair: -pair[1])
         choices = [[text, _rounded(chance)] for text, chance in ranked[:LABELS]]

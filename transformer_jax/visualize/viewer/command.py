@@ -21,14 +21,14 @@ logger = logging.getLogger("transformer_jax.visualize")  # as a command it is __
 def define_flags() -> None:
     """Define the flags of the command."""
     flags.DEFINE_string("workdir", "", "The run directory.")
-    flags.DEFINE_string("beside", "", "A second run, to be shown beside the first.")
+    flags.DEFINE_string("beside", "", "A second run, shown beside the first.")
     flags.DEFINE_multi_string(
-        "text", [], "A line, or an image's path; can be given several times."
+        "text", [], "A line, or an image's path; may be repeated."
     )
     flags.DEFINE_multi_string("example", [], "One of the run's data, such as test:0.")
     flags.DEFINE_string("output", "attention.html", "The file to write.")
     cli.define_weights()
-    # How to search; without one of these, as the run's config says.
+    # How to search; the defaults come from the run's config.
     keys.define_flags(flags, *tasks.option_classes())
 
 
@@ -52,14 +52,14 @@ def main(overrides: dict[str, str]) -> int:
 
 
 def _named(folders: list[str]) -> list[tuple[str, str]]:
-    """Name folders by their last parts, or, if these are equal, by all of them."""
+    """Name folders by their last parts, or by their full paths if those are equal."""
     names = [os.path.basename(os.path.normpath(f)) for f in folders]
     unique = len(set(names)) == len(names)
     return list(zip(names if unique else folders, folders, strict=True))
 
 
 def find_example(run: runs.Run, text: str) -> Any:
-    """Return the line that an example such as test:0 asks."""
+    """Return the input line of an example such as test:0."""
     split, _, number = text.partition(":")
     records = run.records(split)
     if not number.isdecimal() or int(number) >= len(records):

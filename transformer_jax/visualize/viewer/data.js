@@ -1,4 +1,4 @@
-// Data of the page: read what Python wrote. No text becomes markup: `el` sets text only.
+// Data of the page: read the values that Python wrote. Text never becomes markup: `el` only sets text.
 
 const page = JSON.parse(document.getElementById("data").textContent);
 
@@ -21,7 +21,7 @@ function el(tag, properties = {}, ...children) {
   return made;
 }
 
-/** Read bytes that were deflated and written in base64. */
+/** Read bytes that were deflated and base64-encoded. */
 async function unpack(text) {
   const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([packed]).stream();
@@ -55,7 +55,7 @@ class Weights {
   }
 }
 
-/** Split a piece of the vocabulary into what is shown and how it stands in the text. */
+/** Return how a piece is shown and spoken, and how it joins the text. */
 function readPiece(piece) {
   const special = /^<[^<>]+>$/.test(piece);
   const starts = piece.startsWith("▁");
@@ -65,34 +65,34 @@ function readPiece(piece) {
   return { shown, special, starts: starts || special, spoken };
 }
 
-/** Return the text of pieces, to be shown. */
+/** Return the text of pieces, for display. */
 function textOf(pieces) {
   return pieces.join("").replaceAll("▁", " ").trim();
 }
 
-/** Quote a piece; its direction must not turn the sentence around it. */
+/** Quote a piece, isolated so that its direction does not affect the sentence around it. */
 function quote(piece) {
   return `“\u2068${readPiece(piece).spoken}\u2069”`;
 }
 
-/** Write a share as per cent. */
+/** Format a share as a percentage. */
 function percent(share) {
   const value = 100 * share;
   return value >= 10 ? `${value.toFixed(0)} %` : `${value.toFixed(value < 0.1 ? 2 : 1)} %`;
 }
 
-/** Write a number with a minus sign that is as wide as a plus. */
+/** Format a number with a minus sign as wide as a plus. */
 function number(value, digits) {
   return value.toFixed(digits).replace("-", "−");
 }
 
-/** Return the numbers of the largest values, largest first. */
+/** Return the indices of the largest values, largest first. */
 function largest(values, count) {
   const order = [...values.keys()].sort((a, b) => values[b] - values[a]);
   return order.slice(0, count);
 }
 
-/** Return a colour of the style as [red, green, blue]. */
+/** Return a colour of the stylesheet as [red, green, blue]. */
 function colour(name) {
   const probe = el("span", { style: { color: `var(--${name})` } });
   document.body.append(probe);
@@ -101,7 +101,7 @@ function colour(name) {
   return found;
 }
 
-/** Return whether the page is dark now, by its button or by the system. */
+/** Return whether the page is dark now, by its button or by the system setting. */
 function isDark() {
   const { theme } = document.documentElement.dataset;
   return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -109,7 +109,7 @@ function isDark() {
 
 let waiting = 0;
 
-/** Have a screen reader say a text, once the user rests. */
+/** Let a screen reader announce a text once the user pauses. */
 function announce(text) {
   clearTimeout(waiting);
   waiting = setTimeout(() => {

@@ -1,10 +1,10 @@
-// Matrices: one head in large with its words, and all heads in small.
+// Matrices: one large head with its words, and thumbnails of all heads.
 
-const SMALLEST = 12; // pixels of a cell whose label can be read
+const SMALLEST = 12; // pixels of a cell with a readable label
 const LARGEST = 30;
 const MARGIN = 92; // for labels
 
-/** Paint weights [queries, keys] onto a canvas, a pixel each. */
+/** Paint weights [queries, keys] onto a canvas, one pixel per weight. */
 function paint(values, queries, keys) {
   const canvas = el("canvas", { width: keys, height: queries });
   const context = canvas.getContext("2d");
@@ -124,9 +124,9 @@ class Matrix {
   }
 }
 
-/** Size a canvas for the screen's pixels, and return its pen. */
+/** Scale a canvas to the screen's pixels, and return its drawing context. */
 function stretch(canvas, width, height) {
-  const most = Math.sqrt(16e6 / (width * height)); // more pixels than screens can show
+  const most = Math.sqrt(16e6 / (width * height)); // beyond what screens can show
   const scale = Math.min(devicePixelRatio || 1, most);
   canvas.width = Math.max(1, width * scale);
   canvas.height = Math.max(1, height * scale);
@@ -136,7 +136,7 @@ function stretch(canvas, width, height) {
   return pen;
 }
 
-/** All heads of a kind: a row for each layer; a click chooses one. */
+/** All heads of a kind, one row per layer; a click selects one. */
 class Heads {
   constructor(pane) {
     this.pane = pane;

@@ -2,8 +2,8 @@
 
     byte = round(255 √w)    |w - (byte / 255)²| ≤ √w / 255 + 1 / 510²
 
-The root keeps small weights apart: among 300 words an even share is 0.003, which 255
-equal steps would show as one or two.
+The square root keeps small weights distinguishable: among 300 words a uniform weight is
+0.003, which is one or two of 255 equal steps.
 """
 
 import base64
@@ -22,12 +22,12 @@ def quantize(weights: Float[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
 
 
 def restore(levels: UInt8[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """Return the weights that bytes stand for."""
+    """Return the weights that the bytes encode."""
     return (levels / STEPS) ** 2
 
 
 def error_bound(weights: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """Return how far restored weights may be from these."""
+    """Return the largest possible error of the restored weights."""
     return np.sqrt(weights) / STEPS + 1 / (2 * STEPS) ** 2
 
 

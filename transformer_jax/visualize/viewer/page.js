@@ -1,4 +1,4 @@
-// The page: a pane for each run, its controls and views.
+// The page: one pane per run, with its controls and views.
 
 const KINDS = {
   encoder: "Encoder",
@@ -16,7 +16,7 @@ const VIEWS = {
 const panes = [];
 let numbered = 0;
 
-/** What one run did with one text. */
+/** One run's answer to one text. */
 class Pane {
   constructor(run, item) {
     this.run = run;
@@ -159,7 +159,7 @@ class Pane {
     return this.update();
   }
 
-  /** Go to the next or last layer or head; the mean stands before the first head. */
+  /** Go to the next or previous layer or head; the mean comes before the first head. */
   step(name, by) {
     const { weights } = this;
     const [least, most] = name === "layer" ? [0, weights.layers - 1] : [-1, weights.heads - 1];
@@ -171,7 +171,7 @@ class Pane {
     });
   }
 
-  /** Load what is chosen, and draw it. */
+  /** Load the chosen weights, and draw them. */
   async update() {
     const { kinds, tokens, picture } = this.item;
     if (!kinds.length) return;
@@ -180,7 +180,7 @@ class Pane {
     if (picture && !this.picture) this.picture = Picture.read(picture);
     const weights = await this.loaded.get(kind);
     this.shown = await this.picture;
-    if (kind !== kinds[this.kind]) return; // another was chosen meanwhile
+    if (kind !== kinds[this.kind]) return; // another kind was chosen in the meantime
     const changed = this.drawn !== kind;
     this.drawn = kind;
     this.weights = weights;
@@ -223,7 +223,7 @@ class Pane {
     return this.words.show(this, values);
   }
 
-  /** Look at a token; other panes follow where they have the same one. */
+  /** Focus a token; other panes follow if they have the same one. */
   look(side, index, said) {
     this.focus = { side, index };
     const text = this.shade();
@@ -261,7 +261,7 @@ class Pane {
     this.shade();
   }
 
-  /** Show what the best hypothesis looks at in a step of the search. */
+  /** Show the attention of the best hypothesis in a step of the search. */
   async follow(step) {
     const { offset } = this.item.search;
     if (offset === null) return;
@@ -292,7 +292,7 @@ class Pane {
     return picture;
   }
 
-  /** Return what a decoder writes after it has read up to a token. */
+  /** Return the token that a decoder writes after it has read up to a token. */
   writtenAt(index) {
     const name = this.item.kinds[this.kind].name;
     if (name === "encoder") return null;

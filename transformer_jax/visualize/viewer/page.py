@@ -1,7 +1,7 @@
 """Put the collected values and the viewer's code into one HTML file.
 
-The file needs no network, and its content security policy forbids any: nothing runs in
-it but the script whose hash the policy names. Texts are data; no text becomes markup.
+The file needs no network, and its content security policy forbids all access. Only the
+script whose hash the policy names can run. Texts are data and never become markup.
 """
 
 import base64
@@ -27,7 +27,7 @@ def write(
     lines: Sequence[Any],
     **changes: Any,
 ) -> int:
-    """Write a page of what one or two named runs do with lines; return its bytes.
+    """Write a page that shows one or two named runs on some lines; return its size.
 
     `changes` override the `decode` sections of the runs.
     """
@@ -44,7 +44,7 @@ def write(
 
 
 def render(document: dict[str, Any]) -> str:
-    """Return the page of a document as `write` makes it."""
+    """Return the page for a document as `write` makes it."""
     script = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
     style = _read("page.css")
     names = " and ".join(run["name"] for run in document["runs"])
@@ -56,12 +56,12 @@ def render(document: dict[str, Any]) -> str:
         "data": escape(document),
         "script": script,
     }
-    # In one pass: what is put in is not searched again.
+    # In one pass, so that inserted text is not searched again.
     return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], _read("page.html"))
 
 
 def escape(document: Any) -> str:
-    """Write JSON that can end neither its element nor a comment."""
+    """Write JSON that cannot close its element or a comment."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     escaped = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
     return re.sub("[<>&]", lambda m: escaped[m[0]], text)

@@ -1,6 +1,6 @@
-// What is no sentence: the picture under its patches, a parser's tree, a list of answers.
+// Everything but sentences: a picture under its patches, a parser's tree, a list of answers.
 
-/** An image, cut into patches that take the place of words. */
+/** An image cut into patches, which take the place of words. */
 class Picture {
   static async read(about) {
     return new Picture(about, await unpack(about.pixels));
@@ -78,7 +78,7 @@ function bracketed(node) {
   return typeof node === "string" ? node : `(${node[0]} ${node.slice(1).map(bracketed).join(" ")})`;
 }
 
-/** List what a classifier or a masked model chose from. */
+/** List the choices of a classifier or a masked model. */
 function drawAnswers({ title, choices }) {
   const rows = choices.map(([text, chance], i) => {
     const bar = el("span", { class: "bar", style: { width: `${100 * chance}%` } });

@@ -1,6 +1,6 @@
-// The search: hypotheses, their candidates, and the tree of all that was tried.
+// The search: hypotheses, their candidates, and the tree of everything that was tried.
 
-const COLUMN = 92; // pixels of a step in the tree
+const COLUMN = 92; // pixels per step in the tree
 const ROW = 24;
 
 /** A recorded search, as `search.py` describes it. */
@@ -64,15 +64,15 @@ class Search {
 
   about() {
     const { sample, beams, alpha } = this.search;
-    if (sample) return "Each piece is drawn by chance. Bars: the model's own probabilities.";
-    if (beams === 1) return "The likeliest piece is written each time.";
+    if (sample) return "Each piece is drawn at random. Bars show the model's own probabilities.";
+    if (beams === 1) return "The likeliest piece is written at each step.";
     return (
       "Of all candidates the ones with the highest total log-probability stay. " +
       `Finished ones are ranked by it over ((5 + length) / 6)^${alpha}.`
     );
   }
 
-  /** Return the nodes from the beginning to one. */
+  /** Return the nodes from the root to a node. */
   path(node) {
     const found = [];
     for (let at = node; at > 0; at = this.search.nodes[at][0]) found.unshift(at);
@@ -83,7 +83,7 @@ class Search {
     return this.search.pieces[this.search.nodes[node][1]];
   }
 
-  /** Return the pieces of a hypothesis, what was given before it included. */
+  /** Return the pieces of a hypothesis, including a given prefix. */
   textBefore(node) {
     const own = this.path(node).slice(1).map((n) => this.pieceOf(n));
     return [...this.search.prefix, ...own].filter((piece) => piece !== "</s>");
@@ -120,7 +120,7 @@ class Search {
     this.drawTree();
   }
 
-  /** One hypothesis with what may follow it. */
+  /** One hypothesis with its candidates. */
   card(node, candidates) {
     const total = this.search.nodes[node][2];
     const next = this.search.steps[this.step + 1];
@@ -167,7 +167,7 @@ class Search {
     return el("li", { class: node === this.best ? "best" : "" }, this.text(node, figures));
   }
 
-  /** Give the nodes of the first steps their places: the best hypothesis on top. */
+  /** Place the nodes of the first steps, with the best hypothesis on top. */
   layOut() {
     let row = 0;
     const places = new Map();

@@ -17,9 +17,10 @@ def describe(
 ) -> dict[str, Any]:
     """Return the steps for JSON.
 
-    `nodes` holds [parent, piece, log-probability of the whole], node 0 is the root.
-    `read` is what the decoder is shown to have read: `offset` says with which of these
-    tokens the first step was taken, if they are those of the best hypothesis.
+    `nodes` holds [parent, piece, total log-probability]; node 0 is the root. `read`
+    lists the tokens that the page shows as read by the decoder. If they belong to the
+    best hypothesis, `offset` is the index of the token at which the first step was
+    taken.
     """
     nodes = _Nodes(tokenizer)
     described = [
@@ -55,7 +56,7 @@ def describe(
 
 
 class _Nodes:
-    """Number hypotheses and pieces; one that was not living yet has a living parent."""
+    """Number hypotheses and pieces; a new hypothesis always has a known parent."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
@@ -73,7 +74,7 @@ class _Nodes:
         return self.numbers[tokens]
 
     def piece(self, token: int) -> int:
-        """Return the place of a token among the pieces."""
+        """Return the index of a token among the pieces."""
         if token not in self.places:
             self.places[token] = len(self.pieces)
             [piece] = self.tokenizer.pieces([token])
@@ -82,6 +83,6 @@ class _Nodes:
 
 
 def _offset(written: Sequence[str], read: Sequence[str], given: int) -> int | None:
-    """Return the place of the token behind which the first one was written."""
+    """Return the index of the token after which the first token was written."""
     inputs = list(written[:-1])
     return given if inputs and list(read[1:]) == inputs else None

@@ -1,7 +1,7 @@
-// Words: tokens that are shaded by their weight, and lines from the one that looks.
+// Words: tokens shaded by their weight, and lines from the token in focus.
 
-const LINES = 40; // drawn at most
-const FAINT = 0.02; // weights below have no line
+const LINES = 40; // most lines drawn
+const FAINT = 0.02; // weights below this have no line
 
 /** The tokens of one kind of attention: one list, or queries above keys. */
 class Tokens {
@@ -17,7 +17,7 @@ class Tokens {
     this.root.addEventListener("keydown", (event) => this.press(event));
   }
 
-  /** Lay out the tokens anew. */
+  /** Lay out the tokens again. */
   build() {
     const { pane } = this;
     this.lists = {};
@@ -54,7 +54,7 @@ class Tokens {
       {
         role: "option",
         class: `token${starts ? " starts" : ""}${special ? " special" : ""}${patch ? " patch" : ""}`,
-        // Marks such as <s> must not decide the direction of the text.
+        // Markers such as <s> must not set the direction of the text.
         dir: special ? "ltr" : null,
         tabindex: index === 0 ? 0 : -1,
         "aria-selected": "false",
@@ -66,13 +66,13 @@ class Tokens {
     );
   }
 
-  /** Shade every token by its weight to the one in focus. */
+  /** Shade every token by its weight for the token in focus. */
   shade(values) {
     const { side, index } = this.pane.focus ?? {};
     const other = this.pane.same ? "queries" : side === "queries" ? "keys" : "queries";
-    // Among many patches all weights are small: the largest gets the full colour.
+    // With many patches all weights are small, so the largest gets the full colour.
     const full = values && this.pane.shown ? Math.max(...values) : 1;
-    const turn = isDark() ? 0.57 : 0.82; // there both colours of text can be read
+    const turn = isDark() ? 0.57 : 0.82; // both text colours are readable there
     for (const [name, chips] of Object.entries(this.lists)) {
       chips.forEach((chip, i) => {
         const strength = values && name === other ? Math.sqrt(values[i] / full) : 0;
@@ -158,7 +158,7 @@ function route(from, to, box, same) {
   return `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`;
 }
 
-/** Write who looks where: as a sentence, and as a table. */
+/** Describe a token's attention as a sentence and as a table. */
 class Words {
   constructor() {
     this.sentence = el("p", { class: "summary" }, "Point at a word.");

@@ -25,7 +25,7 @@ from transformer_jax.data.generated.phrasebook.twins import (
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test", "test_combinations")
 _LENGTHS = range(5, 23)  # of a Portuguese sentence, with its punctuation
-_PATIENCE = 2000  # sentences in a row that bring nothing new before giving up
+_PATIENCE = 2000  # sentences in sequence without a new one before giving up
 
 
 class Pair(NamedTuple):
@@ -99,7 +99,7 @@ def word_for_word(pairs: Iterable[Pair], sentences: Sequence[str]) -> list[str]:
 def _hold_out() -> frozenset[str]:
     """Choose about 9 % of the pairs of lexemes: "red+car", "eat>cake".
 
-    Nouns with fewer than three verbs keep them all, lest they vanish from training.
+    Nouns with fewer than three verbs keep them all, to remain in training.
     """
     verbs = lexicon.TRANSITIVE + lexicon.DATIVE
     relations = []

@@ -59,7 +59,7 @@ class Group(NamedTuple):
 
 
 class Teller(Describer):
-    """Draws clauses about what somebody does."""
+    """Draws clauses about what people do."""
 
     def group(
         self,
@@ -153,7 +153,7 @@ class Teller(Describer):
         negated: bool = False,
         label: str = "S",
     ) -> Twin:
-        """Grow a clause about what the subject does, with whatever verb suits it."""
+        """Grow a clause about what the subject does, with any suitable verb."""
         families = [(60, lexicon.TRANSITIVE), (13, lexicon.DATIVE)]
         if not brief:
             families += [(17, lexicon.INTRANSITIVE), (13, lexicon.MOTION)]
@@ -168,7 +168,7 @@ class Teller(Describer):
         when = self._when(verb, tense, subject, timed)
         early = bool(when) and not (negated or question or brief or label != "S")
         early = early and self.chance(0.3)
-        relative = early or not when  # else the time would seem to belong to it
+        relative = early or not when  # otherwise the time seems to belong to it
         source, target = self._complements(verb, kind, plain, habit, relative)
         placed = not brief and family is lexicon.TRANSITIVE and self.chance(0.6)
         if placed and (sites := lexicon.SCENES.get(verb.infinitive)):
@@ -184,7 +184,7 @@ class Teller(Describer):
     def _when(
         self, verb: Verb, tense: str, subject: Nominal, probability: float
     ) -> list[Twin]:
-        """Perhaps say when, and always where the verb form shows no tense."""
+        """Perhaps add a time, and always if the verb form shows no tense."""
         unclear = subject.person == "1p" and tense == "preterite"
         if tense not in TIMES or verb.infinitive in LASTING:
             return []
@@ -195,9 +195,10 @@ class Teller(Describer):
     def _action(
         self, family: Sequence[Verb], tense: str, person: str
     ) -> tuple[Verb, str]:
-        """Draw a verb and what kind of noun follows it.
+        """Draw a verb and the kind of the noun after it.
 
-        Half of the time the noun comes first, lest nouns with few verbs be rare.
+        Half of the time the kind is drawn first, so that nouns with few verbs are not
+        rare.
         """
         verbs = _allowed(family[0].infinitive, tense, person)
         if self.chance(0.5) or family is lexicon.INTRANSITIVE:
@@ -231,7 +232,7 @@ class Teller(Describer):
     def _complements(
         self, verb: Verb, kind: str, plain: bool, habit: bool, relative: bool
     ) -> tuple[list[Twin], list[Twin]]:
-        """Draw what follows a verb, in the order of each language."""
+        """Draw the complements of a verb, in the order of each language."""
         if verb in lexicon.INTRANSITIVE:
             places = [self.place([kind])] if kind and self.chance(0.8) else []
             return places, places
@@ -272,7 +273,7 @@ class Teller(Describer):
         return phrase("NP", [head, clause])
 
     def someone_who(self) -> Nominal:
-        """Draw a person told from others by a relative clause."""
+        """Draw a person who is identified by a relative clause."""
         noun = self.noun("person")
         person = self.determined(noun, "the", self.chance(0.25), 0.1)
         silent = person._replace(twin=Twin((), ()))
@@ -283,7 +284,7 @@ class Teller(Describer):
 
 
 def allows(verb: Verb, tense: str, person: str) -> bool:
-    """Say whether a verb makes sense, and has one meaning, in a tense."""
+    """Return whether a verb makes sense, and has one meaning, in a tense."""
     name = verb.infinitive
     if name in LASTING:
         return tense == "present" and person != "1p"
@@ -300,7 +301,7 @@ def allows(verb: Verb, tense: str, person: str) -> bool:
 
 @cache
 def _allowed(first: str, tense: str, person: str) -> list[Verb]:
-    """Return the verbs of the family that starts with one, if used in this tense."""
+    """Return the verbs of the family that starts with `first` that allow a tense."""
     family = next(f for f in FAMILIES if f[0].infinitive == first)
     tenses = (tense,) if tense else ("preterite", "present")
     return [verb for verb in family if any(allows(verb, t, person) for t in tenses)]

@@ -108,10 +108,10 @@ class Speaker(Asker):
 
     def _copular(self) -> tuple[Twin, str]:
         kind = self.pick([kind for kind, options in FITTING.items() if options])
-        whoever = kind in ("person", "kin") and self.chance(0.4)
-        thing = self.subject() if whoever else self.known(kind)
+        human = kind in ("person", "kin") and self.chance(0.4)
+        thing = self.subject() if human else self.known(kind)
         copulas = {adjective.copula for adjective in FITTING[kind]}
-        if whoever or len(copulas) < 2 or self.chance(0.3):
+        if human or len(copulas) < 2 or self.chance(0.3):
             return self._predication(thing, self.chance(0.25)), "."
         first = self._predication(thing, False, "ser")
         again = thing._replace(twin=Twin((), word("PRON", "", _pronoun(thing)).target))
@@ -120,7 +120,7 @@ class Speaker(Asker):
         return phrase("S", [first, *but, second]), "."
 
     def _predication(self, subject: Nominal, past: bool, copula: str = "") -> Twin:
-        """Say of a subject how it is; English has one verb for ser and estar."""
+        """Describe a subject; English has one verb for ser and estar."""
         kind = subject.noun.kind if subject.noun else "person"
         options = [a for a in FITTING[kind] if copula in ("", a.copula)]
         adjective = self.state(subject, options)
@@ -214,7 +214,7 @@ class Speaker(Asker):
         return [Twin(word("ADV", "mais", "", like=whole).source, ()), whole]
 
     def _one_of(self, gender: str, adjective: lexicon.Adjective) -> tuple[Twin, Twin]:
-        """Draw the group within which somebody stands out."""
+        """Draw the group that a superlative compares with."""
         options = [noun for noun in lexicon.NOUNS["person"] if noun.gender == gender]
         noun = self.pick(options[:4])
         self.relations.add(f"{adjective.target}+{noun.target[0]}")
@@ -222,7 +222,7 @@ class Speaker(Asker):
         return self.determiner("the", noun, False), name
 
     def _person_clitic(self) -> tuple[Twin, str]:
-        """Say whom somebody saw or helped: a pronoun before the verb."""
+        """Say who was seen or helped, with a pronoun before the verb."""
         subject = self.subject()
         clitic = self.pick(["me", "me", "nos", "nos", "o", "a", "os", "as"])
         if subject.person[0] == "1":
@@ -279,7 +279,7 @@ class Speaker(Asker):
         return self.weigh([(3, self.name), (3, self.relative), (1, self.couple)])()
 
     def _reported(self) -> tuple[Twin, str]:
-        """Tell what somebody says, thinks or knows."""
+        """Report what a person says, thinks or knows."""
         verb, tense = self.pick(
             (("dizer", "preterite"), ("achar", "present"), ("saber", "present"))
         )
@@ -311,7 +311,7 @@ class Speaker(Asker):
         return phrase("S", [main, reason]), "."
 
     def _scene(self) -> tuple[Twin, str]:
-        """Tell what was going on when something happened, or all the while."""
+        """Tell what was going on when, or while, something happened."""
         first, second = self.name(), self.weigh([(2, self.name), (2, self.relative)])()
         background = self.acting(
             second, "background", timed=0.0, brief=self.chance(0.5)

@@ -148,7 +148,7 @@ _ADJECTIVES = {
     ("estar", "clothes"): "molhado*=wet seco*=dry",
 }
 
-# A verb, its translation and the classes of its object; what follows "_" is the
+# A verb, its translation and the classes of its object; the part after "_" is the
 # preposition before the object in Portuguese, the particle in English.
 _TRANSITIVE = """
 comer=eat/ate/eaten: food meal
@@ -242,8 +242,8 @@ SCENES = {  # where an action on an object is likely to take place
     for name in names.split()
 }
 STATIVE = ("gostar", "precisar", "ver", "encontrar", "perder")  # no progressive
-# What is done once to a thing is not done every day.
-ACCIDENTAL = ("perder", "quebrar")  # nobody plans these
+ACCIDENTAL = ("perder", "quebrar")  # never planned
+# Things that are done once are not done every day.
 ONCE = str.split("construir quebrar perder encontrar vender consertar plantar pintar")
 
 # Fixed adverbials: tagged words of both sides, links between their positions.

@@ -1,7 +1,7 @@
 """Noun phrases of the phrasebook, with everything that agrees with their nouns.
 
 A `Describer` draws names, people, things and places. It records the pairs of lexemes
-that it brings together, from which the held-out combinations are recognised.
+that it combines, by which the held-out combinations are recognised.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,7 +77,7 @@ class Describer(Drawer):
             self.relations.add(f"{verb}>{noun.target[0]}")
 
     def noun(self, kind: str) -> Noun:
-        """Draw a noun, those listed first somewhat more often than the last."""
+        """Draw a noun, somewhat more often one of the first in the list."""
         options = NOUNS[kind]
         noun = options[int(self._random() ** 1.2 * len(options))]
         if noun.target[0] in self._mentioned:  # repetition is rare: draw once more
@@ -86,7 +86,7 @@ class Describer(Drawer):
         return noun
 
     def subject(self, asked: bool = False) -> Nominal:
-        """Draw who acts: in a question never the speaker."""
+        """Draw a subject, which in a question is never the speaker."""
         draw = self.weigh(
             [
                 (20, self.name),
@@ -99,7 +99,7 @@ class Describer(Drawer):
         return draw()
 
     def pronoun(self, asked: bool = False) -> Nominal:
-        """Draw a personal pronoun: in a question never the speaker."""
+        """Draw a personal pronoun, which in a question is never the speaker."""
         if asked:
             subject = self.pick(("você", "você", "vocês", "ele", "ela", "eles", "elas"))
         else:
@@ -112,7 +112,7 @@ class Describer(Drawer):
         return Nominal(twin, gender, person[1] == "p", person, verb)
 
     def name(self) -> Nominal:
-        """Draw a name that the sentence does not have yet."""
+        """Draw a name that is not yet in the sentence."""
         gender = self.pick("fm")
         fresh = [n for n in lexicon.NAMES[gender] if n not in self._mentioned]
         name = self.pick(fresh)
@@ -178,7 +178,7 @@ class Describer(Drawer):
         return self.determined(noun, key, paired or self.chance(0.3), 0.5)
 
     def known(self, kind: str, described: float = 0.0) -> Nominal:
-        """Draw somebody or something that can be the topic of a sentence."""
+        """Draw a person or thing that can be the topic of a sentence."""
         if kind == "kin":
             return self.relative()
         if kind == "person" and self.chance(0.4):
@@ -199,7 +199,7 @@ class Describer(Drawer):
         return lexicon.NUMBERS[int(self._random() ** 1.6 * len(lexicon.NUMBERS))]
 
     def place(self, kinds: Sequence[str]) -> Twin:
-        """Draw where: na cozinha, in the kitchen."""
+        """Draw a place: na cozinha, in the kitchen."""
         noun = self.noun(self.pick(kinds))
         key = "the" if self.chance(0.85) else self.pick(("our", "a", "those"))
         several = noun.kind in ("surface", "container") and self.chance(0.2)
@@ -207,7 +207,7 @@ class Describer(Drawer):
         return phrase("PP", [word("PREP", "em", noun.preposition), site.twin])
 
     def site_of(self, noun: Noun | None) -> Twin:
-        """Draw where a thing or a person may be."""
+        """Draw a place where a thing or a person may be."""
         return self.place(SITES[noun.kind if noun else "person"].split())
 
     def determined(
@@ -278,7 +278,7 @@ class Describer(Drawer):
         return [word("ADJ", form, chosen.target)]
 
     def state(self, subject: Nominal, options: Sequence[Adjective] = ()) -> Adjective:
-        """Draw an adjective to say of a subject."""
+        """Draw an adjective for the state of a subject."""
         kind = subject.noun.kind if subject.noun else "person"
         chosen = self.pick(options or FITTING[kind])
         if subject.noun:

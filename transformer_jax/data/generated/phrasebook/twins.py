@@ -1,4 +1,4 @@
-"""Pairs of trees grown together: one constituent, its two languages, shared links.
+"""Pairs of trees grown together: a constituent in two languages, with shared links.
 
 A twin holds the Portuguese and the English side of a constituent. Words that translate
 each other share a link, whatever their order, so that alignment and both trees come
@@ -58,7 +58,7 @@ def first_leaf(tree: Leaf | Branch) -> Leaf:
 def phrase(
     label: str, source: Sequence[Twin], target: Sequence[Twin] | None = None
 ) -> Twin:
-    """Grow a constituent whose parts may stand in another order in English."""
+    """Grow a constituent whose parts may be in another order in English."""
     return Twin(
         _branch(label, [part.source for part in source]),
         _branch(
@@ -88,7 +88,7 @@ def adverbial(entry: tuple[str, str, str]) -> Twin:
 def spell(twin: Twin) -> tuple[list[Leaf | None], list[Leaf | None]]:
     """Return the leaves of both sides as they are written.
 
-    A leaf that a contraction has swallowed is None, so that the tree can be followed.
+    A leaf that is absorbed by a contraction is None, so that the tree can be followed.
     """
     (source,), (target,) = twin
     return (
@@ -99,14 +99,14 @@ def spell(twin: Twin) -> tuple[list[Leaf | None], list[Leaf | None]]:
 
 def align(source: list[Leaf], target: list[Leaf]) -> tuple[tuple[int, int], ...]:
     """Return the pairs of word positions that share a link."""
-    places: dict[object, list[int]] = {}
-    for position, leaf in enumerate(target):
+    targets: dict[object, list[int]] = {}
+    for j, leaf in enumerate(target):
         for link in leaf.links:
-            places.setdefault(link, []).append(position)
+            targets.setdefault(link, []).append(j)
     return tuple(
-        (position, place)
-        for position, leaf in enumerate(source)
-        for place in sorted({p for link in leaf.links for p in places.get(link, ())})
+        (i, j)
+        for i, leaf in enumerate(source)
+        for j in sorted({j for link in leaf.links for j in targets.get(link, ())})
     )
 
 
@@ -135,15 +135,15 @@ def _branch(label: str, parts: Iterable[Trees]) -> Trees:
 
 def _leaves(tree: Leaf | Branch) -> list[Leaf]:
     """Return the leaves from left to right."""
-    found: list[Leaf] = []
+    leaves: list[Leaf] = []
     waiting: list[Leaf | Branch] = [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, Leaf):
-            found.append(node)
+            leaves.append(node)
         else:
             waiting.extend(reversed(node.children))
-    return found
+    return leaves
 
 
 def _contracted(leaves: list[Leaf]) -> list[Leaf | None]:
@@ -166,6 +166,6 @@ def _with_an(leaves: list[Leaf]) -> list[Leaf]:
 
 
 def _capitalized(leaves: Sequence[Leaf | None]) -> list[Leaf | None]:
-    first, *others = leaves  # a contraction swallows its second leaf, never the first
+    first, *others = leaves  # a contraction absorbs its second leaf, not the first
     assert first is not None
     return [first._replace(word=first.word[0].upper() + first.word[1:]), *others]

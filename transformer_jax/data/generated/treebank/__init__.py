@@ -3,7 +3,7 @@
 The labels and their shapes are the Penn Treebank's, without traces. The words decide
 each attachment: one cuts cake with a knife, but eats cake with cream; one puts a letter
 on the table, but reads the letter on the table; the daughter of the kings who sings is
-not the kings who sing. So a sentence has one tree, and a parser can learn it.
+not the kings who sing. So each sentence has one tree, which a parser can learn.
 """
 
 from random import Random
@@ -21,15 +21,15 @@ def generate(split: str, size: int) -> list[dict[str, str]]:
     """Return the first `size` records of a split: sentences and linearised trees."""
     check_split(split, SPLITS)
     speaker = Speaker(Random(f"treebank {split}").random)
-    found: dict[str, str] = {}
-    while len(found) < size:
+    targets: dict[str, str] = {}
+    while len(targets) < size:
         sentence = speaker.sentence()
         words = trees.words(sentence)
         words[0] = words[0][:1].upper() + words[0][1:]
         source = " ".join(words)
         if len(words) in LENGTHS and split_of(source) == split:
-            found.setdefault(source, trees.linearise(sentence))
-    return [{"source": source, "target": target} for source, target in found.items()]
+            targets.setdefault(source, trees.linearise(sentence))
+    return [{"source": source, "target": target} for source, target in targets.items()]
 
 
 def tree(record: dict[str, str]) -> trees.Tree:

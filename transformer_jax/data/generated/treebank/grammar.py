@@ -39,8 +39,8 @@ from transformer_jax.data.generated.treebank.lexicon import (
 )
 from transformer_jax.data.trees import WORD, Tree
 
-DEEP = 2  # the depth from which on phrases contain no clauses
-LOW = 3  # and from which on they contain no other phrases
+DEEP = 2  # phrases at this depth or deeper contain no clauses
+LOW = 3  # and at this depth or deeper, no other phrases
 
 
 class Nominal(NamedTuple):
@@ -147,7 +147,7 @@ class Speaker(Drawer):
         return self.verb_phrase(tense, plural, depth)
 
     def state(self, tense: str, plural: bool) -> Tree:
-        """Draw how or where somebody is: very happy, in the garden, afraid of war."""
+        """Draw a state: very happy, in the garden, afraid of war."""
         be, quality = BE[tense][plural], self.pick(ADJECTIVES["person kin"].split())
         draw = self._random()
         if draw < 0.4:
@@ -155,13 +155,13 @@ class Speaker(Drawer):
             return _phrase("VP", be, _phrase("ADJP", *very, quality))
         if draw < 0.7:
             return _phrase("VP", be, _phrase("PP", "in", self.nominal("place").tree))
-        where = _phrase("PP", "of", self.nominal("event", LOW).tree)
-        return _phrase("VP", be, _phrase("ADJP", "afraid", where))
+        of_event = _phrase("PP", "of", self.nominal("event", LOW).tree)
+        return _phrase("VP", be, _phrase("ADJP", "afraid", of_event))
 
     def verb_phrase(
         self, tense: str, plural: bool, depth: int, extras: bool = True
     ) -> Tree:
-        """Draw a verb in a tense with its objects, and perhaps when or why."""
+        """Draw a verb in a tense with its objects, and perhaps a time or a reason."""
         draw = self._random()
         if draw < 0.18 and depth < DEEP:
             return self.with_clause(tense, plural, depth)
@@ -183,7 +183,7 @@ class Speaker(Drawer):
     def acting(
         self, tense: str, plural: bool, depth: int, more: bool
     ) -> list[Tree | str]:
-        """Draw a verb, its object and what else it takes; no phrase attaches lower."""
+        """Draw a verb, its object and other complement; no phrase attaches lower."""
         verb = self.pick(ACTIONS)
         preposition, kind = self.pick(verb.takes) if verb.takes else ("", "")
         if kind and (verb.base in ("put", "leave") or self.chance(0.6)):
@@ -231,7 +231,7 @@ class Speaker(Drawer):
         return _phrase("VP", verb.form(tense, plural), whom.tree, _phrase("S", to))
 
     def extras(self, depth: int, wanted: bool) -> list[Tree]:
-        """Draw the end of a verb phrase, if any: when, or a clause that says why."""
+        """Draw an optional end of a verb phrase: a time, or a clause with a reason."""
         draw = self._random() if wanted else 1.0
         if draw < 0.12:
             return [_phrase("NP", self.pick(WHEN))]
@@ -245,7 +245,7 @@ class Speaker(Drawer):
     # Noun phrases
 
     def subject(self, depth: int, pronouns: bool = True) -> Nominal:
-        """Draw who acts: a pronoun, a name or a noun phrase."""
+        """Draw a subject: a pronoun, a name or a noun phrase."""
         draw = self._random()
         if draw < 0.2 and pronouns:
             they, _, plural = self.pick(PRONOUNS)
@@ -292,7 +292,7 @@ class Speaker(Drawer):
         return self.pick(NOUNS_OF[kind])[plural]
 
     def coordinated(self, kind: str, options: Sequence[tuple[str, str]]) -> Nominal:
-        """Join nouns of a kind: "the map of the king and the key" has one tree."""
+        """Join nouns of a kind: "the map of the king and the key" has only one tree."""
         first = self.plain(kind)
         options = [option for option in options if option[1] != kind]
         if options and self.chance(0.3):
@@ -372,7 +372,7 @@ def _extended(head: Nominal, *after: Tree) -> Nominal:
 
 
 def _phrase(label: str, *parts: Tree | str) -> Tree:
-    """Make a phrase of phrases and of texts, whose words get the tag XX."""
+    """Make a phrase from phrases and from texts, whose words get the tag XX."""
     children: list[Tree] = []
     for part in parts:
         if isinstance(part, Tree):

@@ -40,7 +40,7 @@ ADJECTIVES = {
     "blade lens tool": "new heavy rusty expensive",
     "trait": "long red strange black",
 }
-MODIFIERS = {  # what a noun takes after it: preposition and kinds
+MODIFIERS = {  # what may follow a noun: preposition and kind
     "person": "with trait, from place",
     "kin": "of person, with trait",
     "animal": "of person, from place",
@@ -53,7 +53,7 @@ MODIFIERS = {  # what a noun takes after it: preposition and kinds
     "place": "near place",
     "event": "in place",
 }
-AGAIN = {  # what may follow the first, because it does not go with the noun in there
+AGAIN = {  # what may follow a modifier, because it does not fit the noun inside
     ("from", "person"): ("about", "event"),
     ("with", "trait"): ("from", "place"),
 }
@@ -112,7 +112,7 @@ CONJUNCTIONS = ("because", "while", "when", "before", "after", "although")
 THE = (["the"], ["the"])
 ONE = (["the", "the", "a", "this", "that", "every"],)
 MINE = (["my", "her", "his", "our"],)
-DETERMINERS_OF = {  # of one, and of several where there are several
+DETERMINERS_OF = {  # singular, and plural if there is one
     "person": (
         ["the", "the", "the", "the", "a", "a", "this", "that", "every"],
         ["the", "the", "the", "these", "those", "some", "many", "two", "three"],
@@ -129,7 +129,7 @@ DETERMINERS_OF = {  # of one, and of several where there are several
 
 
 class Verb(NamedTuple):
-    """A verb: its forms, the kinds of its object, and what may follow that."""
+    """A verb: its forms, the kinds of its object, and what may follow the object."""
 
     base: str
     third: str
@@ -178,4 +178,4 @@ ADJECTIVES_OF = {
 MODIFIERS_OF = {kind: _takes(text) for kind, text in MODIFIERS.items()}
 ACTIONS = [_action(line) for line in TRANSITIVE.strip().splitlines()]
 SIMPLE = [verb for verb in ACTIONS if not verb.takes]
-RELATED = {kind for verb in SIMPLE for kind in verb.kinds}  # have relative clauses
+RELATED = {kind for verb in SIMPLE for kind in verb.kinds}  # may have relative clauses

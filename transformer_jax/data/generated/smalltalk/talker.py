@@ -1,137 +1,30 @@
-"""Small talk: dialogues of two speakers in which the second has one right answer.
-
-The first tells something and asks about it, so that the second's reply follows from
-the last three turns, and often not from fewer: `My name is Ana`, `Nice to meet you,
-Ana`, `What is my name?`, `Your name is Ana`. Only the turns of the second speaker are
-replies to learn.
-"""
+"""Dialogues of the small talk, scene by scene."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 
-from transformer_jax.data.generated.draws import check_split, split_of
-
-VERSION = 1  # part of the data fingerprint: raise when the generated text changes
-SPLITS = ("train", "validation", "test")
-SEPARATOR = " __eou__ "
-FIXED = ("Hi how are you", "I am fine")
-_PATIENCE = 50_000  # dialogues in a row that bring nothing new before giving up
-
-# A line and its answer, in any context.
-_GREETINGS = """Hello=Hello to you|Hi=Hi there|Good morning=Good morning to you|
-    Good afternoon=Good afternoon to you|Good evening=Good evening to you|
-    Hello, how are you?=I am fine, thank you|How are you today?=I am fine today|
-    Hey, what is new?=Nothing is new here|Are you well?=Yes, I am very well"""
-_CURIOUS = """What is your name?=My name is Robin|How old are you?=I am very young|
-    Where do you live?=I live in a computer|Do you have a family?=No, I live alone|
-    What do you do?=I answer questions|Can you dance?=No, I have no legs|
-    Can you sing?=No, but I can write|What do you like?=I like good company|
-    Are you a robot?=Yes, I am a friendly robot|Do you sleep?=No, I never sleep|
-    What do you eat?=I never eat anything|Who made you?=Clever people made me"""
-_PARTING = """Goodbye=Goodbye|Bye=Bye|See you soon=See you soon|
-    Good night=Sleep well|I have to go now=Take care|Have a nice day=You too"""
-_THANKS = "Thank you|Thanks a lot|Thank you very much|That is kind of you|Many thanks"
-_NAMES = """Ana Tom Eva Paul Mia Leo Nora Max Lucy Ivan Rosa Omar Emma Hugo Clara Felix
-    Julia David Sara Peter Maria Simon Laura Adam Helen Marco Alice Victor Irene Daniel
-    Sofia Martin Olga Bruno Vera Oscar Greta Nils Carmen Yusuf"""
-_CITIES = """Paris London Rome Berlin Madrid Lisbon Vienna Prague Oslo Dublin Athens
-    Cairo Tokyo Delhi Lima Boston Chicago Toronto Sydney Nairobi"""
-_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
-_JOBS = """baker:bread:a bakery|teacher:lessons:a school|nurse:visits:a hospital|
-    farmer:cheese:a farm|waiter:coffee:a restaurant|gardener:flowers:a park|
-    tailor:coats:a workshop|painter:pictures:a studio|cook:soup:a kitchen|
-    librarian:lists:a library|carpenter:tables:a workshop|brewer:beer:a cellar|
-    writer:stories:an office|potter:cups:a studio|actor:plays:a theater|
-    florist:bouquets:a shop|banker:money:a bank|lawyer:contracts:an office|
-    jeweler:rings:a shop|miller:flour:a mill|mechanic:repairs:a garage|
-    engineer:engines:a factory|sailor:journeys:a harbor|priest:sermons:a church"""
-_WEATHER = """raining::an umbrella|snowing::warm boots|hailing::a strong hat|
-    cold::a thick coat|windy::a scarf|foggy::a lamp|stormy::a raincoat|icy::gloves|
-    sunny:nice:sunglasses|warm:nice:a light shirt|hot:nice:some water|
-    mild:nice:a sweater|dry:nice:your bicycle"""
-_FOODS = """fruit:apples pears plums cherries grapes melons bananas peaches oranges|
-    vegetables:carrots beans peas onions spinach cabbage tomatoes pumpkins leeks|
-    meat:chicken beef ham bacon sausages lamb turkey duck|
-    drinks:tea coffee milk lemonade cocoa cider juice water|
-    sweets:chocolate biscuits honey cake candy jam waffles muffins"""
-_RELATIVES = """mother=she father=he sister=she brother=he aunt=she uncle=he cousin=he
-    grandmother=she grandfather=he daughter=she son=he wife=she husband=he niece=she
-    nephew=he neighbor=he boss=she"""
-_MOODS = """tired=You should sleep|hungry=You should eat|thirsty=You should drink|
-    bored=You should read|sick=You should see a doctor|sad=You should call a friend|
-    cold=You should wear a coat|nervous=You should breathe slowly|
-    happy=I am glad to hear that|excited=I wish you much fun|late=You should run|
-    angry=You should count to ten|lost=You should look at a map"""
-_PLANS = """swim in the lake|play football|visit the museum|bake a cake|
-    paint the door|read a novel|watch a film|ride a horse|climb a mountain|
-    clean the house|write letters|buy shoes|wash the car|study history|plant roses|
-    repair the roof|see the dentist|cook dinner|learn Spanish|play chess|go fishing|
-    feed the birds|sell the boat"""
-_KINDS = "brothers sisters cousins children uncles aunts nephews nieces"
-_AGAIN = "Can you say that again?|What did you say?|Sorry, what was that?|Pardon?"
-_NUMBERS = "two three four five six seven eight nine ten"
-
-Exchange = tuple[str, str]  # what the first says and what the second answers
-
-
-def generate(split: str, size: int, turns: int = 3) -> list[dict[str, str]]:
-    """Return the first `size` replies of a split, each with the `turns` before it.
-
-    With fewer than three turns some contexts have several replies. All are from the
-    split's own dialogues, and no context is in two splits.
-    """
-    if turns < 1:
-        raise ValueError(f"turns is {turns}: keep at least 1, as context")
-    examples: dict[Exchange, None] = {}
-    idle = 0
-    for dialogue in _draw(split):
-        if idle == _PATIENCE or len(examples) >= size:
-            break
-        idle += 1
-        for i in range(1, len(dialogue), 2):
-            context = SEPARATOR.join(dialogue[max(0, i - turns) : i])
-            if _split_of(context) == split and (context, dialogue[i]) not in examples:
-                examples[context, dialogue[i]] = None
-                idle = 0
-    _check(split, "replies", len(examples), size)
-    return [{"context": c, "reply": r} for c, r in [*examples][:size]]
-
-
-def dialogues(split: str, size: int) -> list[list[str]]:
-    """Return the first `size` dialogues of a split: lists of 2 to 8 turns."""
-    kept: dict[tuple[str, ...], None] = {}
-    idle = 0
-    for dialogue in _draw(split):
-        if idle == _PATIENCE or len(kept) >= size:
-            break
-        idle = idle + 1 if dialogue in kept else 0
-        kept[dialogue] = None
-    _check(split, "dialogues", len(kept), size)
-    return [list(dialogue) for dialogue in [*kept][:size]]
-
-
-def _draw(split: str) -> Iterator[tuple[str, ...]]:
-    """Draw the dialogues of a split for ever; `train` starts with the fixed one."""
-    check_split(split, SPLITS)
-    if split == "train":
-        yield FIXED
-    talker = Talker(Random(split))
-    while True:
-        dialogue = talker.dialogue()
-        if _split_of(SEPARATOR.join(dialogue)) == split:
-            yield dialogue
-
-
-def _check(split: str, what: str, found: int, size: int) -> None:
-    if found < size:
-        raise ValueError(f"{split!r} has about {found} {what}: {size} were asked for")
-
-
-def _split_of(text: str) -> str:
-    if text in COMMON:
-        return "train"
-    return split_of(text)
+from transformer_jax.data.generated.smalltalk.lexicon import (
+    AGAIN,
+    CITIES,
+    CURIOUS,
+    DAYS,
+    FIXED,
+    FOODS,
+    GREETINGS,
+    HER,
+    JOBS,
+    KINDS,
+    MOODS,
+    NAMES,
+    NUMBERS,
+    PARTING,
+    PLANS,
+    RELATIVES,
+    THANKS,
+    WEATHER,
+    Exchange,
+)
 
 
 class Talker:
@@ -142,11 +35,11 @@ class Talker:
         self.pick = random.choice
 
     def chance(self, probability: float) -> bool:
-        """Return true with a probability."""
+        """Return True with a given probability."""
         return self.random.random() < probability
 
     def dialogue(self) -> tuple[str, ...]:
-        """Draw a dialogue; `{you}` is a name, and `{again}` what was answered last."""
+        """Draw a dialogue; `{you}` is a name, and `{again}` is the last answer."""
         size = self.random.choices((1, 2, 3, 4), (1, 3, 4, 4))[0]
         exchanges = self._greeting() if self.chance(0.4) else []
         scenes = self.random.sample(self._scenes(), size)
@@ -325,33 +218,10 @@ class Talker:
 
 
 def _address(last: str) -> str:
-    """Return ", Ana" if the answer before called somebody Ana, else nothing."""
+    """Return ", Ana" if the last answer addressed Ana, otherwise ""."""
     name = re.search(r"(?:meet you,|our name is) (\w+)$", last)
     return f", {name[1]}" if name else ""
 
 
 def _a(noun: str) -> str:
     return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
-
-
-def _list(text: str) -> list[str]:
-    return [" ".join(entry.split()) for entry in text.split("|")]
-
-
-def _pairs(text: str) -> list[Exchange]:
-    return [(line, answer) for line, answer in (e.split("=") for e in _list(text))]
-
-
-GREETINGS, CURIOUS, MOODS = map(_pairs, (_GREETINGS, _CURIOUS, _MOODS))
-PARTING = [(line, answer + "{you}") for line, answer in _pairs(_PARTING)]
-THANKS, AGAIN, PLANS = map(_list, (_THANKS, _AGAIN, _PLANS))
-NAMES, CITIES, DAYS, NUMBERS, KINDS = (
-    text.split() for text in (_NAMES, _CITIES, _DAYS, _NUMBERS, _KINDS)
-)
-JOBS = [tuple(entry.split(":")) for entry in _list(_JOBS)]
-WEATHER = [tuple(entry.split(":")) for entry in _list(_WEATHER)]
-FOODS = [(e.split(":")[0], e.split(":")[1].split()) for e in _list(_FOODS)]
-RELATIVES = [tuple(entry.split("=")) for entry in _RELATIVES.split()]
-HER = {"she": "her", "he": "his"}
-# Openings are few and everybody's: no other split holds them out.
-COMMON = {FIXED[0], SEPARATOR.join(FIXED)} | {line for line, _ in GREETINGS}

@@ -1,0 +1,181 @@
+"""Speech: trained on a few spoken commands, answered from WAV files and samples."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import transformer_jax
+from transformer_jax import config
+from transformer_jax.data import wav
+from transformer_jax.decoding import Options
+from transformer_jax.errors import UserError
+from transformer_jax.ids import EOS, PAD
+from transformer_jax.losses import Sums
+from transformer_jax.models.outputs import Outputs
+from transformer_jax.tasks.parts import sound
+from transformer_jax.visualize import figures
+
+SIDES = "source", "target"
+KEYS = {
+    "data.train_size": "24", "data.validation_size": "5", "data.test_size": "3",
+    "data.batch_tokens": "4008", "data.max_length": "500", "data.bands": "12",
+    "tokenizer.vocab_size": "40", "decode.max_length": "6", "eval.splits": "test",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(quick_run_of):
+    return transformer_jax.load(quick_run_of("speech", **KEYS))
+
+
+def test_a_run_is_scored_by_its_word_errors(run):
+    scores = run.folder.read("result.json")["scores"]["test"]
+    assert scores["examples"] == 3
+    wrong = scores["substitutions"] + scores["deletions"] + scores["insertions"]
+    assert scores["wer"] == pytest.approx(wrong / scores["words"])
+    assert scores["wer"] + scores["word_accuracy"] == pytest.approx(1)
+
+
+def test_a_line_is_the_path_of_a_wav_file(run, tmp_path):
+    record = run.records("validation")[2]
+    wav.write(tmp_path / "said.wav", record["samples"])
+    (tmp_path / "broken.wav").write_bytes(b"fLaC")
+    paths = [str(tmp_path / f"{name}.wav") for name in ("said", "broken", "nowhere")]
+    said, broken, nowhere = run.replies(paths)
+    [samples] = run.replies([record["samples"]])
+    assert said.text == samples.text and not said.error
+    assert said.score == pytest.approx(samples.score, abs=1e-2)  # rounded to 16 bits
+    assert "broken.wav cannot be read as sound: it is FLAC" in broken.error
+    assert "there is no WAV file" in nowhere.error
+
+
+def test_a_sound_alone_gets_what_it_gets_in_a_batch(run):
+    records = run.records("validation")
+    lines = [run.task.inference.question(record) for record in records]
+    requests = [run.task.inference.parse(line) for line in lines]
+    assert len({len(request.source) for request in requests}) > 1
+    options = Options(max_length=5, beams=2)
+    ask = run.task.inference.answers
+    together = dict(ask(run.params, requests, run.mesh, options))
+    for i in (0, 3):
+        [(_, alone)] = ask(run.params, [requests[i]], run.mesh, options)
+        assert alone.text == together[i].text
+        assert alone.score == pytest.approx(together[i].score, abs=1e-4)
+
+
+def test_a_transcript_may_be_begun(run):
+    line = run.task.inference.question(run.records("validation")[0])
+    [reply] = run.replies([line], prefixes=["turn on"])
+    assert reply.text.startswith("turn on")
+
+
+def test_a_sound_that_is_too_long_is_refused_with_its_length(run):
+    with pytest.raises(UserError, match=r"998 frames \(10.0 s\) are more than the 500"):
+        run.task.inference.parse(np.zeros(160_000, np.float32), 500)
+    with pytest.raises(UserError, match=r"an array of shape \(2, 3\): give samples"):
+        run.task.inference.parse(np.zeros((2, 3)))
+
+
+def test_the_loss_of_a_batch_is_that_of_its_sounds(run):
+    records = [run.records("validation")[i] for i in range(2)]
+    rows = run.task.data.encode(records)
+    frames, pieces = (max(len(row[side]) for row in rows) for side in SIDES)
+
+    def batch_of(rows, frames, pieces):
+        padded = sound.pad_rows([row["source"] for row in rows], len(rows), frames)
+        target = np.zeros((len(rows), pieces), np.int32)
+        for i, row in enumerate(rows):
+            target[i, : len(row["target"])] = row["target"]
+        names = {"source": padded["frames"], "source_segments": padded["segments"]}
+        return jax.tree.map(jnp.asarray, {**names, "target": target})
+
+    loss = jax.jit(run.task.objective.loss)
+    together = loss(run.params, batch_of(rows, frames + 7, pieces + 2))
+    alone = [
+        loss(run.params, batch_of([row], *(len(row[side]) for side in SIDES)))
+        for row in rows
+    ]
+    assert together.weight == sum(one.weight for one in alone)
+    total = sum(float(one.loss) for one in alone)
+    np.testing.assert_allclose(together.loss, total, rtol=1e-5)
+
+
+def test_attention_names_the_seconds_of_a_sound(run):
+    line = run.task.inference.question(run.records("validation")[1])
+    maps = run.attention(line, "open the door")
+    seen, times = maps.tokens["cross"]
+    assert times[:3] == ["0.00", "0.04", "0.08"]
+    assert maps["cross"].shape[2:] == (len(seen), len(times))
+    np.testing.assert_allclose(maps["cross"].sum(-1), 1, atol=1e-5)
+    frames = run.task.inference.parse(line).source
+    figure = figures.spectrogram(frames, maps["cross"][0, 0], maps.written)
+    above, below = figure.axes
+    assert above.images[0].get_array().shape == (12, len(frames))
+    assert [text.get_text() for text in below.get_yticklabels()] == maps.written
+
+
+def test_masks_hide_bands_and_stretches_within_a_sound():
+    settings = config.load("speech", {"data.bands": "12"}).train
+    settings = settings.copy_and_resolve_references()
+    settings.masks, settings.mask_bands, settings.mask_frames = 1, 3, 6
+    frames, lengths = jnp.ones((40, 21, 12)), jnp.asarray([21, 9] * 20)
+    hide = jax.jit(lambda *some: sound.hide(*some, jax.random.key(0), settings))
+    hidden = np.asarray(hide(frames, lengths) == 0)
+    bands, times = hidden.all(axis=1).sum(1), hidden.all(axis=2).sum(1)
+    assert bands.max() == 3 and bands.min() == 0
+    assert times[0::2].max() == 6 and times[1::2].max() == 4  # half of 9
+    assert not hidden.all(axis=2)[1::2, 9:].any()
+    again = hide(frames[:7], lengths[:7])
+    np.testing.assert_array_equal(np.asarray(again == 0), hidden[:7])
+
+
+def test_training_hides_what_an_evaluation_hears(run, monkeypatch):
+    seen = []
+    objective = run.task.objective
+
+    def outputs(params, batch, key=None):
+        seen.append(batch["source"])
+        return Outputs(None)
+
+    monkeypatch.setattr(objective, "outputs", outputs)
+    monkeypatch.setattr(objective, "compare", lambda *_: Sums(0.0, 0.0, 0.0, 1.0))
+    monkeypatch.setattr(objective, "_align", lambda *_: 5.0)
+    batch = {
+        "source": jnp.ones((1, 50, 12)),
+        "source_segments": jnp.ones((1, 50), jnp.int32),
+        "target": jnp.ones((1, 3), jnp.int32),
+    }
+    assert objective.loss(run.params, batch).loss == 0
+    assert objective.loss(run.params, batch, jax.random.key(1)).loss == 0.3 * 5
+    heard, hidden = seen
+    assert (heard == 1).all() and (hidden == 0).any()
+
+
+def test_the_second_loss_adds_up_all_ways_to_align(run):
+    """Two vectors and the piece 5: it is written at the first, the second or both."""
+    logits = np.random.RandomState(0).standard_normal((1, 2, 40)).astype(np.float32)
+    chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    (first, second), blank = chances[0][:, 5], chances[0][:, PAD]
+    expected = -np.log(first * blank[1] + blank[0] * second + first * second)
+
+    class Module:
+        def apply(self, variables, memory, method):
+            return jnp.asarray(memory)
+
+    objective = copy.copy(run.task.objective)
+    objective.module = Module()
+    padded = jnp.asarray(np.pad(logits, ((0, 0), (0, 1), (0, 0)), constant_values=3.0))
+    batch = {
+        "source_segments": jnp.asarray([[1] * 7 + [0] * 4]),
+        "target": jnp.asarray([[5, EOS, PAD]]),
+    }
+    found = objective._align({}, padded, batch)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_a_mesh_that_would_split_frames_is_refused():
+    with pytest.raises(UserError, match="mesh.sequence 2: frames are not split"):
+        config.load("speech", {"mesh.sequence": "2", "data.length_multiple": "2"})
