@@ -7,8 +7,8 @@
 Variants: cartpole (a decision transformer, the default), cloning (behaviour cloning:
 the same model, which does not read returns) and orchard (apples of a grid world). All
 learn from recorded episodes of players of mixed skill, and play none in training.
-Measured: cartpole, asked for 500, reaches 476.8 on average, cloning 246.3; see
-results/decisions_cartpole.json. orchard has not been measured yet.
+Measured: cartpole, asked for 500, reaches 476.8 on average, cloning 246.3; orchard,
+asked for 8 apples, picks 4.8. See results/decisions_*.json.
 """
 
 from transformer_jax.config import base
