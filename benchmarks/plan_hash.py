@@ -175,7 +175,7 @@ def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
             pickle.dump(feed.plan.steps_per_epoch, file)
             for step in range(args.begin, args.batches):
                 placed = feed.place(step)
-                arrays, kept = placed.arrays, placed.kept
+                arrays, kept = placed.arrays, placed.samples_too_long
                 shards = {
                     name: [
                         (s.index[0], np.asarray(s.data)) for s in a.addressable_shards
