@@ -1,4 +1,4 @@
-"""Trains every system of the README in turn, on generated or bundled data.
+"""Train every system of the README in turn, on generated or bundled data.
 
     python launch/systems.py --workdir runs/systems [CONFIG …] [--config.key=value …]
 
@@ -71,7 +71,7 @@ def main() -> int:
 def train_in_turn(
     runs: Iterable[tuple[str, str]], folder: pathlib.Path, overrides: Sequence[str]
 ) -> int:
-    """Trains each (name, config) below a folder; stops at the first failure."""
+    """Train each (name, config) below a folder; stop at the first failure."""
     runs = list(runs)
     for number, (name, config) in enumerate(runs, 1):
         print(f"run {number} of {len(runs)}: {config}", flush=True)
@@ -87,7 +87,7 @@ def train_in_turn(
 
 
 def run_to_the_end(command: Sequence[str]) -> int:
-    """Returns the exit code. SIGTERM is passed on, so that the training saves first."""
+    """Return the exit code. SIGTERM is passed on, so that the training saves first."""
     with subprocess.Popen(command, env=HUGE_PAGES | os.environ) as training:
         before = signal.signal(signal.SIGTERM, lambda *_: training.terminate())
         try:
@@ -97,7 +97,7 @@ def run_to_the_end(command: Sequence[str]) -> int:
 
 
 def note_time(file: pathlib.Path, seconds: float) -> None:
-    """Adds up the seconds of a continued run; parts that were killed do not count."""
+    """Add up the seconds of a continued run; parts that were killed do not count."""
     before = float(file.read_text()) if file.exists() else 0.0
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{before + seconds:.1f}\n")

@@ -1,4 +1,4 @@
-"""Trains every row of Table 3 in turn, and prints the table next to the paper's.
+"""Train every row of Table 3 in turn, and prints the table next to the paper's.
 
     python launch/table3.py --workdir runs/table3 [--rows base,e_learned] [--full]
         [--config.key=value …]

@@ -1,4 +1,4 @@
-"""Makes each notebook from its source in percent format.
+"""Make each notebook from its source in percent format.
 
     python notebooks/generate.py                      all, from their sources
     python notebooks/generate.py --run decoding …     and runs these in full
@@ -61,7 +61,7 @@ def write_first_cell(repository: str = REPOSITORY) -> str:
 def keep_outputs(
     notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode
 ) -> None:
-    """Copies the outputs of a stored notebook, if it has the same code."""
+    """Copy the outputs of a stored notebook, if it has the same code."""
     new, old = code_of(notebook), code_of(stored)
     if "run" in stored.metadata and [c.source for c in new] == [c.source for c in old]:
         notebook.metadata["run"] = stored.metadata["run"]
@@ -74,7 +74,7 @@ def code_of(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 
 def run(notebook: nbformat.NotebookNode) -> None:
-    """Runs a notebook in an empty folder; an error of any cell ends it."""
+    """Run a notebook in an empty folder; an error of any cell ends it."""
     before = cpu_seconds()
     with tempfile.TemporaryDirectory() as folder:
         client = nbclient.NotebookClient(
@@ -103,7 +103,7 @@ def ask_git(*words: str) -> str:
 
 
 def join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """Joins the parts of printed output, and leaves out logged output."""
+    """Join the parts of printed output, and leave out logged output."""
     joined: list[nbformat.NotebookNode] = []
     for output in outputs:
         if output.output_type != "stream":
@@ -117,7 +117,7 @@ def join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.Notebook
 
 
 def tidy(output: nbformat.NotebookNode, folder: str) -> nbformat.NotebookNode:
-    """Removes machine-specific parts from an output, and shrinks its pictures."""
+    """Remove machine-specific parts from an output, and shrink its pictures."""
     if output.output_type == "stream":
         output.text = TERMINAL.sub("", output.text).replace(f"{folder}/", "")
     if output.output_type == "execute_result":
@@ -138,13 +138,13 @@ def shrink(picture: str) -> str:
 
 
 def cpu_seconds() -> float:
-    """Returns the CPU time of all kernels so far, which other load hardly changes."""
+    """Return the CPU time of all kernels so far, which other load hardly changes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def time_in_words(run: dict) -> str:
-    """Returns the cost of a run, as in the list of the README."""
+    """Return the cost of a run, as in the list of the README."""
     if not run:
         return "not yet measured"
     if run["cpu_seconds"] < 45:
@@ -154,7 +154,7 @@ def time_in_words(run: dict) -> str:
 
 
 def write_times(times: dict[str, str]) -> None:
-    """Writes the time of each notebook into the list of the README."""
+    """Write the time of each notebook into the list of the README."""
     lines = README.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
         name = re.match(r"\| \[(\w+)\]", line)
