@@ -2,6 +2,7 @@
 
     python notebooks/generate.py                      all, from their sources
     python notebooks/generate.py --run decoding …     and runs these in full
+    python notebooks/generate.py --run                and runs all in full
 
 The output of a run is stored in the .ipynb, with its CPU time and commit, so that the
 notebook can be read without running it. The output stays until the code of a cell
@@ -18,6 +19,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 
 import jupytext
 import nbclient
@@ -168,8 +170,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     known = [source.stem for source in find_sources()]
-    parser.add_argument("--run", nargs="*", default=[], metavar="NAME", choices=known)
-    to_run, times = parser.parse_args().run, {}
+    parser.add_argument("--run", nargs="*", metavar="NAME", choices=known)
+    named, times = parser.parse_args().run, {}
+    to_run = known if named == [] else named or []
+    began = time.monotonic()
     for source in find_sources():
         notebook, path = convert(source), source.with_suffix(".ipynb")
         if path.exists():
@@ -178,7 +182,7 @@ def main() -> None:
             run(notebook)
         times[source.stem] = time_in_words(notebook.metadata.get("run", {}))
         nbformat.write(notebook, path)
-        print(path)
+        print(path, f"{time.monotonic() - began:.0f} s", flush=True)
     write_times(times)
 
 
