@@ -36,7 +36,9 @@ def main() -> int:
     try:
         run = transformer_jax.load(args.workdir)
         if run.config.data.get("source") != "stories":
-            raise UserError(f"{args.workdir} is not a run of configs/language.py:stories")
+            raise UserError(
+                f"{args.workdir} is not a run of configs/language.py:stories"
+            )
         compare(run, args.stories, args.temperature, args.show)
     except UserError as error:
         cli.fail(*error.problems)
