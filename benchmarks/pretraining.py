@@ -4,13 +4,16 @@
         --workdir runs/masked_opinions
     python benchmarks/pretraining.py --initial runs/masked_opinions \\
         --output pretraining.jsonl --figure pretraining.png
+    python benchmarks/pretraining.py --initial runs/masked_wikitext2 \\
+        --config tagging:ptb_sample --split validation --output tags.jsonl
 
-Trains the classifier of configs/opinions.py:pretrained for each number of labels, each
-seed and both initialisations, and scores each on the same test set. Both have the
-pretrained run's vocabulary; otherwise the random one would know only the words of its
-few labelled texts. All seeds have the same labelled texts, which are the first of the
-training split, and differ in everything else that is random. Texts are drawn in batches
-of --rows, and the learning rate falls to 0 over --steps, whatever the number of labels.
+Trains the classifier of configs/opinions.py:pretrained, or the classifier or tagger of
+another --config, for each number of labelled texts, each seed and both initialisations,
+and scores each on the same --split. Both have the pretrained run's vocabulary;
+otherwise the random one would know only the words of its few labelled texts. All seeds
+have the same labelled texts, which are the first of the training split, and differ in
+everything else that is random. Texts are drawn in batches of --rows, and the learning
+rate falls to 0 over --steps, whatever the number of labels.
 If it is stopped, the same command continues and skips the trainings that the output
 already contains. Other options (--config.key=value) apply to every training.
 """
@@ -91,7 +94,9 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--initial", required=True, help="a run of masked:opinions")
+    parser.add_argument("--initial", required=True, help="a run of configs/masked.py")
+    parser.add_argument("--config", default="opinions:pretrained", help="what to train")
+    parser.add_argument("--split", default="test", help="on which it is scored")
     parser.add_argument("--output", required=True, help="JSON lines; is gone on with")
     parser.add_argument("--labels", default="20,50,100,500,1000", help="by comma")
     parser.add_argument("--seeds", type=int, default=5, help="at least 2")
@@ -127,14 +132,14 @@ def furnish(
         "data.train_size": str(max(args.labels)),
         "train.steps": str(args.steps),
         "optim.warmup_steps": str(max(args.steps // 10, 1)),
-        "eval.splits": "test",
+        "eval.splits": args.split,
     }
-    config = configs.load("opinions:pretrained", changes | overrides)
+    config = configs.load(args.config, changes | overrides)
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
     prepared = prepare(config, folders.Folder(folder), lambda line: None)
     Origin(config).check(prepared.task)
     init, _, update = train.make_update(config, prepared.task, mesh)
-    test = Evaluator(prepared.task, prepared.held_out["test"], mesh)
+    test = Evaluator(prepared.task, prepared.held_out[args.split], mesh)
     return Laboratory(config, mesh, prepared, init, update, test)
 
 
@@ -145,7 +150,7 @@ def measure(
     seed: int,
     beginning: str,
 ) -> float:
-    """Train one classifier; return its accuracy on the test set."""
+    """Train one model; return its accuracy on the split."""
     config, mesh, prepared = laboratory[:3]
     task, store = prepared.task, prepared.train.store
     width = int(task.data.lengths(store).max())
@@ -217,7 +222,7 @@ def draw(done: dict, args: argparse.Namespace) -> None:
     axes.set_xticks(args.labels, [str(n) for n in args.labels])
     axes.minorticks_off()
     axes.set_xlabel("labelled texts")
-    axes.set_ylabel("% right on the test")
+    axes.set_ylabel(f"% right on {args.split}")
     axes.legend()
     save(figure, args.figure)
 
