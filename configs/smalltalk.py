@@ -11,8 +11,8 @@ reply in columns 1 and 2.
 Variants: few (the default) and many, which has more topics and answers lines from
 outside the grammar by saying that it does not know or does not understand. Those lines
 are the split test_off_topic; benchmarks/off_grammar.py asks 40 more questions.
-Measured: few, 98.3 % of 1,000 test replies exactly right; see results/smalltalk.json.
-many has not been measured yet.
+Measured, test replies exactly right: few 98.3 %, many 97.9 % (off topic 76.2 %; 38 of
+the 40 questions are met with "Sorry, …"); see results/smalltalk*.json.
 """
 
 from transformer_jax.config import base
