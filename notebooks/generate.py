@@ -135,7 +135,9 @@ def tidy(output: nbformat.NotebookNode, folder: str) -> nbformat.NotebookNode:
 def shrink(picture: str) -> str:
     image = Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB")
     small = io.BytesIO()
-    image.quantize(COLOURS).save(small, "PNG", optimize=True)
+    # The default method merges rare colours, such as those of a thin line.
+    few = image.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE)
+    few.save(small, "PNG", optimize=True)
     return base64.b64encode(small.getvalue()).decode()
 
 
