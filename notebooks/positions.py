@@ -330,10 +330,10 @@ figure  # noqa: B018
 # %% [markdown]
 # From x and y alone the network paints only soft blots, and more updates hardly help:
 # it learns slow changes first (*spectral bias*). Given waves, slow and fast changes are
-# equally easy. They are even too easy for the Gaussian features: between the pixels that
-# they were trained on they paint noise, which costs them the PSNR of their sharp edges.
-# A Transformer's first layer reads positions as this MLP does. (For the full-size
-# version, with PSNR over time, see `configs/coordinates.py`.)
+# equally easy. They are even too easy for the Gaussian features: between the pixels
+# that they were trained on they paint noise, which costs them the PSNR of their sharp
+# edges. A Transformer's first layer reads positions as this MLP does. (For the
+# full-size version, with PSNR over time, see `configs/coordinates.py`.)
 #
 # ## What to change next
 #

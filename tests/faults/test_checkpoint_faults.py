@@ -1,5 +1,6 @@
 """Checkpoints that are not whole, are damaged, or cannot be written."""
 
+import errno
 import os
 import resource
 import shutil
@@ -7,6 +8,7 @@ import shutil
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from transformer_jax import config, train
@@ -104,6 +106,24 @@ def test_the_average_is_that_of_the_good_checkpoints(run):
     np.testing.assert_array_equal(found["w"], state(9).params["w"])
     again = average_last(chosen, folder, saved, like().params, said.append)
     assert again == (9, [9])  # as it was made, not as it would be now
+
+
+@pytest.mark.parametrize("reader", [ocp.JsonCheckpointHandler, ocp.CheckpointManager])
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_read_that_fails_once_is_repeated(run, monkeypatch, reader, failures):
+    folder, chosen = run
+    saved, said, read = Checkpoints(folder.checkpoints), [], reader.restore
+    left = [OSError(errno.EIO, "Input/output error")] * failures
+
+    def restore(*args, **kwargs):
+        if left:
+            raise left.pop()
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(reader, "restore", restore)
+    used = average_last(chosen, folder, saved, like().params, said.append)[1]
+    assert used == ([6, 9] if failures == 1 else [9])  # 6 is read first
+    assert any("not averaged" in line for line in said) == (failures == 2)
 
 
 def test_a_damaged_average_is_made_again(run):

@@ -20,7 +20,6 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
-from etils import epath
 
 from transformer_jax import cli, hosts
 from transformer_jax.errors import UserError
@@ -254,20 +253,12 @@ class Checkpoints:
                 "with the config it was trained with, or use another --workdir"
             )
         asked = signature.as_signed(items, signed)
-        try:
-            restored = self._manager.restore(
-                step,
-                args=ocp.args.Composite(
-                    **{name: ocp.args.StandardRestore(x) for name, x in asked.items()}
-                ),
-            )
-            problem = ""
-        except Exception as error:  # of many kinds, with long messages: keep one line
-            problem = str(error).strip().split("\n")[0][:200] or "error"
-            logger.debug("%s cannot be restored", folder, exc_info=True)
-        if problem:
-            _drop_coroutines()
-        if problems := [line for line in hosts.gather(problem) if line]:
+        for _ in range(2):  # a disk or a network may fail once
+            restored, problem = self._try_to_restore(step, asked)
+            problems = [line for line in hosts.gather(problem) if line]
+            if not problems:
+                break
+        else:
             raise Damaged(f"{folder} cannot be restored: {problems[0]}")
         found = {name: restored[name] for name in items}
         # Each process checks the arrays of its own devices.
@@ -276,6 +267,18 @@ class Checkpoints:
             raise Damaged(f"{folder}: {problems[0]}")
         logger.debug("restored   %s (%s)", folder, ", ".join(items))
         return signature.as_asked(found, items)
+
+    def _try_to_restore(self, step: int, asked: dict[str, Any]) -> tuple[Any, str]:
+        """Return what Orbax restores, or the first line of its error."""
+        args = {name: ocp.args.StandardRestore(x) for name, x in asked.items()}
+        try:
+            return self._manager.restore(step, args=ocp.args.Composite(**args)), ""
+        except Exception as error:  # of many kinds, with long messages: keep one line
+            folder = self.folder / str(step)
+            logger.debug("%s cannot be restored", folder, exc_info=True)
+            problem = str(error).strip().split("\n")[0][:200] or "error"
+        _drop_coroutines()
+        return None, problem
 
     def _look(self, step: int) -> tuple[dict[str, Any], str]:
         """Return the signature of a checkpoint, if any, and a description of damage."""
@@ -287,8 +290,7 @@ class Checkpoints:
             logger.warning("warning    %s is not signed: it cannot be checked", folder)
             return {}, ""
         try:
-            item = epath.Path(folder / signature.ITEM)
-            signed = dict(ocp.JsonCheckpointHandler().restore(item))
+            signed = signature.read(folder)
             other, difference = signed["step"], ""
             if self.identity:
                 difference = self.identity.find_difference(signed)

@@ -19,6 +19,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
 
 from transformer_jax.sharding import path_name
 
@@ -108,6 +110,15 @@ def find_problem(items: dict[str, Any], signed: dict[str, Any]) -> str:
             if expected.get(path) != value:
                 return f"{name}/{path} changed since it was saved"
     return ""
+
+
+def read(folder: epath.PathLike) -> dict[str, Any]:
+    """Read the signature of a checkpoint; try again once, as a disk may fail once."""
+    item, handler = epath.Path(folder) / ITEM, ocp.JsonCheckpointHandler()
+    try:
+        return dict(handler.restore(item))
+    except OSError:
+        return dict(handler.restore(item))
 
 
 def as_signed(items: dict[str, Any], signed: dict[str, Any]) -> dict[str, Any]:
