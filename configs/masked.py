@@ -9,8 +9,8 @@
 Variants: phrasebook (generated sentences, the default), wikitext2 (PATH contains
 train.txt.gz and valid.txt.gz, as in configs/language.py) and opinions (texts without
 labels, from which `configs/opinions.py:pretrained` starts).
-Measured, hidden words found: phrasebook 48.5 %, opinions 60.0 %; see
-results/masked_*.json. wikitext2: not yet measured.
+Measured, hidden words found: phrasebook 48.5 %, opinions 60.0 %, wikitext2 15.7 %; see
+results/masked_*.json.
 """
 
 from transformer_jax.config import base
