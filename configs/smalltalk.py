@@ -18,10 +18,12 @@ the 40 questions are met with "Sorry, …"); see results/smalltalk*.json.
 from transformer_jax.config import base
 from transformer_jax.errors import UserError
 
+VARIANTS = ("few", "many")
+
 
 def get_config(variant="few"):
     config = base(task="conversation", model="transformer")
-    if variant not in ("few", "many"):
+    if variant not in VARIANTS:
         raise UserError(f"smalltalk.py has no variant {variant!r}: few or many")
 
     config.data.train_size = 40_000

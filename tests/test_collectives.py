@@ -89,7 +89,7 @@ def test_logits_made_in_parts_send_no_more_bytes(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("target", ["h200x8", "v5e-8"])
-@pytest.mark.parametrize("mesh", ["data 8", "fsdp 8", "2 · 2 · 2"])
+@pytest.mark.parametrize("mesh", ["data 8", "fsdp 8", "tensor 8", "2 · 2 · 2"])
 def test_compilers_for_accelerators_send_the_least(mesh, target, dtype):
     """A TPU pads narrow arrays: the widths are those of a real model."""
     try:

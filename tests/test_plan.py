@@ -7,6 +7,8 @@ import pathlib
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 from absl import flags
 
@@ -15,6 +17,8 @@ from transformer_jax import plan, sharding
 from transformer_jax.errors import UserError
 from transformer_jax.planning import forecast, targets
 from transformer_jax.training import workload
+
+KEY = jax.random.key(0)
 
 
 @pytest.fixture
@@ -66,7 +70,8 @@ def test_fit_finds_the_largest_batch(tiny, command, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "spec", ["language", "masked", "opinions", "similarity", "recurrent:gru"]
+    "spec",
+    ["language", "masked", "opinions", "similarity", "recurrent:gru", "speech"],
 )
 def test_every_kind_of_task_opens_without_data(spec):
     config = configs.load(spec, data=False)
@@ -74,6 +79,40 @@ def test_every_kind_of_task_opens_without_data(spec):
     assert load.abstract(load.largest, mesh)
     heads = plan.compare_heads(config, load)
     assert heads is None or heads["one"] == heads["several"]
+
+
+@pytest.mark.parametrize(
+    "spec, shape, parameters",
+    [
+        ("speech:folder", (56, 1701, 250), 26_037_248),
+        ("images:vit_s", (1024, 197), 22_050_664),  # with 1,000 classes
+        ("images:mnist", (128, 17), 540_170),
+    ],
+)
+def test_configs_for_data_of_your_own_are_planned_without_it(spec, shape, parameters):
+    load = workload.without_data(configs.load(spec, data=False))
+    assert (load.largest.rows, *load.largest.lengths) == shape
+    params = jax.eval_shape(load.task.objective.init, jax.random.key(0))
+    assert sum(x.size for x in jax.tree.leaves(params)) == parameters
+    assert load.abstract(load.largest, sharding.local_mesh())
+
+
+def test_images_without_data_are_those_of_the_data():
+    pytest.importorskip("sklearn")
+    config = configs.load("images:digits")
+    real, without = workload.from_data(config, print), workload.without_data(config)
+    assert [*real.batches] == [*without.batches]
+    sizes = [
+        jax.tree.map(jnp.shape, jax.eval_shape(x.task.objective.init, KEY))
+        for x in (real, without)
+    ]
+    assert sizes[0] == sizes[1]
+
+
+def test_a_task_that_learns_its_sizes_from_the_data_is_not_planned_without(command):
+    words = ["--config=coordinates", "--target=cpu", "--no_data"]
+    with pytest.raises(UserError, match="cannot be planned without its data: leave"):
+        command({}, *words)
 
 
 @pytest.mark.slow

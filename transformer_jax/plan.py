@@ -217,6 +217,8 @@ def compare_heads(config: ConfigDict, load: Workload) -> dict[str, Any] | None:
     """Compare one head with the config's number of heads, at the same width (3.2.2)."""
     if "num_heads" not in config.model or "tokenizer" not in config:
         return None
+    if not workload.opens_without_data(config):
+        return None
     (shape,) = [Shape(8, load.largest.lengths)]
     found = {"heads": config.model.num_heads}
     for name, heads in (("one", 1), ("several", config.model.num_heads)):
@@ -308,8 +310,8 @@ def plan_all(only_targets: str, only_configs: str, output: str) -> int:
 
 
 def _load_any(config: ConfigDict) -> Workload:
-    """Plan without data, or from its own small data for a task of images."""
-    if "tokenizer" in config:
+    """Plan without data, or from the data that a task such as decisions generates."""
+    if workload.opens_without_data(config):
         return workload.without_data(config)
     return workload.from_data(config, lambda line: None)
 

@@ -1,6 +1,5 @@
 """The paper's models at full size, by shape alone: nothing here is ever allocated."""
 
-import contextlib
 import functools
 import math
 import re
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_jax import config as configs
-from transformer_jax import sharding, tasks
+from transformer_jax import plan, sharding, tasks
 from transformer_jax.data import tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.models import registry
@@ -141,20 +140,13 @@ def test_published_models_have_their_published_sizes(variant, count, tmp_path):
     assert config.data.batch_tokens % vision.length == 0
 
 
-VARIANTS = "", ":en_de_big", ":lstm_attention", ":gru", ":big", ":score", ":mnist"
-
-
 def shipped():
-    """Each shipped config, by name, and variants of other widths or parts."""
-    for name, path in configs.shipped().items():
-        make = runpy.run_path(str(path))["get_config"]
-        for variant in VARIANTS:
-            with contextlib.suppress(UserError, KeyError, TypeError, ValueError):
-                config = make(variant[1:]) if variant else make()
-                yield name + variant, config
+    """Each shipped config, by name, with all its variants."""
+    for spec, config in plan.shipped_variants():
+        yield pytest.param(config, id=spec)
 
 
-@pytest.mark.parametrize("config", [pytest.param(c, id=name) for name, c in shipped()])
+@pytest.mark.parametrize("config", [*shipped()])
 def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
     role, more = tasks.find(config.task).role, {}
     inputs = [jnp.ones((1, 1), jnp.int32)] * 4
@@ -166,12 +158,16 @@ def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
         case "masked_language_model" | "text_embedder":
             inputs = inputs[:2]
         case "image_classifier":
-            vision = VisionConfig(28, 28, 1, config.model.patch, 10, "learned")
-            inputs, more = [jnp.ones((1, 28, 28, 1))], {"vision": vision}
+            size = 2 * config.model.patch
+            vision = VisionConfig(size, size, 1, config.model.patch, 10, "learned")
+            inputs, more = [jnp.ones((1, size, size, 1))], {"vision": vision}
         case "coordinates":
             inputs, more = [jnp.ones((1, 2))], {"size": (28, 28)}
         case "transcriber":
             inputs = [jnp.ones((1, 8, 40)), inputs[0]]
+            more = {"ctc": config.train.ctc > 0}
+        case "sound_classifier":
+            inputs, more = [jnp.ones((1, 8, 40))], {"classes": 3}
         case "decisions":
             steps = Steps(inputs[0], jnp.ones((1, 1)), jnp.ones((1, 1, 4)))
             inputs, more = [steps, inputs[0]], {"sizes": DecisionSizes(4, 2, 20)}

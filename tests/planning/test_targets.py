@@ -1,9 +1,14 @@
 """Hardware by name: what a target may be, and what a device that JAX finds can do."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import pytest
 
 from transformer_jax import config as configs
+from transformer_jax import plan
 from transformer_jax.errors import UserError
 from transformer_jax.planning import targets
 
@@ -34,6 +39,37 @@ def test_a_config_that_names_an_unknown_target_is_refused():
         UserError, match=r"targets = \('h20x8',\): 'h20x8' is not a target"
     ):
         configs.load("quickstart", {"targets": "h20x8"})
+
+
+def test_libtpu_is_told_that_there_is_no_tpu_unless_the_environment_knows(monkeypatch):
+    """Otherwise it warns of a device that it does not find, above every plan."""
+    for name in ("TPU_ACCELERATOR_TYPE", "TPU_SKIP_MDS_QUERY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "t1v-n-0,t1v-n-1")
+    targets.prepare("here")
+    assert "TPU_ACCELERATOR_TYPE" not in os.environ
+    targets.prepare("v5e-8")
+    assert os.environ["TPU_ACCELERATOR_TYPE"] == "v5litepod-8"
+    assert os.environ["TPU_SKIP_MDS_QUERY"] == "1"
+    assert os.environ["TPU_WORKER_HOSTNAMES"] == "t1v-n-0,t1v-n-1"
+
+
+def test_a_topology_of_tpus_is_made_without_a_word(tmp_path):
+    pytest.importorskip("libtpu")
+    program = (
+        "from transformer_jax.planning import targets; targets.prepare('v5e-8'); "
+        "print(len(targets.devices(targets.find('v5e-8'))))"
+    )
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("TPU_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=kept
+    )
+    assert (done.stdout, done.stderr) == ("8\n", "")
+
+
+@pytest.mark.parametrize("spec", ["smalltalk:many", "speech:folder", "images:vit_b"])
+def test_every_variant_is_planned(spec):
+    assert spec in [name for name, _ in plan.shipped_variants(spec.split(":")[0])]
 
 
 def test_every_shipped_config_names_targets_that_there_are():

@@ -104,6 +104,15 @@ HARDWARE = {
 # them on it always takes Triton, and some products do not compile.
 OPTIONS = {"gpu": {"xla_gpu_enable_triton_gemm": False}}
 
+# JAX must find no device here. So libtpu must not ask a cloud for one, and without the
+# other two it warns that it knows no device. They do not change what it compiles, and
+# an environment that sets them, such as a TPU's, keeps its own values.
+QUIET = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:
@@ -173,8 +182,8 @@ def prepare(name: str) -> None:
     """Let JAX compile for a target; call this before JAX looks for devices."""
     if name == "here":
         return
-    # JAX must find no device here, so libtpu must not ask a cloud for one.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
     jax.config.update("jax_platforms", "cpu")
     if name.startswith("cpu"):
         with contextlib.suppress(RuntimeError):  # too late: `devices` checks the count

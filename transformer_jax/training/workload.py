@@ -21,7 +21,15 @@ from transformer_jax.data.tags import Lexicon
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.runs.folder import Folder
-from transformer_jax.tasks import classification, language, masked, similarity, tagging
+from transformer_jax.tasks import (
+    classification,
+    images,
+    language,
+    masked,
+    similarity,
+    speech,
+    tagging,
+)
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import PairData
 from transformer_jax.tasks.parts.scoring import BleuScoring
@@ -30,6 +38,8 @@ from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.prepare import make_plan, prepare
 
 CHARACTERS_PER_PIECE = 4  # in running text, to convert a window in characters
+CLASSES = 1000  # of images in folders, if no vocabulary is given
+IMAGES = {"digits": (8, 1), "idx": (28, 1), "cifar10": (32, 3), "colour": (32, 3)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,16 +84,29 @@ def without_data(
     config: ConfigDict, rows: int = 0, length: int = 0, vocabulary: int = 0
 ) -> Workload:
     """Open a task without data; arguments of 0 are replaced by the config's values."""
-    task = _open(config, _Vocabulary(vocabulary or config.tokenizer.vocab_size))
+    if not opens_without_data(config):
+        raise UserError(
+            f"the task {config.task!r} cannot be planned without its data: leave "
+            "--no_data out"
+        )
+    task = _open(config, vocabulary)
     found = task.data.columns_for(_NoRecords())
     columns = {name: column.empty() for name, column in found.items()}
     shape = _largest(config, task, rows, length)
     return Workload(task, columns, {shape: 1})
 
 
+def opens_without_data(config: ConfigDict) -> bool:
+    """Return whether `without_data` knows how to open the config's task."""
+    return tasks.find(config.task).role in (*_OPENERS, "image_classifier")
+
+
 def _largest(config: ConfigDict, task: Task, rows: int, length: int) -> Shape:
     """Return the largest shape that the config allows."""
     data, packed = config.data, config.data.batching == "packed"
+    role = tasks.find(config.task).role
+    if role == "image_classifier":  # all images have one size
+        length = task.objective.module.vision.length  # type: ignore
     if not length:
         length = checks.longest_row(config)
         counted = config.tokenizer.kind in language.CHARACTERS
@@ -94,8 +117,11 @@ def _largest(config: ConfigDict, task: Task, rows: int, length: int) -> Shape:
     if not rows:
         rows = max(data.batch_tokens // length // data.row_multiple, 1)
         rows *= data.row_multiple
-    sides = 2 if tasks.find(config.task).role in ("seq2seq", "text_embedder") else 1
-    return Shape(rows, (length,) * sides, packed)
+    sides = 2 if role in ("seq2seq", "text_embedder") else 1
+    lengths = (length,) * sides
+    if role == "transcriber":  # of each sound, and of its transcript
+        lengths = (length, config.decode.max_length)
+    return Shape(rows, lengths, packed)
 
 
 class _NoRecords(list):
@@ -119,24 +145,47 @@ class _Vocabulary(Tokenizer):
         return []
 
 
-def _open(config: ConfigDict, vocabulary: Tokenizer) -> Task:
-    kind = tasks.find(config.task)
-    if kind.role == "seq2seq":
-        options = kind.options
-        data = PairData(config, vocabulary, vocabulary, options)
-        return seq2seq.compose(data, Seq2SeqInference, BleuScoring(False))
-    if kind.role == "language_model":
-        return language.compose(config, vocabulary)
-    if kind.role == "masked_language_model":
-        return masked.compose(config, vocabulary)
-    if kind.role == "text_classifier":
-        labels = ("0", "1") if config.data.answers == "labels" else ()
-        return classification.compose(config, vocabulary, classification.Scale(labels))
-    if kind.role == "token_classifier":
-        return tagging.compose(config, vocabulary, Lexicon(("0", "1")))
-    if kind.role == "text_embedder":
-        return similarity.compose(config, vocabulary)
-    raise UserError(
-        f"the task {config.task!r} cannot be planned without its data: leave "
-        "--no_data out"
+def _open(config: ConfigDict, vocabulary: int) -> Task:
+    role = tasks.find(config.task).role
+    if role == "image_classifier":
+        return images.compose(config, _describe_images(config.data, vocabulary))
+    return _OPENERS[role](
+        config, _Vocabulary(vocabulary or config.tokenizer.vocab_size)
     )
+
+
+def _describe_images(data: ConfigDict, classes: int) -> images.About:
+    if data.source == "folder":
+        size, channels = data.image_size, 1 if data.grey else 3
+    else:
+        size, channels = IMAGES[data.source]
+        classes = classes or 10
+    return images.About(
+        size, size, channels, tuple(map(str, range(classes or CLASSES)))
+    )
+
+
+def _open_pairs(config: ConfigDict, vocabulary: Tokenizer) -> Task:
+    options = tasks.find(config.task).options
+    data = PairData(config, vocabulary, vocabulary, options)
+    return seq2seq.compose(data, Seq2SeqInference, BleuScoring(False))
+
+
+def _open_classes(config: ConfigDict, vocabulary: Tokenizer) -> Task:
+    labels = ("0", "1") if config.data.answers == "labels" else ()
+    return classification.compose(config, vocabulary, classification.Scale(labels))
+
+
+def _open_tags(config: ConfigDict, vocabulary: Tokenizer) -> Task:
+    return tagging.compose(config, vocabulary, Lexicon(("0", "1")))
+
+
+_OPENERS: Mapping[str, Callable[[ConfigDict, Tokenizer], Task]] = {
+    "seq2seq": _open_pairs,
+    "language_model": language.compose,
+    "masked_language_model": masked.compose,
+    "text_classifier": _open_classes,
+    "token_classifier": _open_tags,
+    "text_embedder": similarity.compose,
+    "transcriber": speech.compose,
+}
