@@ -115,6 +115,16 @@ def test_a_task_that_learns_its_sizes_from_the_data_is_not_planned_without(comma
         command({}, *words)
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("spec", ["quickstart", "tagging", "language"])
+def test_a_small_config_compiles_and_fits(spec, command, capsys):
+    few = ["--no_data", "--rows=8", "--length=16"]
+    assert command({}, f"--config={spec}", "--target=cpu-8", *few) == 0
+    shown = capsys.readouterr().out
+    assert "compiled   8 × 16" in shown and "compiled   decoding" in shown
+    assert "sent " in shown  # over a mesh, here of eight devices
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "h200", "v5e"])
 def test_every_shipped_config_compiles_for_its_targets(target, capfd):
@@ -123,7 +133,7 @@ def test_every_shipped_config_compiles_for_its_targets(target, capfd):
         targets.devices(targets.find(name))
     except UserError as error:
         pytest.skip(str(error))
-    assert plan.plan_all(target, "") == 0
+    assert plan.plan_all(target, "", "") == 0
 
 
 def test_a_plan_that_does_not_fit_says_so():
