@@ -176,7 +176,7 @@ def neighbours(
     clean(axes)
     axes.margins(0.12)
     places = [(float(x), float(y)) for x, y in plane.values()]
-    label_points(axes, places, [words[number] for number in plane], list(groups))
+    label_points(axes, places, [str(words[i]) for i in plane], list(groups))
     return figure
 
 

@@ -107,7 +107,8 @@ def label_points(
 
     Call this last: the sides depend on the limits and on the room that titles take.
     """
-    axes.figure.draw_without_rendering()  # lays out the figure
+    figure: Any = axes.figure
+    figure.draw_without_rendering()  # lays out the figure
     points = axes.transData.transform(np.asarray(places, float))
     taken = [Bounds(x - 6, y - 6, x + 6, y + 6) for x, y in points.tolist()]
     inside = Bounds(*axes.get_window_extent().extents)
