@@ -24,12 +24,10 @@ def main() -> None:
     args = parser.parse_args()
     run = transformer_jax.load(args.workdir)
     translation = run.predict([args.sentence])[0]
-    weights = run.attention(args.sentence, translation)["cross"][-1].mean(axis=0)
-    source, target = run.task.pieces(args.sentence, translation)
+    maps = run.attention(args.sentence, translation)
+    weights, (_, source) = maps["cross"][-1].mean(axis=0), maps.tokens["cross"]
     # Position i of the decoder reads piece i and writes piece i + 1.
-    draw(weights, [*target[1:], "</s>"], source).savefig(
-        OUTPUT, metadata={"Date": None}
-    )
+    draw(weights, maps.written, source).savefig(OUTPUT, metadata={"Date": None})
     print(f"wrote {OUTPUT.name}: {args.sentence} → {translation}")
 
 

@@ -1,11 +1,12 @@
 """Draw the gallery: every figure, by the command that stands below it.
 
     python docs/draw_gallery.py           write docs/gallery.md
-    python docs/draw_gallery.py --draw    and draw its pictures
+    python docs/draw_gallery.py --draw    and draw all pictures of the documentation
 
 The pictures are of runs of configs/quickstart.py, configs/images.py and
 configs/speech.py. What there is to see in each is said by the docstring of its
-function.
+function. The picture of the README and the photograph of the viewer, which needs
+Chromium, are drawn by scripts of their own; `--only=readme,viewer` draws just these.
 """
 
 import argparse
@@ -36,6 +37,7 @@ LONG = (
     f"--workdir {RUN} --text 'O gato da Ana dorme no sofá.' "
     '--target "Ana\'s cat sleeps on the couch."'
 )
+SCRIPTS = {"readme": "draw_attention.py", "viewer": "photograph_viewer.py"}
 HEARD = "--example test:0 --layer 1"
 
 # Section → (picture, function of `figures`, words of the command).
@@ -85,8 +87,9 @@ also a function of `transformer_jax.visualize.figures`, from arrays to a matplot
 figure, for use in notebooks. `pip install -e '.[plots]'` installs matplotlib, and
 `python -m transformer_jax.visualize help` lists all names.
 
-`python docs/draw_gallery.py --draw` remakes this page and its pictures from runs of
-`configs/quickstart.py`, `configs/images.py` and `configs/speech.py`.
+`python docs/draw_gallery.py --draw` remakes this page, its pictures and those of the
+README and of the viewer from runs of `configs/quickstart.py`, `configs/images.py`,
+`configs/speech.py` and the others named below.
 """
 
 
@@ -134,6 +137,10 @@ def main() -> int:
         with Image.open(output) as image:  # a third of the bytes
             small = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
         small.save(output, optimize=True)
+    for name, script in SCRIPTS.items():
+        if not only or name in only:
+            command = [sys.executable, DOCS / script, f"--workdir={args.workdir}"]
+            subprocess.run(command, check=True)
     return 0
 
 

@@ -1,12 +1,14 @@
 """The package as others get it: a wheel, quick to import, free of TensorFlow."""
 
 import ast
+import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 
 import pytest
@@ -68,6 +70,43 @@ def test_a_wheel_trains_outside_the_checkout(wheel, tiny, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "done: run, step 6" in done.stdout
     assert (tmp_path / "run" / "result.json").exists()
+
+
+@pytest.mark.system
+def test_a_notebook_alone_beside_a_wheel_installs_it_and_keeps_jax(wheel, tmp_path):
+    place, runtime, others = (tmp_path / n for n in ("alone", "runtime", "others"))
+    place.mkdir()
+    shutil.copy(ROOT / "notebooks" / "attention.ipynb", place)
+    shutil.copy(wheel, place)
+    # A runtime with everything but the package, which pip sees as installed.
+    subprocess.run([sys.executable, "-m", "venv", runtime], check=True)
+    (site,) = runtime.glob("lib/python*/site-packages")
+    others.mkdir()
+    for path in pathlib.Path(sysconfig.get_path("purelib")).iterdir():
+        if "transformer_jax" not in path.name and path.suffix != ".pth":
+            (others / path.name).symlink_to(path)
+    (site / "others.pth").write_text(str(others))
+    given = {"PIP_NO_INDEX": "1", "TRANSFORMER_JAX_NOTEBOOK_SMALL": "1"}
+    given |= {"JUPYTER_DATA_DIR": str(tmp_path / "jupyter"), "JAX_NUM_CPU_DEVICES": "1"}
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | given
+
+    def inside(code, *words):
+        command = [runtime / "bin" / "python", "-c", code, *words]
+        done = subprocess.run(
+            command, cwd=place, env=env, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    find = "import importlib.util as u; print(u.find_spec('transformer_jax'))"
+    assert inside(find).strip() == "None"
+    run = "from nbclient.cli import main; main()"
+    inside(run, "attention.ipynb", "--output=executed.ipynb")
+    assert str(site) in inside(find)
+    cells = json.loads((place / "executed.ipynb").read_text())["cells"]
+    assert not [cell for cell in cells if cell.get("execution_count", 1) is None]
+    added = {path.name.split("-")[0] for path in site.glob("*.dist-info")}
+    assert added - {"pip", "setuptools"} == {"transformer_jax"}
 
 
 def python(code):

@@ -6,16 +6,13 @@ import json
 import pathlib
 import re
 
-import jax
 import numpy as np
 import pytest
 from absl import flags
 
-from transformer_jax import config as configs
-from transformer_jax import sharding, tasks
+from transformer_jax import sharding
 from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
-from transformer_jax.runs.folder import Folder
 from transformer_jax.visualize import __main__
 from transformer_jax.visualize.viewer import command, numbers, page
 from transformer_jax.visualize.viewer.collect import (
@@ -44,26 +41,6 @@ class Reader(html.parser.HTMLParser):
         tag, attrs = self.tags[-1]
         key = attrs.get("id") or attrs.get("type") or tag
         self.inside[key] = self.inside.get(key, "") + data
-
-
-@pytest.fixture(scope="module")
-def untrained(tiny, tmp_path_factory):
-    """A function: a run with random parameters, of a config and what changes."""
-
-    def make(spec, **changes):
-        known = dict(configs.items(configs.load(spec)))
-        changes = {name.replace("__", "."): str(v) for name, v in changes.items()}
-        overrides = {k: v for k, v in tiny().items() if k in known} | changes
-        config = configs.load(spec, overrides)
-        definition = tasks.find(config.task)
-        folder = Folder(tmp_path_factory.mktemp("viewer"))
-        source = definition.source(config)
-        task = definition.create(config, source, folder.tokenizer, lambda line: None)
-        params = jax.jit(task.objective.init)(jax.random.key(0))
-        mesh = sharding.local_mesh()
-        return runs.Run(folder, config, task, params, 0, "random", mesh)
-
-    return make
 
 
 @pytest.fixture(scope="module")

@@ -1,32 +1,21 @@
 """The viewer's page in a headless browser: mouse, keyboard, themes, no errors."""
 
-import shutil
-
 import numpy as np
 import pytest
 
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import Hypothesis
 from transformer_jax.decoding.trace import Living, Step
-from transformer_jax.visualize.viewer import numbers, page, search
+from transformer_jax.visualize.viewer import numbers, search
 from transformer_jax.visualize.viewer.collect import describe_picture
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytestmark = pytest.mark.system
 
-from selenium import webdriver  # noqa: E402  (an optional package)
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402  (an optional package)
 from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
+from selenium.webdriver.support.ui import Select  # noqa: E402
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--window-size=1280,900",
-)  # fmt: skip
 LAYERS, HEADS = 2, 3
 ATTACK = "</script><img src=x onerror=alert(1)>"
 
@@ -103,89 +92,6 @@ def document(*columns, runs=1):
     about = {"name": "a", "task": "translation", "step": 7, "weights": "last"}
     names = [about | {"name": name} for name in "ab"[:runs]]
     return {"runs": names, "items": [list(column) for column in columns]}
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    """A function: the address of a document's page."""
-    folder = tmp_path_factory.mktemp("pages")
-
-    def write(name, made):
-        (folder / f"{name}.html").write_text(page.render(made), encoding="utf-8")
-        return (folder / f"{name}.html").as_uri()
-
-    return write
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    driver = shutil.which("chromedriver")
-    if not found or not driver:
-        pytest.skip("there is no Chromium with a chromedriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = found
-    folder = tmp_path_factory.mktemp("browser")
-    for flag in (*FLAGS, f"--user-data-dir={folder}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with webdriver.Chrome(options=options, service=Service(driver)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def view(browser, pages, request):
-    """Open a document; no page may log anything or load anything else."""
-
-    def show(made, width=1280):
-        emulate = browser.execute_cdp_cmd
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        emulate("Emulation.setDeviceMetricsOverride", size)
-        scheme = {"name": "prefers-color-scheme", "value": "light"}
-        emulate("Emulation.setEmulatedMedia", {"features": [scheme]})
-        browser.get(pages(request.node.name[:40], made))
-        return View(browser)
-
-    yield show
-    loaded = "return performance.getEntriesByType('resource').map(e => e.name)"
-    assert browser.execute_script(loaded) == []
-    assert browser.get_log("browser") == []
-
-
-class View:
-    """What a test looks at in an open page."""
-
-    def __init__(self, browser):
-        self.browser = browser
-
-    def all(self, selector):
-        return self.browser.find_elements(By.CSS_SELECTOR, selector)
-
-    def one(self, selector):
-        return self.until(lambda: next(iter(self.all(selector)), None))
-
-    def until(self, condition):
-        return WebDriverWait(self.browser, 5, 0.02).until(lambda _: condition())
-
-    def hover(self, element):
-        ActionChains(self.browser).move_to_element(element).perform()
-
-    def chips(self, side="queries"):
-        self.one(f".{side} .token")
-        return self.all(f".{side} .token")
-
-    def press(self, *keys):
-        self.browser.switch_to.active_element.send_keys(*keys)
-
-    def focused(self):
-        return self.browser.switch_to.active_element
-
-    def text(self, selector):
-        return self.one(selector).text.replace("\u2068", "").replace("\u2069", "")
-
-    def shades(self, side):
-        script = "return [...arguments[0]].map(e => +e.style.getPropertyValue('--w'))"
-        return self.browser.execute_script(script, self.chips(side))
 
 
 SENTENCE = item(WEIGHTS, [READ, WRITTEN], search=beam())

@@ -17,6 +17,7 @@ from transformer_jax.visualize.style import (
     LINES,
     MARKERS,
     clean,
+    label_points,
     label_ticks,
     make_figure,
     write_numbers,
@@ -201,9 +202,6 @@ def entropy_and_distance(weights: np.ndarray) -> "Figure":
         color, marker = LINES[layer % len(LINES)], MARKERS[layer % len(MARKERS)]
         axes.plot(apart[layer], bits[layer], marker, color=color, markersize=7,
                   label=f"layer {layer}")  # fmt: skip
-        for head, place in enumerate(zip(apart[layer], bits[layer], strict=True)):
-            axes.annotate(str(head), place, (5, 4), textcoords="offset points",
-                          fontsize=8)  # fmt: skip
     most = np.log2(weights.shape[-1])
     axes.axhline(most, color="0.6", linewidth=1, linestyle=":")
     axes.annotate("all words alike", (0, most), (4, -10), textcoords="offset points",
@@ -217,6 +215,8 @@ def entropy_and_distance(weights: np.ndarray) -> "Figure":
     axes.set_ylim(bottom=0)
     clean(axes)
     axes.legend(frameon=False, fontsize=9)
+    names = [str(head) for _, head in np.ndindex(bits.shape)]
+    label_points(axes, list(zip(apart.flat, bits.flat, strict=True)), names)
     return figure
 
 
@@ -307,5 +307,5 @@ def alignment_errors(errors: np.ndarray, examples: int) -> "Figure":
         xlabel="head",
         ylabel="decoder layer",
     )
-    figure.colorbar(image, ax=axes, label="AER (0: all right)")
+    figure.colorbar(image, ax=axes, label="error rate (0 is perfect)")
     return figure

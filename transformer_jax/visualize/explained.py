@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def computation(found: Computation, columns: int = 6) -> "Figure":
     """Draw a head's computation as matrices from left to right, with their numbers.
 
-    The first `columns` numbers of queries, keys and values are drawn. What to look for:
+    The first `columns` numbers of queries, keys and values are drawn, while scores are
+    computed from all of them. What to look for:
     each score is the dot product of a row of queries and a row of keys; each row of
     weights adds up to 1; each row of the result is a weighted mean of the values.
     """
@@ -71,8 +72,8 @@ def _panels(found: Computation, columns: int) -> list[tuple]:
     panels = []
     if found.queries is not None and found.keys is not None:
         panels += [
-            ("queries q", *_first(found.queries, queries, columns), SIGNED),
-            ("keys k", *_first(found.keys, keys, columns), SIGNED),
+            _vectors("queries q", found.queries, queries, columns),
+            _vectors("keys k", found.keys, keys, columns),
         ]
     panels.append(("scores q · k", found.scores, queries, keys, SIGNED))
     if found.d_k > 1:
@@ -84,15 +85,18 @@ def _panels(found: Computation, columns: int) -> list[tuple]:
     panels.append(("weights: softmax", found.weights, queries, keys, AMOUNTS))
     if found.values is not None and found.attended is not None:
         panels += [
-            ("values v", *_first(found.values, keys, columns), SIGNED),
-            ("weights · v", *_first(found.attended, queries, columns), SIGNED),
+            _vectors("values v", found.values, keys, columns),
+            _vectors("weights · v", found.attended, queries, columns),
         ]
     return panels
 
 
-def _first(values: np.ndarray, rows: Sequence[str], columns: int) -> tuple:
-    cut = values[:, :columns]
-    return cut, rows, [str(i) for i in range(cut.shape[1])]
+def _vectors(title: str, values: np.ndarray, rows: Sequence[str], most: int) -> tuple:
+    """Cut vectors off after `most` numbers; the title says so."""
+    size = values.shape[1]
+    title = title if size <= most else f"{title}, {most} of {size}"
+    cut = values[:, :most]
+    return title, cut, rows, [str(i) for i in range(cut.shape[1])], SIGNED
 
 
 def _text(x: float) -> str:

@@ -125,10 +125,14 @@ def padding(
         ("padded, without the mask", unmasked, named),
     )
     figure = make_figure(3 * (CELL * length + 1.0) + 0.8, CELL * length + 1.8)
-    panels = figure.subplots(1, 3, width_ratios=[len(words), length, length])
+    panels = figure.subplots(1, 3)
     for axes, (title, values, labels) in zip(panels, parts, strict=True):
         image = axes.imshow(values, cmap=AMOUNTS, vmin=0, vmax=1)
         axes.set_title(title, fontsize=10)
+        # Words keep their places and sizes; labels are directly below the last word.
+        axes.set(xlim=(-0.5, length - 0.5), ylim=(length - 0.5, -0.5))
+        axes.spines[:].set_visible(False)
+        axes.spines.bottom.set_position(("data", len(labels) - 0.5))  # resets its ticks
         label_ticks(axes, labels, labels)
         if len(labels) > len(words):
             edge = len(words) - 0.5

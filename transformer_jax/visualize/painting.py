@@ -30,9 +30,9 @@ def painting(
     within seconds. PSNR is computed on held-out pixels; seconds count training only.
     """
     figure = make_figure(3.0 * (1 + len(painted)), 6.4)
-    parts: Any = figure.subfigures(2, 1, height_ratios=(3.2, 3.0))
-    above, below = parts
-    panels = above.subplots(1, 1 + len(painted))
+    # Nested grids; subfigures would cut off the titles at the edge of the figure.
+    above, below = figure.add_gridspec(2, 1, height_ratios=(3.2, 3.0))
+    panels: Any = above.subgridspec(1, 1 + len(painted)).subplots()
     held_out = pixels.hold_out(picture.shape[:2])
     for axes, (name, image) in zip(
         panels, {"the picture": picture, **painted}.items(), strict=True
@@ -41,7 +41,8 @@ def painting(
         axes.set_axis_off()
         error = np.square(image - picture)[held_out].mean()
         axes.set_title(f"{name}, {pixels.psnr(error):.1f} dB" if error else name)
-    by_step, by_second = below.subplots(1, 2, sharey=True)
+    curves: Any = below.subgridspec(1, 2).subplots(sharey=True)
+    by_step, by_second = curves
     for i, (name, entries) in enumerate(metrics.items()):
         steps, seconds, found = read_psnr(entries)
         by_step.plot(steps, found, label=name, **line(i))

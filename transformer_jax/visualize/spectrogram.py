@@ -35,9 +35,14 @@ def spectrogram(
         frames.T, origin="lower", aspect="auto", extent=where, cmap=AMOUNTS,
         vmin=-2.0, vmax=3.0,
     )  # fmt: skip
-    above.set(ylabel="mel band")
+    above.set(title="What is heard", ylabel="mel band")
     where = 0.0, end, len(pieces) - 0.5, -0.5
-    below.imshow(weights, aspect="auto", extent=where, cmap=AMOUNTS, vmin=0.0)
+    image = below.imshow(weights, aspect="auto", extent=where, cmap=AMOUNTS, vmin=0.0)
     below.set_yticks(range(len(pieces)), pieces, fontsize=8)
-    below.set(xlabel="seconds")
+    below.set(
+        title="When the model looks, while it writes each piece",
+        xlabel="seconds",
+        ylabel="piece written",
+    )
+    figure.colorbar(image, ax=below, label="weight", pad=0.01)
     return figure

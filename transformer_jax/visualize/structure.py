@@ -10,7 +10,14 @@ import jax
 import numpy as np
 
 from transformer_jax.models.cache import KeysValues
-from transformer_jax.visualize.style import LINES, MARKERS, clean, line, make_figure
+from transformer_jax.visualize.style import (
+    LINES,
+    MARKERS,
+    clean,
+    label_points,
+    line,
+    make_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,15 +114,14 @@ def shapes(found: Sequence[Call], title: str = "Shapes through the model") -> "F
                 break
             inside += 1
         color = LINES[kinds.index(call.kind) % len(LINES)]
-        axes.add_patch(FancyBboxPatch(
-            (0.25 * deep, row - 0.40), 8.0 - 0.5 * deep, inside + 0.80,
-            boxstyle="round,pad=0,rounding_size=0.12", facecolor=color, alpha=0.10,
-        ))  # fmt: skip
-        axes.add_patch(FancyBboxPatch(
-            (0.25 * deep, row - 0.40), 8.0 - 0.5 * deep, inside + 0.80,
-            boxstyle="round,pad=0,rounding_size=0.12", facecolor="none",
-            edgecolor=color, linewidth=1.1,
-        ))  # fmt: skip
+        # A box ends above the end of the box around it.
+        place = (0.25 * deep, row - 0.36), 8.0 - 0.5 * deep, inside + 0.8 - 0.1 * deep
+        rounded = "round,pad=0,rounding_size=0.12"
+        for look in (
+            {"facecolor": color, "alpha": 0.10},
+            {"facecolor": "none", "edgecolor": color, "linewidth": 1.1},
+        ):
+            axes.add_patch(FancyBboxPatch(*place, boxstyle=rounded, **look))
         text: dict[str, Any] = dict(va="center", fontsize=8)
         axes.text(0.25 * deep + 0.12, row, call.path[-1], fontweight="bold", **text)
         axes.text(2.25, row, call.kind, color="0.35", **text)
@@ -162,10 +168,6 @@ def neighbours(
             axes.plot([x0, x], [y0, y], color=color, linewidth=0.8, alpha=0.6)
             axes.plot(x, y, marker, color=color, markersize=5)
         axes.plot(x0, y0, marker, color=color, markersize=10, label=word)
-    for number, (x, y) in plane.items():
-        axes.annotate(str(words[number]), (x, y), (4, 3), textcoords="offset points",
-                      fontsize=8, fontweight="bold" if words[number] in groups else
-                      "normal")  # fmt: skip
     axes.set(
         title=f"Nearest neighbours (the plane holds {share:.0%} of the variance)",
         xlabel="first principal component",
@@ -173,6 +175,8 @@ def neighbours(
     )
     clean(axes)
     axes.margins(0.12)
+    places = [(float(x), float(y)) for x, y in plane.values()]
+    label_points(axes, places, [str(words[i]) for i in plane], list(groups))
     return figure
 
 

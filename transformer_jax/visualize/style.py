@@ -6,7 +6,7 @@ is not used.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+    from matplotlib.text import Annotation
 
 # The palette of Okabe and Ito, darkest first.
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -23,6 +24,21 @@ AMOUNTS = "viridis"  # nothing to much
 SIGNED = "RdBu_r"  # below and above zero
 YES_NO = ("#E4E4E4", "#0072B2")
 CELL = 0.24  # inches per labelled row or column
+# Around a point, in points: x, y and the alignment of the text. The best come first.
+SIDES = (
+    (5, 4, "left", "bottom"),
+    (5, -4, "left", "top"),
+    (-5, 4, "right", "bottom"),
+    (-5, -4, "right", "top"),
+    (7, 0, "left", "center"),
+    (-7, 0, "right", "center"),
+    (0, 7, "center", "bottom"),
+    (0, -7, "center", "top"),
+    (5, 16, "left", "bottom"),
+    (5, -16, "left", "top"),
+    (-5, 16, "right", "bottom"),
+    (-5, -16, "right", "top"),
+)
 SPACE = "▁"  # SentencePiece's sign for the space before a word
 
 
@@ -79,6 +95,60 @@ def write_numbers(
         axes.text(
             j, i, texts[i][j], ha="center", va="center", color=text_color, fontsize=size
         )
+
+
+def label_points(
+    axes: "Axes",
+    places: Sequence[tuple[float, float]],
+    texts: Sequence[str],
+    bold: Sequence[str] = (),
+) -> None:
+    """Write a text next to each point, on the side where the least is covered.
+
+    Call this last: the sides depend on the limits and on the room that titles take.
+    """
+    figure: Any = axes.figure
+    figure.draw_without_rendering()  # lays out the figure
+    points = axes.transData.transform(np.asarray(places, float))
+    taken = [Bounds(x - 6, y - 6, x + 6, y + 6) for x, y in points.tolist()]
+    inside = Bounds(*axes.get_window_extent().extents)
+    for place, text in zip(places, texts, strict=True):
+        note = axes.annotate(
+            text, place, (0, 0), textcoords="offset points", fontsize=8,
+            fontweight="bold" if text in bold else "normal",
+        )  # fmt: skip
+        covered = []
+        for side in SIDES:
+            _move(note, *side)
+            box = Bounds(*note.get_window_extent().extents)
+            outside = box.area() - box.common(inside)
+            covered.append(outside + sum(map(box.common, taken)))
+        _move(note, *SIDES[int(np.argmin(covered))])
+        box = Bounds(*note.get_window_extent().extents)
+        taken.append(box._replace(left=box.left - 4, right=box.right + 4))
+
+
+class Bounds(NamedTuple):
+    """A box in pixels."""
+
+    left: float
+    low: float
+    right: float
+    high: float
+
+    def area(self) -> float:
+        """Return the area of this box."""
+        return (self.right - self.left) * (self.high - self.low)
+
+    def common(self, other: "Bounds") -> float:
+        """Return the area that two boxes share."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.high, other.high) - max(self.low, other.low)
+        return max(width, 0.0) * max(height, 0.0)
+
+
+def _move(note: "Annotation", x: float, y: float, side: Any, height: Any) -> None:
+    note.set(position=(x, y), horizontalalignment=side, verticalalignment=height)
 
 
 def clean(axes: "Axes") -> None:
