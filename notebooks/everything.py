@@ -60,7 +60,12 @@ def learn(name, spec, steps, **more):
     steps = 6 if is_small else steps
     changes = {
         "train.steps": steps,
-        "optim.warmup_steps": max(steps // 5, 1),
+        "optim.name": "muon",  # gets further than Adam in so few updates
+        "optim.schedule": "linear",
+        "optim.constant": 0.003,
+        "optim.warmup_steps": max(steps // 10, 1),
+        "data.validation_size": 50,
+        "data.test_size": 200,
         "eval.every": steps,
         "eval.answers": 1 if is_small else 50,
         "eval.samples": 0,
@@ -69,10 +74,10 @@ def learn(name, spec, steps, **more):
         "data.shapes": 1 if is_small else 3,
     } | more
     if is_small:
-        little = {"data.train_size": 300, "data.test_size": 4, "model.d_model": 32}
-        little |= {"data.validation_size": 4, "decode.extra_length": 4}
-        known = dict(configs.items(configs.load(spec, data=False)))
-        changes |= {key: value for key, value in little.items() if key in known}
+        changes |= {"data.train_size": 300, "data.test_size": 4, "model.d_model": 32}
+        changes |= {"data.validation_size": 4, "decode.extra_length": 4}
+    known = dict(configs.items(configs.load(spec, data=False)))
+    changes = {key: value for key, value in changes.items() if key in known}
     folder = f"runs/everything_{name}" + "_small" * is_small
     config = configs.load(spec, {key: str(value) for key, value in changes.items()})
     assert train(config, folder) == 0
@@ -87,7 +92,7 @@ def learn(name, spec, steps, **more):
 # outside of it the model talks nonsense.)
 
 # %%
-chat = learn("chat", "smalltalk", 500, **{"optim.constant": 1.5})
+chat = learn("chat", "smalltalk", 300)
 for line in ("Hi how are you", "What is your name?", "Do you like tea?"):
     print(f"{line:24} → {chat.predict(line)}")
 
@@ -102,7 +107,7 @@ for line in ("Hi how are you", "What is your name?", "Do you like tea?"):
 parser = learn(
     "parser",
     "parsing",
-    350,
+    250,
     **{"data.batch_tokens": 2048, "data.train_size": 8000, "decode.beams": 1},
 )
 for line in ("the old man saw the boat .", "a girl sleeps ."):
@@ -140,7 +145,7 @@ figures.attention(maps["decoder"], *maps.tokens["decoder"], layer=1)
 # at every other, as *"not … bad"* requires.
 
 # %%
-judge = learn("judge", "opinions", 500, **{"data.train_size": 20_000})
+judge = learn("judge", "opinions", 300, **{"data.train_size": 20_000})
 for line in (
     "the soup was cold and the waiter was rude .",
     "i would not say that the film was boring .",

@@ -305,7 +305,7 @@ def draw_painting(args: Any) -> "Figure":
 def draw_returns(args: Any) -> "Figure":
     """Draw what RUNs of decisions reach against what they are asked for."""
     if not args.run:
-        raise UserError("name runs of configs/decisions.py behind 'returns'")
+        raise UserError("name runs of configs/decisions.py after 'returns'")
     return figures.returns(*playing.play([runs.load(path) for path in args.run]))
 
 
