@@ -116,27 +116,28 @@ for line in ("the old man saw the boat .", "a girl sleeps ."):
 # %% [markdown]
 # ## 4. A decoder alone: the language model
 #
-# Leave the encoder out, and the decoder predicts each character from those before it.
-# It gets only a beginning. The look-ahead mask that keeps a translator from peeking is
-# all that the model needs.
+# Leave the encoder out, and the decoder predicts each piece of a text from those before
+# it. It gets only a beginning. The look-ahead mask that keeps a translator from peeking
+# is all that the model needs. It reads generated stories; after so few updates it writes
+# their sentences, and forgets whom a story is about.
 
 # %%
 writer = learn(
     "writer",
-    "language",
+    "language:stories",
     250,
-    **{"model.decoder_layers": 2, "data.batch_tokens": 2048, "eval.splits": ()},
+    **{"model.decoder_layers": 2, "data.batch_tokens": 2240, "eval.splits": ()},
 )
-for seed in range(3):
-    [reply] = writer.replies(["The old woman"], seed=seed, max_length=60)
-    print(reply.text)
+for seed in range(2):
+    [reply] = writer.replies(["Once there was a"], seed=seed, max_length=60)
+    print(reply.text, end="\n\n")
 
 # %%
-maps = writer.attention("The girl reads a book.")
+maps = writer.attention("The girl wanted to buy a red book for the king.")
 figures.attention(maps["decoder"], *maps.tokens["decoder"], layer=1)
 
 # %% [markdown]
-# Everything above the diagonal is white: no character sees what comes after it.
+# Everything above the diagonal is 0: no piece sees those after it.
 #
 # ## 5. An encoder alone: the classifier
 #
@@ -145,7 +146,7 @@ figures.attention(maps["decoder"], *maps.tokens["decoder"], layer=1)
 # at every other, as *"not … bad"* requires.
 
 # %%
-judge = learn("judge", "opinions", 300, **{"data.train_size": 20_000})
+judge = learn("judge", "opinions", 500, **{"data.train_size": 20_000})
 for line in (
     "the soup was cold and the waiter was rude .",
     "i would not say that the film was boring .",

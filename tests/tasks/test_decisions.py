@@ -235,5 +235,5 @@ def test_the_figure_has_the_means_and_the_diagonal(run):
     np.testing.assert_allclose(means.get_ydata(), [*reached.values()][0].mean(axis=1))
     with pytest.raises(UserError, match="name runs of configs/decisions.py"):
         playing.play([types.SimpleNamespace(config=OTHER, folder=run.folder)])
-    with pytest.raises(UserError, match="name runs of configs/decisions.py behind"):
+    with pytest.raises(UserError, match="name runs of configs/decisions.py after"):
         commands.draw_returns(types.SimpleNamespace(run=[]))
