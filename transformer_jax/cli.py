@@ -163,8 +163,10 @@ class PlainHandler(logging.Handler):
             discard(stream)
 
 
-def discard(stream: TextIO) -> None:
+def discard(stream: TextIO | None) -> None:
     """Discard everything written to a stream from now on, also when Python exits."""
+    if stream is None:  # closed before the command began
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
