@@ -171,3 +171,34 @@ def test_a_closed_standard_input_is_refused(monkeypatch):
 
 def test_other_errors_keep_their_traceback():
     assert errno.ENOENT not in cli.OF_THE_MACHINE
+
+
+def test_a_session_has_history_and_takes_any_bytes(run, monkeypatch, capsys):
+    typed = io.TextIOWrapper(io.BytesIO(b"O gato \xff dorme.\n"), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", typed)
+    monkeypatch.delitem(sys.modules, "readline", raising=False)
+    asked = []
+
+    def answer(lines, first):
+        asked.extend(lines)
+        return ["an answer"]
+
+    assert answerer(run).converse(answer) == 0
+    assert asked == ["O gato \ufffd dorme."]
+    assert capsys.readouterr().out == "> an answer\n> "
+    assert "readline" in sys.modules  # which gives `input` history and editing
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("words", ["", "keys quickstart", "train --help", "configs"])
+def test_a_list_whose_reader_leaves_or_has_no_room_is_one_line(words):
+    def status(redirect):
+        command = f"{shlex.quote(sys.executable)} -m transformer_jax {words} {redirect}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    assert status("> >(exec <&-)")[0] == 0
+    assert "Traceback" not in status("> >(exec <&-)")[1]
+    assert status(">&-") == (0, "")
+    full = 2, "error: writing the output: No space left on device\n"
+    assert status("> /dev/full") == full

@@ -33,7 +33,8 @@ def main() -> int:
     words = sys.argv[1:]
     own = {"configs": list_configs, "keys": list_keys}
     if not words or words[0] in cli.HELP:
-        print(overview())
+        with cli.reported():
+            print(overview())
         return 0
     name, *rest = words
     if name in MODULES:
@@ -43,17 +44,16 @@ def main() -> int:
             return module.main(sys.argv)
         module.define_flags()
         cli.run(module.main)
-    try:
+    with cli.reported():
         if name in own:
-            return own[name](rest)
+            own[name](rest)
+            return 0
         known = [*MODULES, *own]
         raise UserError(
             f"there is no command {name!r}.{nearest(name, known)} "
             f"Commands: {', '.join(known)}"
         )
-    except UserError as error:
-        cli.fail(*error.problems)
-        return cli.USER_MISTAKE
+    return cli.USER_MISTAKE
 
 
 def overview() -> str:

@@ -6,6 +6,7 @@ message, never with a traceback. With -v the package's loggers also write debug
 messages to stderr.
 """
 
+import contextlib
 import errno
 import io
 import logging
@@ -39,7 +40,8 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
 
     def parse(argv: Sequence[str]) -> list[str]:
         if any(word in HELP for word in argv[1:]):
-            show_help(sys.modules[main.__module__].__doc__ or "")
+            with reported():
+                show_help(sys.modules[main.__module__].__doc__ or "")
             sys.exit(0)
         rest, found = split_overrides(_spell_out(argv))
         overrides.update(found)
@@ -75,6 +77,25 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
     app.run(call, flags_parser=parse)
 
 
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Show text, and end with one line, or none, if the output is closed or full."""
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except UserError as error:
+        fail(*error.problems)
+    except BrokenPipeError:  # the reader has seen enough: `keys quickstart | head`
+        discard(sys.stdout)
+        sys.exit(0)
+    except OSError as error:
+        if error.errno not in OF_THE_MACHINE:
+            raise
+        discard(sys.stdout)
+        fail(f"writing the output: {error.strerror}")
+
+
 def show_help(text: str) -> None:
     """Print the description of a command and the options that this package defines."""
     lines = [text.strip(), "", "Options:"]
@@ -88,7 +109,7 @@ def show_help(text: str) -> None:
             "",
             "python -m transformer_jax keys CONFIG lists all keys with their meanings.",
         ]
-    sys.stdout.write("\n".join(lines) + "\n")
+    print("\n".join(lines))
 
 
 def _own_flags() -> list[flags.Flag]:
@@ -142,8 +163,10 @@ class PlainHandler(logging.Handler):
             discard(stream)
 
 
-def discard(stream: TextIO) -> None:
+def discard(stream: TextIO | None) -> None:
     """Discard everything written to a stream from now on, also when Python exits."""
+    if stream is None:  # closed before the command began
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -11,6 +11,7 @@ and writes.
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import itertools
 import json
@@ -323,6 +324,10 @@ class LineAnswerer:
         run = self.run
         turns: list[str] = []
         count = 0
+        with contextlib.suppress(ImportError):  # Windows has none
+            importlib.import_module("readline")  # gives `input` history and editing
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # as in a file of lines
         print(
             f"{run.folder.place}: {run.config.task}, {run.weights} parameters of step "
             f"{run.step}. One line at a time; end with Ctrl-D.",

@@ -370,7 +370,9 @@ def test_a_key_that_was_a_bool_still_accepts_one(tmp_path, old, now):
     assert "none | attention | dots | full" in problem and "dots" in problem
 
 
-def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(tmp_path):
+def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(
+    tmp_path, monkeypatch
+):
     file = tmp_path / "mine.py"
     file.write_text(
         "from transformer_jax.config import base\n"
@@ -379,8 +381,13 @@ def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(tmp_path):
         "    config.model.num_head = 4\n"
         "    return config\n"
     )
-    (problem,) = problems_of(str(file))
-    assert f"{file}, line 4" in problem and "num_head" in problem
+    said = "line 4: there is no key 'num_head'. Did you mean 'num_heads'?"
+    assert problems_of(str(file)) == [f"{file}, {said}"]
+    monkeypatch.chdir(tmp_path)
+    assert problems_of("mine.py") == [f"mine.py, {said}"]
+    file.write_text(file.read_text().replace("num_head", "xyz"))
+    (problem,) = problems_of("mine.py")
+    assert "line 4: there is no key 'xyz'. Known: name, " in problem
 
 
 def test_variants_reach_the_config_file(tmp_path):

@@ -238,3 +238,26 @@ def test_missing_folders_are_listed_before_anything_is_read(tmp_path):
         "data.validation_files is empty: name a folder with *.trans.txt in it or below",
         f"data.train_files: there is no file {tmp_path}/train-clean-100/**/*.trans.txt",
     ]
+
+
+def test_a_file_that_is_too_large_or_too_long_is_refused(tmp_path, monkeypatch):
+    wav.write(tmp_path / "a.wav", np.zeros(16_000 * 3))
+    assert len(wav.read(tmp_path / "a.wav")) == 48_000
+    monkeypatch.setattr(wav, "LONGEST", 2)
+    with pytest.raises(wav.NoSound, match="it lasts 3 s, more than 2: cut it"):
+        wav.read(tmp_path / "a.wav")
+    monkeypatch.setattr(wav, "LARGEST", 90_000)
+    with pytest.raises(wav.NoSound, match="it has more than 90,000 bytes: cut it, or"):
+        wav.read(tmp_path / "a.wav")
+
+
+def test_a_path_that_no_file_can_have_is_named_with_its_line(tmp_path):
+    table = tmp_path / "table.tsv"
+    keys = {"source": "tsv", "folder": str(tmp_path), "train_files": "table.tsv"}
+    for path in ("a" * 300, "a/" * 3000, "/", "..", "a\0b", ""):
+        table.write_text(f"{path}\ta fine day\n")
+        with pytest.raises(UserError, match="table.tsv, line 1: there is no file"):
+            open_with(**keys).read("train")
+    (tmp_path / "a.trans.txt").write_text("a/b A FINE DAY\n")
+    with pytest.raises(UserError, match="a.trans.txt, line 1: there is no file"):
+        open_with(source="librispeech", test_files=str(tmp_path)).read("test")

@@ -1,5 +1,7 @@
 """Folders of images by class, CIFAR-10's files with every fault, images in colour."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -191,3 +193,18 @@ def test_no_single_pixel_reveals_the_kind(drawn):
     images, labels = drawn
     means = np.stack([images[labels == k].mean(0) for k in range(10)])
     assert means.std(0).max() < 25
+
+
+def test_a_fifo_in_a_folder_of_images_is_left_out(pictures):
+    os.mkfifo(pictures / "train" / "cat" / "12.png")
+    source = source_of("folder", pictures, image_size=8, validation_size=6)
+    train = source.read("train")
+    assert "1 files that are not images" in train.notes[0]
+    assert len(train) + len(source.read("validation")) == 21
+
+
+@pytest.mark.parametrize("kind", ["folder", "idx", "cifar10"])
+def test_a_folder_whose_name_is_too_long_is_reported_as_missing(kind):
+    keys = {"train_images": "a", "train_labels": "b"} if kind == "idx" else {}
+    problems = source_of(kind, "a" * 300, **keys).find_problems()
+    assert problems and all("there is no file" in problem for problem in problems)

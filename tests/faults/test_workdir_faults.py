@@ -74,3 +74,15 @@ def test_the_command_says_so_and_exits_with_2(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_a_folder_of_runs_proposes_those_inside(tmp_path):
+    for number in range(7):
+        (tmp_path / "runs" / f"run_{number}").mkdir(parents=True)
+        (tmp_path / "runs" / f"run_{number}" / "config.json").write_text("{}")
+    said = "holds no run .*, but there are runs inside: name one, .*runs/run_0, .*"
+    with pytest.raises(UserError, match=f"{said}run_4 and 2 more$"):
+        Folder(tmp_path / "runs").config()
+    said = "run__3 does not exist .*Did you mean 'run_3'. Train one with"
+    with pytest.raises(UserError, match=said):
+        Folder(tmp_path / "runs" / "run__3").config()

@@ -94,3 +94,42 @@ def test_programs_are_kept_in_the_cache(tiny_run):
     jax.config.update("jax_compilation_cache_dir", None)
     load(tiny_run)
     assert "compiled" in jax.config.jax_compilation_cache_dir
+
+
+@pytest.mark.parametrize("name", ["encode", "align", "replies"])
+def test_a_string_is_not_taken_for_a_list_of_lines(run, name):
+    for lines in ("ab", b"ab", None, 3):
+        with pytest.raises(TypeError, match=f"{name} takes a list of lines, not"):
+            getattr(run, name)(lines)
+    with pytest.raises(TypeError, match="score takes a list of lines, not"):
+        run.score("ab", "cd")
+
+
+@pytest.mark.parametrize("line", [None, 3, b"O gato.", ["O gato."], {}, object()])
+def test_a_line_that_is_not_text_loses_no_other_answer(run, line, caplog):
+    first, bad, last = run.predict([LINES[0], line, LINES[0]])
+    assert first == last == run.predict(LINES[0]) and bad == ""
+    [said] = [r.getMessage() for r in caplog.records]
+    assert said.startswith(f"line 2: {type(line).__name__} is not a line: ")
+
+
+def test_half_of_a_surrogate_pair_is_refused(run):
+    first, bad, last = run.replies([LINES[0], "gato \udcff", LINES[0]])
+    assert bad.error == r"'\udcff' at character 6: half of a surrogate pair is not text"
+    assert first.text == last.text and not first.error
+    [begun] = run.replies([LINES[0]], prefixes=["\ud800"])
+    assert "half of a surrogate pair" in begun.error
+    for call in (run.encode, lambda x: run.score(x, x), run.align):
+        with pytest.raises(UserError, match="half of a surrogate pair is not text"):
+            call(["\ud800"])
+
+
+def test_arguments_that_do_not_fit_together_are_named(run):
+    with pytest.raises(UserError, match="there are 1 prefixes for 2 lines: give one"):
+        run.replies(LINES[:2], prefixes=["The"])
+    with pytest.raises(UserError, match="score: there are 2 sources, but 1 targets"):
+        run.score(LINES[:2], LINES[:1])
+    with pytest.raises(UserError, match=r"must be at least 0 \(any length\)"):
+        run.replies(LINES, max_input=-1)
+    with pytest.raises(UserError, match="decode.beams = 'a' is of type str, not int"):
+        run.predict(LINES, beams="a")

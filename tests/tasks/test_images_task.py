@@ -172,3 +172,14 @@ def test_bytes_of_an_array_are_read_as_those_of_a_file(run):
     replies = run.replies([picture, pixels])
     chances = [reply.details["chances"]["5"] for reply in replies]
     assert chances[0] == pytest.approx(chances[1], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [np.full((6, 4, 1), np.nan), np.full((6, 4, 1), 200), np.full((6, 4, 1), "a")],
+)
+def test_numbers_that_are_not_an_image_are_refused(run, pixels):
+    good = np.zeros((6, 4, 1), np.uint8)
+    first, bad, last = run.replies([good, pixels, good])
+    assert "that is not an image: give bytes (uint8)" in bad.error
+    assert first.text == last.text and first.text

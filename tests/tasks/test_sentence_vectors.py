@@ -204,7 +204,12 @@ def test_attention_is_shown_for_one_text(run):
     assert isinstance(maps, AttentionMaps)
     queries, _ = maps.tokens["encoder"]
     assert queries[0] == "<s>" and queries[-1] == "</s>"
-    ids = run.task.inspector.read(LINES[0])
+    ids = run.task.inspector.encode(LINES[0])
     assert ids[0] == BOS and ids[-1] == EOS and len(ids) == len(queries)
     with pytest.raises(Refused, match="pieces are more than the 2 allowed"):
         run.task.inspector.check_length("source", LINES[0], 2)
+
+
+def test_vectors_are_not_taken_for_log_probabilities(run):
+    with pytest.raises(UserError, match="the task 'similarity' has no 'read'"):
+        run.score(LINES[:1], LINES[1:2])

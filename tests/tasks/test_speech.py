@@ -179,3 +179,20 @@ def test_the_second_loss_adds_up_all_ways_to_align(run):
 def test_a_mesh_that_would_split_frames_is_refused():
     with pytest.raises(UserError, match="mesh.sequence 2: frames are not split"):
         config.load("speech", {"mesh.sequence": "2", "data.length_multiple": "2"})
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (np.full(4000, np.nan), "samples that are not finite, or beyond 1e+30"),
+        (np.full(4000, 1e300), "samples that are not finite, or beyond 1e+30"),
+        (np.array(["a"] * 4000), "give samples [N], 16,000 a second"),
+        (np.zeros((2, 4000)), "give samples [N], 16,000 a second"),
+        ([[1.0], [2.0, 3.0]], "list is not a line: setting an array element"),
+        (None, "give samples [N], 16,000 a second"),
+    ],
+)
+def test_numbers_that_are_not_a_sound_are_refused(run, samples, said):
+    good = run.records("validation")[0]["samples"]
+    first, bad, last = run.replies([good, samples, good])
+    assert said in bad.error and first.text == last.text and not first.error

@@ -5,7 +5,7 @@ so that a config needs to be fixed only once.
 """
 
 import math
-import pathlib
+import os
 
 from ml_collections import ConfigDict
 
@@ -106,7 +106,7 @@ def _impossible_text(config: ConfigDict) -> list[str]:
             f"{settings.kind!r} learns none: set tokenizer.lowercase to False"
         )
     for path in filter(None, (p.strip() for p in settings.file.split(","))):
-        if not pathlib.Path(path).is_file():
+        if not os.path.isfile(path):
             problems.append(f"tokenizer.file: there is no file {path}")
     if config.model.get("tie") == "all" and not settings.get("shared", True):
         problems.append(
@@ -142,7 +142,7 @@ def _impossible_vectors(config: ConfigDict) -> list[str]:
             f"model.word_vectors = {path!r} and train.initial = "
             f"{config.train.initial!r}: a table cannot begin with both, clear one key"
         ]
-    if not pathlib.Path(path).is_file():
+    if not os.path.isfile(path):
         return [f"model.word_vectors: there is no file {path}"]
     size = vectors.dimension(path)
     if size == model.d_model:

@@ -2,7 +2,9 @@
 
 import ast
 import importlib.util
+import os
 import pathlib
+import re
 import runpy
 import traceback
 from typing import Any
@@ -67,7 +69,7 @@ def shipped_folder() -> pathlib.Path:
 def _run_file(spec: str) -> ConfigDict:
     path, _, variant = spec.partition(":")
     file = pathlib.Path(path)
-    if not file.is_file():
+    if not os.path.isfile(file):
         known = shipped()
         if file.stem not in known or (file.suffix and len(file.parts) > 2):
             hint = nearest(file.stem, known)
@@ -85,13 +87,22 @@ def _run_file(spec: str) -> ConfigDict:
         raise
     except Exception as error:  # any error of a user's file is shown with its line
         frames = traceback.extract_tb(error.__traceback__)
-        own = [f.lineno for f in frames if f.filename == str(file)]
+        own = [f.lineno for f in frames if f.filename == module_spec.origin]
         line = own[-1] if own else getattr(error, "lineno", 1)
-        text = str(error).strip("\"'").split("\n")[0]
-        raise UserError(
-            f"{file}, line {line}: {type(error).__name__}: {text}"
-        ) from None
+        said = str(error).strip("\"'").split("\n")[0][:300]
+        text = _unknown_key(error) or f"{type(error).__name__}: {said}"
+        raise UserError(f"{file}, line {line}: {text}") from None
     return config.lock()
+
+
+def _unknown_key(error: Exception) -> str:
+    """Describe a key that a locked config lacks, if this is the error."""
+    match = re.search(r'Key "(.+?)" does not exist', str(error).replace("\\", ""))
+    if not match:
+        return ""
+    known = re.findall(r"(\w+)\\*': ", str(error))  # the error lists its neighbours
+    hint = nearest(match[1], known) or f" Known: {', '.join(known)}"
+    return f"there is no key {match[1]!r}.{hint}"
 
 
 def _override(config: ConfigDict, key: str, text: str) -> str | None:

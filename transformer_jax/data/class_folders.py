@@ -20,7 +20,11 @@ def list_files(
             others += 1
             continue
         contents = sorted(subfolder.iterdir())
-        chosen = [f for f in contents if f.suffix.lower() in suffixes]
+        chosen = [
+            f
+            for f in contents
+            if f.suffix.lower() in suffixes and f.is_file()  # opening a FIFO would hang
+        ]
         if not chosen:
             raise UserError(
                 f"{subfolder} holds no {what} ({', '.join(suffixes)}): put {what}s of "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 from collections.abc import Mapping
 
@@ -143,7 +144,7 @@ class IdxFiles(HeldOut):
                 if not self.data[name]:
                     if kind == "train" or "test" in self.splits:
                         problems.append(f"data.{name} is empty: name an idx file")
-                elif not (path := self._path(name)).is_file():
+                elif not os.path.isfile(path := self._path(name)):
                     problems.append(f"data.{name}: there is no file {path}")
         return problems
 
@@ -165,7 +166,7 @@ class Cifar10(HeldOut):
         missing = [
             name
             for name in (*wanted, image_files.CIFAR_NAMES)
-            if not (self.folder / name).is_file()
+            if not os.path.isfile(self.folder / name)
         ]
         return [
             f"data.folder: there is no file {self.folder / name}: unpack the binary "
@@ -180,11 +181,11 @@ class ClassFolders(Pictures):
     @property
     def splits(self) -> tuple[str, ...]:
         """The available splits; the test split is optional."""
-        return SPLITS if (self.folder / "test").is_dir() else SPLITS[:2]
+        return SPLITS if os.path.isdir(self.folder / "test") else SPLITS[:2]
 
     def _open(self, split: str) -> Records:
         size, channels = self.data.image_size, 1 if self.data.grey else 3
-        held_out = (self.folder / "validation").is_dir()
+        held_out = os.path.isdir(self.folder / "validation")
         if split == "test" or held_out:
             files, notes = image_files.list_images(self.folder / split)
         else:
@@ -202,7 +203,7 @@ class ClassFolders(Pictures):
     def find_problems(self) -> list[str]:
         """Report a missing folder of training images."""
         train = self.folder / "train"
-        if train.is_dir():
+        if os.path.isdir(train):
             return []
         return [
             f"data.folder: there is no file {train / 'CLASS' / 'IMAGE.png'}: make a "

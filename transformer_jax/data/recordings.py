@@ -10,6 +10,7 @@ read on demand, so a corpus need not fit into memory; only the transcripts are k
 import dataclasses
 import functools
 import hashlib
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -166,7 +167,7 @@ class Recordings:
 
     def exists(self, place: pathlib.Path) -> bool:
         """Return whether what a key names is there."""
-        return place.is_file()
+        return os.path.isfile(place)
 
     def _open(self, split: str) -> list[Any]:
         raise NotImplementedError
@@ -196,7 +197,7 @@ class LibriSpeech(Recordings):
 
     def exists(self, place: pathlib.Path) -> bool:
         """Return whether a folder is there."""
-        return place.is_dir()
+        return os.path.isdir(place)
 
     def _open(self, split: str) -> list[Any]:
         names = entries(self.data[f"{split}_files"])
@@ -243,7 +244,7 @@ def _read_folder(folder: pathlib.Path) -> WavFiles:
         notes += lines.notes
         for number, line in enumerate(lines):
             name, _, text = line.partition(" ")
-            rows.append((path.with_name(f"{name}.wav"), text, lines.where(number)))
+            rows.append((path.parent / f"{name}.wav", text, lines.where(number)))
     return _check(rows, notes, "an ID, a space and a transcript")
 
 
@@ -269,10 +270,10 @@ def _check(
     for file, text, where in rows:
         if not text.strip():
             raise UserError(f"{where} has no transcript: a line is {form}")
-        if file.is_file():
+        if os.path.isfile(file):
             continue
-        other = file.with_suffix(".flac")
-        if other.is_file():
+        other = file.parent / f"{file.stem}.flac"
+        if os.path.isfile(other):
             raise UserError(
                 f"{where}: there is {other}, but no {file.name}, and only WAV is read: "
                 "convert all of them, such as by find FOLDER -name '*.flac' -exec sh "

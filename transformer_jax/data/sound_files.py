@@ -6,6 +6,7 @@ FOLDER/train/bell/17.wav    FOLDER/validation/rain/3.wav    FOLDER/test/…
 import dataclasses
 import functools
 import hashlib
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -132,7 +133,7 @@ class ClassFolders(Sounds):
     @property
     def splits(self) -> tuple[str, ...]:
         """List the splits that there are: a test may be there."""
-        return SPLITS if (self.folder / "test").is_dir() else SPLITS[:2]
+        return SPLITS if os.path.isdir(self.folder / "test") else SPLITS[:2]
 
     def classes(self) -> tuple[str, ...]:
         """List the classes by their folders: no sound is read."""
@@ -142,7 +143,7 @@ class ClassFolders(Sounds):
     def find_problems(self) -> list[str]:
         """Look for the folder of the training sounds."""
         place = self.folder / "train"
-        if place.is_dir():
+        if os.path.isdir(place):
             return []
         return [
             f"data.folder: there is no file {place / 'CLASS' / 'SOUND.wav'}: make a "
@@ -150,7 +151,7 @@ class ClassFolders(Sounds):
         ]
 
     def _open(self, split: str) -> Records:
-        if split == "test" or (self.folder / "validation").is_dir():
+        if split == "test" or os.path.isdir(self.folder / "validation"):
             return ClassFiles(*self._list(split))
         files, notes = self._list("train")
         parts = class_folders.draw_held_out(files, self.data.validation_size, "sound")

@@ -16,6 +16,8 @@ from transformer_jax.errors import UserError
 
 RATE = 16_000  # samples a second of everything that a model hears
 RATES = (4_000, 384_000)  # of a file, at least and at most
+LARGEST = 1 << 28  # bytes of a file, which is read into memory
+LONGEST = 1800  # seconds: frames take 50 times the memory of their samples
 PCM, FLOATS, EXTENSIBLE = 1, 3, 0xFFFE
 OTHERS = {b"fLaC": "FLAC", b"OggS": "Ogg", b"ID3": "MP3", b"\xff\xfb": "MP3"}
 
@@ -28,7 +30,7 @@ def read(path: str | os.PathLike) -> Float[np.ndarray, "samples"]:
     """Read a file: float32 samples of ±1, 16,000 a second."""
     try:
         with open(path, "rb") as file:
-            content = file.read()
+            content = file.read(LARGEST + 1)
     except OSError as error:
         raise NoSound(f"{path} cannot be read: {error.strerror}") from None
     try:
@@ -50,6 +52,11 @@ def write(path: str | os.PathLike, samples: Float[np.ndarray, "samples"]) -> Non
 
 def decode(content: bytes) -> tuple[Float[np.ndarray, "samples"], int]:
     """Return the samples of a file's bytes, channels averaged, and their rate."""
+    if len(content) > LARGEST:
+        raise ValueError(
+            f"it has more than {LARGEST:,} bytes: cut it, or convert it to one channel "
+            f"and {RATE:,} samples a second"
+        )
     for magic, name in OTHERS.items():
         if content.startswith(magic):
             raise ValueError(
@@ -76,6 +83,8 @@ def decode(content: bytes) -> tuple[Float[np.ndarray, "samples"], int]:
     whole = values[: len(values) // channels * channels]
     if not len(whole):
         raise ValueError("it holds no samples")
+    if (seconds := len(whole) / channels / rate) > LONGEST:
+        raise ValueError(f"it lasts {seconds:,.0f} s, more than {LONGEST:,}: cut it")
     with np.errstate(all="ignore"):  # what overflows is not finite, and refused
         samples = whole.reshape(-1, channels).mean(axis=1, dtype=np.float64)
         samples = samples.astype(np.float32)

@@ -20,6 +20,7 @@ from transformer_jax.decoding.requests import (
     Inference,
     Reply,
     SplitsLines,
+    check_text,
 )
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.sharding import Params
@@ -49,10 +50,18 @@ def answer_lines(
     """
     if on_long not in ON_LONG:
         raise UserError(f"on_long={on_long!r}: choose {' | '.join(ON_LONG)}")
+    if max_length < 0:
+        raise UserError(f"max_input={max_length}: must be at least 0 (any length)")
+    if len(prefixes) not in (0, len(lines)):
+        raise UserError(
+            f"there are {len(prefixes)} prefixes for {len(lines)} lines: give one "
+            "prefix per line"
+        )
 
     def open_job(i: int, line: Any) -> _Job:
         parts, prefix = [line], prefixes[i] if prefixes else ""
         try:
+            check_text(line, prefix)
             if on_long == "split" and max_length and isinstance(inference, SplitsLines):
                 parts = inference.split(line, max_length)
             # Only the answer to the first part begins with the prefix.
@@ -65,6 +74,11 @@ def answer_lines(
                 check_least(request, options)
         except Refused as error:
             return _Job(line, [], str(error))
+        except (AttributeError, TypeError, ValueError) as error:
+            if isinstance(line, str) or isinstance(error, UserError):
+                raise
+            reason = str(error).split("\n")[0]
+            return _Job(line, [], f"{type(line).__name__} is not a line: {reason}")
         return _Job(line, requests)
 
     jobs = [open_job(i, line) for i, line in enumerate(lines)]

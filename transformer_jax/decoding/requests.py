@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax.decoding.options import Options
+from transformer_jax.errors import Refused
 from transformer_jax.sharding import Params
 
 
@@ -81,6 +82,18 @@ class SplitsLines(Protocol):
     def join(self, replies: Sequence[Reply]) -> Reply:
         """Join the replies to the parts of one line."""
         ...
+
+
+def check_text(*texts: Any) -> None:
+    """Refuse a text with half of a surrogate pair, which no encoding has."""
+    for text in texts:
+        try:
+            text.encode() if isinstance(text, str) else None
+        except UnicodeEncodeError as error:
+            raise Refused(
+                f"{text[error.start]!r} at character {error.start + 1}: half of a "
+                "surrogate pair is not text"
+            ) from None
 
 
 def one_line(text: str) -> str:

@@ -10,12 +10,14 @@ from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
 from transformer_jax import files, keys
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs import notes, signature, steps
 from transformer_jax.runs.environment import versions
 from transformer_jax.runs.remote import Remote, is_remote
 
 logger = logging.getLogger(__name__)
+
+PROPOSED = 5  # runs that are named in place of a folder of runs
 
 
 class Folder:
@@ -222,17 +224,29 @@ class Folder:
             "it, or use another --workdir"
         )
 
+    def _no_run(self) -> str:
+        """Say that there is no run here, and name the runs inside or nearby."""
+        what = "holds no run" if os.path.isdir(self.path) else "does not exist"
+        said = f"{self.place} {what} (no config.json)"
+        inside = sorted(file.parent.name for file in self.path.glob("*/config.json"))
+        if inside:
+            shown = [f"{self.place}/{name}" for name in inside[:PROPOSED]]
+            more = len(inside) - len(shown)
+            names = ", ".join(shown) + (f" and {more} more" if more else "")
+            return f"{said}, but there are runs inside: name one, {names}"
+        around = [file.parent.name for file in self.path.parent.glob("*/config.json")]
+        return (
+            f"{said}.{nearest(self.path.name, around)} Train one with "
+            "python -m transformer_jax.train --config quickstart "
+            f"--workdir {self.place}"
+        )
+
     def config(self) -> ConfigDict:
         """Read the run's config, with defaults for keys that are newer than the run."""
         self.check_place()
         stored = self.stored_config()
         if stored is None:
-            what = "holds no run" if self.path.is_dir() else "does not exist"
-            raise UserError(
-                f"{self.place} {what} (no config.json): train one with "
-                "python -m transformer_jax.train --config quickstart "
-                f"--workdir {self.place}"
-            )
+            raise UserError(self._no_run())
         imports = stored.get("imports", [])
         if not isinstance(imports, list):
             raise self._damaged_config(f"its 'imports' is {imports!r}")

@@ -19,10 +19,11 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, hosts, sharding, tasks
+from transformer_jax import cli, hosts, keys, sharding, tasks
 from transformer_jax.config import checks
 from transformer_jax.data.records import Records
 from transformer_jax.decoding import Options, Reply, answering
+from transformer_jax.decoding.requests import check_text
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs import bundle, environment, steps
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged
@@ -67,11 +68,12 @@ class Run:
     def predict(self, lines: str | Sequence[Any], **options: Any) -> str | list[str]:
         """Return one answer per line, or a single answer if given a single string.
 
+        A line that cannot be answered has an empty answer, and a warning says why.
         `options` override the run's `decode` section.
         """
         if isinstance(lines, str):
-            return self.replies([lines], **options)[0].text
-        return [reply.text for reply in self.replies(lines, **options)]
+            return _texts(self.replies([lines], **options))[0]
+        return _texts(self.replies(lines, **options))
 
     def warm_up(self, lines: Sequence[Any], **options: Any) -> None:
         """Answer lines and discard the answers, so that later lines need not wait.
@@ -97,8 +99,7 @@ class Run:
         A line of more than `max_input` pieces is refused or split. 0 means any length
         or, if lines are to be split, the longest in training.
         """
-        if isinstance(lines, str):
-            raise TypeError(f"replies takes a list of lines, not {lines[:40]!r}")
+        lines = _as_list("replies", lines)
         if on_long == "split":
             max_input = max_input or self.config.data.get("max_length", 0)
         found = answering.answer_lines(
@@ -115,7 +116,7 @@ class Run:
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Return the log-probability of each target as the answer to its source."""
-        pairs = list(zip(sources, targets, strict=True))
+        pairs = _pair("score", sources, targets)
         reader = protocols.require(self.task, protocols.ReadsPairs, "read")
         found = reader.read(self.params, pairs, self.mesh)
         return [float(reading.log_probs.sum()) for reading in found]
@@ -125,13 +126,16 @@ class Run:
     ) -> list[list[tuple[int, int]]]:
         """Return (source word, target word) index pairs, by default for own answers."""
         aligner = protocols.require(self.task, protocols.Aligns, "align")
-        targets = self.predict(sources) if targets is None else targets
-        pairs = list(zip(sources, targets, strict=True))
+        if targets is None:
+            targets = self.predict(_as_list("align", sources))
+        pairs = _pair("align", sources, targets)
         found = aligner.read(self.params, pairs, self.mesh)
         return [aligner.align(reading) for reading in found]
 
     def encode(self, lines: Sequence[str]) -> np.ndarray:
         """Return vectors [lines, D]."""
+        lines = _as_list("encode", lines)
+        check_text(*lines)
         embedder = protocols.require(self.task, protocols.Embeds, "vectors")
         return embedder.vectors(self.params, lines, self.mesh)
 
@@ -146,6 +150,33 @@ class Run:
         target = self.predict([source])[0] if target is None else target
         viewer = protocols.require(self.task, protocols.ShowsAttention, "attention")
         return viewer.attention(self.params, source, target)
+
+
+def _texts(replies: Sequence[Reply]) -> list[str]:
+    """Return the texts of replies; report lines that have none."""
+    for number, reply in enumerate(replies, start=1):
+        if reply.error:
+            logger.warning("line %d: %s", number, reply.error)
+    return [reply.text for reply in replies]
+
+
+def _as_list(what: str, lines: Any) -> list[Any]:
+    """Refuse a string, whose characters would be taken for lines."""
+    if isinstance(lines, str | bytes) or not hasattr(lines, "__iter__"):
+        raise TypeError(f"{what} takes a list of lines, not {lines!r:.40}")
+    return list(lines)
+
+
+def _pair(what: str, sources: Any, targets: Any) -> list[tuple[Any, Any]]:
+    """Pair sources with targets; refuse sides of different length."""
+    sides = _as_list(what, sources), _as_list(what, targets)
+    if len(sides[0]) != len(sides[1]):
+        raise UserError(
+            f"{what}: there are {len(sides[0])} sources, but {len(sides[1])} targets"
+        )
+    for side in sides:
+        check_text(*side)
+    return list(zip(*sides, strict=True))
 
 
 def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -> Run:
@@ -255,6 +286,8 @@ def decode_options(config: ConfigDict, **changes: Any) -> Options:
     kind = tasks.find(config.task).options
     if not names:
         return kind()
+    if problems := keys.find_problems("decode", changes, kind):
+        raise UserError(*problems)
     options = dataclasses.replace(kind(**config.decode), **changes)
     if problems := checks.find_search_problems(config, options):
         raise UserError(*problems)

@@ -9,6 +9,7 @@ the network can learn. The score is the PSNR of held-out pixels, in dB.
 
 import dataclasses
 import functools
+import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -103,7 +104,7 @@ class Picture:
             return []
         if not self.data.picture:
             return ["data.picture is empty: name an image file"]
-        if not self._path.is_file():
+        if not os.path.isfile(self._path):
             return [f"data.picture: there is no file {self._path}"]
         return []
 

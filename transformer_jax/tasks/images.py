@@ -236,7 +236,13 @@ class ImageInference(WholeAnswers):
                     "scale it to that size, or give the path of an image file, which "
                     "is scaled here"
                 )
-            return DecodeRequest(images.as_floats(np.asarray(line)), line=line)
+            pixels = images.as_floats(np.asarray(line))
+            if pixels.dtype.kind != "f" or not ((pixels >= 0) & (pixels <= 1)).all():
+                raise Refused(
+                    f"an array of {np.asarray(line).dtype} that is not an image: give "
+                    "bytes (uint8), or floats from 0 to 1"
+                )
+            return DecodeRequest(pixels, line=line)
         path = line.strip()
         if not os.path.isfile(path):
             raise Refused(f"there is no image file {path!r}")

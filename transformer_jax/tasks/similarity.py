@@ -280,7 +280,7 @@ class VectorInspector(EncoderInspector):
 
     inference: PairInference
 
-    def read(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """Return the pieces of one text as the model reads them."""
         return self.inference.read(text)
 

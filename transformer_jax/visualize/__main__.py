@@ -28,7 +28,8 @@ def main(argv: Sequence[str]) -> None:
     """Run the command that the first word names; the words after it are runs."""
     name = argv[1] if len(argv) > 1 else ""
     if name in ("--help", "-h", "--helpfull", "help"):
-        print(usage())
+        with cli.reported():
+            print(usage())
         return
     if name not in COMMANDS:
         what = f"there is no figure {name!r}" if name else "name what to draw"

@@ -148,13 +148,13 @@ class EncoderInspector:
 
     def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
         """Return the weights of `encoder`; the target is ignored."""
-        ids = self.read(source)
+        ids = self.encode(source)
         tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
         weights = attention_of(outputs.encoder_attention)
         return AttentionMaps({"encoder": weights}, {"encoder": (pieces, pieces)})
 
-    def read(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """Return the pieces of a text as the model reads them."""
         return self.inference.parse(text).source
 

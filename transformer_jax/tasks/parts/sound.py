@@ -27,6 +27,7 @@ from transformer_jax.tasks.protocols import Record, Row
 
 # A learned table has a row per vector, while lengths are counted in frames.
 POSITIONS = tuple(name for name in positions.POSITIONS if name != "learned")
+MOST = 1e30  # of a sample; its square is the power
 MASKS = 7921  # folded into the key of a step, for the masks of its sounds
 
 
@@ -70,10 +71,13 @@ def read_frames(line: Any, bands: int, max_length: int) -> np.ndarray:
             samples = wav.read(path)
         except wav.NoSound as error:
             raise Refused(*error.problems) from None
-    if np.ndim(samples) != 1 or not len(samples):
-        raise Refused(
-            f"an array of shape {np.shape(samples)}: give samples [N], 16,000 a second"
-        )
+    samples = np.asarray(samples)
+    shape, kind = samples.shape, samples.dtype
+    if len(shape) != 1 or not len(samples) or kind.kind not in "fiu":
+        what = f"shape {shape}" if len(shape) != 1 or not len(samples) else kind
+        raise Refused(f"an array of {what}: give samples [N], 16,000 a second")
+    if not (np.abs(samples.astype(np.float64)) <= MOST).all():
+        raise Refused(f"it has samples that are not finite, or beyond {MOST:g}")
     count = log_mel.frames_of(len(samples))
     if max_length and count > max_length:
         raise Refused(
