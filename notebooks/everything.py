@@ -116,17 +116,17 @@ for line in ("the old man saw the boat .", "a girl sleeps ."):
 # %% [markdown]
 # ## 4. A decoder alone: the language model
 #
-# Leave the encoder out, and the decoder predicts each piece of a text from those before
-# it. It gets only a beginning. The look-ahead mask that keeps a translator from peeking
-# is all that the model needs. It reads generated stories; after so few updates it writes
-# their sentences, and forgets whom a story is about.
+# Leave the encoder out, and the decoder predicts each piece of a text from those
+# before it. It gets only a beginning. The look-ahead mask that keeps a translator from
+# peeking is all that the model needs. It reads generated stories; after so few updates
+# it writes their sentences, and forgets whom a story is about.
 
 # %%
 writer = learn(
     "writer",
     "language:stories",
     250,
-    **{"model.decoder_layers": 2, "data.batch_tokens": 2240, "eval.splits": ()},
+    **{"model.decoder_layers": 2, "data.batch_tokens": 4480, "eval.splits": ()},
 )
 for seed in range(2):
     [reply] = writer.replies(["Once there was a"], seed=seed, max_length=60)

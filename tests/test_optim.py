@@ -42,6 +42,15 @@ def test_all_others_rise_in_a_line_to_their_constant(schedule):
     assert rate(50) == pytest.approx(0.3, rel=1e-3)
 
 
+@pytest.mark.parametrize("schedule", [s for s in optim.SCHEDULES if s != "constant"])
+def test_the_learning_rate_is_the_highest_of_any_schedule(schedule):
+    common = {"schedule": schedule, "warmup_steps": 50, "constant": 0.3}
+    rate = rates(**common, learning_rate=0.02)
+    found = [rate(step) for step in (1, 25, 49, 50, 51, 400, 1000)]
+    assert max(found) == pytest.approx(0.02, rel=3e-2)
+    assert rates(**common, learning_rate=0.0)(50) == rates(**common)(50) != found[3]
+
+
 def test_each_schedule_falls_as_its_name_says():
     common = {"warmup_steps": 100, "constant": 1.0}
     rsqrt = rates(schedule="rsqrt", **common)

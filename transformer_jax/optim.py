@@ -31,6 +31,9 @@ class OptimKeys:
     schedule: str = key(
         "noam", "Learning-rate schedule (5.3).", choices=lambda: SCHEDULES
     )
+    learning_rate: float = key(
+        0.0, "Highest rate of any schedule; 0 means by optim.constant.", least=0
+    )
     constant: float = key(1.0, "noam: a factor; others: the peak rate.", least=0)
     warmup_steps: int = key(4000, "Updates of linear warmup.", least=1, most=10**9)
     decay_steps: int = key(
@@ -71,6 +74,7 @@ def make_schedule(config: ConfigDict) -> Callable:
     scale, lowered = settings.constant, tuple(settings.lowered)
     if settings.schedule == "noam":
         scale /= math.sqrt(config.model.d_model * settings.warmup_steps)
+    scale = settings.get("learning_rate", 0.0) or scale  # old runs lack the key
 
     def rate(count):
         step = jnp.asarray(count, jnp.float32) + 1

@@ -160,8 +160,8 @@ class Checkpoints:
         if bad := [f"{name}/{bad}" for name, f in found.items() for bad in f.bad]:
             raise NotFinite(
                 f"step {step}: {bad[0]} is not finite any more. The step was not "
-                "saved; lower optim.constant, lengthen optim.warmup_steps or set "
-                "optim.clip_norm, and start again"
+                "saved; lower the rate (optim.learning_rate or optim.constant), "
+                "lengthen optim.warmup_steps or set optim.clip_norm, and start again"
             )
         arrays = {name: findings.fingerprints for name, findings in found.items()}
         signed = {"step": step, "arrays": arrays, **(about or {})}

@@ -83,8 +83,9 @@ class Divergence:
             return
         skipped = f"{self.most} batches before it were skipped. " if self.most else ""
         raise NotFinite(
-            f"{what}. {skipped}The step was not saved; lower optim.constant, lengthen "
-            "optim.warmup_steps or set optim.clip_norm, and start again",
+            f"{what}. {skipped}The step was not saved; lower the rate "
+            "(optim.learning_rate or optim.constant), lengthen optim.warmup_steps or "
+            "set optim.clip_norm, and start again",
             *about,
         )
 
