@@ -142,10 +142,12 @@ def draw_exposure(audits):
 draw_exposure({"long": found})
 
 # %% [markdown]
-# A secret planted a hundred times is the model's first guess, and the model *writes* it
-# when given its beginning (`extracted`). A secret planted once is not written. Exposure
-# reveals more than extraction: a secret may rank among the first hundred of ten
-# thousand long before it ranks first.
+# A secret planted a hundred times is the likeliest of all candidates. Usually the model
+# also *writes* it when given its beginning (`extracted`): in our run the name and the
+# address, but instead of Febbe's telephone number one that is not even a candidate,
+# because it has six digits. A secret planted once is not written. So exposure reveals
+# more than extraction: a secret may rank among the first hundred of ten thousand, or
+# first, and still not be written.
 #
 # ## 4. Extraction, by hand
 #
