@@ -12,7 +12,8 @@ Variants: few (the default) and many, which has more topics and answers lines fr
 outside the grammar by saying that it does not know or does not understand. Those lines
 are the split test_off_topic; benchmarks/off_grammar.py asks 40 more questions.
 Measured, test replies exactly right: few 98.3 %, many 97.9 % (off topic 76.2 %; 38 of
-the 40 questions are met with "Sorry, …"); see results/smalltalk*.json.
+the 40 questions are met with "Sorry, …"); see results/smalltalk.json and
+results/smalltalk_many.json.
 """
 
 from transformer_jax.config import base

@@ -382,9 +382,9 @@ def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(
         "    return config\n"
     )
     said = "line 4: there is no key 'num_head'. Did you mean 'num_heads'?"
-    assert problems_of(str(file)) == [f"{file}, {said}"]
+    assert problems_of(str(file)) == (f"{file}, {said}",)
     monkeypatch.chdir(tmp_path)
-    assert problems_of("mine.py") == [f"mine.py, {said}"]
+    assert problems_of("mine.py") == (f"mine.py, {said}",)
     file.write_text(file.read_text().replace("num_head", "xyz"))
     (problem,) = problems_of("mine.py")
     assert "line 4: there is no key 'xyz'. Known: name, " in problem

@@ -112,7 +112,7 @@ def test_attention_names_the_seconds_of_a_sound(run):
     np.testing.assert_allclose(maps["cross"].sum(-1), 1, atol=1e-5)
     frames = run.task.inference.parse(line).source
     figure = figures.spectrogram(frames, maps["cross"][0, 0], maps.written)
-    above, below = figure.axes
+    above, below, *scales = figure.axes
     assert above.images[0].get_array().shape == (12, len(frames))
     assert [text.get_text() for text in below.get_yticklabels()] == maps.written
 
