@@ -74,6 +74,23 @@ def test_a_lost_choice_is_said(chosen, tmp_path, caplog):
     assert "result.json does not say which parameters are better" in caplog.text
 
 
+@pytest.mark.parametrize("weights", ["", "average"])
+@pytest.mark.parametrize("lost", ["folder", "file"])
+def test_a_lost_average_is_reported(chosen, tmp_path, caplog, weights, lost):
+    folder = tmp_path / "run"
+    shutil.copytree(chosen[0], folder)
+    result = read_result(folder) | {"weights": "averaged"}
+    (folder / "result.json").write_text(json.dumps(result))
+    if lost == "folder":
+        shutil.rmtree(folder / "averaged")
+    else:
+        [file] = folder.glob("averaged/*/_CHECKPOINT_METADATA")
+        file.unlink()
+    with caplog.at_level(logging.WARNING):
+        assert load(folder, weights=weights).weights == "last"
+    assert "averaged has no complete average any more: the last" in caplog.text
+
+
 def test_a_training_that_is_not_done_answers_with_its_last(chosen, tmp_path, caplog):
     folder = tmp_path / "run"
     shutil.copytree(chosen[0], folder)

@@ -245,6 +245,13 @@ def choose_params(folder: Folder, weights: str) -> tuple[int, str]:
         weights = _read_choice(folder, finished=bool(averaged))
     if weights == "average" and averaged:
         return averaged[-1], "averaged"
+    answered = (folder.read_result() or {}).get("weights")
+    if weights == "average" and answered == "averaged":
+        logger.warning(
+            "warning    %s has no complete average any more: the last parameters "
+            "answer. Start the training again to make it",
+            folder.averaged,
+        )
     steps = Checkpoints(folder.checkpoints).steps()
     if not steps:
         raise UserError(
