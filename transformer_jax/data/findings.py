@@ -57,7 +57,7 @@ class Split:
 
     @cached_property
     def profiles(self) -> list[Counter[str]]:
-        """How often each word occurs in the sample, by side."""
+        """Count the words of the sample, by side."""
         lines = self.sample.values()
         return [Counter(find_words("\n".join(r[s] for r in lines))) for s in SIDES]
 

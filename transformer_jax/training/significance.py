@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def measured(self) -> float:
-        """How much higher the system's mean is."""
+        """Subtract the mean of the baseline from that of the system."""
         return self.means[1] - self.means[0]
 
     @functools.cached_property
@@ -52,12 +52,12 @@ class Difference:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the interval excludes 0."""
+        """Return whether the interval excludes 0."""
         return self.interval is not None and abs(self.measured) > self.interval
 
     @functools.cached_property
     def seeds_needed(self) -> int | None:
-        """How many seeds of each would show such a difference; None means too many.
+        """Count the seeds that would show such a difference; None means too many.
 
         They show it with a probability of POWER if the means and deviations are as
         measured.
