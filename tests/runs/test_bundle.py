@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,11 @@ def copy(exported, tmp_path):
     return shutil.copytree(exported, tmp_path / "copy")
 
 
+def make_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
 def test_a_bundle_that_was_moved_answers_like_its_run(copy, tiny_run):
     run, alone = transformer_jax.load(tiny_run), transformer_jax.load(copy)
     assert run.predict(LINES) == alone.predict(LINES)
@@ -36,6 +42,18 @@ def test_a_bundle_that_was_moved_answers_like_its_run(copy, tiny_run):
     assert scores[0] == scores[1]
     assert (alone.step, alone.weights) == (run.step, run.weights)
     assert not (copy / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("damage", [pathlib.Path.unlink, make_folder])
+def test_a_run_without_its_versions_is_exported_with_a_warning(
+    damage, tiny_run, tmp_path, caplog
+):
+    source = shutil.copytree(tiny_run, tmp_path / "run")
+    damage(source / "versions.json")
+    bundle.export(transformer_jax.load(source), tmp_path / "made")
+    assert "versions.json is missing: the bundle has none" in caplog.text
+    alone = transformer_jax.load(tmp_path / "made")
+    assert alone.predict(LINES) == transformer_jax.load(tiny_run).predict(LINES)
 
 
 def test_scores_are_not_kept_in_a_bundle_which_would_be_damaged(copy):

@@ -12,6 +12,7 @@ that were changed, are missing or do not belong are refused by name.
 
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -26,6 +27,7 @@ from transformer_jax import files, sharding
 from transformer_jax.errors import UserError
 from transformer_jax.sharding import Params
 
+logger = logging.getLogger(__name__)
 FORMAT = 1
 MANIFEST, WEIGHTS = "bundle.json", "weights.safetensors"
 LARGEST = 1 << 28  # bytes of any file except the weights
@@ -43,8 +45,11 @@ def export(run: Any, folder: pathlib.Path) -> None:
         paths = jax.tree_util.tree_leaves_with_path(run.params)
         named = {sharding.path_name(p): np.asarray(leaf) for p, leaf in paths}
         save_file(named, temporary / WEIGHTS)
-        for name in ("config.json", "versions.json"):
-            shutil.copy(run.folder.path / name, temporary)
+        shutil.copy(run.folder.path / "config.json", temporary)
+        if (versions := run.folder.path / "versions.json").is_file():
+            shutil.copy(versions, temporary)
+        else:
+            logger.warning("warning    %s is missing: the bundle has none", versions)
         shutil.copytree(run.folder.tokenizer, temporary / "tokenizer")
         parts = sorted(p for p in temporary.rglob("*") if p.is_file())
         about = {
