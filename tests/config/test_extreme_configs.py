@@ -1,8 +1,9 @@
 """Extreme configs: refused before a device is touched, or a training that ends well.
 
-Each sets one to three numbers of a tiny run to a bound, just beyond it, or far beyond
-what anybody means. Sizes and counts of updates go to their lower bound only, as their
-upper one is what a large machine can do.
+A translator gets one to three numbers at a bound, just beyond it, or far beyond what
+anybody means. Sizes and counts of updates go to their lower bound only, as their upper
+one is what a large machine can do. Then every number that only another task has gets
+each of these values alone.
 """
 
 import random
@@ -84,3 +85,57 @@ def test_most_extremes_are_refused_when_the_config_is_read(tiny):
             refused += 1
             assert all("\n" not in problem for problem in error.problems), changed
     assert refused > 70
+
+
+# Configs whose numbers a translator lacks, all of generated data.
+OTHERS = (
+    "coordinates", "decisions", "drawings", "images", "language:stories", "masked",
+    "recurrent", "similarity", "smalltalk", "speech", "speech:sounds",
+)  # fmt: skip
+
+
+def extremes_of(spec):
+    """List (key, value, the config or the error) for the numbers that only it has."""
+    usual, found = config.declared("translation", "transformer"), []
+    itself = config.load(spec)
+    for name, field in config.declared(itself.task, itself.model.name).items():
+        if name in usual or type(field.default) not in (int, float):
+            continue
+        for value in dict.fromkeys(extremes(field)):
+            try:
+                found.append((name, value, config.load(spec, {name: value}, True)))
+            except UserError as error:
+                found.append((name, value, error))
+    return found
+
+
+@pytest.mark.parametrize("spec", OTHERS)
+def test_the_extremes_of_another_task_are_refused_or_read(spec):
+    found = extremes_of(spec)
+    errors = [error for _, _, error in found if isinstance(error, UserError)]
+    assert len(found) > len(errors) > len(found) / 2
+    for name, value, error in found:
+        if isinstance(error, UserError):
+            assert all("\n" not in one for one in error.problems), (name, value)
+            assert name in str(error), (name, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", OTHERS)
+def test_the_extremes_of_another_task_train(spec, tmp_path, one_device):
+    tally = {"refused": 0, "trained": 0, "stopped in one line": 0}
+    for name, value, loaded in extremes_of(spec):
+        if isinstance(loaded, UserError):
+            tally["refused"] += 1
+            continue
+        try:
+            assert train.train(loaded, tmp_path / f"{name}={value}") == 0, (name, value)
+            tally["trained"] += 1
+        except UserError as error:
+            tally["stopped in one line"] += 1
+            assert all("\n" not in problem for problem in error.problems)
+            print(f"{spec} {name}={value}: {error}")
+        except BaseException as error:
+            error.add_note(f"{spec} with {name}={value}")
+            raise
+    print(f"{spec}: {tally}")
