@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from orbax.checkpoint._src.metadata import array_metadata_store
 
 from transformer_jax import config, train
 from transformer_jax.errors import UserError
@@ -213,6 +214,23 @@ def test_a_save_that_failed_is_noticed_without_waiting_for_the_next(
     with pytest.raises(UserError, match="step 4 cannot be saved"):
         kept.check()
     kept.check()  # it is said once
+    kept.close()
+
+
+@pytest.mark.filterwarnings(UNRAISABLE)
+def test_a_file_that_a_save_loses_is_one_line(tmp_path, monkeypatch):
+    async def lose(self, *_, **__):
+        pass
+
+    kept = Checkpoints(tmp_path, writer=True)
+    kept.save(3, state(3))
+    kept.wait()
+    with monkeypatch.context() as faulty:
+        faulty.setattr(array_metadata_store.Store, "write", lose)
+        with pytest.raises(UserError, match=r"just written is missing.*3 is kept"):
+            kept.save(4, state(4))
+            kept.wait()
+    assert [p.name for p in tmp_path.iterdir()] == ["3"]
     kept.close()
 
 

@@ -373,7 +373,11 @@ class _IgnoreClosedLoops:
 def _find_reason(words: str) -> str:
     """Find in an error message a reason that only the owner of the disk can fix."""
     reasons = [os.strerror(number) for number in cli.OF_THE_MACHINE]
-    return next((reason for reason in reasons if reason in words), "").lower()
+    if found := next((reason for reason in reasons if reason in words), ""):
+        return found.lower()
+    # Orbax may report a failed write only when it misses the file.
+    lost = "No ArrayMetadata found" in words and steps.PARTIAL in words
+    return "a file that was just written is missing" if lost else ""
 
 
 def _shapes(tree: Any) -> dict[str, Any]:
