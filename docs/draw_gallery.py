@@ -85,7 +85,8 @@ HEAD = """# Gallery
 Every figure of `transformer_jax.visualize`, with the command that draws it. Each is
 also a function of `transformer_jax.visualize.figures`, from arrays to a matplotlib
 figure, for use in notebooks. `pip install -e '.[plots]'` installs matplotlib, and
-`python -m transformer_jax.visualize help` lists all names.
+`python -m transformer_jax.visualize help` lists all names. `train` with `--plots` draws
+the learning curves into `curves.png` in the run directory.
 
 `python docs/draw_gallery.py --draw` remakes this page, its pictures and those of the
 README and of the viewer from runs of `configs/quickstart.py`, `configs/images.py`,
