@@ -406,14 +406,6 @@ def test_a_training_that_never_began_leaves_no_run(tiny_run, tmp_path):
         transformer_jax.load(tmp_path / "run")
 
 
-def test_a_damaged_average_leads_to_the_other_weights(tiny_run, tmp_path):
-    copy = shutil.copytree(tiny_run, tmp_path / "run")
-    for data in (copy / "averaged").rglob("d/*"):
-        data.write_bytes(bytes(byte ^ 1 for byte in data.read_bytes()))
-    with pytest.raises(UserError, match=r"\. Try --weights=best or --weights=last"):
-        transformer_jax.load(copy)
-
-
 def test_weights_that_there_are_not_are_refused(tiny_run):
     with pytest.raises(UserError, match="averaged.*Did you mean 'average'"):
         transformer_jax.load(tiny_run, weights="averaged")

@@ -381,13 +381,62 @@ def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(
         "    config.model.num_head = 4\n"
         "    return config\n"
     )
-    said = "line 4: there is no key 'num_head'. Did you mean 'num_heads'?"
+    said = "line 4: there is no key 'model.num_head'. Did you mean 'model.num_heads'?"
     assert problems_of(str(file)) == (f"{file}, {said}",)
     monkeypatch.chdir(tmp_path)
     assert problems_of("mine.py") == (f"mine.py, {said}",)
     file.write_text(file.read_text().replace("num_head", "xyz"))
     (problem,) = problems_of("mine.py")
-    assert "line 4: there is no key 'xyz'. Known: name, " in problem
+    assert "line 4: there is no key 'model.xyz'. Known: model." in problem
+    assert "model.num_heads" in problem
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("config.foo.bar = 1", "'foo'. Known: checkpoint, data, "),
+        ("config.optm.warmup_steps = 1", "'optm'. Did you mean 'optim'?"),
+        ("config.optm = 1", "'optm'. Did you mean 'optim'?"),
+        ("config['foo']['bar'] = 1", "'foo'. Known: checkpoint, data, "),
+        (
+            "config.train.steps = config.train.stps",
+            "'train.stps'. Did you mean 'train.steps'?",
+        ),
+        ("config.model.update(d_modl=3)", "'model.d_modl'. Did you mean 'model.d_mo"),
+        ("del config.model.d_modl", "'model.d_modl'. Did you mean 'model.d_model'?"),
+    ],
+)
+def test_an_unknown_section_or_key_is_reported_however_it_is_used(tmp_path, line, said):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from transformer_jax.config import base\n"
+        "def get_config():\n"
+        "    config = base()\n"
+        f"    {line}\n"
+        "    return config\n"
+    )
+    (problem,) = problems_of(str(file))
+    assert problem.startswith(f"{file}, line 4: there is no key {said}")
+
+
+def test_a_value_of_another_type_in_a_config_file_is_reported_in_plain_words(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from transformer_jax.config import base\n"
+        "def get_config():\n"
+        "    config = base()\n"
+        "    config.model.num_heads = 'x'\n"
+    )
+    said = "line 4: 'num_heads' is of type int, but the given value of type str"
+    assert problems_of(str(file)) == (f"{file}, {said}",)
+
+
+def test_other_errors_of_a_config_file_are_not_taken_for_unknown_keys(tmp_path):
+    file = tmp_path / "mine.py"
+    for line, said in (("{}['model']", "KeyError: model"), ("'x'.a", "AttributeError")):
+        file.write_text(f"def get_config():\n    return {line}\n")
+        (problem,) = problems_of(str(file))
+        assert problem.startswith(f"{file}, line 2: {said}")
 
 
 def test_variants_reach_the_config_file(tmp_path):

@@ -264,9 +264,54 @@ def test_there_must_be_one_model_file_per_vocabulary(trained, tmp_path):
         tokenizer.for_sides(one, None, ("source", "target"), {})
 
 
-def test_text_that_cannot_train_a_tokenizer_is_a_plain_error():
-    with pytest.raises(UserError, match="20 pieces"):
-        tokenizer.train(TEXTS, "bpe", 20)
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("size", [1, 9, 268])
+def test_a_vocabulary_too_small_for_the_text_is_refused_with_both_numbers(kind, size):
+    texts = ["bead cafe", "fade"] * 20  # 7 characters, one of them the space
+    with pytest.raises(UserError, match="but a vocabulary for this text") as caught:
+        tokenizer.train(texts, kind, size, symbols=["<a>", "<b>", "<a>"])
+    assert str(caught.value) == (
+        f"tokenizer.vocab_size is {size}, but a vocabulary for this text has at least "
+        "269 pieces: 4 special ones, 2 symbols (tokenizer.user_symbols, or tags), 256 "
+        "bytes (tokenizer.byte_fallback), 7 different characters. Set "
+        "tokenizer.vocab_size to 269 or more"
+    )
+    made = tokenizer.train(texts, kind, 269, symbols=["<a>", "<b>", "<a>"])
+    assert made.vocab_size == 269
+
+
+@pytest.mark.parametrize(("kind", "least"), [("word", 4), ("char", 260)])
+def test_a_vocabulary_too_small_for_any_text_is_refused(kind, least):
+    said = f"vocab_size is 3, but .* has at least {least} pieces: 4 special ones"
+    with pytest.raises(UserError, match=said):
+        tokenizer.train(TEXTS, kind, 3)
+    assert tokenizer.train(TEXTS, kind, least).vocab_size == least
+
+
+@pytest.mark.parametrize("symbol", ["", "<unk>", "<s>", "<0x41>"])
+def test_a_symbol_that_cannot_be_a_piece_is_refused(symbol):
+    with pytest.raises(
+        UserError, match="is empty or a piece of every vocabulary: leave"
+    ):
+        tokenizer.train(TEXTS, "bpe", 400, symbols=["<ok>", symbol])
+
+
+@pytest.mark.parametrize("kind", ["unigram", "word"])
+def test_a_text_without_words_is_refused_in_plain_words(kind):
+    with pytest.raises(UserError, match="no text to learn a tokenizer from: every li"):
+        tokenizer.train(["", ""], kind, 400)
+
+
+def test_another_failure_to_learn_names_both_keys(monkeypatch):
+    def fail(**_):
+        raise RuntimeError("a reason")
+
+    monkeypatch.setattr(
+        tokenizer.sentencepiece.SentencePieceTrainer, "train", staticmethod(fail)
+    )
+    said = r"400 bpe pieces \(tokenizer.vocab_size, tokenizer.kind\) cannot .*a reason"
+    with pytest.raises(UserError, match=said):
+        tokenizer.train(TEXTS, "bpe", 400)
 
 
 def test_saving_and_loading_keeps_the_model(trained, tmp_path):

@@ -11,7 +11,9 @@ import pytest
 
 from transformer_jax import config, load, train
 from transformer_jax.convert import bundle as bundles
+from transformer_jax.errors import UserError
 from transformer_jax.runs import bundle
+from transformer_jax.runs.checkpoint import Checkpoints
 from transformer_jax.training import scoring
 
 AUTO = dict(
@@ -97,6 +99,40 @@ def test_a_training_that_is_not_done_answers_with_its_last(chosen, tmp_path, cap
     (folder / "result.json").unlink()
     shutil.rmtree(folder / "averaged")
     assert load(folder).weights == "last" and not caplog.text
+
+
+def damage(folder):
+    for data in folder.rglob("d/*"):
+        data.write_bytes(bytes(byte ^ 1 for byte in data.read_bytes()))
+
+
+def test_damaged_weights_lead_to_those_of_other_checkpoints(tiny_run, tmp_path):
+    copy = shutil.copytree(tiny_run, tmp_path / "run")
+    damage(copy / "averaged")
+    with pytest.raises(UserError, match=r"\. Try --weights=best or --weights=last$"):
+        load(copy)
+    saved = Checkpoints(copy / "checkpoints")
+    last = saved.steps()[-1]
+    damage(copy / "checkpoints" / str(last))
+    with pytest.raises(UserError, match=rf"checkpoints/{last}.*") as caught:
+        load(copy, weights="last")
+    advice = str(caught.value).rpartition(". ")[2]
+    best = ["--weights=best"] * (saved.best_step() != last)
+    assert advice == f"Try {' or '.join(['--weights=average', *best])}"
+
+
+def test_damaged_weights_without_others_lead_to_training(tiny_run, tmp_path):
+    copy = shutil.copytree(tiny_run, tmp_path / "run")
+    shutil.rmtree(copy / "averaged")
+    *others, last = Checkpoints(copy / "checkpoints").steps()
+    for step in others:
+        shutil.rmtree(copy / "checkpoints" / str(step))
+    damage(copy / "checkpoints")
+    for weights in ("last", "best", "average"):
+        said = r"There are no other weights: start the training again, and it conti"
+        with pytest.raises(UserError, match=said) as caught:
+            load(copy, weights=weights)
+        assert "--weights" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -90,31 +90,67 @@ def _run_file(spec: str) -> ConfigDict:
         own = [f.lineno for f in frames if f.filename == module_spec.origin]
         line = own[-1] if own else getattr(error, "lineno", 1)
         said = str(error).strip("\"'").split("\n")[0][:300]
-        text = _unknown_key(error) or f"{type(error).__name__}: {said}"
+        text = _unknown_key(error) or _other_type(error)
+        text = text or f"{type(error).__name__}: {said}"
         raise UserError(f"{file}, line {line}: {text}") from None
     return config.lock()
 
 
 def _unknown_key(error: Exception) -> str:
-    """Describe a key that a locked config lacks, if this is the error."""
-    match = re.search(r'Key "(.+?)" does not exist', str(error).replace("\\", ""))
-    if not match:
+    """Describe a key that the config lacks, if this is the error."""
+    section, name, outer = None, "", []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        found = frame.f_locals
+        if isinstance(found.get("self"), ConfigDict):
+            section = found["self"]
+            name = str(found.get("key", found.get("attribute")))
+        else:
+            section = None  # the error comes from elsewhere
+            outer += [value for value in found.values() if type(value) is ConfigDict]
+    kinds = (KeyError, AttributeError)
+    if section is None or not isinstance(error, kinds) or name in section:
         return ""
-    known = re.findall(r"(\w+)\\*': ", str(error))  # the error lists its neighbours
-    hint = nearest(match[1], known) or f" Known: {', '.join(known)}"
-    return f"there is no key {match[1]!r}.{hint}"
+    for root in outer:
+        sections = {"": root, **{f"{n}.": root[n] for n in root}}
+        for path, one in sections.items():
+            if one is section:
+                siblings = [f"{path}{sibling}" for sibling in section]
+                hint = _name_others(f"{path}{name}", [*dict(items(root))], siblings)
+                return f"there is no key {f'{path}{name}'!r}.{hint}"
+    return f"there is no key {name!r}.{_name_others(name, [], [*section])}"
+
+
+def _other_type(error: Exception) -> str:
+    """Describe a value that has another type than its key, if this is the error."""
+    pattern = r"field '(\w+)'.*of original type <class '(\w+)'>.*<class '(\w+)'>"
+    if not (match := re.search(pattern, str(error))):
+        return ""
+    key, given, wanted = match.groups()
+    return f"{key!r} is of type {wanted}, but the given value of type {given}"
+
+
+def _name_others(key: str, known: list[str], siblings: list[str]) -> str:
+    """Name the key nearest to an unknown one, or those of its section."""
+    section, dot, last = key.rpartition(".")
+    elsewhere = [k for k in known if k.rpartition(".")[2] == last]
+    if hint := nearest(key, elsewhere):
+        return hint
+    if not siblings:  # there is no such section
+        return nearest(key, known) or f" Known: {', '.join(known)}"
+    # Without the section, which is equal and makes all names look alike.
+    close = nearest(last, [sibling.rpartition(".")[2] for sibling in siblings])
+    if close:
+        return close.replace("'", f"'{section}{dot}", 1)
+    return f" Known: {', '.join(siblings)}"
 
 
 def _override(config: ConfigDict, key: str, text: str) -> str | None:
     """Set a key from its text on the command line; return the problem, if any."""
     known = dict(items(config))
     if key not in known:
-        section, _, last = key.rpartition(".")
+        section = key.rpartition(".")[0]
         siblings = [k for k in known if k.rpartition(".")[0] == section]
-        elsewhere = [k for k in known if k.rpartition(".")[2] == last]
-        hint = nearest(key, elsewhere) or nearest(key, siblings) or nearest(key, known)
-        if not hint:
-            hint = f" Known: {', '.join(siblings or known)}"
+        hint = _name_others(key, [*known], siblings)
         return f"--config.{key}: there is no such key.{hint}"
     old = known[key]
     kind = type(old).__name__

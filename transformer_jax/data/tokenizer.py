@@ -23,7 +23,7 @@ import numpy as np
 import sentencepiece
 
 from transformer_jax import files
-from transformer_jax.data import cache
+from transformer_jax.data import cache, vocabulary
 from transformer_jax.data.segmentation import Segmenter, parse_model
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD, UNK
@@ -32,7 +32,7 @@ from transformer_jax.keys import key
 KINDS = ("unigram", "bpe", "word", "char", "byte", "file")
 # SentencePiece writes spaces as this character, so a literal one becomes bytes.
 SPACE = "\u2581"
-# The trainer's parallel sums are repeatable only with a fixed number of threads.
+# The trainer sums in parallel, repeatably with a fixed number of threads.
 TRAINER_THREADS = 8
 LONGEST = 20_000  # characters of a line used for learning
 BYTES = b"transformer_jax bytes 1\n"  # the saved form of a byte-level tokenizer
@@ -303,10 +303,12 @@ def train(
     lowercase: bool = False,
 ) -> Tokenizer:
     """Learn up to `vocab_size` pieces, or fewer if the texts have no more."""
+    byte_fallback &= kind != "word"  # an unknown word is <unk>
+    symbols = vocabulary.check_symbols(symbols, byte_fallback)
+    least = vocabulary.check_size(kind, vocab_size, byte_fallback, symbols)
     model = io.BytesIO()
     options: dict[str, Any] = {
-        # Unknown words become <unk>, not a string of bytes.
-        "byte_fallback": byte_fallback and kind != "word",
+        "byte_fallback": byte_fallback,
         "character_coverage": 0.9999 if kind == "unigram" and byte_fallback else 1.0,
         "remove_extra_whitespaces": False,
         "hard_vocab_limit": False,
@@ -323,8 +325,9 @@ def train(
                 sentence_iterator=_shortened(texts, failures),
                 model_writer=model,
                 model_type=kind,
-                vocab_size=vocab_size,
-                user_defined_symbols=list(symbols),
+                # With fewer, it would not count the characters of the text.
+                vocab_size=max(vocab_size, least),
+                user_defined_symbols=symbols,
                 **rules,
                 **options,
                 **ids,
@@ -332,11 +335,8 @@ def train(
     except (RuntimeError, OSError) as error:
         if failures:
             raise failures[0] from None
-        reason = str(error).strip().split("\n")[-1]
-        raise UserError(
-            f"tokenizer.vocab_size {vocab_size} pieces cannot be learned from this "
-            f"text: {reason}"
-        ) from None
+        why = vocabulary.explain(error, kind, vocab_size, byte_fallback, symbols)
+        raise UserError(why) from None
     return Tokenizer(model.getvalue())
 
 

@@ -11,6 +11,7 @@ The directory holds everything needed to use the run. Errors say what is missing
 import dataclasses
 import logging
 import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -235,7 +236,29 @@ def read_params(
     try:
         return saved.restore_params(chosen, like, item), chosen, label
     except Damaged as error:
-        raise UserError(f"{error}. Try --weights=best or --weights=last") from None
+        advice = hosts.decide_in_first(lambda: _name_others(folder, place, chosen))
+        raise UserError(f"{error}. {advice}") from None
+
+
+def _name_others(folder: Folder, place: pathlib.Path, step: int) -> str:
+    """Advise weights that are in other checkpoints than the one that cannot be used."""
+    there = {"average": (folder.averaged, Checkpoints(folder.averaged).steps()[-1:])}
+    there |= {
+        name: (folder.checkpoints, [choose_params(folder, name)[0]])
+        for name in ("best", "last")
+        if Checkpoints(folder.checkpoints).steps()
+    }
+    others = [
+        f"--weights={name}"
+        for name, (where, chosen) in there.items()
+        if chosen and (where, chosen) != (place, [step])
+    ]
+    if others:
+        return f"Try {' or '.join(others)}"
+    return (
+        "There are no other weights: start the training again, and it continues from "
+        "the last intact checkpoint, if there is one"
+    )
 
 
 def choose_params(folder: Folder, weights: str) -> tuple[int, str]:
