@@ -187,6 +187,9 @@ def test_adafactor_keeps_a_number_a_row_and_a_column():
     params = {"kernel": jnp.ones((256, 384))}
     state = optim.make_optimizer(settings(name="adafactor")).init(params)
     assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 1000
+    params = {"kernel": jnp.ones((127, 384))}  # too small to be factored
+    state = optim.make_optimizer(settings(name="adafactor")).init(params)
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) > 127 * 384
 
 
 def test_weight_decay_is_of_matrices_alone_and_times_the_learning_rate():
@@ -195,6 +198,8 @@ def test_weight_decay_is_of_matrices_alone_and_times_the_learning_rate():
     kernel = PARAMS["layer"]["kernel"]
     np.testing.assert_allclose(updates["layer"]["kernel"], -0.05 * kernel, rtol=1e-5)
     assert not np.any(updates["layer"]["bias"])
+    table = PARAMS["embedding"]
+    np.testing.assert_allclose(updates["embedding"], -0.05 * table, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

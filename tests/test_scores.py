@@ -25,6 +25,7 @@ from transformer_jax.tasks import (
     language,
     masked,
     parsing,
+    similarity,
     tagging,
 )
 from transformer_jax.tasks.parts import scoring as shared
@@ -400,6 +401,11 @@ TEXTS = config.base("language")
         ),
         (masked.FillingScoring(Bytes()), {"filled": 48.5}, {"filled (%)": 48.5}),
         (coordinates.ColourScoring(), {"psnr": 31.1}, {"PSNR (dB)": 31.1}),
+        (
+            similarity.SearchScoring(),
+            {"recall": 0.5, "mrr": 0.75, "loss": 1.0, "tfidf_mrr": 0.9},
+            {"recall (%)": 50.0, "MRR": 0.75},
+        ),
         (
             language.TextScoring(TEXTS, language.Prompts(TEXTS, Bytes())),
             {"bits_per_character": 1.2, "loss": 3.0},

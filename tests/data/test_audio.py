@@ -251,6 +251,23 @@ def test_a_file_that_is_too_large_or_too_long_is_refused(tmp_path, monkeypatch):
         wav.read(tmp_path / "a.wav")
 
 
+def test_sound_that_was_cut_short_is_refused_unless_its_size_was_unknown(tmp_path):
+    path = tmp_path / "a.wav"
+    wav.write(path, np.zeros(1000))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-500])
+    said = (
+        "a.wav cannot be read as sound: it was cut short: of 2,000 bytes of sound 1,5"
+    )
+    with pytest.raises(wav.NoSound, match=said):
+        wav.read(path)
+    for size in (0xFFFF_FFFF, 0x7FFF_FFFF - 36):  # ffmpeg and sox, into a pipe
+        place = whole.index(b"data") + 4
+        piped = whole[:place] + size.to_bytes(4, "little") + whole[place + 4 :]
+        path.write_bytes(piped)
+        assert len(wav.read(path)) == 1000
+
+
 def test_a_path_that_no_file_can_have_is_named_with_its_line(tmp_path):
     table = tmp_path / "table.tsv"
     keys = {"source": "tsv", "folder": str(tmp_path), "train_files": "table.tsv"}

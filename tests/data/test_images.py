@@ -119,6 +119,7 @@ def test_idx_files_are_read_plain_and_compressed(files, pack):
             {"labels": idx(PIXELS)},
             r"number 2051 \(images\), but idx labels begin with 2049",
         ),
+        ({"images": idx(NAMES) + b"9" * 99}, r"number 2049 \(labels\)"),
         ({"labels": b"<!DOCTYPE html>"}, "labels begins with the number .* with 2049"),
         ({"labels": idx(NAMES[1:])}, "images has 7 images, but .*labels has 6 labels"),
         ({"images": gzip.compress(idx(PIXELS))[:-9]}, "images cannot be read: Compr"),

@@ -81,12 +81,22 @@ def test_a_label_precedes_its_text(read):
 @pytest.mark.parametrize(
     ("task", "form", "text", "words"),
     [
-        ("parsing", "trees", "(NP (NN a))\n(S (NP (NN a))\n", "line 2: .*lacks 1"),
+        (
+            "parsing", "trees", "(NP (NN a))\n(S (NP (NN a))\n",
+            "train.txt, line 2: the tree .* lacks 1",
+        ),
+        (
+            "parsing", "trees", "(S (X a))\n(S ((X a)))\n",
+            "line 2: a bracket .*: is the tree that begins in line 2 closed?",
+        ),
         ("conversation", "dialogues", "a __eou__ b\nalone\n", "line 2: .*two turns"),
         ("classification", "labelled", "1 a\n1\n", "line 2: '1' is not a label"),
-        ("tagging", "conll", "\n\na X\n\nb Y\nc\nd X\n", "line 5: 'c' has 1 columns"),
+        ("tagging", "conll", "\n\na X\n\nb Y\nc\nd X\n", "line 6: 'c' has 1 columns"),
+        ("tagging", "conll", "a X\nb Y\n\nc\n", "line 4: 'c' has 1 columns, and must "),
+        ("tagging", "conll", "a\tX\nb\t\n\n", "line 2: 'b ' .*one of which is empty"),
+        ("tagging", "conll", "a\tX\n\tY\n\n", "line 2: ' Y' .*one of which is emp"),
     ],
-)
+)  # fmt: skip
 def test_a_malformed_line_is_named(read, task, form, text, words):
     with pytest.raises(UserError, match=words):
         read(task, form, train=text, validation="another line")

@@ -127,9 +127,17 @@ def test_a_sentence_of_conll_is_read_by_its_columns(block, columns, text, found)
 
 def test_lines_without_words_are_left_out_and_short_ones_are_refused():
     assert read_sentence("-DOCSTART- -X- O O") == []
-    for block, columns in (("a N\nb", ()), ("a\nb", ()), ("a N\nb V", (1, 3))):
-        with pytest.raises(UserError, match="columns, but the sentence's last line"):
+    with pytest.raises(UserError, match="line 1: .* but the sentence's last line"):
+        read_sentence("a N\nb")
+    for block, columns in (("a\nb", ()), ("a N\nb V", (1, 3))):
+        with pytest.raises(UserError, match="columns, and must have [23] or more: "):
             read_sentence(block, *columns)
+
+
+@pytest.mark.parametrize("records", [[], [{"text": "a b", "tags": "X X"}]])
+def test_fewer_than_two_tags_lead_to_the_files_and_columns(records):
+    with pytest.raises(UserError, match="at least two. Check the files and columns"):
+        Lexicon.count(records)
 
 
 def test_a_lexicon_has_the_most_frequent_tag_of_each_word():

@@ -34,6 +34,23 @@ def test_sines_first_is_a_fixed_permutation_of_interleaved():
     np.testing.assert_array_equal(got, sinusoid(jnp.asarray(POSITIONS), D)[..., order])
 
 
+@pytest.mark.parametrize(("top", "error"), [(10_000, 0.001), (1_000_000, 0.065)])
+def test_sinusoids_far_out_lose_precision_as_documented(top, error):
+    places = np.arange(top - 2000, top + 1)
+    found = sinusoid(jnp.asarray(places)[None], 512)[0]
+    angles = places[:, None] * 10_000.0 ** (-np.arange(0, 512, 2) / 512)
+    exact = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(len(places), -1)
+    assert error / 2 < np.abs(found - exact).max() < error
+
+
+def test_tensor2tensors_table_is_another_than_both():
+    places = np.arange(50)
+    angles = places[:, None] * 10_000.0 ** (-np.arange(16) / (32 / 2 - 1))
+    theirs = np.concatenate([np.sin(angles), np.cos(angles)], -1)
+    ours = sinusoid(jnp.asarray(places)[None], 32, interleave=False)[0]
+    assert np.abs(ours - theirs).max() > 0.1
+
+
 @pytest.mark.parametrize("shift", [1, 13])
 def test_a_shift_is_one_rotation_wherever_it_starts(shift):
     positions = jnp.asarray([[0, 1, 5, 17, 101]])

@@ -125,6 +125,20 @@ def test_every_parameter_matches_exactly_one_rule_and_no_rule_is_idle():
 
 
 @pytest.mark.parametrize(
+    ("variant", "count"),  # as in docs/deviations.md
+    [("en_de_base", 63_111_168), ("en_de_big", 214_302_720)],
+)
+def test_wmt14_has_37_000_pieces_and_the_parameters_that_the_docs_name(variant, count):
+    config = configs.load(f"wmt14:{variant}", data=False)
+    assert (pieces := config.tokenizer.vocab_size) == 37_000
+    vocabularies = dict(vocab_size=pieces, source_vocab_size=pieces)
+    module = registry.build(config, "seq2seq", **vocabularies)
+    tokens = jnp.ones((1, 1), jnp.int32)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *[tokens] * 4)
+    assert sum(math.prod(p.shape) for p in jax.tree.leaves(shapes["params"])) == count
+
+
+@pytest.mark.parametrize(
     ("variant", "count"),  # timm's vit_{tiny,small,base}_patch16_224
     [("vit_ti", 5_717_416), ("vit_s", 22_050_664), ("vit_b", 86_567_656)],
 )

@@ -9,6 +9,7 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, sharding
+from transformer_jax.data.records import Generated
 from transformer_jax.data.tokenizer import Bytes
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
@@ -200,16 +201,17 @@ def test_f1_and_r_by_hand():
     ("kind", "labels", "message"),
     [
         ("labels", ["yes", "yes"], r"labels \['yes'\].*two different"),
-        ("labels", ["yes", ""], r"each text needs one"),
-        ("numbers", ["1", "many"], "'many' is not a number"),
-        ("numbers", ["1", "nan"], "'nan' is not a number"),
+        ("labels", ["yes", " "], r"example 2: the label is empty, and each text need"),
+        ("numbers", ["1", ""], "example 2: the label is empty"),
+        ("numbers", ["1", "many"], "example 2: the label 'many' is not a number"),
+        ("numbers", ["1", "nan"], "example 2: the label 'nan' is not a number"),
         ("numbers", ["2", "2.0"], "all 2 training numbers are 2"),
     ],
 )
 def test_labels_that_teach_nothing_are_refused(kind, labels, message):
-    records = [{"text": "x", "label": label} for label in labels]
+    made = [{"text": "x", "label": label} for label in labels]
     with pytest.raises(UserError, match=message):
-        classification._measure(kind, records)
+        classification._measure(kind, Generated(lambda: made, ""))
 
 
 def test_a_label_that_training_never_saw_is_refused_with_those_it_saw(run):

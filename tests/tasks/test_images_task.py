@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config, train
+from transformer_jax import config, tasks, train
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
 from transformer_jax.visualize import neighbours
@@ -45,6 +45,16 @@ def test_pixels_of_another_size_are_refused(run):
 def test_a_run_of_images_has_no_neighbours_of_words(run):
     with pytest.raises(UserError, match="a run of the task images has no words"):
         neighbours.of_run(str(run.folder.path))
+
+
+def test_images_of_one_class_are_refused_before_training(keys, tmp_path):
+    write_idx(tmp_path / "images.gz", np.zeros((120, 6, 4)))
+    write_idx(tmp_path / "labels.gz", np.full(120, 5))
+    loaded = config.load("images", keys | {"data.folder": str(tmp_path)})
+    kind = tasks.find("images")
+    said = "all training images have the label 5: there must be at least two classes"
+    with pytest.raises(UserError, match=said):
+        kind.create(loaded, kind.source(loaded), tmp_path / "run", print)
 
 
 @pytest.fixture(scope="module")

@@ -115,3 +115,13 @@ def test_a_missing_folder_is_said_before_anything_is_read(tmp_path):
     keys = {"data.source": "folder", "data.folder": str(tmp_path)}
     with pytest.raises(UserError, match="there is no file .*train/CLASS/SOUND.wav"):
         config.load("speech:sounds", keys)
+
+
+def test_sounds_of_one_class_are_refused_before_training(folder, tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "high").symlink_to(folder / "train" / "high")
+    loaded = config.load("speech:sounds", KEYS | {"data.folder": str(tmp_path)})
+    source = sounds_task.open_sounds(loaded.data)
+    said = "all training sounds have the label high: there must be at least two classes"
+    with pytest.raises(UserError, match=said):
+        sounds_task.learn(loaded, source, tmp_path, print)

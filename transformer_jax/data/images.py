@@ -162,7 +162,7 @@ def _read_idx(path: str, magic: int, meaning: str) -> np.ndarray:
     """Read an idx file: a magic number, a size for each axis, the bytes."""
     axes = magic & 0xFF
     start = 4 * (1 + axes)
-    content = _unpacked(path, axes, start)
+    content = _unpacked(path, magic, start)
     actual = int.from_bytes(content[:4], "big")
     if len(content) < 4 or actual != magic:
         hint = {IMAGES: " (images)", LABELS: " (labels)"}.get(actual, "")
@@ -187,10 +187,11 @@ def _read_idx(path: str, magic: int, meaning: str) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
 
 
-def _unpacked(path: str, axes: int, start: int) -> bytes:
+def _unpacked(path: str, magic: int, start: int) -> bytes:
     """Read a file, plain or .gz, up to one byte beyond the size in its header.
 
-    A .gz file may unpack to a thousand times its size.
+    A .gz file may unpack to a thousand times its size. Of another kind of file, return
+    the beginning.
     """
     try:
         with open(path, "rb") as plain:
@@ -198,8 +199,9 @@ def _unpacked(path: str, axes: int, start: int) -> bytes:
         # Go by content, not by name: browsers unpack files and keep their names.
         with (gzip.open if packed else open)(path, "rb") as file:
             header = file.read(start)
-            sizes = np.frombuffer(header[4:], ">u4", len(header[4:]) // 4)
-            most = math.prod(map(int, sizes)) if len(sizes) == axes else 0
+            if len(header) < start or int.from_bytes(header[:4], "big") != magic:
+                return header
+            most = math.prod(map(int, np.frombuffer(header[4:], ">u4")))
             if most > LARGEST:
                 raise UserError(
                     f"{path} says that it holds {most:,} bytes, more than the "

@@ -234,7 +234,7 @@ class ParsedFile(Records):
             try:
                 parsed = reading.read(line)
             except UserError as error:
-                raise UserError(f"{self.lines.where(number)}: {error}") from None
+                raise UserError(self.lines.place(number, str(error))) from None
             self._records += parsed
             self._numbers += [number] * len(parsed)
         note = f"{path}: {left_out:,} lines are skipped: they repeat or are held out"

@@ -54,7 +54,7 @@ class Lexicon:
         if len(total) < 2:
             raise UserError(
                 f"the training split has the tags {sorted(total)}: there must be at "
-                "least two"
+                "least two. Check the files and columns that config.data names"
             )
         likeliest = {word: c.most_common(1)[0][0] for word, c in counts.items()}
         return cls(
@@ -142,19 +142,25 @@ def read_sentence(
     rows = [line.split(separator) for line in block.split("\n")]
     width = len(rows[-1])
     words, tags = [], []
-    for row in rows:
+    where = (
+        f"the word is in column {word_column}, its tag in {tag_column or 'the last'} "
+        "(data.text_column, data.tags_column)"
+    )
+    for number, row in enumerate(rows, 1):
         if row[0].startswith("#") and len(row) != width:
             continue
         if NO_WORD.fullmatch(row[0]) and (word_column > 1 or row[0] == "-DOCSTART-"):
             continue
-        if len(row) != width or max(word_column, tag_column, 2) > width:
-            raise UserError(
-                f"{' '.join(row)!r} has {len(row)} columns, but the sentence's last "
-                f"line has {width}: the word is in column {word_column}, its tag in "
-                f"{tag_column or 'the last'} (data.text_column, data.tags_column)"
-            )
-        words.append("_".join(row[word_column - 1].split()))
-        tags.append("_".join(row[tag_column - 1].split()))
+        has = f"line {number}: {' '.join(row)!r} has {len(row)} columns"
+        if len(row) != width:
+            raise UserError(f"{has}, but the sentence's last line has {width}: {where}")
+        if (least := max(word_column, tag_column, 2)) > width:
+            raise UserError(f"{has}, and must have {least} or more: {where}")
+        word, tag = ("_".join(row[i - 1].split()) for i in (word_column, tag_column))
+        if not (word and tag):
+            raise UserError(f"{has}, one of which is empty: {where}")
+        words.append(word)
+        tags.append(tag)
     return [{"text": " ".join(words), "tags": " ".join(tags)}] if words else []
 
 

@@ -72,6 +72,21 @@ class Lines(Sequence[str]):
         """Name a line: "corpus.de, line 7"."""
         return f"{self.path}, line {index + 1}"
 
+    def place(self, index: int, problem: str) -> str:
+        """Put the place of a problem first.
+
+        A parser of several lines counts them from 1: its "line N: " is moved to the
+        file's.
+        """
+
+        def shift(found: re.Match) -> str:
+            return f"in line {index + int(found[1])}"
+
+        if own := re.match(r"line (\d+): ", problem):
+            problem = re.sub(r"\bin line (\d+)", shift, problem[own.end() :])
+            index += int(own[1]) - 1
+        return f"{self.where(index)}: {problem}"
+
     def _refuse_changes(self, status: os.stat_result) -> None:
         """Raise if the file was edited in place since it was opened.
 

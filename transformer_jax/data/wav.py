@@ -18,6 +18,7 @@ RATE = 16_000  # samples a second of everything that a model hears
 RATES = (4_000, 384_000)  # of a file, at least and at most
 LARGEST = 1 << 28  # bytes of a file, which is read into memory
 LONGEST = 1800  # seconds: frames take 50 times the memory of their samples
+UNKNOWN = 0x7FFF_0000  # a size from here on stands for sound written to a pipe
 PCM, FLOATS, EXTENSIBLE = 1, 3, 0xFFFE
 OTHERS = {b"fLaC": "FLAC", b"OggS": "Ogg", b"ID3": "MP3", b"\xff\xfb": "MP3"}
 
@@ -136,11 +137,17 @@ def _values(data: bytes, kind: int, bits: int) -> np.ndarray:
 
 
 def _chunks(content: bytes) -> dict[bytes, bytes]:
-    """Return the parts of a file by their names; a last one may be cut short."""
+    """Return the parts of a file by their names; refuse sound that was cut short."""
     found, place = {}, 12
     while place + 8 <= len(content):
         name, size = content[place : place + 4], _number(content, place + 4, 4)
-        found.setdefault(name, content[place + 8 : place + 8 + size])
+        part = content[place + 8 : place + 8 + size]
+        if name == b"data" and len(part) < size < UNKNOWN:
+            raise ValueError(
+                f"it was cut short: of {size:,} bytes of sound {len(part):,} are "
+                "there. Copy it again"
+            )
+        found.setdefault(name, part)
         place += 8 + size + size % 2
     return found
 

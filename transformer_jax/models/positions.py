@@ -31,7 +31,7 @@ def sinusoid(
     """Encode positions like the paper; there is no largest position.
 
     Angles are float32, so the error of a value is at most 0.001 up to position 10,000,
-    and 0.06 at a million.
+    and about 0.06 at a million.
     """
     waves = jnp.stack(_waves(positions, d_model)[::-1], axis=-1)
     if not interleave:

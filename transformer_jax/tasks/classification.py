@@ -23,7 +23,7 @@ from transformer_jax.data import sources
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.generated import opinions, sets
-from transformer_jax.data.records import Reading
+from transformer_jax.data.records import Reading, Records
 from transformer_jax.data.sources import GeneratedSource, Source
 from transformer_jax.data.store import Column
 from transformer_jax.data.tokenizer import Tokenizer
@@ -321,17 +321,25 @@ def likeliest(
     return Reply(line, labels[int(shares.argmax())], details={"chances": chances})
 
 
-def _measure(kind: str, records: Sequence[Record]) -> Scale:
+def _measure(kind: str, records: Records) -> Scale:
     """Collect the labels of the training split, or its mean and deviation."""
+    found = []
+    for i, record in enumerate(records):
+        try:
+            label = record["label"].strip()
+            if not label:
+                raise UserError("the label is empty, and each text needs one")
+            found.append(label if kind == "labels" else parse_number(label))
+        except UserError as error:
+            raise UserError(f"{records.where(i)}: {error}") from None
     if kind == "labels":
-        labels = sorted({record["label"].strip() for record in records})
-        if len(labels) < 2 or "" in labels:
+        if len(labels := sorted({*found})) < 2:
             raise UserError(
-                f"the training split has the labels {labels}: each text needs one, and "
-                "there must be at least two different ones"
+                f"the training split has the labels {labels}: there must be at least "
+                "two different ones"
             )
         return Scale(tuple(labels))
-    numbers = np.array([parse_number(record["label"]) for record in records])
+    numbers = np.array(found)
     if not numbers.std():
         raise UserError(
             f"all {len(numbers)} training numbers are {numbers[0]:g}: there is nothing "

@@ -83,7 +83,8 @@ def learn(
     if not (folder / ABOUT_FILE).exists():
         assert isinstance(source, Pictures)
         height, width, channels = source.read("train")[0]["image"].shape
-        about = About(height, width, channels, source.classes())
+        labels = learnt.check_classes(source.classes(), "image")
+        about = About(height, width, channels, labels)
         learnt.write(folder / ABOUT_FILE, about)
 
 

@@ -37,7 +37,7 @@ from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.masking import of_content
 from transformer_jax.tasks.parts.reading import EncoderInspector
-from transformer_jax.tasks.parts.scoring import Scoring
+from transformer_jax.tasks.parts.scoring import Scoring, in_percent
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
     TextData,
@@ -327,6 +327,10 @@ class SearchScoring(Scoring):
             f"(TF-IDF: {scores['tfidf_recall']:.2%}, {scores['tfidf_mrr']:.4f}; "
             f"shared words: {scores['shared_words']:.0%})"
         )
+
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return recall@1, in percent, and MRR."""
+        return in_percent(scores, "recall") | {"MRR": scores["mrr"]}
 
 
 TASK = TaskDefinition(

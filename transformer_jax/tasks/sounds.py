@@ -80,7 +80,8 @@ def learn(
     """Note the classes of the training sounds."""
     if not (folder / ABOUT_FILE).exists():
         assert isinstance(source, Sounds)
-        learnt.write(folder / ABOUT_FILE, About(source.classes()))
+        labels = learnt.check_classes(source.classes(), "sound")
+        learnt.write(folder / ABOUT_FILE, About(labels))
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:

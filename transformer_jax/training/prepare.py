@@ -19,6 +19,7 @@ from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Buckets, Plan, limits
 from transformer_jax.data.packing import Packed
 from transformer_jax.data.sampling import Sampler
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import DataSource, Task
@@ -79,8 +80,9 @@ def prepare(
     for note in dict.fromkeys(n for r in records.values() for n in r.notes):
         say(f"note       {note}")
     task = _create_task(config, source, folder, say)
-    texts = task.data.texts
-    for size in {t.vocab_size for t in texts.tokenizers.values()} if texts else ():
+    tokenizers = task.data.texts.tokenizers.values() if task.data.texts else ()
+    # A codebook has a key of its own.
+    for size in {t.vocab_size for t in tokenizers if type(t) is Tokenizer}:
         asked = config.tokenizer.vocab_size
         learnt = config.tokenizer.kind not in ("byte", "file")
         if learnt and not config.train.initial and size < asked:
