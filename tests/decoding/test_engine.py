@@ -167,6 +167,19 @@ def test_the_largest_equal_those_of_top_k_and_ties_keep_their_order(vocab):
         np.testing.assert_array_equal(found[1], expected[1])
 
 
+def test_another_seed_draws_otherwise_by_the_same_programs(model):
+    engine = Engine(model[0], sharding.local_mesh(), 8, 8)
+    found, sizes = [], set()
+    for seed in (0, 1, 2**32 - 1, 0):
+        options = Options(sample=True, extra_length=4, seed=seed)
+        by_number = dict(engine.search(model[1], ask()[:3], options))
+        found.append([h.tokens for n in range(3) for h in by_number[n]])
+        sizes.add((engine._begin._cache_size(), engine._advance._cache_size()))
+    assert found[0] == found[3]
+    assert len({tuple(one) for one in found}) == 3
+    assert len(sizes) == 1
+
+
 def test_an_abandoned_search_leaves_no_thread(model):
     before = threading.active_count()
     engine = Engine(model[0], sharding.local_mesh(), 1, 1)

@@ -58,6 +58,8 @@ def write(question, **options):
         if options.get("sample") or options.get("beams") == 1
         else BeamSearch
     )
+    seeds = jnp.full(len(question.limits), options.pop("seed", 0), jnp.uint32)
+    question = question.replace(search_seeds=seeds)
     found = jax.device_get(compiled(kind(Options(**options)))(question))
     return [
         [tuple(map(int, t[:n])) for t, n in zip(tokens, lengths, strict=True)]

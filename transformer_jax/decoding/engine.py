@@ -106,6 +106,7 @@ class Engine:
         """
         shape, rows = _shape_of(request, options), rows_for(self.row_sizes, 1)
         batch = _collate([request], rows, shape, options)
+        options = options.without_seed()
         if self.mesh.size > 1:
             params = sharding.unsplit_fsdp(params, self.mesh)
         with jax.set_mesh(self.mesh):
@@ -163,6 +164,7 @@ class Engine:
 
     def _search(self, params, requests, options, rows, shape, members):
         batch = _collate([requests[i] for i in members], rows, shape, options)
+        options = options.without_seed()
         batch = sharding.to_global(batch, self.mesh)
         program = rows, shape, options
         if program not in self._announced:
@@ -222,6 +224,7 @@ class Engine:
         """
         rows, shape = self.row_sizes[0], _shape_of(request, options)
         arrays = _collate([request], rows, shape, options)
+        options = options.without_seed()
         places = sharding.unsplit_shardings(params, self.mesh)
         params = jax.tree.map(_abstract, params, places)
         with jax.set_mesh(self.mesh):
@@ -343,6 +346,7 @@ def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, 
         "prompt_lengths": np.ones(rows, np.int32),
         "limits": np.zeros(rows, np.int32),
         "seeds": np.zeros(rows, np.int32),
+        "search_seeds": np.full(rows, options.seed, np.uint32),
     }
     if shape.constraint:
         batch["constraint"] = {

@@ -66,6 +66,10 @@ class Options:
         most=SEEDS,
     )
 
+    def without_seed(self) -> "Options":
+        """Clear the seed, so that one compiled program serves all seeds."""
+        return dataclasses.replace(self, seed=0)
+
     def find_problems(self) -> list[str]:
         """List values that are out of bounds or contradict each other."""
         problems = keys.find_problems("decode", self)

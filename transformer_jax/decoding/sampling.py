@@ -118,6 +118,7 @@ class SamplingSearch:
     def _choose(self, texts: Texts) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
         """Choose the next token of each text; return its log-probability and id."""
         options, rules = self.options, (texts.inputs, self.options, self.constraint)
+        seeds = texts.inputs.search_seeds, texts.inputs.seeds
         if not options.sample:
             found = top_next_tokens(texts.logits, texts.tokens, texts.step, *rules, 1)
             return found[0][..., 0], found[1][..., 0]
@@ -131,14 +132,14 @@ class SamplingSearch:
             a.reshape(*texts.done.shape, -1) for a in (log_probs, allowed)
         )
 
-        def draw(seed, scores):
-            key = jax.random.fold_in(jax.random.key(options.seed), seed)
+        def draw(whole, seed, scores):
+            key = jax.random.fold_in(jax.random.key(whole), seed)
             keys = jax.random.split(
                 jax.random.fold_in(key, texts.step), scores.shape[0]
             )
             return jax.vmap(jax.random.categorical)(keys, scores)
 
-        drawn = jax.vmap(draw)(texts.inputs.seeds, allowed).astype(jnp.int32)
+        drawn = jax.vmap(draw)(*seeds, allowed).astype(jnp.int32)
         token = jnp.where(must_end(texts.step, texts.inputs.limits), EOS, drawn)
         gain = jnp.take_along_axis(log_probs, token[..., None], axis=-1)
         return gain[..., 0], token

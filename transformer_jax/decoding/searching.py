@@ -102,8 +102,9 @@ class DecodeInputs(flax.struct.PyTreeNode):
     prompt: Any  # Int [B, P]: tokens before the answer, padded at the end
     prompt_lengths: Any  # Int [B]
     limits: Any  # Int [B]: most tokens of an answer, with its end; 0 marks an empty row
-    seeds: Any = None  # Int [B], of the random draws
+    seeds: Any = None  # Int [B], of a row's random draws
     constraint: Any = None  # {name: [B, W]}, the arrays of the search's constraint
+    search_seeds: Any = None  # Int [B], the option `seed`, the same for each row
 
 
 class Hypotheses(flax.struct.PyTreeNode):
