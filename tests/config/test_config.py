@@ -561,3 +561,17 @@ def test_a_config_file_that_is_not_python_is_refused(tmp_path):
     assert (
         "is not a Python file: a config's name ends in .py" in problems_of(str(file))[0]
     )
+
+
+@pytest.mark.parametrize(
+    ("spec", "key"),
+    [
+        ("quickstart", "model.encoder_layers"),
+        ("quickstart", "model.decoder_layers"),
+        ("recurrent", "model.layers"),
+        ("coordinates", "model.layers"),
+    ],
+)
+def test_a_number_of_layers_that_no_machine_can_shape_is_refused(spec, key):
+    (problem,) = problems_of(spec, **{key.replace(".", "__"): "1001"})
+    assert problem == f"{key} = 1001: must be at least 1 and at most 1000"

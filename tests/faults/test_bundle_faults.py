@@ -199,3 +199,13 @@ def test_a_config_of_another_kind_is_refused_though_the_manifest_agrees(copy, co
     seal(copy)
     with pytest.raises(UserError, match="config.json"):
         transformer_jax.load(copy)
+
+
+@pytest.mark.parametrize("key", ["encoder_layers", "decoder_layers"])
+def test_more_layers_than_can_be_made_are_refused_before_any_is(copy, key):
+    config = json.loads((copy / "config.json").read_text())
+    config["model"][key] = 100_000  # to shape these would take minutes, and all memory
+    (copy / "config.json").write_text(json.dumps(config))
+    seal(copy)
+    with pytest.raises(UserError, match=rf"{key} = 100000: .* at most 1000"):
+        transformer_jax.load(copy)

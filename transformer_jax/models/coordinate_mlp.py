@@ -39,7 +39,7 @@ class CoordinateMLPConfig:
         "gaussian: standard deviation of the frequencies, in waves per picture.",
         above=0,
     )
-    layers: int = key(4, "Hidden layers.", least=1)
+    layers: int = key(4, "Hidden layers.", least=1, most=1000)
     d_model: int = key(256, "Width of a hidden layer.", least=1)
     activation: str = key(
         "relu", "Activation of the layers.", choices=lambda: tuple(ACTIVATIONS)

@@ -36,7 +36,9 @@ class RecurrentConfig(Vocabularies):
     """Every size of a recurrent model."""
 
     cell: str = key("lstm", "Recurrent cell of a layer.", choices=CELLS)
-    layers: int = key(2, "Layers of the encoder and of the decoder, each.", least=1)
+    layers: int = key(
+        2, "Layers of the encoder and of the decoder, each.", least=1, most=1000
+    )
     d_model: int = key(512, "Width of the embeddings and of a layer's output.", least=1)
     bidirectional: bool = key(
         True, "The encoder reads in both directions, with half the width each."

@@ -26,8 +26,8 @@ from transformer_jax.models.registry import Longest
 class TransformerConfig(Vocabularies):
     """Every size of a model; the defaults are the paper's base model (Table 3)."""
 
-    encoder_layers: int = key(6, "Layers of the encoder (N).", least=1)
-    decoder_layers: int = key(6, "Layers of the decoder (N).", least=1)
+    encoder_layers: int = key(6, "Layers of the encoder (N).", least=1, most=1000)
+    decoder_layers: int = key(6, "Layers of the decoder (N).", least=1, most=1000)
     d_model: int = key(512, "Width of the residual stream.", least=1)
     d_ff: int = key(2048, "Width inside a feed-forward layer.", least=1)
     num_heads: int = key(8, "Attention heads of a layer.", least=1)
