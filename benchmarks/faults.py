@@ -40,7 +40,7 @@ import numpy as np
 from transformer_jax import cli, train
 from transformer_jax.runs import run as runs
 from transformer_jax.runs import steps
-from transformer_jax.runs.checkpoint import Checkpoints
+from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.training import log as metrics
 
 KEYS = {
@@ -61,6 +61,7 @@ EVENTS = {
     "os.rmdir": (0,), "os.listdir": (0,), "os.scandir": (0,), "os.truncate": (0,),
     "os.link": (0, 1), "os.symlink": (0, 1), "os.chmod": (0,), "os.utime": (0,),
 }  # fmt: skip
+DAMAGED = "damaged"  # instead of the digest of a checkpoint
 READS = ("os.listdir", "os.scandir")
 FREES = ("os.remove", "os.rmdir")
 
@@ -175,8 +176,11 @@ def describe(workdir: pathlib.Path):
         like = runs.abstract_params(opened.task, opened.mesh)
         for step in saved.steps():
             for item in ("params", "ema"):
-                params = saved.restore_params(step, like, item)
-                found[f"{item} {step}"] = digest(params)
+                try:
+                    params = saved.restore_params(step, like, item)
+                    found[f"{item} {step}"] = digest(params)
+                except Damaged:
+                    found[f"{item} {step}"] = DAMAGED
         entries = metrics.read_entries(workdir / "metrics.jsonl")
         found["curves"] = without_times(entries)
         found["result"] = without_times(

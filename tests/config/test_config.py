@@ -370,17 +370,23 @@ def test_a_key_that_was_a_bool_still_accepts_one(tmp_path, old, now):
     assert "none | attention | dots | full" in problem and "dots" in problem
 
 
-def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(
-    tmp_path, monkeypatch
-):
-    file = tmp_path / "mine.py"
+def write_config(folder, line):
+    """Write a config file whose line 4 is this one."""
+    file = folder / "mine.py"
     file.write_text(
         "from transformer_jax.config import base\n"
         "def get_config():\n"
         "    config = base()\n"
-        "    config.model.num_head = 4\n"
+        f"    {line}\n"
         "    return config\n"
     )
+    return file
+
+
+def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(
+    tmp_path, monkeypatch
+):
+    file = write_config(tmp_path, "config.model.num_head = 4")
     said = "line 4: there is no key 'model.num_head'. Did you mean 'model.num_heads'?"
     assert problems_of(str(file)) == (f"{file}, {said}",)
     monkeypatch.chdir(tmp_path)
@@ -407,26 +413,13 @@ def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(
     ],
 )
 def test_an_unknown_section_or_key_is_reported_however_it_is_used(tmp_path, line, said):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from transformer_jax.config import base\n"
-        "def get_config():\n"
-        "    config = base()\n"
-        f"    {line}\n"
-        "    return config\n"
-    )
+    file = write_config(tmp_path, line)
     (problem,) = problems_of(str(file))
     assert problem.startswith(f"{file}, line 4: there is no key {said}")
 
 
 def test_a_value_of_another_type_in_a_config_file_is_reported_in_plain_words(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from transformer_jax.config import base\n"
-        "def get_config():\n"
-        "    config = base()\n"
-        "    config.model.num_heads = 'x'\n"
-    )
+    file = write_config(tmp_path, "config.model.num_heads = 'x'")
     said = "line 4: 'num_heads' is of type int, but the given value of type str"
     assert problems_of(str(file)) == (f"{file}, {said}",)
 

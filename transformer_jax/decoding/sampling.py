@@ -118,7 +118,6 @@ class SamplingSearch:
     def _choose(self, texts: Texts) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
         """Choose the next token of each text; return its log-probability and id."""
         options, rules = self.options, (texts.inputs, self.options, self.constraint)
-        seeds = texts.inputs.search_seeds, texts.inputs.seeds
         if not options.sample:
             found = top_next_tokens(texts.logits, texts.tokens, texts.step, *rules, 1)
             return found[0][..., 0], found[1][..., 0]
@@ -139,6 +138,7 @@ class SamplingSearch:
             )
             return jax.vmap(jax.random.categorical)(keys, scores)
 
+        seeds = texts.inputs.search_seeds, texts.inputs.seeds
         drawn = jax.vmap(draw)(*seeds, allowed).astype(jnp.int32)
         token = jnp.where(must_end(texts.step, texts.inputs.limits), EOS, drawn)
         gain = jnp.take_along_axis(log_probs, token[..., None], axis=-1)
