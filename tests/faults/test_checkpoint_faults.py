@@ -138,6 +138,20 @@ def test_a_damaged_average_is_made_again(run):
     np.testing.assert_allclose(found["w"], 7.5)
 
 
+def test_an_average_of_another_number_of_steps_is_replaced(run):
+    folder, chosen = run
+    saved, said = Checkpoints(folder.checkpoints), []
+    for number, mean in ((2, 7.5), (1, 9.0), (2, 7.5)):
+        chosen.checkpoint.average = number
+        steps = [6, 9][-number:]
+        for _ in range(2):  # the second finds it
+            used = average_last(chosen, folder, saved, like().params, said.append)
+            assert used == (9, steps)
+        found = Checkpoints(folder.averaged).restore_params(9, like().params)
+        np.testing.assert_allclose(found["w"], mean)
+    assert len(list(folder.damaged.iterdir())) == 2
+
+
 def test_without_any_good_checkpoint_the_average_says_so(run):
     folder, chosen = run
     for step in (6, 9):

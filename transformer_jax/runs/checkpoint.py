@@ -141,14 +141,17 @@ class Checkpoints:
         for old in sorted({*found} - self.choose_kept(found)):
             self._manager.delete(old)
 
-    def save_params(self, step: int, params: Params, of: Sequence[int] = ()) -> None:
-        """Begin to save parameters without the rest of a state: the mean over steps."""
-        self._save(step, {"params": params}, {"averaged": list(of)})
+    def save_params(
+        self, step: int, params: Params, chosen: Sequence[int], used: Sequence[int]
+    ) -> None:
+        """Begin to save a mean over chosen steps, of which the intact were used."""
+        about = {"chosen": list(chosen), "averaged": list(used)}
+        self._save(step, {"params": params}, about)
 
-    def averaged_steps(self, step: int) -> list[int]:
-        """Return the steps whose mean was saved; [] if they were not recorded."""
+    def averaged_steps(self, step: int) -> tuple[list[int], list[int]]:
+        """Return the steps chosen for a mean, and the used; [] if not recorded."""
         signed, _ = hosts.decide_in_first(lambda: self._look(step))
-        return signed.get("averaged", [])
+        return signed.get("chosen", []), signed.get("averaged", [])
 
     def _save(
         self,

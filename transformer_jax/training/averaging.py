@@ -22,7 +22,8 @@ def average_last(
 ) -> tuple[int, list[int]]:
     """Write the average of the last valid checkpoints, unless it exists.
 
-    Return the last step and the averaged steps.
+    An average of other steps, as `checkpoint.average` was another, is replaced. Return
+    the last step and the averaged steps.
     """
     steps = hosts.broadcast_from_first(checkpoints.steps())
     used = choose_steps(config, steps)
@@ -30,17 +31,21 @@ def average_last(
         say(f"averaging  only {', '.join(map(str, used))}: the others are too early")
     identity = folder.identity(config)
     averaged = Checkpoints(folder.averaged, writer=True, identity=identity)
-    if hosts.broadcast_from_first(averaged.steps())[-1:] == used[-1:]:
+    saved = hosts.broadcast_from_first(averaged.steps())
+    chosen, ready = averaged.averaged_steps(saved[-1]) if saved else ([], [])
+    if chosen == used or not chosen and saved[-1:] == used[-1:]:
         try:
-            averaged.restore_params(used[-1], like)
-            return steps[-1], averaged.averaged_steps(used[-1]) or used
+            averaged.restore_params(saved[-1], like)
+            return steps[-1], ready or used
         except Damaged as error:
             say(f"warning    {error}: it is made again")
-            averaged.set_aside(used[-1])
-    params, used, damaged = average(checkpoints, used, like)
+    chosen = used
+    params, used, damaged = average(checkpoints, chosen, like)
     for line in damaged:
         say(f"warning    not averaged: {line}")
-    averaged.save_params(used[-1], params, used)
+    if used[-1] in saved:
+        averaged.set_aside(used[-1])
+    averaged.save_params(used[-1], params, chosen, used)
     averaged.close()
     return steps[-1], used
 
