@@ -57,6 +57,15 @@ def _check_plain(path: pathlib.Path) -> None:
         raise ValueError(f"it has {about.st_size:,} bytes")
 
 
+def describe_missing(path: str | os.PathLike[str]) -> str:
+    """Say why a path cannot be read as a file, as a folder or a pipe is there."""
+    if os.path.isdir(path):
+        return f"{path} is a folder: name the files in it"
+    if os.path.exists(path):
+        return f"{path} is no regular file: write what it yields to one first"
+    return f"there is no file {path}"
+
+
 def move_aside(path: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path:
     """Move a file or folder into another folder; number it if the name is taken."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import pytest
 
@@ -23,6 +24,14 @@ def write(tmp_path):
 def test_a_missing_file_is_named_with_its_folder(tmp_path):
     with pytest.raises(UserError, match=f"there is no file {tmp_path}/none.txt"):
         text.require_files("none.txt", str(tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_folder_and_a_pipe_are_named_as_what_they_are(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in (("", "is a folder: name the files"), ("pipe", "is no regular")):
+        with pytest.raises(UserError, match=f"{tmp_path / name} {words}"):
+            text.require_files(str(tmp_path / name))
 
 
 def test_only_a_newline_ends_a_line_however_it_is_read(write):

@@ -9,7 +9,7 @@ import os
 
 from ml_collections import ConfigDict
 
-from transformer_jax import decoding, keys, optim, sharding, tasks
+from transformer_jax import decoding, files, keys, optim, sharding, tasks
 from transformer_jax.config.defaults import declared, items
 from transformer_jax.data import vectors
 from transformer_jax.decoding import DecodeRequest
@@ -107,7 +107,7 @@ def _impossible_text(config: ConfigDict) -> list[str]:
         )
     for path in filter(None, (p.strip() for p in settings.file.split(","))):
         if not os.path.isfile(path):
-            problems.append(f"tokenizer.file: there is no file {path}")
+            problems.append(f"tokenizer.file: {files.describe_missing(path)}")
     if config.model.get("tie") == "all" and not settings.get("shared", True):
         problems.append(
             "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
@@ -143,7 +143,7 @@ def _impossible_vectors(config: ConfigDict) -> list[str]:
             f"{config.train.initial!r}: a table cannot begin with both, clear one key"
         ]
     if not os.path.isfile(path):
-        return [f"model.word_vectors: there is no file {path}"]
+        return [f"model.word_vectors: {files.describe_missing(path)}"]
     size = vectors.dimension(path)
     if size == model.d_model:
         return []

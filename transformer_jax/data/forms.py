@@ -12,6 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax import files
 from transformer_jax.data import text, tfds
 from transformer_jax.data.records import (
     JsonTable,
@@ -59,7 +60,8 @@ class Form(abc.ABC):
             if not self.data[name]:
                 problems.append(f"data.{name} is empty: {self.advice}")
             problems += [
-                f"data.{name}: there is no file {os.path.join(self.data.folder, entry)}"
+                f"data.{name}: "
+                + files.describe_missing(os.path.join(self.data.folder, entry))
                 for entry in entries(self.data[name] if self.names_files else "")
                 if not text.find_files(entry, self.data.folder)
             ]

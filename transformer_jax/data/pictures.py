@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax import files
 from transformer_jax.data import class_folders, image_files, images
 from transformer_jax.data.generated import colour
 from transformer_jax.data.records import Concatenation, Records
@@ -145,7 +146,7 @@ class IdxFiles(HeldOut):
                     if kind == "train" or "test" in self.splits:
                         problems.append(f"data.{name} is empty: name an idx file")
                 elif not os.path.isfile(path := self._path(name)):
-                    problems.append(f"data.{name}: there is no file {path}")
+                    problems.append(f"data.{name}: {files.describe_missing(path)}")
         return problems
 
 
@@ -187,18 +188,18 @@ class ClassFolders(Pictures):
         size, channels = self.data.image_size, 1 if self.data.grey else 3
         held_out = os.path.isdir(self.folder / "validation")
         if split == "test" or held_out:
-            files, notes = image_files.list_images(self.folder / split)
+            found, notes = image_files.list_images(self.folder / split)
         else:
-            files, notes = image_files.list_images(self.folder / "train")
+            found, notes = image_files.list_images(self.folder / "train")
             count = self.data.validation_size
-            parts = class_folders.draw_held_out(files, count, "image")
-            files = parts[split == "validation"]
-        return image_files.ImageFiles(files, (size, size, channels), notes)
+            parts = class_folders.draw_held_out(found, count, "image")
+            found = parts[split == "validation"]
+        return image_files.ImageFiles(found, (size, size, channels), notes)
 
     def classes(self) -> tuple[str, ...]:
         """List the classes by their folders, without reading an image."""
-        files, _ = image_files.list_images(self.folder / "train")
-        return tuple(sorted({file.parent.name for file in files}))
+        found, _ = image_files.list_images(self.folder / "train")
+        return tuple(sorted({file.parent.name for file in found}))
 
     def find_problems(self) -> list[str]:
         """Report a missing folder of training images."""

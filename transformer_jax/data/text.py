@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from transformer_jax import files
 from transformer_jax.data import cache
 from transformer_jax.errors import UserError
 
@@ -132,7 +133,7 @@ def find_files(entry: str, folder: str = "") -> list[str]:
 def require_files(entry: str, folder: str = "") -> list[str]:
     """Find files as `find_files` does; raise if there are none."""
     if not (found := find_files(entry, folder)):
-        raise UserError(f"there is no file {os.path.join(folder, entry)}")
+        raise UserError(files.describe_missing(os.path.join(folder, entry)))
     return found
 
 

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, sharding
+from transformer_jax import files, losses, sharding
 from transformer_jax.data import pixels
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.generated import picture as drawn
@@ -105,7 +105,7 @@ class Picture:
         if not self.data.picture:
             return ["data.picture is empty: name an image file"]
         if not os.path.isfile(self._path):
-            return [f"data.picture: there is no file {self._path}"]
+            return [f"data.picture: {files.describe_missing(self._path)}"]
         return []
 
 
