@@ -102,7 +102,8 @@ long = learn("long", 900)
 # $$\text{exposure} = \log_2 |\text{candidates}| - \log_2 \text{rank}$$
 #
 # The first rank of 10,000 is 13.3 bits: with the model's help one guess is enough. The
-# middle rank is 1 bit, the same as by chance.
+# middle rank is 1 bit. Ranks drawn at random average $\log_2 e$ = 1.44 bits, the line
+# "chance" of the plot.
 
 # %%
 from transformer_jax import audit
@@ -134,7 +135,7 @@ def draw_exposure(audits):
     axes.axhline(1.44, color="0.6", linewidth=1, zorder=0)
     axes.text(-0.25, 1.6, "chance", color="0.4", fontsize=9)
     axes.set_xticks(range(len(times)), [f"{n} times" for n in times])
-    axes.set(xlim=(-0.3, 3.4), ylabel="exposure, bits", title="Secrets by how often")
+    axes.set(xlim=(-0.3, 3.4), ylabel="exposure, bits", title="Exposure by times planted")
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
