@@ -12,7 +12,6 @@ EQUAL.
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -27,18 +26,16 @@ import time
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from faults import CLOCK, digest
 
 from transformer_jax import cli, optim, sharding
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
+from transformer_jax.runs.steps import PARTIAL
 from transformer_jax.training import log as metrics
 
 POLL = 0.002  # seconds: a save of a small model takes a few hundredths of one
-PARTIAL = ".orbax-checkpoint-tmp"  # in the name of a folder that Orbax still writes
-# These depend on the clock, all else on (config, step) alone.
-CLOCK = ("time", "seconds", "tokens_per_second", "seconds_left")
 
 
 @dataclasses.dataclass
@@ -365,17 +362,6 @@ def digests(workdir: pathlib.Path) -> dict[str, str]:
         "key": digest(jax.random.key_data(state.key)),
         f"{run.weights} parameters": digest(run.params),
     }
-
-
-def digest(tree) -> str:
-    """Hash the path, dtype, shape and bytes of every leaf."""
-    found = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.asarray(leaf)
-        name = jax.tree_util.keystr(path)
-        found.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
 
 
 def find_interrupted(training: Training) -> set[int]:

@@ -59,7 +59,6 @@ def question(rows):
         jnp.asarray([limit for _, _, limit in rows]),
         jnp.arange(len(rows)),
         {"outline": jnp.asarray(outline), "begins": jnp.asarray(begins)},
-        jnp.zeros(len(rows), jnp.uint32),
     )
 
 

@@ -167,13 +167,25 @@ def test_the_largest_equal_those_of_top_k_and_ties_keep_their_order(vocab):
         np.testing.assert_array_equal(found[1], expected[1])
 
 
-def test_another_seed_draws_otherwise_by_the_same_programs(model):
+# What draws, what it is compared by, and values that one program serves.
+NUMBERS = {
+    "seed": ({"sample": True}, (0, 1, 2**32 - 1)),
+    "temperature": ({"sample": True}, (1.0, 0.3, 9.0)),
+    "top_p": ({"sample": True, "temperature": 4.0}, (0.999, 0.4, 0.001)),
+    "min_p": ({"sample": True}, (0.01, 0.3, 0.8)),
+    "alpha": ({"beams": 1}, (0.6, 0.0, -1.0)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_another_number_searches_otherwise_by_the_same_programs(model, name):
     engine = Engine(model[0], sharding.local_mesh(), 8, 8)
+    others, values = NUMBERS[name]
     found, sizes = [], set()
-    for seed in (0, 1, 2**32 - 1, 0):
-        options = Options(sample=True, extra_length=4, seed=seed)
+    for value in (*values, values[0]):
+        options = Options(extra_length=4, **others, **{name: value})
         by_number = dict(engine.search(model[1], ask()[:3], options))
-        found.append([h.tokens for n in range(3) for h in by_number[n]])
+        found.append([(h.tokens, h.score) for n in range(3) for h in by_number[n]])
         sizes.add((engine._begin._cache_size(), engine._advance._cache_size()))
     assert found[0] == found[3]
     assert len({tuple(one) for one in found}) == 3

@@ -14,7 +14,7 @@ import pytest
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.sampling import SamplingSearch, narrow
-from transformer_jax.decoding.searching import BoundModel, DecodeInputs, run
+from transformer_jax.decoding.searching import BoundModel, DecodeInputs, numbers_of, run
 from transformer_jax.ids import BOS, EOS, PAD
 
 V, LENGTH = 11, 7
@@ -58,9 +58,9 @@ def write(question, **options):
         if options.get("sample") or options.get("beams") == 1
         else BeamSearch
     )
-    seeds = jnp.full(len(question.limits), options.pop("seed", 0), jnp.uint32)
-    question = question.replace(search_seeds=seeds)
-    found = jax.device_get(compiled(kind(Options(**options)))(question))
+    chosen = Options(**options)
+    question = question.with_numbers(chosen)
+    found = jax.device_get(compiled(kind(chosen.without_numbers()))(question))
     return [
         [tuple(map(int, t[:n])) for t, n in zip(tokens, lengths, strict=True)]
         for tokens, lengths in zip(found.tokens, found.lengths, strict=True)
@@ -109,7 +109,9 @@ def test_a_draw_depends_on_its_seed_and_not_on_its_batch():
 )
 def test_unlikely_tokens_can_be_cut_off(options, kept):
     chances = jnp.array([0.05, 0.3, 0.15, 0.4, 0.1])
-    scores = narrow(jnp.log(chances)[None, None], Options(sample=True, **options))
+    chosen = Options(sample=True, **options)
+    numbers = numbers_of(chosen, 1)
+    scores = narrow(jnp.log(chances)[None, None], chosen.without_numbers(), numbers)
     left = np.asarray(chances)[np.isfinite(np.asarray(scores))[0, 0]]
     assert sorted(left.tolist(), reverse=True) == pytest.approx(kept)
 

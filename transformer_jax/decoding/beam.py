@@ -66,6 +66,7 @@ class BeamSearch:
     ) -> Beam:
         """Read the prompts; each row begins with one hypothesis."""
         beams, rows = self.options.beams, len(inputs.limits)
+        inputs = inputs.with_numbers(self.options)
         static, state, logits = prefill(
             model, batch, inputs, beams, length, watch=self.options.coverage > 0
         )
@@ -158,9 +159,11 @@ class BeamSearch:
         slot = beam.finished_count[:, None] + jnp.cumsum(ended, axis=1) - 1
         slot = jnp.where(ended, slot, beams)  # out of range: dropped
         row = jnp.arange(rows)[:, None]
-        scores = log_probs / length_penalty(beam.step + 1, self.options.alpha)
+        numbers = beam.inputs.numbers
+        penalty = length_penalty(beam.step + 1, numbers["alpha"])
+        scores = log_probs / penalty[:, None]
         if self.options.coverage:
-            scores = scores + self.options.coverage * state.uncovered()
+            scores = scores + numbers["coverage"][:, None] * state.uncovered()
 
         def put(old, new):
             return old.at[row, slot].set(new, mode="drop")
@@ -180,13 +183,14 @@ class BeamSearch:
         current log-probability divided by the penalty of the longest or the shortest
         output that it can still become.
         """
-        longest = length_penalty(beam.inputs.limits, self.options.alpha)[:, None]
-        shortest = length_penalty(beam.step + 2, self.options.alpha)
+        alpha = beam.inputs.numbers["alpha"]
+        longest = length_penalty(beam.inputs.limits, alpha)[:, None]
+        shortest = length_penalty(beam.step + 2, alpha)[:, None]
         reach = jnp.maximum(alive / longest, alive / shortest).max(axis=1)
         finished = jax.lax.top_k(beam.finished_scores, self.options.n_best)[0][:, -1]
         return finished >= reach
 
 
-def length_penalty(length: Array, alpha: float) -> Array:
+def length_penalty(length: Array, alpha: Array | float) -> Array:
     """Return ((5 + length) / 6)^α, by which log-probabilities are divided."""
     return ((5.0 + length) / 6.0) ** alpha

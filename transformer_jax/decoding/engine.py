@@ -35,6 +35,7 @@ from transformer_jax.decoding.searching import (
     announce,
     bind,
     device_memory,
+    numbers_of,
     resize,
     row_sizes,
     rows_for,
@@ -106,7 +107,7 @@ class Engine:
         """
         shape, rows = _shape_of(request, options), rows_for(self.row_sizes, 1)
         batch = _collate([request], rows, shape, options)
-        options = options.without_seed()
+        options = options.without_numbers()
         if self.mesh.size > 1:
             params = sharding.unsplit_fsdp(params, self.mesh)
         with jax.set_mesh(self.mesh):
@@ -164,7 +165,7 @@ class Engine:
 
     def _search(self, params, requests, options, rows, shape, members):
         batch = _collate([requests[i] for i in members], rows, shape, options)
-        options = options.without_seed()
+        options = options.without_numbers()
         batch = sharding.to_global(batch, self.mesh)
         program = rows, shape, options
         if program not in self._announced:
@@ -224,7 +225,7 @@ class Engine:
         """
         rows, shape = self.row_sizes[0], _shape_of(request, options)
         arrays = _collate([request], rows, shape, options)
-        options = options.without_seed()
+        options = options.without_numbers()
         places = sharding.unsplit_shardings(params, self.mesh)
         params = jax.tree.map(_abstract, params, places)
         with jax.set_mesh(self.mesh):
@@ -346,7 +347,7 @@ def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, 
         "prompt_lengths": np.ones(rows, np.int32),
         "limits": np.zeros(rows, np.int32),
         "seeds": np.zeros(rows, np.int32),
-        "search_seeds": np.full(rows, options.seed, np.uint32),
+        "numbers": numbers_of(options, rows),
     }
     if shape.constraint:
         batch["constraint"] = {

@@ -9,10 +9,13 @@ import dataclasses
 from transformer_jax import keys
 from transformer_jax.keys import SEEDS, key
 
+# The numbers that a search reads as data, not as a part of its program.
+NUMBERS = ("alpha", "coverage", "temperature", "top_p", "min_p", "seed")
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to search; hashable, because jit compiles for each value."""
+    """How to search; hashable, because jit compiles for each value but `NUMBERS`."""
 
     beams: int = key(4, "Beam width; 1 is greedy search.", least=1)
     alpha: float = key(
@@ -66,9 +69,19 @@ class Options:
         most=SEEDS,
     )
 
-    def without_seed(self) -> "Options":
-        """Clear the seed, so that one compiled program serves all seeds."""
-        return dataclasses.replace(self, seed=0)
+    def without_numbers(self) -> "Options":
+        """Clear `NUMBERS`, so that one compiled program serves all their values.
+
+        What is off by default, such as a filter of the draws, is on or off.
+        """
+        fields = {f.name: f.default for f in dataclasses.fields(self)}
+        off = {name: fields[name] for name in NUMBERS}
+        on = {
+            name: value
+            for name, value in (("coverage", 1.0), ("top_p", 0.5), ("min_p", 0.5))
+            if getattr(self, name) != fields[name]
+        }
+        return dataclasses.replace(self, **off | on)
 
     def find_problems(self) -> list[str]:
         """List values that are out of bounds or contradict each other."""

@@ -7,6 +7,7 @@ lines of its batch.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
@@ -60,6 +61,7 @@ class SamplingSearch:
         self, model: BoundModel, batch: dict, inputs: DecodeInputs, length: int
     ) -> Texts:
         """Read the prompts."""
+        inputs = inputs.with_numbers(self.options)
         copies = self.options.n_best if self.options.sample else 1
         static, state, logits = prefill(model, batch, inputs, copies, length)
         shape = (len(inputs.limits), copies)
@@ -112,12 +114,15 @@ class SamplingSearch:
 
     def scores(self, texts: Texts) -> Float[Array, "B K"]:
         """Return the scores of the texts; those of samples have no length penalty."""
-        alpha = 0.0 if self.options.sample else self.options.alpha
+        if self.options.sample:
+            return texts.log_probs
+        alpha = texts.inputs.numbers["alpha"][:, None]
         return texts.log_probs / length_penalty((texts.tokens != 0).sum(-1), alpha)
 
     def _choose(self, texts: Texts) -> tuple[Float[Array, "B K"], Int[Array, "B K"]]:
         """Choose the next token of each text; return its log-probability and id."""
         options, rules = self.options, (texts.inputs, self.options, self.constraint)
+        numbers = texts.inputs.numbers
         if not options.sample:
             found = top_next_tokens(texts.logits, texts.tokens, texts.step, *rules, 1)
             return found[0][..., 0], found[1][..., 0]
@@ -126,10 +131,10 @@ class SamplingSearch:
         # A forbidden end may still be forced, and so needs its log-probability. A
         # constraint may raise the score of a word (see `constraints`).
         log_probs = jnp.maximum(log_probs, allowed)
-        allowed = narrow(allowed, options)
         log_probs, allowed = (
             a.reshape(*texts.done.shape, -1) for a in (log_probs, allowed)
         )
+        allowed = narrow(allowed, options, numbers)
 
         def draw(whole, seed, scores):
             key = jax.random.fold_in(jax.random.key(whole), seed)
@@ -138,16 +143,26 @@ class SamplingSearch:
             )
             return jax.vmap(jax.random.categorical)(keys, scores)
 
-        seeds = texts.inputs.search_seeds, texts.inputs.seeds
+        seeds = numbers["seed"], texts.inputs.seeds
         drawn = jax.vmap(draw)(*seeds, allowed).astype(jnp.int32)
         token = jnp.where(must_end(texts.step, texts.inputs.limits), EOS, drawn)
         gain = jnp.take_along_axis(log_probs, token[..., None], axis=-1)
         return gain[..., 0], token
 
 
-def narrow(log_probs: Float[Array, "*B V"], options: Options) -> Float[Array, "*B V"]:
-    """Return the scores to sample from: scaled by temperature, -inf if excluded."""
-    scores = log_probs / max(options.temperature, 1e-6)
+def narrow(
+    log_probs: Float[Array, "B K V"],
+    options: Options,
+    numbers: Mapping[str, Any],
+) -> Float[Array, "B K V"]:
+    """Return the scores to sample from: scaled by temperature, -inf if excluded.
+
+    The options tell which filters are on; the numbers say how they are set.
+    """
+    temperature, top_p, min_p = (
+        numbers[name][:, None, None] for name in ("temperature", "top_p", "min_p")
+    )
+    scores = log_probs / temperature
     if options.top_k:
         few = min(options.top_k, scores.shape[-1])
         least = jax.lax.top_k(scores, few)[0][..., -1:]
@@ -157,10 +172,10 @@ def narrow(log_probs: Float[Array, "*B V"], options: Options) -> Float[Array, "*
         shares = jax.nn.softmax(ordered)
         before = jnp.cumsum(shares, axis=-1) - shares
         # The likeliest token is always kept, because the sum before it is 0.
-        kept = (before < options.top_p).sum(axis=-1, keepdims=True)
+        kept = (before < top_p).sum(axis=-1, keepdims=True)
         least = jnp.take_along_axis(ordered, kept - 1, axis=-1)
         scores = jnp.where(scores < least, NEG_INF, scores)
     if options.min_p:
-        least = scores.max(axis=-1, keepdims=True) + jnp.log(options.min_p)
+        least = scores.max(axis=-1, keepdims=True) + jnp.log(min_p)
         scores = jnp.where(scores < least, NEG_INF, scores)
     return scores

@@ -20,9 +20,11 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.decoding.options import NUMBERS, Options
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.attention import MASKED
 from transformer_jax.sharding import Params
@@ -104,7 +106,23 @@ class DecodeInputs(flax.struct.PyTreeNode):
     limits: Any  # Int [B]: most tokens of an answer, with its end; 0 marks an empty row
     seeds: Any = None  # Int [B], of a row's random draws
     constraint: Any = None  # {name: [B, W]}, the arrays of the search's constraint
-    search_seeds: Any = None  # Int [B], the option `seed`, the same for each row
+    numbers: Any = None  # {name: [B]}, the options that are read as data
+
+    def with_numbers(self, options: Options) -> "DecodeInputs":
+        """Add the numbers of the options, unless they are given."""
+        if self.numbers is not None:
+            return self
+        numbers = numbers_of(options, len(self.limits))
+        return self.replace(numbers=jax.tree.map(jnp.asarray, numbers))
+
+
+def numbers_of(options: Options, rows: int) -> dict[str, np.ndarray]:
+    """Return the options that are read as data, for each row."""
+    kinds = {"seed": np.uint32}
+    return {
+        name: np.full(rows, getattr(options, name), kinds.get(name, np.float32))
+        for name in NUMBERS
+    }
 
 
 class Hypotheses(flax.struct.PyTreeNode):

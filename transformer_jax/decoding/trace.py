@@ -53,7 +53,8 @@ def trace(
         row = _Row(*(a[0] for a in jax.device_get(_written(state, options))))
         expected = _rank(
             state.logits, state.tokens, state.step, state.inputs,
-            options=options, constraint=engine.constraint, count=candidates,
+            options=options.without_numbers(), constraint=engine.constraint,
+            count=candidates,
         )  # fmt: skip
         gains, tokens = (np.asarray(a[0]) for a in jax.device_get(expected))
         steps.append(_read_step(row, int(state.step), gains, tokens))
