@@ -135,7 +135,9 @@ def draw_exposure(audits):
     axes.axhline(1.44, color="0.6", linewidth=1, zorder=0)
     axes.text(-0.25, 1.6, "chance", color="0.4", fontsize=9)
     axes.set_xticks(range(len(times)), [f"{n} times" for n in times])
-    axes.set(xlim=(-0.3, 3.4), ylabel="exposure, bits", title="Exposure by times planted")
+    axes.set(
+        xlim=(-0.3, 3.4), ylabel="exposure, bits", title="Exposure by times planted"
+    )
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
