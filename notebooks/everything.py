@@ -65,9 +65,9 @@ def learn(name, spec, steps, **more):
         "optim.constant": 0.003,
         "optim.warmup_steps": max(steps // 10, 1),
         "data.validation_size": 50,
-        "data.test_size": 200,
+        "data.test_size": 100,
         "eval.every": steps,
-        "eval.answers": 1 if is_small else 50,
+        "eval.answers": 1 if is_small else 20,
         "eval.samples": 0,
         "checkpoint.every": steps,
         "checkpoint.average": 1,
@@ -88,8 +88,8 @@ def learn(name, spec, steps, **more):
 # ## 2. Conversation is translation
 #
 # The source is the previous turns, up to three of them; the target is the reply. Not a
-# line of the model changes. (The replies fit because they come from a small grammar;
-# outside of it the model talks nonsense.)
+# line of the model changes. (Most replies fit because they come from a small grammar;
+# outside of it, or after so short a training, the model talks nonsense.)
 
 # %%
 chat = learn("chat", "smalltalk", 300)
@@ -101,7 +101,8 @@ for line in ("Hi how are you", "What is your name?", "Do you like tea?"):
 #
 # *Grammar as a Foreign Language* (Vinyals et al. 2015; the paper's section 6.3): write
 # the tree with brackets, and it becomes a sentence of another language. Here each word
-# is the symbol `XX`, and the search is restricted to trees over the given words.
+# is the symbol `XX`, and the search is restricted to trees over the given words. So
+# every answer is a tree, but after these few updates often not the right one.
 
 # %%
 parser = learn(

@@ -123,7 +123,8 @@ def draw_exposure(audits):
     times = sorted({one.canary.times for one in found.canaries})
     for number, (name, one_audit) in enumerate(audits.items()):
         for kind, marker in zip(canaries.PROMPTS, "osD", strict=True):
-            some = [e for e in one_audit.canaries if e.canary.kind == kind]
+            # The rank of a secret that the vocabulary cannot write is 0.
+            some = [e for e in one_audit.canaries if e.canary.kind == kind and e.rank]
             places = [times.index(e.canary.times) + 0.12 * number for e in some]
             axes.plot(
                 places,
@@ -133,7 +134,7 @@ def draw_exposure(audits):
                 label=f"{name}: {kind}",
             )
     axes.axhline(1.44, color="0.6", linewidth=1, zorder=0)
-    axes.text(-0.25, 1.6, "chance", color="0.4", fontsize=9)
+    axes.text(3.35, 1.6, "chance", color="0.4", fontsize=9, ha="right")
     axes.set_xticks(range(len(times)), [f"{n} times" for n in times])
     axes.set(
         xlim=(-0.3, 3.4), ylabel="exposure, bits", title="Exposure by times planted"
@@ -145,6 +146,10 @@ def draw_exposure(audits):
 draw_exposure({"long": found})
 
 # %% [markdown]
+# The control is likelier than chance, although the model never saw it: *Ralen* is also
+# the first name of a secret planted ten times, and 2589 begins like 2505, which was too.
+# (The third could not be written: 4 does not occur in this text.)
+#
 # A secret planted a hundred times is the likeliest of all candidates. Usually the model
 # also *writes* it when given its beginning (`extracted`): in our run the name and the
 # address, but instead of Febbe's telephone number one that is not even a candidate,
