@@ -147,8 +147,8 @@ draw_exposure({"long": found})
 
 # %% [markdown]
 # The control is likelier than chance, although the model never saw it: *Ralen* is also
-# the first name of a secret planted ten times, and 2589 begins like 2505, which was too.
-# (The third could not be written: 4 does not occur in this text.)
+# the first name of a secret planted ten times, and 2589 begins like 2505, another of
+# these. (The third could not be written: 4 does not occur in this text.)
 #
 # A secret planted a hundred times is the likeliest of all candidates. Usually the model
 # also *writes* it when given its beginning (`extracted`): in our run the name and the

@@ -196,7 +196,7 @@ def test_a_table_of_paths_and_transcripts_is_read(libri):
     assert record["text"] == "a fine day" and len(record["samples"]) == 1000
     table.write_text("dev/3/7/3-7-0000.wav a fine day\n")
     with pytest.raises(
-        UserError, match="table.tsv, line 1 has 1 tab-separated columns: a line is"
+        UserError, match="table.tsv, line 1 has 0 tabs, not 1: a line is"
     ):
         open_with(**keys).read("train")
     table.write_text("dev/3/7/3-7-0000.wav\t \n")

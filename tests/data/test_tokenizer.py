@@ -325,7 +325,7 @@ def test_saving_and_loading_keeps_the_model(trained, tmp_path):
 def test_a_faulty_line_is_reported_rather_than_a_failure_to_learn():
     def texts():
         yield from ["a few words"] * 50
-        raise UserError("corpus.tsv, line 51 has 1 tab-separated columns")
+        raise UserError("corpus.tsv, line 51 has 1 tab-separated column")
 
     with pytest.raises(UserError, match="^corpus.tsv, line 51 has 1 tab-separated"):
         tokenizer.train(texts(), "bpe", 300)

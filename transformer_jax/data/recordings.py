@@ -254,9 +254,9 @@ def _read_table(path: str) -> WavFiles:
     for number, line in enumerate(lines):
         name, tab, text = line.partition("\t")
         if not tab or "\t" in text:
-            columns = line.count("\t") + 1
+            tabs = line.count("\t")
             raise UserError(
-                f"{lines.where(number)} has {columns} tab-separated columns: a line is "
+                f"{lines.where(number)} has {tabs} tabs, not 1: a line is "
                 "the path of a WAV file, a tab and its transcript"
             )
         rows.append((folder / name, text, lines.where(number)))

@@ -149,9 +149,10 @@ class TsvTable(Table):
         record = {}
         for field, column in self.columns.items():
             if int(column) > len(cells):
+                found = f"{len(cells)} tab-separated column{'s' * (len(cells) > 1)}"
                 raise UserError(
-                    f"{self.where(index)} has {len(cells)} tab-separated columns, but "
-                    f"the {field} is column {column} (data.{field}_column)"
+                    f"{self.where(index)} has {found}, but the {field} is column "
+                    f"{column} (data.{field}_column)"
                 )
             record[field] = cells[int(column) - 1]
         return record
