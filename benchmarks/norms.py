@@ -335,6 +335,10 @@ def draw(done: dict, args: argparse.Namespace) -> None:
                 for column, (mark, name) in enumerate(names.items(), start=1):
                     points = [(row[0], row[column]) for row in rows]
                     draw_by_padding(shifts, points, "black", marker=mark, label=name)
+    texts = [f"{name} sentences" for name in args.texts]
+    marked = zip("os", ("", ""), texts, strict=False)
+    for marker, dashes, label in (*marked, ("", ":", "read alone")):
+        sizes.plot([], [], dashes, marker=marker, color="black", ms=4, label=label)
     sizes.set_xscale("log")
     sizes.set_xticks(args.rows, [str(n) for n in args.rows])
     sizes.minorticks_off()
@@ -347,8 +351,15 @@ def draw(done: dict, args: argparse.Namespace) -> None:
     if shifts.lines:
         shifts.legend(frameon=False, fontsize=8)
     handles, labels = sizes.get_legend_handles_labels()
+    forms = len(args.forms)
+    sizes.legend(handles[forms:], labels[forms:], frameon=False, fontsize=8)
     figure.legend(
-        handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=8
+        handles[:forms],
+        labels[:forms],
+        loc="outside upper center",
+        ncols=forms,
+        frameon=False,
+        fontsize=8,
     )
     save(figure, args.figure)
 

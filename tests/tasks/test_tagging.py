@@ -115,6 +115,14 @@ def test_the_scores_are_shown_next_to_those_of_the_most_frequent_tags(run):
     assert found["f1"] == pytest.approx(2 / 4)
     assert found["baseline_accuracy"] == pytest.approx(3 / 4)
     assert found["baseline_f1"] == pytest.approx(4 / 5)
+    assert found["unseen"] == 0 == result["unseen"]
+
+
+def test_words_whose_tag_training_lacks_are_counted_and_said():
+    scoring = tagging.TagScoring(Lexicon(("B-X", "O"), {"a": "B-X"}, "O"))
+    found = scoring.score([Reply("a b", "B-X O")], ["B-Y I-Y"])
+    assert found["unseen"] == 2 and found["accuracy"] == 0
+    assert scoring.summary(found).endswith("2 words have tags that training lacks")
 
 
 def test_a_run_opens_with_what_it_has_learned(run):

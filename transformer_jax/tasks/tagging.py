@@ -315,13 +315,21 @@ class TagScoring(ResampledScoring):
         return record["tags"]
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Score tags; missing tags of an answer are wrong."""
+        """Score tags; missing tags of an answer are wrong.
+
+        Words whose tag does not occur in the training split are counted, because no
+        answer to them can be right.
+        """
+        known = {*self.lexicon.tags}
         truth = [reference.split() for reference in references]
         answers = [text.split() for text in texts_of(replies)]
         looked_up = [self.lexicon.look_up(reply.line.split()) for reply in replies]
         baseline = score_tags(looked_up, truth)
-        return score_tags(answers, truth) | {
+        scores = score_tags(answers, truth) | {
             f"baseline_{name}": baseline[name] for name in ("accuracy", "f1")
+        }
+        return scores | {
+            "unseen": sum(tag not in known for line in truth for tag in line)
         }
 
     def measure(
@@ -337,11 +345,14 @@ class TagScoring(ResampledScoring):
 
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Format the scores."""
-        return (
+        text = (
             f"accuracy = {scores['accuracy']:.2%}  span F1 = {scores['f1']:.2%}  "
             f"(each word's most frequent tag: {scores['baseline_accuracy']:.2%}, "
             f"{scores['baseline_f1']:.2%})"
         )
+        if unseen := scores.get("unseen"):
+            text += f"  {unseen:,} words have tags that training lacks"
+        return text
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
         """Return accuracy and F1, in percent."""
