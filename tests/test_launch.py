@@ -87,7 +87,7 @@ def environment():
     kept = {k: v for k, v in os.environ.items() if not k.startswith(settings)}
     here = str(pathlib.Path(sys.executable).parent)
     path = os.pathsep.join([here, kept.get("PATH", "")])
-    flags = "--xla_backend_optimization_level=0"
+    flags = os.environ["XLA_FLAGS"]
     return {**kept, "PATH": path, "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 

@@ -219,10 +219,9 @@ def test_an_old_jax_is_named_and_left_alone(first_cell, monkeypatch):
 
 @pytest.fixture
 def small(monkeypatch):
-    """A few steps on one device, compiled for a short life."""
+    """A few steps on one device."""
     monkeypatch.setenv("TRANSFORMER_JAX_NOTEBOOK_SMALL", "1")
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     # Debuggers are not awaited: their check of frozen modules warns.
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
 
