@@ -29,7 +29,7 @@
 # In this package each of these is a *task*: a file in `tasks/` that defines the
 # examples, the loss and the scoring of answers. The training loop, the search and
 # `predict` know no details of any task. Below, one function trains five small models,
-# in about four minutes on a CPU; the quickstart notebook has the sixth.
+# in about five minutes on a CPU; the quickstart notebook has the sixth.
 
 # %% tags=["install"]
 # In the notebook, first_cell.py stands here.
