@@ -109,6 +109,14 @@ def tiny_run(tiny_run_of, tmp_path_factory):
     return shutil.copytree(shared, tmp_path_factory.mktemp("tiny") / "run")
 
 
+@pytest.fixture(scope="module")
+def run(tiny_run):
+    """The run of `tiny_run`, opened."""
+    import transformer_jax
+
+    return transformer_jax.load(tiny_run)
+
+
 @pytest.fixture
 def run_main(monkeypatch, capsys):
     """A function: what the `main` of a module prints, given a command line."""

@@ -34,11 +34,6 @@ from transformer_jax.training.evaluator import Evaluator
 
 
 @pytest.fixture(scope="module")
-def run(tiny_run):
-    return transformer_jax.load(tiny_run)
-
-
-@pytest.fixture(scope="module")
 def sentences(run):
     return [r["source"] for r in Source(run.config.data).read("test")]
 

@@ -11,15 +11,10 @@ import types
 
 import pytest
 
-from transformer_jax import cli, load, predict
+from transformer_jax import cli, predict
 from transformer_jax.decoding import DecodeRequest
 from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
-
-
-@pytest.fixture(scope="module")
-def run(tiny_run):
-    return load(tiny_run)
 
 
 def answerer(run, form="text"):

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-import transformer_jax
 from transformer_jax import tasks
 from transformer_jax.convert import ctranslate2 as convert
 from transformer_jax.data.generated.phrasebook import generate
@@ -22,11 +21,6 @@ except ImportError:
     pytest.skip("CTranslate2 is not installed", allow_module_level=True)
 
 LINES = [pair.source for pair in generate("test", 53)]
-
-
-@pytest.fixture(scope="module")
-def run(tiny_run):
-    return transformer_jax.load(tiny_run)
 
 
 @pytest.fixture(scope="module")

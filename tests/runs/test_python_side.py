@@ -12,11 +12,6 @@ from transformer_jax.errors import UserError
 LINES = ["O gato dorme.", "A menina lê o livro.", "Ele corre.", "Nós vemos a casa."]
 
 
-@pytest.fixture(scope="module")
-def run(tiny_run):
-    return load(tiny_run)
-
-
 def test_a_string_gets_one_answer_and_a_list_one_a_line(run):
     answers = run.predict(LINES)
     assert isinstance(answers, list) and len(answers) == len(LINES)

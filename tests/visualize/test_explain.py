@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-import transformer_jax
 from transformer_jax.errors import UserError
 from transformer_jax.visualize import capture, explain, figures
 from transformer_jax.visualize.examples import EXAMPLES
@@ -98,11 +97,6 @@ def test_a_file_that_cannot_be_computed_says_why(tmp_path, content, says):
 def test_an_unknown_example_names_those_that_there_are():
     with pytest.raises(UserError, match="greeting, look-ahead.*Did you mean 'videos'"):
         explain.read_numbers("video")
-
-
-@pytest.fixture(scope="module")
-def run(tiny_run):
-    return transformer_jax.load(tiny_run)
 
 
 PAIR = "O gato dorme.", "The cat sleeps."

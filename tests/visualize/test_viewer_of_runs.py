@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 
-import transformer_jax
 from transformer_jax.visualize.viewer import numbers, page
 
 pytest.importorskip("selenium", reason="selenium is not installed")
@@ -15,11 +14,6 @@ from selenium.webdriver.support.ui import Select  # noqa: E402  (an optional pac
 
 LINE = "O gato dorme no sofá."
 TABLE = "return [...document.querySelectorAll('.weights td:nth-child(3)')]"
-
-
-@pytest.fixture(scope="module")
-def run(tiny_run):
-    return transformer_jax.load(tiny_run)
 
 
 @pytest.fixture

@@ -10,18 +10,12 @@ import numpy as np
 import pytest
 from absl import flags
 
-import transformer_jax
 from transformer_jax.errors import UserError
 from transformer_jax.visualize import aligning, beams, command, commands, explain
 from transformer_jax.visualize.__main__ import COMMANDS
 from transformer_jax.visualize.training import drawn, read_groups
 
 TEXT = "O gato dorme."
-
-
-@pytest.fixture(scope="module")
-def run(tiny_run):
-    return transformer_jax.load(tiny_run)
 
 
 @pytest.fixture
