@@ -3,7 +3,7 @@
     python -m transformer_jax.train --config configs/quickstart.py \\
         --workdir runs/quickstart
 
-Measured: 99.18 BLEU on the test split (sacreBLEU, cased), 4 minutes of training
+Measured: 99.28 BLEU on the test split (sacreBLEU, cased), 4 minutes of training
 on two CPU cores; see results/quickstart.json.
 """
 

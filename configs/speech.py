@@ -13,7 +13,7 @@ train-clean-100, dev-clean and test-clean with their *.trans.txt, and the FLAC f
 converted to WAV; a model for one GPU) and sounds (the class of a sound, generated).
 Other data of your own: --config.data.source=tsv, a path, a tab and a transcript on each
 line; for sounds, --config.data.source=folder, with train/CLASS/*.wav in PATH.
-Measured: commands, WER 0.61 % of the test (3.32 % in loud noise), and sounds,
+Measured: commands, WER 0.30 % of the test (3.19 % in loud noise), and sounds,
 92.4 % of the test right; see results/speech_commands.json and
 results/speech_sounds.json. folder: not yet measured.
 """

@@ -79,7 +79,8 @@ def group_lines(scores: dict[str, Any]) -> list[str]:
     """Describe the scores of groups of examples, if there are any."""
     groups = scores.get("groups", scores.get("by_tag", {}))  # the name in older runs
     return [
-        f"  {name or 'no tag'}: {found['summary']}  ({found['examples']} examples)"
+        f"  {name or 'no tag'}: {found['summary']}  "
+        f"({found['examples']:,} example{'s' * (found['examples'] != 1)})"
         for name, found in groups.items()
     ]
 
