@@ -26,7 +26,7 @@ PAGE, PICTURES = DOCS / "gallery.md", DOCS / "gallery"
 COLORS = 256
 RUN, IMAGES, SPEECH = "runs/quickstart", "runs/images", "runs/speech"
 PAINTED = "runs/raw runs/sinusoid runs/gaussian"  # of configs/coordinates.py
-PLAYED = "runs/cartpole"  # of configs/decisions.py
+PLAYED = "runs/cartpole runs/cloning"  # of configs/decisions.py
 DRAWN = "runs/drawings"
 PAIR = (
     f"--workdir {RUN} --text 'A menina não leu o livro vermelho ontem.' "

@@ -38,7 +38,7 @@ def returns(asked: Sequence[float], reached: Mapping[str, Reached]) -> "Figure":
         axes.plot(places, mean, marker=marker, markersize=5, label=name, **line(i))
     axes.set(xlabel="return asked for", ylabel="return reached", xlim=(0, None))
     axes.set_ylim(0, None)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside upper center", ncols=1 + len(reached), frameon=False)
     clean(axes)
     return figure
 
