@@ -381,12 +381,12 @@ def to_global(
 
 def abstract_global(batch: dict[str, np.ndarray], mesh: Mesh, rows: int) -> dict:
     """Return the shapes and shardings of the arrays that `to_global` makes."""
-    return {
-        name: jax.ShapeDtypeStruct(
-            (rows, *array.shape[1:]), array.dtype, sharding=_batch_sharding(array, mesh)
-        )
-        for name, array in batch.items()
-    }
+
+    def describe(array):
+        shape, sharding = (rows, *array.shape[1:]), _batch_sharding(array, mesh)
+        return jax.ShapeDtypeStruct(shape, array.dtype, sharding=sharding)
+
+    return jax.tree.map(describe, batch)
 
 
 def _batch_sharding(array: np.ndarray, mesh: Mesh) -> NamedSharding:
