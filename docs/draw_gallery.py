@@ -136,7 +136,10 @@ def main() -> int:
         command += [*shlex.split(words), f"--output={output}", "--dpi=72"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         with Image.open(output) as image:  # a third of the bytes
-            small = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+            # The default method merges rare colours, such as those of a thin line.
+            small = image.convert("RGB").quantize(
+                COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+            )
         small.save(output, optimize=True)
     for name, script in SCRIPTS.items():
         if not only or name in only:
