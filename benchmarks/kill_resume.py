@@ -26,7 +26,7 @@ import time
 
 import jax
 import jax.numpy as jnp
-from faults import CLOCK, digest
+from faults import CLOCK, digest, without_times
 
 from transformer_jax import cli, optim, sharding
 from transformer_jax.runs import folder as folders
@@ -324,8 +324,8 @@ def compare(reference: Training, killed: Training) -> bool:
     kept = [sorted(p.name for p in one.checkpoints.iterdir()) for one in both]
     results[f"checkpoints kept: {', '.join(kept[1])}"] = kept[0] == kept[1], kept[0]
     ends = [folders.Folder(one.workdir).read("result.json") for one in both]
-    ends = [{**end, "seconds": "by the clock"} for end in ends]
-    results["result.json, save for the time"] = ends[0] == ends[1], ends[0]
+    ends = [without_times(end) for end in ends]
+    results["result.json, save for the times"] = ends[0] == ends[1], ends[0]
     interrupted = find_interrupted(killed)
     lines = metric_differences(reference.entries(), killed.entries(), interrupted)
     name = f"metrics.jsonl: {len(killed.entries())} entries"

@@ -335,10 +335,10 @@ def draw(done: dict, args: argparse.Namespace) -> None:
                 for column, (mark, name) in enumerate(names.items(), start=1):
                     points = [(row[0], row[column]) for row in rows]
                     draw_by_padding(shifts, points, "black", marker=mark, label=name)
-    texts = [f"{name} sentences" for name in args.texts]
-    marked = zip("os", ("", ""), texts, strict=False)
-    for marker, dashes, label in (*marked, ("", ":", "read alone")):
-        sizes.plot([], [], dashes, marker=marker, color="black", ms=4, label=label)
+    for texts, marker in zip(args.texts, "os", strict=False):
+        style = {"marker": marker, "ms": 4, "label": f"{texts} sentences"}
+        sizes.plot([], [], color="black", **style)
+    sizes.plot([], [], ":", color="black", label="read alone")
     sizes.set_xscale("log")
     sizes.set_xticks(args.rows, [str(n) for n in args.rows])
     sizes.minorticks_off()

@@ -167,20 +167,22 @@ def test_the_largest_equal_those_of_top_k_and_ties_keep_their_order(vocab):
         np.testing.assert_array_equal(found[1], expected[1])
 
 
-# What draws, what it is compared by, and values that one program serves.
-NUMBERS = {
-    "seed": ({"sample": True}, (0, 1, 2**32 - 1)),
-    "temperature": ({"sample": True}, (1.0, 0.3, 9.0)),
-    "top_p": ({"sample": True, "temperature": 4.0}, (0.999, 0.4, 0.001)),
-    "min_p": ({"sample": True}, (0.01, 0.3, 0.8)),
-    "alpha": ({"beams": 1}, (0.6, 0.0, -1.0)),
-}
-
-
-@pytest.mark.parametrize("name", NUMBERS)
-def test_another_number_searches_otherwise_by_the_same_programs(model, name):
+@pytest.mark.parametrize(
+    ("others", "name", "values"),
+    [
+        ({"sample": True}, "seed", (0, 1, 2**32 - 1)),
+        ({"sample": True}, "temperature", (1.0, 0.3, 9.0)),
+        ({"sample": True, "temperature": 4.0}, "top_p", (0.999, 0.4, 0.001)),
+        ({"sample": True}, "min_p", (0.01, 0.3, 0.8)),
+        ({"beams": 1}, "alpha", (0.6, 0.0, -1.0)),
+        ({"beams": 3}, "alpha", (0.6, 0.0, -1.0)),
+        ({"beams": 3}, "coverage", (0.1, 0.5, 2.0)),
+    ],
+)
+def test_another_number_searches_otherwise_by_the_same_programs(
+    model, others, name, values
+):
     engine = Engine(model[0], sharding.local_mesh(), 8, 8)
-    others, values = NUMBERS[name]
     found, sizes = [], set()
     for value in (*values, values[0]):
         options = Options(extra_length=4, **others, **{name: value})

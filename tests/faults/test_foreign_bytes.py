@@ -248,3 +248,4 @@ def test_many_damaged_bytes_are_read_or_refused(name, tiny_run, tmp_path, fast_c
     times = -(-SLOW // len(PARSERS))
     read, refused = attack(parse, tmp_path / file, whole, times, 1)
     print(f"{name}: {times:,} files, {read:,} read, {refused:,} refused")
+    assert read + refused == times and refused

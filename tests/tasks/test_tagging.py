@@ -122,7 +122,7 @@ def test_words_whose_tag_training_lacks_are_counted_and_said():
     scoring = tagging.TagScoring(Lexicon(("B-X", "O"), {"a": "B-X"}, "O"))
     found = scoring.score([Reply("a b", "B-X O")], ["B-Y I-Y"])
     assert found["unseen"] == 2 and found["accuracy"] == 0
-    assert scoring.summary(found).endswith("2 words have tags that training lacks")
+    assert scoring.summary(found).endswith("words whose tag training lacks: 2")
 
 
 def test_a_run_opens_with_what_it_has_learned(run):

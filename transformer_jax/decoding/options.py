@@ -11,6 +11,8 @@ from transformer_jax.keys import SEEDS, key
 
 # The numbers that a search reads as data, not as a part of its program.
 NUMBERS = ("alpha", "coverage", "temperature", "top_p", "min_p", "seed")
+# Those whose default leaves a part of the program out, and what stands for the others.
+SWITCHES = {"coverage": 1.0, "top_p": 0.5, "min_p": 0.5}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,18 +72,13 @@ class Options:
     )
 
     def without_numbers(self) -> "Options":
-        """Clear `NUMBERS`, so that one compiled program serves all their values.
-
-        What is off by default, such as a filter of the draws, is on or off.
-        """
-        fields = {f.name: f.default for f in dataclasses.fields(self)}
-        off = {name: fields[name] for name in NUMBERS}
-        on = {
-            name: value
-            for name, value in (("coverage", 1.0), ("top_p", 0.5), ("min_p", 0.5))
-            if getattr(self, name) != fields[name]
-        }
-        return dataclasses.replace(self, **off | on)
+        """Clear `NUMBERS`, so that one compiled program serves all their values."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        cleared = {name: defaults[name] for name in NUMBERS}
+        for name, on in SWITCHES.items():
+            if getattr(self, name) != defaults[name]:
+                cleared[name] = on
+        return dataclasses.replace(self, **cleared)
 
     def find_problems(self) -> list[str]:
         """List values that are out of bounds or contradict each other."""

@@ -351,7 +351,7 @@ class TagScoring(ResampledScoring):
             f"{scores['baseline_f1']:.2%})"
         )
         if unseen := scores.get("unseen"):
-            text += f"  {unseen:,} words have tags that training lacks"
+            text += f"  words whose tag training lacks: {unseen:,}"
         return text
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
