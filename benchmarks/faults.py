@@ -55,7 +55,7 @@ CLOCK = ("time", "seconds", "seconds_left", "tokens_per_second", "answering_seco
 # The trainings compile much and compute little.
 CHEAP = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
+    "--xla_cpu_parallel_codegen_split_count=1"
 )
 # Audit events of file operations → which of their arguments are paths.
 EVENTS = {

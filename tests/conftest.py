@@ -4,6 +4,8 @@ import functools
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -12,7 +14,7 @@ os.environ["XLA_FLAGS"] += (
     " --xla_cpu_collective_call_terminate_timeout_seconds=120"
     # Tests compile much and compute little.
     " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1"
 )
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 # With fewer cores than devices, collectives can deadlock for want of threads.
@@ -25,6 +27,23 @@ import pytest  # noqa: E402  (after the environment is set)
 
 SHARED = pathlib.Path(os.environ["TRANSFORMER_JAX_CACHE"])
 SCORED = {"data.shapes": "2", "eval.splits": "test"}
+
+
+def pytest_sessionstart(session):
+    """Start JAX once before the workers do, which would end as "node down"."""
+    if hasattr(session.config, "workerinput"):
+        return
+    code = "import transformer_jax, jax; jax.devices()"
+    started = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    if started.returncode:
+        said = "\n".join(started.stderr.strip().splitlines()[-8:])
+        pytest.exit(
+            f"no test can run: `python -c '{code}'` ends with exit code "
+            f"{started.returncode}. XLA_FLAGS is {os.environ['XLA_FLAGS']!r}.\n{said}",
+            returncode=pytest.ExitCode.INTERNAL_ERROR,
+        )
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,16 @@
+"""The machines of users: interpreters that do not start, names that libraries drop."""
+
+import os
+import subprocess
+import sys
+
+
+def test_a_flag_that_jaxlib_does_not_know_is_said_in_words():
+    environment = {k: v for k, v in os.environ.items() if "PYTEST" not in k}
+    environment["XLA_FLAGS"] = "--xla_no_such_flag=1"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    said = run.stdout + run.stderr
+    assert run.returncode == 3
+    assert "no test can run" in said and "xla_no_such_flag" in said
+    assert "node down" not in said
