@@ -21,6 +21,10 @@ TEST = [
     "setuptools>=77",
     "nltk>=3.9",
 ]
+TFDS = [
+    "tensorflow-datasets>=4.9.7",  # TensorFlow is no part of it
+    "h5py>=3.10",  # without it TFDS does not know wmt*, glue and others
+]
 IMAGES = ["scikit-learn>=1.4", "pillow>=10"]  # the digits; image files
 DOCS = [
     "sphinx>=8",
@@ -63,12 +67,10 @@ setup(
         "jax>=0.10",
         "flax>=0.12",
         "optax>=0.2.6",
-        "orbax-checkpoint>=0.11.30",
+        "orbax-checkpoint>=0.11.30,<1",  # version 1 replaces the API used here
         "sentencepiece>=0.2.1",
         "safetensors>=0.4",  # the form of a bundle's weights
         "protobuf>=4.25",  # to read a SentencePiece model's pieces
-        "tensorflow-datasets>=4.9.7",  # of which TensorFlow is no part
-        "h5py>=3.10",  # without it TFDS does not know wmt*, glue and others
         "sacrebleu>=2.5",
         "sacremoses>=0.1",
         "absl-py>=2.1",
@@ -86,8 +88,9 @@ setup(
         "notebooks": NOTEBOOKS,
         "peers": ["ctranslate2>=4.4", "transformers>=4.45", "torch>=2.4"],
         "images": IMAGES,
+        "tfds": TFDS,
         "browser": BROWSER,
         "docs": DOCS,
-        "test": [*TEST, *IMAGES, *NOTEBOOKS, *BROWSER],
+        "test": [*TEST, *IMAGES, *TFDS, *NOTEBOOKS, *BROWSER],
     },
 )

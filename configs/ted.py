@@ -3,10 +3,11 @@
     python -m transformer_jax.train --config configs/ted.py \\
         --config.data.folder=PATH --workdir runs/ted
 
-PATH is the TFDS data directory (often ~/tensorflow_datasets) in which
-ted_hrlr_translate/pt_to_en is prepared as ArrayRecord; if it is not, the error says
-how. There are 51,785 pairs, as in TensorFlow's text tutorial, whose model has these
-sizes. The tutorial reports no BLEU, only masked accuracy. Here: not yet measured.
+It needs `pip install 'transformer_jax[tfds]'`. PATH is the TFDS data directory (often
+~/tensorflow_datasets) in which ted_hrlr_translate/pt_to_en is prepared as ArrayRecord;
+if it is not, the error says how. There are 51,785 pairs, as in TensorFlow's text
+tutorial, whose model has these sizes. The tutorial reports no BLEU, only masked
+accuracy. Here: not yet measured.
 """
 
 from transformer_jax.config import base

@@ -263,8 +263,14 @@ def test_an_unknown_data_set_names_the_nearest(barges, monkeypatch):
     with pytest.raises(UserError, match="nor prepared in .*Did you mean 'barges'"):
         Split("bargis", "train", barges)
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(UserError, match="pip install h5py"):
+    with pytest.raises(UserError, match=r"lacks wmt.*\[tfds\]'"):
         Split("bargis", "train", barges)
+
+
+def test_without_tfds_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(UserError, match=r"pip install 'transformer_jax\[tfds\]'"):
+        Split("bargis", "train", "")
 
 
 @pytest.mark.parametrize(

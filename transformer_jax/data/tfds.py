@@ -1,7 +1,8 @@
 """Read data sets of TensorFlow Datasets (TFDS) with random access, without TensorFlow.
 
 `Split` is one split of a data set that was prepared as ArrayRecord; the command
-`python -m transformer_jax.data.tfds` prepares your own parallel text as one.
+`python -m transformer_jax.data.tfds` prepares your own parallel text as one. Both need
+`pip install 'transformer_jax[tfds]'`.
 Without TensorFlow, TFDS reads and writes text, labels, numbers, sequences and tensors;
 it reads images (with Pillow), and writes them from files but not from arrays. It cannot
 read tfrecord, its default format, or unpack downloads.
@@ -31,6 +32,7 @@ CHUNK = 256  # records read at once: three times as fast as one by one
 INTEGERS = (int, np.integer)  # types of a class label's number
 BLOCK = 1 << 16  # bytes hashed at once
 HASHED = 1 << 30  # bytes hashed of a split; larger ones by evenly spread blocks
+INSTALL = "pip install 'transformer_jax[tfds]'"
 PREPARE = (
     'python -c "import tensorflow_datasets as tfds; tfds.builder({name!r}, data_dir='
     "{home!r}, file_format='array_record').download_and_prepare()\""
@@ -146,8 +148,7 @@ def _tensorflow_datasets() -> Any:
     try:
         import tensorflow_datasets  # takes half a second, so only when used
     except ImportError as error:
-        packages = "tensorflow-datasets array_record h5py"
-        raise UserError(f"{error}: pip install {packages}") from error
+        raise UserError(f"{error}: {INSTALL}") from error
     return tensorflow_datasets
 
 
@@ -173,7 +174,7 @@ def _open(name: str, data_dir: str) -> Any:
         try:
             import h5py  # noqa: F401
         except ImportError:  # TFDS then skips what it would import next
-            problem += " Without h5py, TFDS lacks wmt*, glue and more: pip install h5py"
+            problem += f" Without h5py, TFDS lacks wmt*, glue and more: {INSTALL}"
         raise UserError(problem) from error
     except Exception as error:  # TFDS raises many kinds: for a config, a version …
         reason = " ".join(str(error).split())
