@@ -1,5 +1,6 @@
 """Write files atomically, read untrusted JSON, and lock files."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -8,12 +9,15 @@ import stat
 import sys
 from typing import IO, Any
 
+from transformer_jax.errors import nearest
+
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
 
 LARGEST = 1 << 26  # bytes; a larger JSON file is refused
+PROPOSED = 1000  # entries of a folder among which a misspelt name is looked for
 LOCKED = 1 << 30  # the byte to lock on Windows, after the text, which stays readable
 
 
@@ -63,7 +67,14 @@ def describe_missing(path: str | os.PathLike[str]) -> str:
         return f"{path} is a folder: name the files in it"
     if os.path.exists(path):
         return f"{path} is no regular file: write what it yields to one first"
-    return f"there is no file {path}"
+    folder, name = os.path.split(os.fspath(path))
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [entry.name for entry in itertools.islice(entries, PROPOSED)]
+        near = nearest(name, sorted(names))
+    except (OSError, ValueError):
+        near = ""
+    return f"there is no file {path}{near and '.'}{near}"
 
 
 def move_aside(path: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path:

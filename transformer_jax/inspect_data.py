@@ -87,7 +87,7 @@ def _inspect_text(prepared: Prepared) -> dict[str, list[findings.Finding]]:
     pairs = tasks.find(prepared.task.config.task).pairs
     apart = pairs is not None and pairs.words_apart
     splits = [
-        findings.Split(s.name, s.records.untagged, s.records.where, apart)
+        findings.Split(s.name, s.records.untagged, s.records.where_field, apart)
         for s in (prepared.train, *prepared.held_out.values())
     ]
     for split in splits:

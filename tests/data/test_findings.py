@@ -28,7 +28,7 @@ def pairs(size=500, name="train"):
 
 def make(texts, name="train"):
     records = [{"source": source, "target": target} for source, target in texts]
-    return Split(name, records, lambda i: f"{name}, line {i + 1}")
+    return Split(name, records, lambda i, side: f"{name}, line {i + 1}")
 
 
 def inspect(texts) -> list[Finding]:
@@ -177,7 +177,7 @@ def test_spaced_punctuation_is_tokenised_text():
 def test_spaced_punctuation_is_not_a_fault_if_the_task_wants_it():
     records = [{"source": "he ran .", "target": "(S (NP XX )NP XX )S"}] * 40
     for apart in (False, True):
-        split = Split("train", records, lambda i: f"line {i + 1}", apart)
+        split = Split("train", records, lambda i, side: f"line {i + 1}", apart)
         assert mean(inspect_split(split), "as if tokenised") != apart
 
 
@@ -313,12 +313,21 @@ def test_two_sides_in_one_language_are_noted():
 def test_swapped_held_out_sides_are_serious():
     train, held_out = make(pairs()), pairs(50, "validation")
     (finding,) = inspect_sides(train, make([(t, s) for s, t in held_out], "validation"))
-    assert finding.serious and finding.text.startswith("validation seems swapped")
+    assert finding.serious and finding.text.startswith("train or validation is swapped")
     assert finding.examples[1].startswith("validation, line 1: ")
     assert not inspect_sides(train, make(held_out, "validation"))
     for side in (0, 1):  # one side alone in the other's language is not swapped
         alone = [(pair[side], pair[side]) for pair in held_out]
         assert not inspect_sides(train, make(alone, "validation"))
+
+
+def test_a_training_split_that_disagrees_with_all_others_is_blamed():
+    held_out = [make(pairs(50, name), name) for name in ("validation", "test")]
+    swapped = make([(t, s) for s, t in pairs()])
+    found = inspect_corpus(swapped, held_out)["train"]
+    assert found[0].serious
+    assert found[0].text.startswith("train seems swapped: all of validation, test")
+    assert "swapped" not in str(inspect_corpus(make(pairs()), held_out)["train"])
 
 
 @pytest.mark.parametrize("start", [0, 45, 500, 870])
@@ -501,7 +510,7 @@ from transformer_jax.data import findings, phrasebook
 texts = [(p.source, p.target) for p in phrasebook.generate("train", 200)]
 texts += [(source, "Yes.") for source, _ in texts[::7]] + texts[:5]
 records = [{"source": source, "target": target} for source, target in texts]
-print(findings.inspect_split(findings.Split("train", records, str)))
+print(findings.inspect_split(findings.Split("train", records, lambda i, side: str(i))))
 """
     outputs = {
         subprocess.run(

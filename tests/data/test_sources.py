@@ -87,6 +87,7 @@ def test_several_corpora_and_patterns_are_read_one_after_another(write, source):
     records = source("text", **keys).read("train")
     assert texts(records) == [("um", "one"), ("dois", "two"), ("três", "three")]
     assert records.where(2).endswith("n2.pt, line 1")
+    assert records.where_field(2, "target").endswith("n2.en, line 1")
     assert [records[i]["target"] for i in (2, 0)] == ["three", "one"]
     with pytest.raises(IndexError):
         records[3]
@@ -188,6 +189,9 @@ def test_tab_separated_columns_by_number(write, source):
 
 
 def test_a_line_without_the_column_is_named_with_both_numbers(write, source):
+    write("t.tsv", "Sentence\tLabel", "fine\tgood")
+    with pytest.raises(UserError, match=r"line 1 is a header \(sentence, label\), but"):
+        source("tsv", train_files="t.tsv").read("train")
     write("t.tsv", "a\tb", "only one")
     records = source("tsv", train_files="t.tsv").read("train")
     with pytest.raises(

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from transformer_jax import files
 from transformer_jax.data import text, tokenizer
 from transformer_jax.data.records import JsonTable
 from transformer_jax.data.text import Lines
@@ -22,6 +23,9 @@ def write(tmp_path):
 
 
 def test_a_missing_file_is_named_with_its_folder(tmp_path):
+    (tmp_path / "train.de").write_text("eins\n")
+    near = f"there is no file {tmp_path}/trian.de. Did you mean 'train.de'?"
+    assert files.describe_missing(tmp_path / "trian.de") == near
     with pytest.raises(UserError, match=f"there is no file {tmp_path}/none.txt"):
         text.require_files("none.txt", str(tmp_path))
 

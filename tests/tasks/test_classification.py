@@ -201,6 +201,8 @@ def test_f1_and_r_by_hand():
     ("kind", "labels", "message"),
     [
         ("labels", ["yes", "yes"], r"labels \['yes'\].*two different"),
+        ("labels", ["mood", *"yynn"], r"example 1: the label 'mood' occurs .*header"),
+        ("numbers", ["stars", "1"], "is not a number.*if this line is a header"),
         ("labels", ["yes", " "], r"example 2: the label is empty, and each text need"),
         ("numbers", ["1", ""], "example 2: the label is empty"),
         ("numbers", ["1", "many"], "example 2: the label 'many' is not a number"),

@@ -123,7 +123,7 @@ def test_a_fine_tuned_run_continues_without_the_other(tiny, pretrained, tmp_path
     assert train.train(longer, folder) == 0
     entries = metrics.read_entries(folder / "metrics.jsonl")
     assert [e["step"] for e in entries if e["kind"] == "train"] == list(range(1, 7))
-    with pytest.raises(UserError, match="train.initial: .*does not exist"):
+    with pytest.raises(UserError, match="train.initial = .*names no run"):
         train.train(longer, tmp_path / "another")
 
 
@@ -136,6 +136,38 @@ def test_a_translation_goes_on_as_another_translation(tiny, tiny_run, tmp_path):
     for name, value in by_path(result).items():
         np.testing.assert_array_equal(value, theirs[name])
     assert len(said) == 1  # nothing is fresh, nothing differs
+
+
+def test_the_log_says_whose_tokenizer_is_used_and_which_options_are_not(
+    tiny, pretrained, tmp_path
+):
+    said = []
+    changes = {"tokenizer.vocab_size": "431", "tokenizer.kind": "bpe"}
+    prepared(finetune(tiny, pretrained, **changes), tmp_path / "run", said)
+    text = "\n".join(said)
+    assert f"tokenizer  that of {pretrained}" in text
+    assert "not used, as the tokenizer exists: tokenizer.kind = 'bpe', tok" in text
+    assert "tokenizer.vocab_size = 431" in text
+
+
+def test_parameters_of_another_function_are_a_warning(tiny, pretrained, tmp_path):
+    changes = {"model.activation": "gelu", "model.dropout_layers": "0.2"}
+    task = prepared(finetune(tiny, pretrained, **changes), tmp_path / "run").task
+    filled(task, sharding.local_mesh(), said := [])
+    warning, note = said[-2:]
+    assert warning.startswith("warning    the copied parameters belong to another func")
+    assert "model.activation 'relu'" in warning and "dropout" not in warning
+    assert note.startswith("differs") and "model.dropout_layers" in note
+
+
+def test_a_name_of_a_foreign_model_is_refused_in_words(tiny, pretrained, tmp_path):
+    loaded = load("opinions", tiny, **{"train.initial": "bert-base-uncased"})
+    message = "names no run directory or bundle of this package.*other packages"
+    with pytest.raises(UserError, match=message):
+        prepared(loaded, tmp_path / "run")
+    near = load("opinions", tiny, **{"train.initial": f"{pretrained}s"})
+    with pytest.raises(UserError, match=f"Did you mean '{pretrained.name}'"):
+        prepared(near, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

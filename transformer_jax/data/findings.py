@@ -35,11 +35,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Split:
-    """A split's records {"source": …, "target": …}; where(0) is "train, line 1"."""
+    """A split's records {"source": …, "target": …}.
+
+    `where(0, "target")` is "train.en, line 1"; without a side the place is that of the
+    pair.
+    """
 
     name: str
     records: Sequence[Mapping[str, str]]
-    where: Callable[[int], str]
+    where: Callable[[int, str], str]
     apart: bool = False  # the task wants spaces between words and punctuation
 
     @cached_property
@@ -75,13 +79,17 @@ class Split:
             end = start + (WIDTH if side else WIDTH // 2)
             cut = "…" * (start > 0) + text[start:end] + "…" * (end < len(text))
             parts.append(repr(cut))
-        return f"{self.where(index)}{side and ', '}{side}: {' | '.join(parts)}"
+        return f"{self.where(index, side)}{side and ', '}{side}: {' | '.join(parts)}"
 
 
 def inspect_corpus(train: Split, held_out: Sequence[Split]) -> dict[str, list[Finding]]:
     """Return the findings in each split, and in training with each held-out split."""
     overlap = Overlap(train, held_out)
     findings = {train.name: inspect_split(train, overlap.add)}
+    crossed = [split.name for split in held_out if inspect_sides(train, split)]
+    if len(crossed) == len(held_out) > 1:
+        says = f"{train.name} seems swapped: all of {', '.join(crossed)} disagree with it"
+        findings[train.name].insert(0, Finding(True, says))
     for split in held_out:
         findings[split.name] = inspect_split(split)
         both = inspect_sides(train, split) + overlap.findings(split)
@@ -246,15 +254,18 @@ def _compare(one: Counter[str], two: Counter[str]) -> float:
 
 
 def inspect_sides(train: Split, held_out: Split) -> list[Finding]:
-    """Find held-out sides in the language of the other side of training."""
+    """Find held-out sides in the language of the other side of training.
+
+    Two splits alone do not tell which of them has the wrong order.
+    """
     (source, target), (held_source, held_target) = train.profiles, held_out.profiles
     straight = _compare(held_source, source), _compare(held_target, target)
     crossed = _compare(held_source, target), _compare(held_target, source)
     if crossed[0] < straight[0] + 0.1 or crossed[1] < straight[1] + 0.1:
         return []
-    says = f"{held_out.name} seems swapped: its words match the other sides of "
-    says += f"{train.name} ({crossed[0]:.2f} and {crossed[1]:.2f} alike, but only "
-    says += f"{straight[0]:.2f} and {straight[1]:.2f} with the same sides)"
+    says = f"{train.name} or {held_out.name} is swapped: the words of each side match "
+    says += f"the other side ({crossed[0]:.2f} and {crossed[1]:.2f} alike, but only "
+    says += f"{straight[0]:.2f} and {straight[1]:.2f} with the same side)"
     return [Finding(True, says, (train.show(0), held_out.show(0)))]
 
 
@@ -284,7 +295,7 @@ def _find_misalignment(split: Split) -> Iterator[Finding]:
         start += 0 if gain.min() > 0 else SHIFTS + int(gain.argmin()) + 1
         where = "later: only the target" if shift > 0 else "earlier: only the source"
         says = f"the right target comes {abs(shift)} line(s) {where} has a line there"
-    says = f"from about {split.where(start)} on, {says}"
+    says = f"from about {split.where(start, '')} on, {says}"
     says += f" (in {len(shifted or lost)} of {len(fits)} windows of lines)"
     examples = map(split.show, range(len(split.records))[start : start + SHOWN])
     yield Finding(True, says, tuple(examples))

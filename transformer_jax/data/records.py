@@ -43,6 +43,10 @@ class Records(Sequence[Record]):
     def where(self, index: int) -> str:
         """Name the location of a record, for messages: "corpus.tsv, line 7"."""
 
+    def where_field(self, index: int, field: str) -> str:
+        """Name the location of a field, which may be in a file of its own."""
+        return self.where(index)
+
 
 class Generated(Records):
     """Records that a function makes on first use; a cached store may need none."""
@@ -106,6 +110,10 @@ class Parallel(Records):
         """Name the line in the file of the first side."""
         return next(iter(self.sides.values())).where(index)
 
+    def where_field(self, index: int, field: str) -> str:
+        """Name the line in the file of a side."""
+        return self.sides[field].where(index) if field else self.where(index)
+
 
 class Table(Records):
     """A file with one record per line, which a subclass parses.
@@ -138,10 +146,26 @@ class Table(Records):
         """Parse line `index`, counted from 0."""
 
 
+# Names of columns, by which the header of a table is told from an example.
+HEADERS = frozenset(
+    "id text sentence review comment question answer input output source target src "
+    "tgt label labels class category sentiment score rating polarity stars".split()
+)
+
+
 class TsvTable(Table):
     """Tab-separated columns; a column is a number, from 1."""
 
     form = "tsv"
+
+    def __init__(self, path: str, columns: dict[str, str]):
+        super().__init__(path, columns)
+        cells = [cell.strip().lower() for cell in self.lines[0].split("\t")]
+        if len(cells) > 1 and len({*cells} & HEADERS) == len(cells):
+            raise UserError(
+                f"{self.where(0)} is a header ({', '.join(cells)}), but each line is an "
+                "example: remove it with `tail -n +2`"
+            )
 
     def parse(self, index: int, line: str) -> Record:
         """Split a line at its tabs."""
@@ -322,6 +346,11 @@ class Concatenation(Records):
         """Name the location of a record in its corpus."""
         part, offset = self._locate(index)
         return self.parts[part].where(offset)
+
+    def where_field(self, index: int, field: str) -> str:
+        """Name the location of a field in its corpus."""
+        part, offset = self._locate(index)
+        return self.parts[part].where_field(offset, field)
 
     def repeats_of(self, indices: np.ndarray) -> np.ndarray | None:
         """Return how often each record occurs per epoch; None if all occur once."""

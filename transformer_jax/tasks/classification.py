@@ -6,6 +6,7 @@ The loss of a label is its negative log-likelihood. The loss of a number is its 
 error in units of the standard deviation of the training numbers.
 """
 
+import collections
 import dataclasses
 import math
 import pathlib
@@ -331,8 +332,16 @@ def _measure(kind: str, records: Records) -> Scale:
                 raise UserError("the label is empty, and each text needs one")
             found.append(label if kind == "labels" else parse_number(label))
         except UserError as error:
-            raise UserError(f"{records.where(i)}: {error}") from None
+            header = "" if i else " (if this line is a header, remove it)"
+            raise UserError(f"{records.where(i)}: {error}{header}") from None
     if kind == "labels":
+        counts = collections.Counter(found)
+        others = [count for label, count in counts.items() if label != found[0]]
+        if counts[found[0]] == 1 and len(others) > 1 and min(others) > 1:
+            raise UserError(
+                f"{records.where(0)}: the label {found[0]!r} occurs in this line alone. "
+                "If the line is a header, remove it; if it is a class, add examples of it"
+            )
         if len(labels := sorted({*found})) < 2:
             raise UserError(
                 f"the training split has the labels {labels}: there must be at least "

@@ -138,7 +138,8 @@ def _create_task(
     if begun or not config.train.initial:
         return kind.create(config, source, folder.tokenizer, say)
     origin = Origin(config)
-    task = kind.create(origin.lend_tokenizers(config), source, folder.tokenizer, say)
+    lent = origin.lend_tokenizers(config, say)
+    task = kind.create(lent, source, folder.tokenizer, say)
     origin.check(task)
     return task
 

@@ -7,6 +7,7 @@ reads neither again.
 """
 
 import collections
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +20,20 @@ from transformer_jax import config as configs
 from transformer_jax import tasks
 from transformer_jax.data import vectors
 from transformer_jax.data.tokenizer import SPACE, SPECIAL, Tokenizer
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.sharding import Params, path_name
 from transformer_jax.tasks.protocols import Task
 
 Say = Callable[[str], None]
+
+# Options of a model that leave the function of its parameters as it is.
+OF_TRAINING = (
+    "model.dropout", "model.dtype", "model.gradient_dtype", "model.attention",
+    "model.remat", "model.scan_layers", "model.word_vectors",
+    "model.train_word_vectors", "model.name",
+)  # fmt: skip
 
 
 def fill(task: Task, params: Params, mesh: Mesh, say: Say) -> Params:
@@ -43,16 +51,35 @@ class Origin:
     def __init__(self, config: ConfigDict):
         self.path = config.train.initial
         self.folder = folders.Folder(self.path)
+        if not os.path.isdir(self.folder.path):
+            around = [p.parent.name for p in self.folder.path.parent.glob("*/config.json")]
+            raise UserError(
+                f"train.initial = {self.path!r} names no run directory or bundle of this "
+                f"package.{nearest(self.folder.path.name, around)} Models of other "
+                "packages cannot be read"
+            )
         try:
             self.config = self.folder.config()
         except UserError as error:
             raise UserError(f"train.initial: {error}") from None
 
-    def lend_tokenizers(self, config: ConfigDict) -> ConfigDict:
+    def lend_tokenizers(self, config: ConfigDict, say: Say) -> ConfigDict:
         """Return the config with this run's tokenizers, unless it names its own."""
         files = sorted(map(str, self.folder.tokenizer.glob("*.model")))
         if not files or "tokenizer" not in config or config.tokenizer.kind == "file":
             return config
+        mine, theirs = config.tokenizer, self.config.get("tokenizer", {})
+        unused = [
+            f"tokenizer.{name} = {mine[name]!r}"
+            for name in ("kind", "vocab_size", "shared", "lowercase", "byte_fallback")
+            if name in mine and theirs.get(name) != mine[name]
+        ]
+        say(
+            f"tokenizer  that of {self.path}, learned from its text: to begin with its "
+            "parameters, this text is encoded with its pieces"
+        )
+        if unused:
+            say(f"warning    not used, as the tokenizer exists: {', '.join(unused)}")
         lent = config.copy_and_resolve_references()
         with lent.unlocked():
             lent.tokenizer.kind, lent.tokenizer.file = "file", ",".join(files)
@@ -129,10 +156,20 @@ class Origin:
         )
         if fresh:
             say(f"fresh      {fresh.total()} arrays: {_in_words(fresh)}")
-        if changed := self._differences(task.config):
-            values = ", ".join(f"{key} {value!r}" for key, value in changed)
-            say(f"differs    {self.path} has {values}")
+        changed = self._differences(task.config)
+        other = [pair for pair in changed if not pair[0].startswith(OF_TRAINING)]
+        if other:
+            say(
+                f"warning    the copied parameters belong to another function: {self.path} "
+                f"has {_values(other)}"
+            )
+        if rest := [pair for pair in changed if pair not in other]:
+            say(f"differs    {self.path} has {_values(rest)}")
         return params
+
+
+def _values(pairs: list[tuple[str, Any]]) -> str:
+    return ", ".join(f"{key} {value!r}" for key, value in pairs)
 
 
 def _in_words(counts: collections.Counter) -> str:
