@@ -88,7 +88,7 @@ def test_every_config_is_valid_when_it_is_shrunk(name):
     except UserError as error:
         assert all("there is no file" in problem for problem in error.problems)
         return
-    assert found.train.steps == 20
+    assert found.train.steps == 20 and found.train.smoke
     assert found.eval.every == 20 and found.eval.splits == ()
     assert found.model == shrunk.model
     assert found.data.batch_tokens <= _run_file(name).data.batch_tokens

@@ -71,10 +71,7 @@ def make_schedule(config: ConfigDict) -> Callable:
     settings = config.optim
     end = settings.decay_steps or config.train.steps
     shape = SCHEDULES[settings.schedule]
-    scale, lowered = settings.constant, tuple(settings.lowered)
-    if settings.schedule == "noam":
-        scale /= math.sqrt(config.model.d_model * settings.warmup_steps)
-    scale = settings.get("learning_rate", 0.0) or scale  # old runs lack the key
+    scale, lowered = peak(config), tuple(settings.lowered)
 
     def rate(count):
         step = jnp.asarray(count, jnp.float32) + 1
@@ -87,6 +84,15 @@ def make_schedule(config: ConfigDict) -> Callable:
         return found
 
     return rate
+
+
+def peak(config: ConfigDict) -> float:
+    """Return the highest learning rate of a config's schedule."""
+    settings = config.optim
+    scale = settings.constant
+    if settings.schedule == "noam":
+        scale /= math.sqrt(config.model.d_model * settings.warmup_steps)
+    return settings.get("learning_rate", 0.0) or scale  # old runs lack the key
 
 
 def _rsqrt(step: Array, end: int, settings: ConfigDict) -> Array:

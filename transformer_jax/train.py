@@ -86,7 +86,7 @@ def train(
     result = hosts.decide_in_first(lambda: folder.read_result())
     if result is not None and is_done(config, folder, result["step"]):
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes, False))
-        report.print_result(result, folder, already=True)
+        report.print_result(result, folder, True, config.train.smoke)
         return 0
     folder.check_writable()
     with lock.alone(folder.place), contextlib.ExitStack() as stack:
@@ -117,7 +117,7 @@ def train(
                         return cli.PREEMPTED
                     except NotFinite as error:
                         config = divergence.go_back(training, error)
-    report.print_result(result, folder)
+    report.print_result(result, folder, smoke=config.train.smoke)
     return 0
 
 
@@ -170,7 +170,9 @@ def build(
         init=functions.init,
         update=update,
         abstract=abstract,
-        compiled=CompiledSteps(update, abstract, feed.abstract, shapes, mesh),
+        compiled=CompiledSteps(
+            update, abstract, feed.abstract, shapes, mesh, log.progress
+        ),
         saver=Saver(config, folder),
         validation=Evaluator(task, prepared.held_out["validation"], mesh),
         log=log,

@@ -463,7 +463,10 @@ def test_a_missing_config_file_names_the_nearest_shipped_one():
         ({"data.source": "text"}, ("data.train_source", "empty")),
         ({"tokenizer.shared": "false"}, ("model.tie", "decoder")),
         ({"data.batch_tokens": "100"}, ("100", "row_multiple")),
-        ({"eval.every": "150"}, ("150", "checkpoint.every")),
+        (
+            {"eval.every": "250"},
+            ("250", "set eval.every = 200 or checkpoint.every = 50"),
+        ),
         ({"checkpoint.average": "99"}, ("99", "keep_last")),
         # max_length 64; the longest answer to it may have extra_length 50 more
         (

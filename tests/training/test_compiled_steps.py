@@ -2,6 +2,7 @@
 
 import logging
 import pathlib
+import threading
 import traceback
 
 import jax
@@ -13,6 +14,7 @@ import transformer_jax
 from transformer_jax import sharding, train
 from transformer_jax.data.batches import Shape
 from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
+from transformer_jax.training import compiled_steps
 from transformer_jax.training.compiled_steps import CompiledSteps
 
 PACKAGE = pathlib.Path(transformer_jax.__file__).parent
@@ -72,3 +74,30 @@ def test_each_shape_is_compiled_once_and_the_first_by_its_caller(caplog):
     assert "compiled   8×5 in " in caplog.text and "2×3 in " in caplog.text
     assert compiled.needs_most() == large
     assert compiled.pop_wait_seconds() > 0 and compiled.pop_wait_seconds() == 0
+
+
+def test_a_terminal_is_told_which_shape_is_being_compiled(monkeypatch):
+    monkeypatch.setattr(compiled_steps, "REDRAWN", 0.0)
+    shown, begun = [], threading.Event()
+
+    def update(state, batch):
+        begun.wait(60)  # this runs while the step is traced, in a thread
+        return state
+
+    def show(done, total, text):
+        shown.append((done, total, text))
+        begun.set()
+
+    def abstract(shape):
+        return jax.ShapeDtypeStruct((shape.rows, *shape.lengths), jnp.float32)
+
+    state = jax.ShapeDtypeStruct((), jnp.float32)
+    shapes = [Shape(8, (5,)), Shape(2, (3,))]
+    steps = CompiledSteps(
+        jax.jit(update), state, abstract, shapes, sharding.local_mesh(), show
+    )
+    steps.start(jax.jit(lambda state, batch: state).lower(state, abstract(shapes[0])))
+    steps.get(shapes[1])
+    steps.close()
+    done, total, text = shown[0]
+    assert total == 2 and text == f"compiling shape {done + 1} of 2"

@@ -161,7 +161,8 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
     if config.eval.every % config.checkpoint.every:
         problems.append(
             f"eval.every {config.eval.every} is not a multiple of checkpoint.every "
-            f"{config.checkpoint.every}: the best checkpoint could not be kept"
+            f"{config.checkpoint.every}, so the best checkpoint could not be kept: set "
+            f"{_matching_intervals(config.eval.every, config.checkpoint.every)}"
         )
     if config.checkpoint.average > config.checkpoint.keep_last:
         problems.append(
@@ -191,6 +192,14 @@ def _impossible_plans(config: ConfigDict) -> list[str]:
             f"data.row_multiple to a multiple of {config.train.accumulation}"
         )
     return problems
+
+
+def _matching_intervals(evaluations: int, checkpoints: int) -> str:
+    """Propose a multiple near the one interval, or a divisor not far from the other."""
+    multiple = max(round(evaluations / checkpoints), 1) * checkpoints
+    divisor = math.gcd(evaluations, checkpoints)
+    often = f" or checkpoint.every = {divisor}" * (4 * divisor >= checkpoints)
+    return f"eval.every = {multiple}{often}"
 
 
 def longest_row(config: ConfigDict) -> int:

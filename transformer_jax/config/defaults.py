@@ -65,6 +65,7 @@ class TrainKeys:
     patience: int = key(
         0, "Evaluations without improvement before stopping; 0 means never.", least=0
     )
+    smoke: bool = key(False, "Marks a run that only tried its config; set by --smoke.")
 
 
 @dataclasses.dataclass(frozen=True)

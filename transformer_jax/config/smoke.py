@@ -37,5 +37,6 @@ def shrink(config: ConfigDict) -> None:
     smaller = {key: min(known[key], most) for key, most in MOST.items() if key in known}
     smaller |= {key: value for key, value in FIXED.items() if key in known}
     config.update_from_flattened_dict(smaller)
+    config.train.smoke = True
     needed = longest_row(config) * config.data.row_multiple
     config.data.batch_tokens = min(config.data.batch_tokens, needed)

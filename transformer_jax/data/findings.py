@@ -88,7 +88,9 @@ def inspect_corpus(train: Split, held_out: Sequence[Split]) -> dict[str, list[Fi
     findings = {train.name: inspect_split(train, overlap.add)}
     crossed = [split.name for split in held_out if inspect_sides(train, split)]
     if len(crossed) == len(held_out) > 1:
-        says = f"{train.name} seems swapped: all of {', '.join(crossed)} disagree with it"
+        says = (
+            f"{train.name} seems swapped: all of {', '.join(crossed)} disagree with it"
+        )
         findings[train.name].insert(0, Finding(True, says))
     for split in held_out:
         findings[split.name] = inspect_split(split)

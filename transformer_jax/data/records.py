@@ -163,8 +163,8 @@ class TsvTable(Table):
         cells = [cell.strip().lower() for cell in self.lines[0].split("\t")]
         if len(cells) > 1 and len({*cells} & HEADERS) == len(cells):
             raise UserError(
-                f"{self.where(0)} is a header ({', '.join(cells)}), but each line is an "
-                "example: remove it with `tail -n +2`"
+                f"{self.where(0)} is a header ({', '.join(cells)}), but each line is "
+                "an example: remove it with `tail -n +2`"
             )
 
     def parse(self, index: int, line: str) -> Record:

@@ -35,6 +35,8 @@ from transformer_jax.tasks.protocols import Task
 
 logger = logging.getLogger(__name__)
 
+SMOKE = "only tried its config (train --smoke): it is not a trained model"
+
 
 @dataclasses.dataclass
 class Run:
@@ -198,6 +200,8 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
             "others to choose from"
         )
     config = folder.config()
+    if config.train.smoke:
+        logger.warning("warning    %s %s", folder.place, SMOKE)
     if not folder.tokenizer.is_dir():
         raise UserError(f"{folder.place} has no tokenizer: its training never began")
     task = tasks.find(config.task).open(config, folder.tokenizer)

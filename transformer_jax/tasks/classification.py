@@ -339,8 +339,9 @@ def _measure(kind: str, records: Records) -> Scale:
         others = [count for label, count in counts.items() if label != found[0]]
         if counts[found[0]] == 1 and len(others) > 1 and min(others) > 1:
             raise UserError(
-                f"{records.where(0)}: the label {found[0]!r} occurs in this line alone. "
-                "If the line is a header, remove it; if it is a class, add examples of it"
+                f"{records.where(0)}: the label {found[0]!r} occurs in this line "
+                "alone. If the line is a header, remove it; if it is a class, add "
+                "examples of it"
             )
         if len(labels := sorted({*found})) < 2:
             raise UserError(

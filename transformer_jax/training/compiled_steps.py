@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import jax
@@ -20,6 +20,8 @@ from transformer_jax.data.batches import Shape
 from transformer_jax.planning import compiled
 
 logger = logging.getLogger(__name__)
+
+REDRAWN = 0.5  # seconds between two looks at the compilations, while one is awaited
 
 
 class CompiledSteps:
@@ -35,8 +37,10 @@ class CompiledSteps:
         abstract_batch: Callable[[Shape], Any],
         shapes: Sequence[Shape],
         mesh: Mesh,
+        show: Callable[[int, int, str], None] = lambda done, total, text: None,
     ):
         self.update, self.state, self.abstract_batch = update, state, abstract_batch
+        self.show = show  # draws a progress bar
         self.shapes, self.mesh = list(dict.fromkeys(shapes)), mesh
         # Several processes must compile in the same order, because they make collective
         # choices while they compile.
@@ -69,9 +73,12 @@ class CompiledSteps:
     def get(self, shape: Shape) -> Callable:
         """Return the compiled step for a shape, waiting for it if necessary."""
         began = time.monotonic()
-        program = self._ready[shape].result()
+        future, total = self._ready[shape], len(self._ready)
+        while not wait([future], REDRAWN).done:
+            done = sum(other.done() for other in self._ready.values())
+            self.show(done, total, f"compiling shape {done + 1} of {total}")
         self._waited += time.monotonic() - began
-        return program
+        return future.result()
 
     def needs_most(self) -> Shape:
         """Compile all shapes, and return the one whose step takes the most memory.

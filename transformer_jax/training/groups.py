@@ -6,6 +6,7 @@ and search on the present data. Otherwise the run is scored again.
 
 import dataclasses
 import functools
+import logging
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,8 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.evaluator import SCHEMA
+
+logger = logging.getLogger(__name__)
 
 # Keys that may differ within a group. Except for the seed, none of them changes a
 # parameter or an answer by more than rounding. The content of data.folder is compared
@@ -159,7 +162,10 @@ def _find_rules(member: Member) -> list[str]:
 
 def _open(path: str) -> Member:
     folder = Folder(path)
-    return Member(folder, folder.config())
+    config = folder.config()
+    if config.train.smoke:
+        logger.warning("warning    %s %s", folder.place, runs.SMOKE)
+    return Member(folder, config)
 
 
 def _count(paths: Sequence[str]) -> str:

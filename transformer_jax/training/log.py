@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pathlib
+import shutil
 import sys
 import time
 from typing import Any
@@ -65,6 +66,13 @@ class RunLog:
             if e["step"] <= step and e["kind"] in ("train", "validation")
         ]
         files.write(self.path, "".join(kept))
+
+    @property
+    def width(self) -> int:
+        """The columns of the terminal that shows the log; 0 if it is not a terminal."""
+        if sys.stdout is None or not sys.stdout.isatty():
+            return 0
+        return shutil.get_terminal_size().columns
 
     def say(self, line: str) -> None:
         """Print a line."""

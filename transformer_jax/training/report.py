@@ -7,15 +7,18 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax import cli
+from transformer_jax import cli, optim
 from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Shape
 from transformer_jax.models import kernels, registry
 from transformer_jax.models.transformer_config import TransformerConfig, attention_case
+from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training import log
 from transformer_jax.training.evaluator import Evaluation, evenly_spaced
 from transformer_jax.training.parts import Training
+
+TRIED = 6.25e-3  # the highest rate of a shipped config with Adam and noam
 
 
 def header(training: Training) -> list[str]:
@@ -38,7 +41,25 @@ def header(training: Training) -> list[str]:
         f"{feed.plan.steps_per_epoch:,} steps per epoch, "
         f"padding {training.padding:.1%}",
         f"shapes     {len(feed.plan.shapes)} to compile: {shapes}",
-        f"training   {config.train.steps:,} steps",
+        f"training   {config.train.steps:,} steps, highest learning rate "
+        f"{optim.peak(config):.2e}",
+        *rate_note(config),
+    ]
+
+
+def rate_note(config: ConfigDict) -> list[str]:
+    """Warn of a rate of the noam schedule that is higher than any tried one.
+
+    The rate grows as the warmup gets shorter, which is easily overlooked.
+    """
+    peak = optim.peak(config)
+    if config.optim.schedule != "noam" or config.optim.name != "adam" or peak <= TRIED:
+        return []
+    return [
+        f"note       optim.warmup_steps {config.optim.warmup_steps} makes the highest "
+        f"learning rate {peak:.2e}; no shipped config has more than {TRIED:.2e}, the "
+        "paper 7.0e-04. If the loss rises, lengthen the warmup or set "
+        "optim.learning_rate"
     ]
 
 
@@ -85,14 +106,19 @@ def group_lines(scores: dict[str, Any]) -> list[str]:
     ]
 
 
-def print_result(result: dict[str, Any], folder: Folder, already: bool = False) -> None:
+def print_result(
+    result: dict[str, Any], folder: Folder, already: bool = False, smoke: bool = False
+) -> None:
     """Print the last lines of a training run, in the first process only."""
     if jax.process_index():
         return
+    if smoke:
+        log.console.info(f"smoke      {folder.place} {runs.SMOKE}")
     state = "was already done" if already else "done"
     early = ", stopped early" if result["stopped_early"] else ""
-    # Results of older versions lack the time.
-    took = f", trained {cli.duration(result['seconds'])}" * ("seconds" in result)
+    took = ""
+    if "seconds" in result:  # results of older versions lack the time
+        took = f", trained {cli.duration(result['seconds'])}"
     lines = [f"{state}: {folder.place}, step {result['step']}{early}{took}"]
     for split, scores in result["scores"].items():
         summary = scores["summary"]

@@ -52,11 +52,13 @@ class Origin:
         self.path = config.train.initial
         self.folder = folders.Folder(self.path)
         if not os.path.isdir(self.folder.path):
-            around = [p.parent.name for p in self.folder.path.parent.glob("*/config.json")]
+            around = [
+                p.parent.name for p in self.folder.path.parent.glob("*/config.json")
+            ]
             raise UserError(
-                f"train.initial = {self.path!r} names no run directory or bundle of this "
-                f"package.{nearest(self.folder.path.name, around)} Models of other "
-                "packages cannot be read"
+                f"train.initial = {self.path!r} names no run directory or bundle of "
+                f"this package.{nearest(self.folder.path.name, around)} Models of "
+                "other packages cannot be read"
             )
         try:
             self.config = self.folder.config()
@@ -160,8 +162,8 @@ class Origin:
         other = [pair for pair in changed if not pair[0].startswith(OF_TRAINING)]
         if other:
             say(
-                f"warning    the copied parameters belong to another function: {self.path} "
-                f"has {_values(other)}"
+                "warning    the copied parameters belong to another function: "
+                f"{self.path} has {_values(other)}"
             )
         if rest := [pair for pair in changed if pair not in other]:
             say(f"differs    {self.path} has {_values(rest)}")

@@ -22,6 +22,8 @@ from transformer_jax.training.parts import StepOutcome, Training
 
 SLOW = 1.2  # a process slower than this multiple of the median is named in the log
 PART = 0.1  # a process that works for less of the time cannot hold up others
+# Parts of a log line, in the order in which a narrow terminal goes without them.
+LEAST_FIRST = ("padding", "perplexity", "MFU", "|grad|", "lr")
 BRIEF = 2.0  # seconds; a shorter window says nothing about slow processes
 
 
@@ -108,13 +110,15 @@ class LogWindow:
         self.places += shape.rows * shape.lengths[-1]
         if self.work:
             self.operations += self.work.count(shape)
-        self.text = f"loss {sums.loss / max(sums.weight, 1):.4f}"
+        left = (time.monotonic() - self.began) / (self.steps + self.skipped)
+        left *= self.last - self.last_step
+        self.text = f"loss {sums.loss / max(sums.weight, 1):.4f}, left {duration(left)}"
 
     def write(self, log: RunLog) -> None:
         """Record and print the window, and begin the next one."""
         values = self.take()
         log.record(self.last_step, "train", values)
-        log.say(self.line(values))
+        log.say(self.line(values, log.width))
 
     def take(self) -> dict[str, float]:
         """Return the window's values, and begin the next window."""
@@ -140,25 +144,33 @@ class LogWindow:
         self._empty()
         return values
 
-    def line(self, values: dict[str, float]) -> str:
-        """Format the values as a log line."""
+    def line(self, values: dict[str, float], width: int = 0) -> str:
+        """Format the values as a log line, of at most `width` characters if possible.
+
+        A line that is too long loses the parts that tell the least; metrics.jsonl has
+        all of them.
+        """
         unit = self.task.objective.unit
-        padding = f"padding {values['padding']:.0%}  " if "padding" in values else ""
-        mfu = f"MFU {values['mfu']:.1%}  " if "mfu" in values else ""
-        gradient = skipped = slowest = ""
+        parts = [f"step {self.last_step:>6}", *in_words(values).split("  ")]
+        parts.append(f"lr {values['learning_rate']:.2e}")
         if "grad_norm" in values:
-            gradient = f"|grad| {values['grad_norm']:.3f}  "
+            parts.append(f"|grad| {values['grad_norm']:.3f}")
         if "skipped" in values:
-            skipped = f"skipped {values['skipped']}  "
+            parts.append(f"skipped {values['skipped']}")
+        parts.append(f"{values[f'{unit}_per_second']:,.0f} {unit}/s")
+        if "padding" in values:
+            parts.append(f"padding {values['padding']:.0%}")
+        if "mfu" in values:
+            parts.append(f"MFU {values['mfu']:.1%}")
+        parts.append(f"left {duration(values['seconds_left'])}")
         if "slowest_process" in values:
             name = hosts.name_of(int(values["slowest_process"]))
-            slowest = f"  slowest {name}, {values['slowest_factor']:.1f} × the median"
-        return (
-            f"step {self.last_step:>6}  {in_words(values)}  lr "
-            f"{values['learning_rate']:.2e}  {gradient}{skipped}"
-            f"{values[f'{unit}_per_second']:,.0f} {unit}/s  {padding}{mfu}"
-            f"left {duration(values['seconds_left'])}{slowest}"
-        )
+            factor = values["slowest_factor"]
+            parts.append(f"slowest {name}, {factor:.1f} × the median")
+        for name in LEAST_FIRST if width else ():
+            if len("  ".join(parts)) > width:
+                parts = [part for part in parts if not part.startswith(name)]
+        return "  ".join(parts)
 
 
 def find_slowest(busy: float, waited: float) -> tuple[int, float] | None:
