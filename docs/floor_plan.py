@@ -30,8 +30,8 @@ FLOORS = (
     "models",
     "data optim losses scores",
     "sharding cli hosts",
-    "keys",
-    "errors ids files",
+    "keys files",
+    "errors ids",
 )
 
 
