@@ -11,7 +11,14 @@ import pytest
 from absl import flags
 
 from transformer_jax.errors import UserError
-from transformer_jax.visualize import aligning, beams, command, commands, explain
+from transformer_jax.visualize import (
+    __main__,
+    aligning,
+    beams,
+    command,
+    commands,
+    explain,
+)
 from transformer_jax.visualize.__main__ import COMMANDS
 from transformer_jax.visualize.training import drawn, read_groups
 
@@ -74,6 +81,19 @@ def test_every_figure_is_named_here():
     elsewhere |= {"painting", "spectrogram", "returns", "drawings"}
     assert {*OF_RUN, *ALONE, *elsewhere} == set(commands.DRAWINGS)
     assert {*commands.DRAWINGS, "explain"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--workdir", "r", "--help"]])
+def test_help_needs_no_name_of_a_figure(words, capsys):
+    __main__.main(["visualize", *words])
+    said = capsys.readouterr().out
+    assert "attention   Draw all heads" in said and "NAME --help lists" in said
+
+
+def test_an_option_in_place_of_a_name_is_explained(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        __main__.main(["visualize", "--workdir=runs/q"])
+    assert "the figure's name comes first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,16 @@ __all__ = ["COMMANDS", "define_flags", "main"]
 def main(argv: Sequence[str]) -> None:
     """Run the command that the first word names; the words after it are runs."""
     name = argv[1] if len(argv) > 1 else ""
-    if name in ("--help", "-h", "--helpfull", "help"):
+    helped = any(word in cli.HELP for word in argv[1:])
+    if name == "help" or (helped and name not in COMMANDS):
         with cli.reported():
             print(usage())
         return
+    if name.startswith("-"):
+        cli.fail(
+            f"{name}: the figure's name comes first, as in `visualize attention {name}`; "
+            "`visualize --help` lists the names"
+        )
     if name not in COMMANDS:
         what = f"there is no figure {name!r}" if name else "name what to draw"
         cli.fail(f"{what}: {' | '.join(COMMANDS)}.{nearest(name, list(COMMANDS))}")
@@ -52,7 +58,7 @@ def usage() -> str:
     )
     lines = [f"  {name:<12}{(text or '').splitlines()[0]}" for name, text in listed]
     head = "python -m transformer_jax.visualize NAME [RUN …] --output FILE"
-    return "\n".join([head, "", *lines, "", "NAME --helpfull lists the flags."])
+    return "\n".join([head, "", *lines, "", "NAME --help lists the options."])
 
 
 if __name__ == "__main__":
