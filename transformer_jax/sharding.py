@@ -324,8 +324,14 @@ def on_one_device() -> bool:
 
 def platform() -> str:
     """Return the platform that a step is compiled for: cpu, gpu or tpu."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return device.platform if device else jax.default_backend()
+    device: Any = jax.sharding.get_abstract_mesh().abstract_device
+    if device is None:
+        return jax.default_backend()
+    if hasattr(device, "platform"):
+        return device.platform
+    # JAX before 0.10.2 knows only the model, such as "TPU v5e" or "NVIDIA H100".
+    kind = device.device_kind.lower()
+    return kind if kind == "cpu" else "tpu" if kind.startswith("tpu") else "gpu"
 
 
 def row_shards() -> tuple[int, int]:
