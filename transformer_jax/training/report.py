@@ -52,8 +52,8 @@ def rate_note(config: ConfigDict) -> list[str]:
 
     The rate grows as the warmup gets shorter, which is easily overlooked.
     """
-    peak = optim.peak(config)
-    if config.optim.schedule != "noam" or config.optim.name != "adam" or peak <= TRIED:
+    peak, optimizer = optim.peak(config), (config.optim.schedule, config.optim.name)
+    if config.train.smoke or optimizer != ("noam", "adam") or peak <= TRIED:
         return []
     return [
         f"note       optim.warmup_steps {config.optim.warmup_steps} makes the highest "
