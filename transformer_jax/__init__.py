@@ -3,7 +3,14 @@
 `load(run_directory)` opens a run written by `python -m transformer_jax.train`.
 """
 
+import sys
+
 __version__ = "0.1.0"
+
+if sys.platform == "win32":
+    raise ImportError(
+        "transformer_jax does not run on Windows itself: install it in WSL2"
+    )
 
 
 def load(path, weights="", mesh=None):
