@@ -39,8 +39,8 @@
 # video itself, which you get. Two vectors are compared by their dot product: the more
 # they point in the same direction, the larger it is.
 #
-# $$[3, 1, 4] \cdot [5, 4, 3] = 15 + 4 + 12 = 31 \qquad
-# [3, 1, 4] \cdot [-1, 0, 1] = -3 + 0 + 4 = 1$$
+# $$[3, 1, 4] \cdot [1, 1, 0] = 3 + 1 + 0 = 4 \qquad
+# [3, 1, 4] \cdot [0, 1, 0.5] = 0 + 1 + 2 = 3$$
 
 # %%
 import numpy as np
@@ -48,7 +48,7 @@ import numpy as np
 np.set_printoptions(precision=3, suppress=True)
 
 query = np.array([[3.0, 1.0, 4.0]])  # one query
-keys = np.array([[5.0, 4.0, 3.0], [-1.0, 0.0, 1.0]])  # two keys
+keys = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 0.5]])  # two keys
 values = np.array([[1.0, 0.0], [0.0, 1.0]])  # what each key stands for
 
 scores = query @ keys.T
@@ -78,8 +78,10 @@ print("weights", weights)
 print("result ", weights @ values)
 
 # %% [markdown]
-# The first video gets almost everything: the two scores differ by 30, and even after
-# division by $\sqrt 3$ that is a factor of $e^{17}$.
+# The first video gets 64 % and the second 36 %: the scores differ by 1, by $0.577$
+# after the division by $\sqrt 3$ (section 3 says why), and $e^{0.577} = 1.78$ is the
+# ratio of the shares. Had the scores been 31 and 1, the first video would have got all
+# of it: the ratio would be $e^{17}$.
 #
 # ## 2. Every word asks every word
 #
@@ -134,28 +136,47 @@ figures.computation(
 
 # %%
 rng = np.random.default_rng(0)
-print("        unscaled                  scaled")
+
+
+def slopes(weights, keys, divisor):
+    """Return the length of the gradient of each row's largest weight by its query."""
+    top = weights.argmax(axis=-1)
+    rows = np.arange(len(top))
+    mean = (weights[..., None] * keys).sum(axis=1)
+    gradient = weights[rows, top, None] * (keys[rows, top] - mean) / divisor
+    return np.linalg.norm(gradient, axis=-1)
+
+
 print(
-    " d_k    std of score  largest w   std of score  largest w   gradient, un / scaled"
+    "                 |--------- not divided --------|  |------ divided by √d_k ------|"
+)
+print(
+    "                             gradient by query                  gradient by query"
+)
+print(
+    "  d_k            std  largest   median   mean         std  largest  median   mean"
 )
 for size in (4, 16, 64, 256, 1024):
     q, k = rng.normal(size=(2000, 1, size)), rng.normal(size=(2000, 16, size))
     raw = (q * k).sum(axis=-1)  # 2000 rows of 16 scores
     row = []
-    for s in (raw, raw / np.sqrt(size)):
-        w = softmax(s)
-        # The derivative of the largest weight by its own score is w (1 - w).
-        top = w.max(axis=-1)
-        row += [s.std(), top.mean(), (top * (1 - top)).mean()]
+    for divisor in (1, np.sqrt(size)):
+        w = softmax(raw / divisor)
+        slope = slopes(w, k, divisor)
+        row += [(raw / divisor).std(), w.max(axis=-1).mean()]
+        row += [np.median(slope), slope.mean()]
     print(
-        f"{size:5} {row[0]:12.1f} {row[1]:12.2f} {row[3]:12.1f} {row[4]:12.2f}"
-        f" {row[2]:15.3f} / {row[5]:.3f}"
+        "{:5} {:14.1f} {:8.2f} {:8.4f} {:6.2f} {:11.1f} {:8.2f} {:7.2f} {:6.2f}".format(
+            size, *row
+        )
     )
 
 # %% [markdown]
 # Without the division, a head of size 1024 gives 96 % of its weight to one key before
-# it has learned anything, and the gradient that could change this nearly vanishes. With
-# the division, weights and gradients start out the same in heads of any width.
+# it has learned anything. Half of the queries then have a gradient of practically 0
+# (the median), and few have a huge one (the mean grows): most words learn nothing, and
+# some learn in jumps. With the division, weights and gradients start out the same in
+# heads of any width.
 #
 # ## 4. Masks: hiding keys
 #
@@ -222,7 +243,19 @@ print("largest difference", np.abs(attended[order] - shuffled).max())
 # One softmax makes only one mixture, so there are $N$ heads with separate matrices,
 # each of size $D / N$; their results are concatenated and mixed by a fourth matrix.
 #
-# This is the complete function:
+# The shapes, for five words of size $D = 32$ and $N = 4$ heads of size 8:
+#
+# ```
+# x [5, 32] ───── query ──→ q [4, 5, 8] ──┐
+#                                         ├─ q·kᵀ/√8 ─→ scores [4, 5, 5]
+# memory [5, 32] ─ key ───→ k [4, 5, 8] ──┘                   │ mask, softmax
+#          │                                                  ↓
+#          └───── value ──→ v [4, 5, 8] ─────────── weights [4, 5, 5] · v
+#                                                             ↓
+#                        result [5, 32] ←─ out ─ side by side [5, 32] ← [4, 5, 8]
+# ```
+#
+# In self-attention the memory is x itself. This is the complete function:
 
 
 # %%
@@ -241,8 +274,9 @@ def multi_head_attention(x, memory, allowed, p, heads):
 
 
 # %% [markdown]
-# Now the package's module, with the same parameters on the same vectors: five words, a
-# look-ahead mask, four heads of eight numbers each.
+# Now the package's module, with the same parameters on the same vectors: a sentence of
+# five words, a look-ahead mask, four heads of eight numbers each. Each different word
+# has a vector, as in an embedding table; here they are random, as before training.
 
 # %%
 import jax
@@ -251,7 +285,10 @@ from transformer_jax.models import MultiHeadAttention
 from transformer_jax.models.attention import look_ahead_mask
 
 module = MultiHeadAttention(d_model=32, num_heads=4)
-x = jax.random.normal(jax.random.key(0), (1, 5, 32))
+sentence = "the girl reads the book".split()
+rows = [sorted(set(sentence)).index(word) for word in sentence]
+table = jax.random.normal(jax.random.key(0), (4, 32))  # four different words
+x = table[jnp.array(rows)][None]
 variables = module.init(jax.random.key(1), x)
 causal = look_ahead_mask(jnp.arange(5)[None])
 theirs, their_weights = module.apply(variables, x, mask=causal)
@@ -268,11 +305,12 @@ for name, part in numbers.items():
 
 # %% [markdown]
 # Four heads look at the same five words in four ways. Before training they differ only
-# at random; the notebook `quickstart` shows the heads of a trained model.
+# at random; the notebook `quickstart` shows the heads of a trained model. The two *the*
+# have the same vector, so each word gives both the same weight, once it sees both: the
+# formula does not know which of them comes first (section 5).
 
 # %%
-tokens = ["T1", "T2", "T3", "T4", "T5"]
-figures.attention(our_weights[None], tokens, tokens)
+figures.attention(our_weights[None], sentence, sentence)
 
 # %% [markdown]
 # **Cross-attention** is the same function with another memory: queries come from the
