@@ -12,6 +12,7 @@ import pathlib
 import numpy as np
 
 import transformer_jax
+from transformer_jax.visualize import style
 
 SENTENCE = "A menina não leu o livro vermelho ontem."
 OUTPUT = pathlib.Path(__file__).parent / "attention.svg"
@@ -25,9 +26,8 @@ def main() -> None:
     run = transformer_jax.load(args.workdir)
     translation = run.predict([args.sentence])[0]
     maps = run.attention(args.sentence, translation)
-    weights, (_, source) = maps["cross"][-1].mean(axis=0), maps.tokens["cross"]
-    # Position i of the decoder reads piece i and writes piece i + 1.
-    draw(weights, maps.written, source).savefig(OUTPUT, metadata={"Date": None})
+    weights, labels = maps["cross"][-1].mean(axis=0), style.axis_labels(maps, "cross")
+    draw(weights, *labels).savefig(OUTPUT, metadata={"Date": None})
     print(f"wrote {OUTPUT.name}: {args.sentence} → {translation}")
 
 
@@ -40,18 +40,14 @@ def draw(weights: np.ndarray, rows: list[str], columns: list[str]):
     figure = Figure(figsize=(5.6, 4.8), layout="constrained")
     axes = figure.subplots()
     axes.imshow(weights, cmap="Blues", vmin=0, vmax=1)
-    axes.set_xticks(range(len(columns)), _readable(columns))
-    axes.set_yticks(range(len(rows)), _readable(rows))
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
     axes.xaxis.tick_top()
     for label in axes.get_xticklabels():
         label.set(rotation=45, ha="left", rotation_mode="anchor")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     return figure
-
-
-def _readable(pieces: list[str]) -> list[str]:
-    return [piece.replace("▁", " ").strip() or "␣" for piece in pieces]
 
 
 if __name__ == "__main__":

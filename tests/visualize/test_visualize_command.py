@@ -69,7 +69,10 @@ def test_the_words_of_both_sides_are_on_the_axes(draw, run):
     keys = [label.get_text() for label in axis_labels(axes.xaxis)]
     text = "".join(keys).replace("·", "").replace("␣", "")
     assert text == record["source"].replace(" ", "") + "</s>"
-    assert axis_labels(axes.yaxis)[0].get_text() == "<s>"
+    rows = [label.get_text().split(" → ") for label in axis_labels(axes.yaxis)]
+    assert rows[0][0] == "<s>" and rows[-1][1] == "</s>"
+    # A row is named by the piece that is read and by the one that is written then.
+    assert [written for _, written in rows[:-1]] == [read for read, _ in rows[1:]]
 
 
 def axis_labels(axis):

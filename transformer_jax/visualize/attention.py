@@ -63,7 +63,8 @@ def attention(
             label_ticks(axes, query_labels, key_labels)
             axes.label_outer()
     figure.supxlabel("key")
-    figure.supylabel("query")
+    arrows = any(" → " in label for label in query_labels)
+    figure.supylabel("query (read → written)" if arrows else "query")
     figure.colorbar(image, ax=grid, label="weight", fraction=0.8 / width, pad=0.01)
     return figure
 

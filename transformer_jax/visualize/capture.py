@@ -13,7 +13,7 @@ from transformer_jax.models.positions import DistanceBias, rotate
 from transformer_jax.models.stack import Layer
 from transformer_jax.runs.run import Run
 from transformer_jax.visualize.explain import Computation, compute
-from transformer_jax.visualize.style import readable
+from transformer_jax.visualize.style import axis_labels, readable
 
 # Where each kind of attention is found: its stack, and its name in a layer.
 PLACES = {
@@ -43,7 +43,7 @@ def follow_head(
         query[head], key[group].T, value[group],
         _of_head(allowed, head), _of_head(bias, head),
         f"{kind} attention, layer {layer}, head {head}",
-        *map(readable, maps.tokens[kind]),
+        *axis_labels(maps, kind),
     )  # fmt: skip
     return found
 

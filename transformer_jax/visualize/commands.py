@@ -100,8 +100,7 @@ def draw_attention(args: Any) -> "Figure":
     _, _, _, maps = read(args)
     kind = chosen(args, maps)
     layer = None if args.layer < 0 else layer_of(args, maps, kind)
-    labels = map(style.readable, maps.tokens[kind])
-    return figures.attention(maps[kind], *labels, layer=layer)
+    return figures.attention(maps[kind], *style.axis_labels(maps, kind), layer=layer)
 
 
 def draw_heads(args: Any) -> "Figure":

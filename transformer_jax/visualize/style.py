@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from transformer_jax.tasks.protocols import AttentionMaps
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -63,6 +65,18 @@ def readable(pieces: Sequence[str]) -> list[str]:
         inside = i > 0 and piece[:1].isalnum() and pieces[i - 1][-1:].isalnum()
         shown.append(("·" if inside else "") + text or "␣")
     return shown
+
+
+def axis_labels(maps: AttentionMaps, kind: str) -> tuple[list[str], list[str]]:
+    """Return labels for the queries and the keys of a kind of attention.
+
+    A decoder's query is "X → Y": where it has read X and writes Y.
+    """
+    queries, keys = map(readable, maps.tokens[kind])
+    if kind in ("decoder", "cross") and maps.written:
+        pairs = zip(queries, readable(maps.written), strict=True)
+        queries = [f"{read} → {written}" for read, written in pairs]
+    return queries, keys
 
 
 def label_ticks(axes: "Axes", rows: Sequence[str], columns: Sequence[str]) -> None:
