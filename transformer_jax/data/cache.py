@@ -68,19 +68,18 @@ def build_once(
     return entry
 
 
-def digest(files: Sequence[pathlib.Path]) -> str:
+def digest(paths: Sequence[pathlib.Path]) -> str:
     """Return a digest of the names and bytes of files.
 
-    It is cached: the files are read again only if a size or modification time changed.
+    It is cached: the files are read again only if one of them has changed.
     """
     key = hashlib.sha256()
-    for file in files:
-        status = file.stat()
-        key.update(f"{file.resolve()} {status.st_size} {status.st_mtime_ns}\n".encode())
+    for file in paths:
+        key.update(f"{files.identify(file)}\n".encode())
 
     def write_digest(entry: pathlib.Path) -> None:
         total = hashlib.sha256()
-        for file in files:
+        for file in paths:
             total.update(f"\n{file.parent.name}/{file.name} ".encode())
             total.update(hashlib.sha256(file.read_bytes()).digest())
         (entry / "digest").write_text(total.hexdigest(), encoding="utf-8")

@@ -1,5 +1,6 @@
 """Name, read and write the files of a run directory."""
 
+import contextlib
 import json
 import logging
 import os
@@ -9,7 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
-from transformer_jax import files, keys
+from transformer_jax import extensions, files, keys
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs import notes, signature, steps
 from transformer_jax.runs.environment import versions
@@ -132,8 +133,11 @@ class Folder:
         logger.warning("warning    %s is not used: %s", self.place / name, why)
 
     def add_scores(self, name: str, scores: dict) -> None:
-        """Add or replace the scores of a split in scores.json."""
-        self.write("scores.json", {**self.read_note("scores.json"), name: scores})
+        """Add or replace the scores of a split in scores.json, also beside others."""
+        with (self.path / ".scores.lock").open("ab") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                files.lock(file, wait=True)
+            self.write("scores.json", {**self.read_note("scores.json"), name: scores})
 
     def adopt(
         self, config: ConfigDict, accept_changes: bool, write: bool = True
@@ -241,8 +245,11 @@ class Folder:
             f"--workdir {self.place}"
         )
 
-    def config(self) -> ConfigDict:
-        """Read the run's config, with defaults for keys that are newer than the run."""
+    def config(self, allow_imports: bool = False) -> ConfigDict:
+        """Read the run's config, with defaults for keys that are newer than the run.
+
+        Modules of other packages that it names are imported if the user consents.
+        """
         self.check_place()
         stored = self.stored_config()
         if stored is None:
@@ -250,8 +257,11 @@ class Folder:
         imports = stored.get("imports", [])
         if not isinstance(imports, list):
             raise self._damaged_config(f"its 'imports' is {imports!r}")
-        for name in imports:
-            keys.import_extension(str(name), f"{self.path / 'config.json'}: imports")
+        named = [*map(str, imports)]
+        dotted = [n for n in (stored["task"], stored["model"]["name"]) if "." in n]
+        extensions.check([*named, *dotted], self.path, self.place, allow_imports)
+        for name in named:
+            extensions.load(name, f"{self.path / 'config.json'}: imports")
         config = configs.base(stored["task"], stored["model"]["name"])
         known = dict(configs.items(config))
         flat = _flat(stored)
