@@ -15,6 +15,7 @@ import jax
 
 import transformer_jax
 from transformer_jax.data import cache
+from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,12 @@ def versions() -> dict[str, str]:
 def use_compile_cache() -> None:
     """Compile each program once per machine; a failing cache never stops a run."""
     machine = f"jaxlib-{metadata.version('jaxlib')}-py{sys.version_info[1]}"
-    folder = cache.folder() / "compiled" / machine / _cpu_name()
+    try:
+        root = cache.folder()
+        folder = cache.make_private(root / "compiled" / machine / _cpu_name())
+    except UserError as error:
+        logger.warning("warning    compiled programs are not kept: %s", error)
+        return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
