@@ -1,6 +1,7 @@
 """Name, read and write the files of a run directory."""
 
 import contextlib
+import glob
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ class Folder:
         self.preempted = self.place / "preempted"
         self.damaged = self.path / steps.DAMAGED  # for files that were moved aside
         self._accepts_changes = False
+        self._begun = False  # whether a training has written its config
 
     def check_place(self) -> None:
         """Refuse at the start a path that cannot become a run directory."""
@@ -61,6 +63,24 @@ class Folder:
             raise UserError(
                 f"{self.path} cannot be written: {place} is read-only, or another "
                 "user's. Use another --workdir"
+            )
+        path = str(self.place.absolute())
+        if glob.has_magic(path):  # Orbax looks for what it has written by a pattern
+            raise UserError(
+                f"{path} has one of the characters * ? [ in its name, and no checkpoint "
+                "that is saved there can be restored: use another --workdir"
+            )
+
+    def check_there(self) -> None:
+        """Raise if the run was moved or removed while it is trained.
+
+        Otherwise the training would go on in a new folder, without config and
+        tokenizer, which nothing can open.
+        """
+        if self._begun and not (self.path / "config.json").exists():
+            raise UserError(
+                f"{self.place} was moved or removed during its training, which stops: "
+                "start the same command again with --workdir naming its new place"
             )
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -100,6 +120,7 @@ class Folder:
 
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file; an unreadable old one is kept in `damaged/`."""
+        self.check_there()
         try:
             files.read_object(self.path / name)
         except FileNotFoundError:
@@ -134,6 +155,7 @@ class Folder:
 
     def add_scores(self, name: str, scores: dict) -> None:
         """Add or replace the scores of a split in scores.json, also beside others."""
+        self.check_there()
         with (self.path / ".scores.lock").open("ab") as file:
             with contextlib.suppress(OSError):  # a file system without locks
                 files.lock(file, wait=True)
@@ -168,6 +190,7 @@ class Folder:
         now |= {"earlier": earlier} if earlier else {}
         now |= {"earlier_model": model} if model else {}
         self.write("config.json", _plain(config))
+        self._begun = True
         self.write("versions.json", now)
 
     def identity(self, config: ConfigDict) -> signature.Identity:
