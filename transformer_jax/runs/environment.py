@@ -36,6 +36,17 @@ def versions() -> dict[str, str]:
     return found
 
 
+def code() -> dict[str, str]:
+    """Return what must be equal in all processes of a run, besides its config."""
+    package = pathlib.Path(transformer_jax.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)} ".encode() + path.read_bytes())
+    found = {name: metadata.version(name) for name in PACKAGES}
+    found["transformer_jax"] = transformer_jax.__version__
+    return {**found, "the code of transformer_jax": digest.hexdigest()[:12]}
+
+
 def use_compile_cache() -> None:
     """Compile each program once per machine; a failing cache never stops a run."""
     machine = f"jaxlib-{metadata.version('jaxlib')}-py{sys.version_info[1]}"
