@@ -30,7 +30,7 @@ FLOORS = (
     "models",
     "data optim losses scores",
     "sharding cli hosts",
-    "keys files",
+    "extensions keys files",
     "errors ids",
 )
 

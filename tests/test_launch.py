@@ -23,6 +23,7 @@ FOLDER = pathlib.Path(__file__).parent.parent / "launch"
 SCRIPTS = sorted([*FOLDER.glob("*.sh"), FOLDER / "slurm.sbatch"])
 WHOLE = {
     ".lock",
+    ".scores.lock",
     "config.json",
     "versions.json",
     "ledger.json",
@@ -198,6 +199,25 @@ def test_a_mistake_ends_both_processes_with_its_code(launch, tmp_path):
     process = launch([FOLDER / "two_processes.sh"], tmp_path / "run", wrong)
     assert "model.num_heads 3" in finish(process, code=2)
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("key", ["optim.constant", "train.steps"])
+def test_processes_with_different_configs_are_refused(launch, tmp_path, key):
+    with socket.create_server(("", 0)) as free:
+        address = f"localhost:{free.getsockname()[1]}"
+    place = {"COORDINATOR_ADDRESS": address, "NUM_PROCESSES": "2"}
+    place |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    command = [sys.executable, "-m", "transformer_jax.train"]
+    started = []
+    for i in range(2):
+        here, given = {**place, "PROCESS_ID": str(i)}, f"--config.{key}={4 * (i + 1)}"
+        started.append(launch(command, tmp_path / "run", given, **here))
+    for process in started:
+        output = finish(process, code=2)
+        assert re.search(rf"^error: process 1 .* started with {key} = 8", output, re.M)
+        assert "all processes with the same command and code" in output
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.system

@@ -352,18 +352,20 @@ def test_numbers_are_spread_evenly(count, total, expected):
 
 
 @pytest.mark.parametrize(
-    ("steps", "warmup", "used"),
+    ("steps", "every", "warmup", "used"),
     [
-        ([1000, 1100, 1200, 1300, 1400], 300, [1000, 1100, 1200, 1300, 1400]),
-        ([200, 300, 400, 500, 600], 100, [400, 500, 600]),
-        ([100, 200, 300, 400], 350, [400]),  # the others are of the warm-up
-        ([3, 6, 9], 50, [9]),  # so is the last, but there is no other
-        ([800, 900, 1000, 1100, 1200, 1300], 0, [900, 1000, 1100, 1200, 1300]),
+        ([1000, 1100, 1200, 1300, 1400], 100, 300, [1000, 1100, 1200, 1300, 1400]),
+        ([200, 300, 400, 500, 600], 100, 100, [400, 500, 600]),
+        ([100, 200, 300, 400], 100, 350, [400]),  # the others are of the warm-up
+        ([3, 6, 9], 3, 50, [9]),  # so is the last, but there is no other
+        ([800, 900, 1000, 1100, 1200, 1300], 100, 0, [900, 1000, 1100, 1200, 1300]),
+        ([20, 30, 35, 40, 45], 10, 0, [30, 40, 45]),  # it had ended at 35
     ],
 )
-def test_early_parameters_are_not_averaged(steps, warmup, used):
+def test_early_parameters_are_not_averaged(steps, every, warmup, used):
     chosen = config.base()
     chosen.optim.warmup_steps, chosen.checkpoint.average = warmup, 5
+    chosen.checkpoint.every = every
     assert averaging.choose_steps(chosen, steps) == used
 
 
@@ -613,3 +615,21 @@ def test_a_platform_that_is_not_there_stops_the_run():
 def test_a_mesh_that_does_not_fill_the_devices_is_refused():
     with pytest.raises(UserError, match="8 devices"):
         sharding.make_mesh(dict(zip(sharding.AXES, (3, 1, 1, 1), strict=True)))
+
+
+def test_a_run_that_went_past_its_end_has_the_average_of_one_that_did_not(
+    tiny, tmp_path, one_device
+):
+    given = {"eval__answers": 0, "checkpoint__average": 3, "optim__warmup_steps": 2}
+    for folder, ends in (("one", [15]), ("two", [11, 15])):
+        for end in ends:
+            changed = tiny(train__steps=end, **given)
+            assert train.train(config.load("quickstart", changed), tmp_path / folder) == 0
+    kept, found = [], []
+    for folder in ("one", "two"):
+        kept.append(Checkpoints(tmp_path / folder / "checkpoints").steps())
+        run = runs.load(tmp_path / folder, weights="average")
+        assert (run.step, run.weights) == (15, "averaged")
+        found.append(jax.tree.map(np.asarray, run.params))
+    assert all({9, 12, 15} <= {*steps} for steps in kept)  # and perhaps the best
+    jax.tree.map(np.testing.assert_array_equal, *found)

@@ -13,12 +13,14 @@ if sys.platform == "win32":
     )
 
 
-def load(path, weights="", mesh=None):
+def load(path, weights="", mesh=None, allow_imports=False):
     """Open a run directory: `load("runs/quickstart").predict(["…"])`.
 
     `weights` is average, best, last or ema; the default is the run's. The parameters
-    are placed on the mesh, by default one of all devices of this process.
+    are placed on the mesh, by default one of all devices of this process. A run that
+    names modules of other packages is opened only with `allow_imports`, because
+    importing them executes their code.
     """
     from transformer_jax.runs import run
 
-    return run.load(path, weights, mesh)
+    return run.load(path, weights, mesh, allow_imports)

@@ -20,16 +20,19 @@ from typing import IO, Any, TextIO
 from absl import app, flags
 from absl import logging as absl_logging
 
+from transformer_jax import extensions
 from transformer_jax.errors import UserError, nearest
 
 USER_MISTAKE = 2
 PREEMPTED = 75
+COMMON = ("allow_imports", "verbose")  # flags of every command
 OF_THE_MACHINE = (  # errors that no code can fix
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG,
 )  # fmt: skip
 HELP = ("-h", "-help", "--help", "--helpshort", "--helpfull")
 # The parameters of a run that answer; "auto" takes those that training found best.
 WEIGHTS = ("auto", "average", "best", "last", "ema")
+ALLOW_IMPORTS = "Import modules that a run names: their code is executed."
 CHUNK = 2000  # lines read, sorted and answered together
 LONGEST = 1 << 24  # the most bytes in a line
 
@@ -52,6 +55,8 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
         if len(left) > 1:
             fail(f"unexpected argument {left[1]!r}: options are given as --name=value")
         show_messages(flags.FLAGS.verbose)
+        if flags.FLAGS.allow_imports:
+            extensions.allow()
         return left
 
     def call(_: Sequence[str]) -> int | None:
@@ -71,6 +76,9 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
 
     flags.DEFINE_bool(
         "verbose", False, "Say more on stderr; short: -v.", module_name=sys.argv[0]
+    )
+    flags.DEFINE_bool(
+        "allow_imports", False, ALLOW_IMPORTS, module_name=sys.argv[0]
     )
     # The libraries' warnings are meant for developers.
     absl_logging.set_verbosity(absl_logging.ERROR)
@@ -121,7 +129,7 @@ def _own_flags() -> list[flags.Flag]:
         if module in ("__main__", sys.argv[0]) or module.startswith("transformer_jax")
         for flag in defined
     ]
-    return sorted(own, key=lambda flag: flag.name == "verbose")
+    return sorted(own, key=lambda flag: flag.name in COMMON)
 
 
 def _spell_out(argv: Sequence[str]) -> list[str]:

@@ -1,24 +1,19 @@
 """Write files atomically, read untrusted JSON, and lock files."""
 
+import fcntl
 import itertools
 import json
 import os
 import pathlib
+import secrets
 import shutil
 import stat
-import sys
 from typing import IO, Any
 
 from transformer_jax.errors import nearest
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
 LARGEST = 1 << 26  # bytes; a larger JSON file is refused
 PROPOSED = 1000  # entries of a folder among which a misspelt name is looked for
-LOCKED = 1 << 30  # the byte to lock on Windows, after the text, which stays readable
 
 
 def write(path: pathlib.Path, text: str) -> None:
@@ -26,11 +21,17 @@ def write(path: pathlib.Path, text: str) -> None:
 
     The encoding is UTF-8 under any locale.
     """
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: pathlib.Path, content: bytes) -> None:
+    """Write a file atomically; of several writers at a time, the last one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
+    # No two writers share a temporary file. `open` gives it the mode of the umask.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with temporary.open("xb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -45,12 +46,26 @@ def read_object(path: Any) -> dict[str, Any]:
     if isinstance(path, pathlib.Path):
         _check_plain(path)
     try:
-        found = json.loads(path.read_bytes().decode("utf-8"))
+        found = parse_json(path.read_bytes().decode("utf-8"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(found, dict):
         raise ValueError("it does not hold a JSON object")
     return found
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; refuse an object that has a key twice, of which one would be lost."""
+    return json.loads(text, object_pairs_hook=_make_object)
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"it has the key {twice!r} twice"[:200])
+    return made
 
 
 def _check_plain(path: pathlib.Path) -> None:
@@ -59,6 +74,17 @@ def _check_plain(path: pathlib.Path) -> None:
         raise ValueError("it is not a regular file")
     if about.st_size > LARGEST:
         raise ValueError(f"it has {about.st_size:,} bytes")
+
+
+def identify(path: str | os.PathLike[str]) -> list[Any]:
+    """Return what changes whenever the content of a file does.
+
+    Size and modification time alone can be those of another file that took its place.
+    The time of the last change of the inode cannot be set.
+    """
+    status = os.stat(path)
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return [os.path.abspath(path), status.st_size, *times, status.st_ino]
 
 
 def describe_missing(path: str | os.PathLike[str]) -> str:
@@ -87,11 +113,19 @@ def move_aside(path: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.P
     return place
 
 
+def open_mode(path: pathlib.Path) -> None:
+    """Give a file or folder the mode that the umask gives to new ones.
+
+    Temporary files and some libraries' files are private to their user.
+    """
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
+
+
 def flush(path: pathlib.Path) -> None:
     """Flush a file, or the entries of a folder, to the disk."""
-    if sys.platform == "win32" and path.is_dir():  # Windows cannot flush a folder
-        return
-    descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -103,13 +137,4 @@ def lock(file: IO[Any], wait: bool = False) -> None:
 
     Raise `BlockingIOError` if another process holds the lock, unless `wait` is set.
     """
-    if sys.platform != "win32":
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        return
-    file.seek(LOCKED)
-    while True:
-        try:
-            return msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            if not wait:
-                raise BlockingIOError(error.errno, error.strerror) from None
+    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

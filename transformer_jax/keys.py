@@ -7,15 +7,11 @@ and infinity, and absurd sizes before anything is allocated for them.
 """
 
 import dataclasses
-import importlib
-import importlib.util
 import operator
-import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
-from transformer_jax.errors import UserError, nearest
+from transformer_jax.errors import nearest
 
 FLAG_KINDS = {bool: "bool", int: "integer", float: "float", str: "string"}
 
@@ -161,27 +157,6 @@ def find_beyond_bounds(name: str, value: Any, field: dataclasses.Field) -> str |
     must = " and ".join(f"{BOUNDS[b][0]} {limit}" for b, limit in limits.items())
     what = "a share," if limits == {"least": 0, "below": 1} else "must be"
     return f"{name} = {value}: {what} {must}"
-
-
-def import_extension(name: str, what: str) -> ModuleType:
-    """Import a third-party module named in a config, such as mypackage.more.
-
-    A downloaded run can name modules too, so only those whose source mentions
-    `transformer_jax` are imported.
-    """
-    try:
-        spec = importlib.util.find_spec(name)
-        if spec is None or not spec.origin:
-            raise ImportError(f"there is no module {name}")
-        if b"transformer_jax" not in pathlib.Path(spec.origin).read_bytes():
-            raise ImportError(f"{spec.origin} does not mention transformer_jax")
-        return importlib.import_module(name)
-    except Exception as error:  # the module may raise anything
-        reason = str(error).split("\n")[0]
-        raise UserError(
-            f"{what} {name!r} cannot be imported ({type(error).__name__}: {reason}): "
-            "install its package, or start where Python finds it"
-        ) from None
 
 
 def define_flags(flags: Any, *classes: type) -> None:

@@ -124,6 +124,7 @@ def train(
 def open_mesh(config: ConfigDict) -> Mesh:
     """Join the other processes, and make the mesh of the config."""
     hosts.connect(config.timeout.start, console.info)
+    _refuse_differences(config)
     environment.use_compile_cache()
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
     rows, devices = config.data.row_multiple, sharding.row_devices(mesh)
@@ -134,6 +135,14 @@ def open_mesh(config: ConfigDict) -> Mesh:
             "devices (mesh data × fsdp): batches are filled up with empty rows"
         )
     return mesh
+
+
+def _refuse_differences(config: ConfigDict) -> None:
+    """Refuse processes of one run that have different configs or code."""
+    if jax.process_count() == 1:
+        return
+    settings = {k: v for k, v in configs.items(config) if k != "data.folder"}
+    hosts.refuse_differences({**settings, **environment.code()}, hosts.name_of)
 
 
 def is_done(config: ConfigDict, folder: Folder, step: int) -> bool:

@@ -470,3 +470,22 @@ def test_names_of_tfds_resolve_without_tensorflow():
         "lm1b:1.1.0": {"text": True},
         "mnist:3.0.1": {"image": False, "label": False},
     }
+
+
+def test_prepared_data_cannot_name_a_program(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "helper.py").write_text("import pathlib\npathlib.Path('X').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    home = corpus(tmp_path / "data")
+    (path,) = (tmp_path / "data").rglob("features.json")
+    path.write_text(
+        path.read_text().replace(
+            "tensorflow_datasets.core.features.translation_feature.", "helper."
+        )
+    )
+    for name, place in (("barges", home), (str(path.parent), "")):
+        with pytest.raises(UserError, match="names the class helper.Translation, whose"):
+            Split(name, "train", place, COLUMNS)
+    with pytest.raises(UserError, match="'kubric:movi' is a community data set"):
+        Split("kubric:movi", "train", home, COLUMNS)
+    assert not (tmp_path / "X").exists()

@@ -6,12 +6,15 @@ import logging
 import os
 import pathlib
 import re
-import types
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
 import transformer_jax
 from transformer_jax import config, files
+from transformer_jax.data import codebook, records, tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import classification, tagging
@@ -30,6 +33,7 @@ DAMAGE = {
     "other kinds": b'{"step": "9", "scores": [], "train": 3, "earlier": 1,'
     b' "earlier_model": {"num_heads": 2}, "seconds": NaN}',
 }
+DAMAGE["a key twice"] = b'{"step": 9, "step": 8}'
 LEDGER = {"train": {"store": "a", "fingerprint": "b", "content": "c", "examples": 1}}
 
 
@@ -168,24 +172,6 @@ def test_nothing_is_moved_over_what_was_moved_before(tmp_path):
     assert (tmp_path / "damaged" / "file.2").read_text() == "second"
 
 
-def test_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
-    held = []
-
-    def locking(descriptor, mode, count):
-        assert (mode, count) == ("try", 1)
-        if held:
-            raise OSError(13, "Permission denied")
-        held.append(descriptor)
-
-    windows = types.SimpleNamespace(locking=locking, LK_NBLCK="try")
-    monkeypatch.setattr(files, "msvcrt", windows, raising=False)
-    monkeypatch.setattr(files.sys, "platform", "win32")
-    with (tmp_path / "lock").open("a") as file:
-        files.lock(file)
-        with pytest.raises(BlockingIOError):
-            files.lock(file)
-
-
 @pytest.mark.parametrize(
     "damage", [*DAMAGE.values(), b'{"labels": [3], "mean": 0, "deviation": 1}',
                b'{"labels": [], "mean": null, "deviation": 1}', None],
@@ -241,3 +227,46 @@ def _opens_text(call):
         return False
     bare = not call.args and not call.keywords if method else len(call.args) == 1
     return bare or any(TEXT.fullmatch(mode) for mode in modes)
+
+
+SCORING = """
+import sys
+from transformer_jax.runs.folder import Folder
+for i in range(50):
+    Folder(sys.argv[1]).add_scores(f"{sys.argv[2]}-{i}", {"bleu": 1.0})
+"""
+
+
+def test_processes_that_score_one_run_lose_no_entry(folder):
+    command = [sys.executable, "-c", SCORING, folder.path]
+    scoring = [
+        subprocess.Popen([*command, str(i)], stderr=subprocess.PIPE) for i in range(4)
+    ]
+    for process in scoring:
+        assert process.communicate()[1] == b""
+    assert len(folder.read_note("scores.json")) == 200
+    assert not [*folder.path.glob(".*.tmp"), *folder.path.glob("damaged")]
+
+
+def test_an_object_with_a_key_twice_is_refused(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"seed": 1, "model": {"name": "a", "name": "b"}}')
+    with pytest.raises(UserError, match=r"config.json is damaged: it has the key 'nam"):
+        Folder(tmp_path).config()
+    table = tmp_path / "t.jsonl"
+    table.write_text('{"de": "a", "de": "b"}\n')
+    with pytest.raises(UserError, match=r"line 1 is not valid JSON: it has the key 'd"):
+        list(records.JsonTable(str(table), {"source": "de"}))
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_a_file_has_the_mode_of_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        files.write(tmp_path / "a", "x")
+        tokenizer.Bytes().save(tmp_path / "b")
+        codebook.Codebook(np.zeros((1, 2, 2, 3), np.uint8)).save(tmp_path / "c")
+    finally:
+        os.umask(before)
+    for path in tmp_path.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o666 & ~mask

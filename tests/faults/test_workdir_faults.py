@@ -1,6 +1,7 @@
 """Run directories that cannot be: said at the start, in one line, before any work."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -9,7 +10,9 @@ import pytest
 from transformer_jax import config, train
 from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.checkpoint import Checkpoints
 from transformer_jax.runs.folder import Folder
+from transformer_jax.training import log
 
 
 def make_file(place):
@@ -86,3 +89,48 @@ def test_a_folder_of_runs_proposes_those_inside(tmp_path):
     said = "run__3 does not exist .*Did you mean 'run_3'. Train one with"
     with pytest.raises(UserError, match=said):
         Folder(tmp_path / "runs" / "run__3").config()
+
+
+@pytest.mark.parametrize("name", ["seed[1]", "what?", "all*"])
+def test_a_place_whose_checkpoints_could_not_be_read_is_refused(tmp_path, name):
+    place = tmp_path / name / "run"
+    with pytest.raises(UserError, match=r"characters \* \? \[ in its name") as caught:
+        train.train(config.load("quickstart"), place)
+    assert str(caught.value).startswith(str(place))
+    assert not place.exists()
+
+
+def test_a_run_in_such_a_place_answers(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "seed[1]")
+    assert runs.load(tmp_path / "seed[1]").predict("O gato dorme.") is not None
+
+
+MOMENTS = {
+    "a line of the log": (log.RunLog, "record"),
+    "a score": (Checkpoints, "score"),
+    "the result": (Folder, "add_scores"),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_run_that_is_renamed_stops_and_goes_on_there(
+    tiny, tmp_path, monkeypatch, one_device, moment
+):
+    given = config.load("quickstart", tiny(eval__splits="test", eval__answers=0))
+    owner, name = MOMENTS[moment]
+    inner, old, new = getattr(owner, name), tmp_path / "old", tmp_path / "new"
+
+    def rename_first(*args, **kwargs):
+        if old.exists() and (old / "checkpoints").exists():
+            Checkpoints(old / "checkpoints").wait()
+            old.rename(new)
+        return inner(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, rename_first)
+        with pytest.raises(UserError, match="moved or removed") as caught:
+            train.train(given, old)
+    assert "\n" not in str(caught.value)
+    assert not old.exists()
+    assert train.train(given, new) == 0
+    assert runs.load(new).step == 12

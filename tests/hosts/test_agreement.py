@@ -7,6 +7,7 @@ from jax.experimental import multihost_utils
 
 from transformer_jax import hosts
 from transformer_jax.errors import UserError
+from transformer_jax.hosts import agreement
 
 
 @pytest.fixture
@@ -66,3 +67,27 @@ def test_a_mistake_that_the_first_finds_is_everyones(in_process):
         return caught.value.problems
 
     assert in_process(act) == [("the config differs", "a second line")] * 2
+
+
+def test_processes_that_were_started_differently_are_refused(monkeypatch):
+    settings = [
+        {"optim.constant": 1.0, "eval.splits": ("test",), "jax": "0.12"},
+        {"optim.constant": 2.0, "eval.splits": ("test",), "jax": "0.12"},
+        {"optim.constant": 1.0, "eval.splits": ("test",), "jax": "0.10", "x": None},
+    ]
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    monkeypatch.setattr(
+        agreement, "gather", lambda own: [agreement.json.dumps(s) for s in settings]
+    )
+    with pytest.raises(UserError) as caught:
+        hosts.refuse_differences(settings[0], "process {}".format)
+    assert caught.value.problems == (
+        "process 1 was started with optim.constant = 2.0, but process 0 with 1.0: "
+        "start all processes with the same command and code",
+        "process 2 was started with jax = '0.10', but process 0 with '0.12': start all "
+        "processes with the same command and code",
+        "process 2 was started with x = None, but process 0 with 'nothing': start all "
+        "processes with the same command and code",
+    )
+    settings[1:] = settings[:1] * 2
+    hosts.refuse_differences(settings[0], "process {}".format)

@@ -118,3 +118,25 @@ def test_a_bundle_of_another_format_or_with_a_broken_manifest_is_refused(copy):
 def test_a_bundle_has_no_other_weights_to_choose(copy):
     with pytest.raises(UserError, match="bundle of averaged parameters: it has no oth"):
         transformer_jax.load(copy, "last")
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_another_user_can_read_a_bundle_if_the_umask_lets_him(tiny_run, tmp_path, mask):
+    run, before = transformer_jax.load(tiny_run), os.umask(mask)
+    try:
+        bundle.export(run, tmp_path / "made")
+    finally:
+        os.umask(before)
+    found = [tmp_path / "made", *(tmp_path / "made").rglob("*")]
+    assert len(found) == 7
+    for path in found:
+        most = 0o777 if path.is_dir() else 0o666
+        assert path.stat().st_mode & 0o777 == most & ~mask, path
+
+
+def test_a_stray_file_beside_a_tokenizer_is_not_exported(tiny_run, tmp_path, caplog):
+    source = shutil.copytree(tiny_run, tmp_path / "run")
+    (source / "tokenizer" / ".DS_Store").touch()
+    bundle.export(transformer_jax.load(source), tmp_path / "made")
+    assert ".DS_Store is left out: no bundle has such a file" in caplog.text
+    transformer_jax.load(tmp_path / "made")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import keys
+from transformer_jax import extensions
 from transformer_jax.config import checks
 from transformer_jax.config.defaults import items, renew
 from transformer_jax.config.smoke import shrink
@@ -39,7 +39,7 @@ def load(
         if problem:
             problems.append(problem)
     for name in config.imports:
-        keys.import_extension(str(name), "imports:")
+        extensions.load(str(name), "imports:")
     values = renew(config.task, config.model.name, dict(items(config)))
     config.update_from_flattened_dict(values)
 

@@ -5,27 +5,36 @@ flushed to the disk and renamed, so no process sees it incomplete. An entry that
 not match its seal is rebuilt. A lock makes other processes on the host wait instead of
 repeating the work; it is released when its process ends. The cache may be deleted at
 any time.
+
+The seals find damage, not malice, and compiled programs are executed. So the folders of
+the cache belong to this user alone: one that others own or can write is refused.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
 import os
 import pathlib
+import pwd
 import random
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 from transformer_jax import files
+from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 SEAL = "sealed.json"
 BLOCK = 1 << 24  # bytes of a file that share a checksum
 READ = 1 << 18  # bytes read at a time
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+WAY_OUT = "set TRANSFORMER_JAX_CACHE to a folder of your own"
 CHECKED = 64  # blocks verified when an entry is opened: 1 GB
 
 _sound: dict[str, str] = {}  # entry → content, of the entries verified so far
@@ -33,8 +42,44 @@ _sound: dict[str, str] = {}  # entry → content, of the entries verified so far
 
 def folder() -> pathlib.Path:
     """Return $TRANSFORMER_JAX_CACHE, or a folder in the user's home directory."""
-    given = os.environ.get("TRANSFORMER_JAX_CACHE")
-    return pathlib.Path(given or pathlib.Path.home() / ".cache" / "transformer_jax")
+    given = os.environ.get("TRANSFORMER_JAX_CACHE") or "~/.cache/transformer_jax"
+    if given.startswith("~/"):
+        return _home() / given[2:]
+    return pathlib.Path(os.path.expanduser(given))
+
+
+def _home() -> pathlib.Path:
+    """Return the user's home directory; a container may give its user none."""
+    with contextlib.suppress(KeyError):  # the user has no entry
+        home = os.environ.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir
+        if os.path.isabs(home):
+            return pathlib.Path(home)
+    raise UserError(f"this user has no home directory for the cache: {WAY_OUT}")
+
+
+def make_private(place: pathlib.Path) -> pathlib.Path:
+    """Make a folder of the cache; refuse it if other users own it or can write to it.
+
+    Otherwise they could choose what this user trains on, and which programs run.
+    """
+    root = folder()
+    levels = [p for p in place.parents if p == root or root in p.parents]
+    for level in [*reversed(levels), place]:
+        try:
+            level.mkdir(mode=0o700, parents=True, exist_ok=True)
+            about = level.stat()
+        except OSError as error:
+            taken = isinstance(error, FileExistsError)
+            why = "it is a file" if taken else error.strerror
+            raise UserError(f"{level} cannot be the cache: {why}: {WAY_OUT}") from None
+        if about.st_uid != os.geteuid():
+            raise UserError(f"the cache {level} belongs to another user: {WAY_OUT}")
+        if about.st_mode & 0o022:
+            raise UserError(
+                f"other users can write to the cache {level}, and so change what this "
+                f"one reads: remove it; or, if nobody did, chmod -R go-w {root}"
+            )
+    return place
 
 
 def build_once(
@@ -45,15 +90,18 @@ def build_once(
     `content` identifies what the entry is made from, in addition to its name: an entry
     with other content is rebuilt, like a damaged one.
     """
-    if entry.is_dir() and not find_damage(entry, content):
+    make_private(entry.parent)
+    if os.path.lexists(entry) and not find_damage(entry, content):
         return entry
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(entry.with_name(f".{entry.name}.lock")):
-        if entry.is_dir():  # damaged, or made by another process in the meantime
+    with _explain_full_disk(entry), _locked(entry.with_name(f".{entry.name}.lock")):
+        if os.path.lexists(entry):  # damaged, or made by another process meanwhile
             if not (problem := find_damage(entry, content)):
                 return entry
             logger.warning("note       %s is rebuilt: %s", entry, problem)
-            shutil.rmtree(entry)
+            if entry.is_symlink() or not entry.is_dir():
+                entry.unlink()
+            else:
+                shutil.rmtree(entry)
         _clear_debris(entry)
         temporary = pathlib.Path(
             tempfile.mkdtemp(prefix=f".{entry.name}.", dir=entry.parent)
@@ -68,19 +116,18 @@ def build_once(
     return entry
 
 
-def digest(files: Sequence[pathlib.Path]) -> str:
+def digest(paths: Sequence[pathlib.Path]) -> str:
     """Return a digest of the names and bytes of files.
 
-    It is cached: the files are read again only if a size or modification time changed.
+    It is cached: the files are read again only if one of them has changed.
     """
     key = hashlib.sha256()
-    for file in files:
-        status = file.stat()
-        key.update(f"{file.resolve()} {status.st_size} {status.st_mtime_ns}\n".encode())
+    for file in paths:
+        key.update(f"{files.identify(file)}\n".encode())
 
     def write_digest(entry: pathlib.Path) -> None:
         total = hashlib.sha256()
-        for file in files:
+        for file in paths:
             total.update(f"\n{file.parent.name}/{file.name} ".encode())
             total.update(hashlib.sha256(file.read_bytes()).digest())
         (entry / "digest").write_text(total.hexdigest(), encoding="utf-8")
@@ -109,6 +156,9 @@ def find_damage(entry: pathlib.Path, content: str = "") -> str:
     if _sound.get(str(entry)) == content:
         return ""
     try:
+        about = entry.lstat()
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+            return "it is a link, a file or another user's"
         sealed = json.loads((entry / SEAL).read_text(encoding="utf-8"))
         if sealed["content"] != content:
             return "its generator has changed"
@@ -137,6 +187,18 @@ def _checksum(path: pathlib.Path, block: int) -> int:
         for _ in range(0, BLOCK, READ):
             checksum = zlib.crc32(file.read(min(READ, BLOCK)), checksum)
     return checksum
+
+
+@contextlib.contextmanager
+def _explain_full_disk(entry: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise UserError(
+            f"{entry} cannot be written: {error.strerror}: make room, or {WAY_OUT}"
+        ) from None
 
 
 @contextlib.contextmanager

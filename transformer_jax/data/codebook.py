@@ -58,12 +58,9 @@ class Codebook:
 
     def save(self, path: pathlib.Path) -> None:
         """Write the patches as a NumPy array."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            np.save(file, self.patches)
-        files.flush(temporary)
-        temporary.replace(path)
+        content = io.BytesIO()
+        np.save(content, self.patches)
+        files.write_bytes(path, content.getvalue())
 
     @staticmethod
     def load(path: pathlib.Path) -> "Codebook":

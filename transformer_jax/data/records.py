@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax import files
 from transformer_jax.data.text import Lines
 from transformer_jax.errors import UserError, nearest
 
@@ -190,7 +191,7 @@ class JsonTable(Table):
     def parse(self, index: int, line: str) -> Record:
         """Decode a line and look up its fields."""
         try:
-            content = json.loads(line)
+            content = files.parse_json(line)
             return {
                 f: as_text(self._find(index, content, c), f, c, self.where(index))
                 for f, c in self.columns.items()

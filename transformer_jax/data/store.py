@@ -215,9 +215,9 @@ class _Writer:
         else:
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
             values = self._join(rows, int(lengths.sum()), dtype)
-            (self._end + np.cumsum(lengths)).tofile(self._ends)
+            self._ends.write((self._end + np.cumsum(lengths)).tobytes())
             self._end += len(values)
-        values.tofile(self._values)
+        self._values.write(values.tobytes())
 
     def _join(self, rows: list[Any], total: int, dtype: np.dtype) -> np.ndarray:
         if self.column.inner:

@@ -1,8 +1,8 @@
 """Read the lines of text files with random access and little memory.
 
 A first pass validates a file (UTF-8 errors are reported by line and column), hashes
-its text and indexes its lines; the result is cached by path, size and modification
-time. Only a newline ends a line. A carriage return before it, and a byte order mark
+its text and indexes its lines; the result is cached by path, size, times and inode.
+Only a newline ends a line. A carriage return before it, and a byte order mark
 before the first line, are dropped with a note. A .gz file is unpacked once. Memory use
 depends only on the longest line, whose length is limited.
 """
@@ -93,10 +93,9 @@ class Lines(Sequence[str]):
 
         If it was replaced, the open descriptor still reads the old content.
         """
-        _, size, changed = self._identity
-        if self._text == self.path and (
-            (size, changed) != (status.st_size, status.st_mtime_ns)
-        ):
+        _, size, changed, _, inode = self._identity
+        found = status.st_size, status.st_mtime_ns, status.st_ino
+        if self._text == self.path and found != (size, changed, inode):
             raise UserError(
                 f"{self.path} has changed while being read ({size:,} bytes before, "
                 f"{status.st_size:,} now): restore it and start again"
@@ -171,12 +170,10 @@ def _decode(raw: bytes) -> str:
 
 
 def _identify(path: str) -> list:
-    """Return the path, size and modification time, which identify a file's content."""
     try:
-        status = os.stat(path)
+        return files.identify(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
 
 
 def _index(path: str, folder: pathlib.Path) -> None:
@@ -187,7 +184,7 @@ def _index(path: str, folder: pathlib.Path) -> None:
         for block in _blocks(path):
             if not size:
                 marked = block.startswith(BOM)
-                np.array([len(BOM) if marked else 0]).tofile(starts)
+                starts.write(np.int64(len(BOM) if marked else 0).tobytes())
             _check(path, block, lines)
             digest.update(block)
             unpacked.write(block)
@@ -195,13 +192,13 @@ def _index(path: str, folder: pathlib.Path) -> None:
             crlf = block.count(b"\r\n")
             if crlf and not returns:
                 first_return = lines + block.count(b"\n", 0, block.find(b"\r\n")) + 1
-            (ends.astype(np.int64) + size + 1).tofile(starts)
+            starts.write((ends.astype(np.int64) + size + 1).tobytes())
             returns, lines, size = returns + crlf, lines + len(ends), size + len(block)
         if not size:
             raise UserError(f"{path} is empty: there is nothing to read")
         if not block.endswith(b"\n") and size != len(BOM) * marked:
             # The final newline is missing: treat it as present.
-            np.array([size + 1]).tofile(starts)
+            starts.write(np.int64(size + 1).tobytes())
     notes = []
     if marked:
         notes.append("line 1 begins with a byte order mark, which is left out")

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from transformer_jax import cli
+from transformer_jax import cli, files
 from transformer_jax.data.records import Parallel, Record, Records, as_text
 from transformer_jax.errors import UserError, nearest
 
@@ -157,12 +157,20 @@ def _open(name: str, data_dir: str) -> Any:
     tfds = _tensorflow_datasets()
     folder = pathlib.Path(name).expanduser()
     if (folder / "dataset_info.json").is_file():
+        _refuse_programs(folder)
         return tfds.builder_from_directory(folder)
     if name.startswith((".", "/", "~")):
         raise UserError(
             f"{name} holds no dataset_info.json: name the folder of a prepared "
             "version, such as my_corpus/1.0.0"
         )
+    if re.match(r"[\w-]+:[^\W\d]", name):  # not a version, as in name:1.0.0
+        raise UserError(
+            f"{name!r} is a community data set, whose program TFDS would download and "
+            "execute: prepare it yourself, and name the folder of its version"
+        )
+    if data_dir:
+        _refuse_programs(pathlib.Path(data_dir).expanduser() / re.split("[/:]", name)[0])
     try:
         return tfds.builder(name, data_dir=data_dir or None)
     except tfds.core.registered.DatasetNotFoundError as error:
@@ -179,6 +187,36 @@ def _open(name: str, data_dir: str) -> Any:
     except Exception as error:  # TFDS raises many kinds: for a config, a version …
         reason = " ".join(str(error).split())
         raise UserError(f"TFDS cannot open {name!r}: {reason}") from error
+
+
+def _refuse_programs(folder: pathlib.Path) -> None:
+    """Refuse prepared data whose features are classes of other packages.
+
+    TFDS would import the modules that a features.json names.
+    """
+    for path in folder.rglob("features.json"):
+        try:
+            found = files.read_object(path)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {error}") from None
+        for name in _class_names(found):
+            if "." in name and not name.startswith("tensorflow_datasets."):
+                raise UserError(
+                    f"{path} names the class {name}, whose module TFDS would execute: "
+                    "only features of TFDS itself are read"
+                )
+
+
+def _class_names(content: Any) -> Iterator[str]:
+    """Yield what a features.json names as the classes of features."""
+    if isinstance(content, list):
+        for value in content:
+            yield from _class_names(value)
+    elif isinstance(content, dict):
+        for key, value in content.items():
+            if key in ("pythonClassName", "type") and isinstance(value, str):
+                yield value
+            yield from _class_names(value)
 
 
 def _open_split(builder: Any, split: str) -> tuple[Any, list]:

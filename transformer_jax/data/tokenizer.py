@@ -184,10 +184,7 @@ class Tokenizer:
 
     def save(self, path: pathlib.Path) -> None:
         """Write the model atomically."""
-        temporary = path.with_suffix(".tmp")
-        temporary.write_bytes(self.model)
-        files.flush(temporary)
-        temporary.replace(path)
+        files.write_bytes(path, self.model)
 
     @staticmethod
     def load(path: pathlib.Path) -> "Tokenizer":

@@ -96,9 +96,9 @@ class Windows(Records):
             for span in self._cut_all():
                 numbers.extend(span)
                 if len(numbers) >= WRITTEN:
-                    numbers.tofile(file)
+                    file.write(numbers.tobytes())
                     del numbers[:]
-            numbers.tofile(file)
+            file.write(numbers.tobytes())
 
     def _cut_all(self) -> Iterator[tuple[int, int]]:
         length = len(self.text)

@@ -6,7 +6,7 @@ other in different places for ever.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -14,6 +14,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from transformer_jax.errors import UserError
+
+SHOWN = 8  # differences between processes that are reported
 
 
 def broadcast_from_first(answer: Any) -> Any:
@@ -42,6 +44,30 @@ def decide_in_first(decide: Callable[[], Any]) -> Any:
     if problems:
         raise UserError(*problems)
     return answer
+
+
+def refuse_differences(
+    settings: Mapping[str, Any], name: Callable[[int], str]
+) -> None:
+    """Refuse in all processes settings in which one of them differs from the first.
+
+    Such processes would compute different steps, and save nothing usable. `name` names
+    a process.
+    """
+    if jax.process_count() == 1:
+        return
+    first, *others = map(json.loads, gather(json.dumps(settings)))
+    problems = []
+    for i, other in enumerate(others, start=1):
+        for key in sorted({*first, *other}):
+            here, there = other.get(key, "nothing"), first.get(key, "nothing")
+            if here != there:
+                problems.append(
+                    f"{name(i)} was started with {key} = {here!r}, but {name(0)} with "
+                    f"{there!r}: start all processes with the same command and code"
+                )
+    if problems:
+        raise UserError(*problems[:SHOWN])
 
 
 def gather(text: str) -> list[str]:

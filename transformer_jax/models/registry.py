@@ -15,9 +15,9 @@ from typing import Any
 import flax.linen as nn
 from ml_collections import ConfigDict
 
-from transformer_jax import sharding
+from transformer_jax import extensions, sharding
 from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import import_extension, key
+from transformer_jax.keys import key
 
 # The name in `config.model.name` is the name of the file.
 MODELS = (
@@ -71,7 +71,7 @@ class Model:
 def find(name: str) -> Model:
     """Load the record of the model that `config.model.name` names."""
     if "." in name:
-        model = getattr(import_extension(name, "the model"), "MODEL", None)
+        model = getattr(extensions.load(name, "the model"), "MODEL", None)
         if not isinstance(model, Model):
             raise UserError(f"{name} has no MODEL = Model(...): see models/registry.py")
         _others.append(name)

@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import shutil
 import stat
 import tempfile
@@ -45,12 +46,14 @@ def export(run: Any, folder: pathlib.Path) -> None:
         paths = jax.tree_util.tree_leaves_with_path(run.params)
         named = {sharding.path_name(p): np.asarray(leaf) for p, leaf in paths}
         save_file(named, temporary / WEIGHTS)
-        shutil.copy(run.folder.path / "config.json", temporary)
+        shutil.copyfile(run.folder.path / "config.json", temporary / "config.json")
         if (versions := run.folder.path / "versions.json").is_file():
-            shutil.copy(versions, temporary)
+            shutil.copyfile(versions, temporary / versions.name)
         else:
             logger.warning("warning    %s is missing: the bundle has none", versions)
-        shutil.copytree(run.folder.tokenizer, temporary / "tokenizer")
+        _copy_tokenizer(run.folder.tokenizer, temporary / "tokenizer")
+        for path in (temporary, temporary / WEIGHTS):
+            files.open_mode(path)
         parts = sorted(p for p in temporary.rglob("*") if p.is_file())
         about = {
             "format": FORMAT,
@@ -59,7 +62,6 @@ def export(run: Any, folder: pathlib.Path) -> None:
             "files": {str(p.relative_to(temporary)): _hash(p) for p in parts},
         }
         files.write(temporary / MANIFEST, json.dumps(about, indent=1) + "\n")
-        temporary.chmod(0o755)
         os.rename(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -141,11 +143,18 @@ def _list(folder: pathlib.Path) -> tuple[set[str], list[str]]:
     return found, problems
 
 
+def _copy_tokenizer(source: pathlib.Path, folder: pathlib.Path) -> None:
+    folder.mkdir()
+    for path in sorted(source.iterdir()):
+        if _is_text(f"tokenizer/{path.name}"):
+            shutil.copyfile(path, folder / path.name)
+        else:
+            logger.warning("warning    %s is left out: no bundle has such a file", path)
+
+
 def _is_text(name: str) -> bool:
-    """Return whether a name is a plain path of a file in tokenizer/."""
-    parts = pathlib.PurePosixPath(name).parts
-    plain = not {"\\", ":", "\0"} & set(name) and ".." not in parts
-    return plain and len(parts) > 1 and parts[0] == "tokenizer"
+    """Return whether a name is that of a file of data in tokenizer/."""
+    return bool(re.fullmatch(r"tokenizer/\w[\w-]*\.(model|json|npy)", name))
 
 
 def read_params(folder: pathlib.Path, like: Any) -> Params:

@@ -65,6 +65,7 @@ class Checkpoints:
         keep_best: int = 0,
         writer: bool = False,
         identity: Identity | None = None,
+        regular: Callable[[int], bool] = lambda step: True,
     ):
         # Orbax logs for developers through absl; its errors are reported here.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -72,6 +73,7 @@ class Checkpoints:
         if not is_remote(folder):
             self.folder = pathlib.Path(folder).absolute()
         self._keep_last, self._keep_best = keep_last, keep_best
+        self._regular = regular  # whether an undisturbed run saves this step
         self._scores: dict[int, float] = {}  # of a writer's checkpoints
         self._options = ocp.CheckpointManagerOptions(
             preservation_policy=_Keeps(self.choose_kept),
@@ -81,6 +83,7 @@ class Checkpoints:
         )
         self._opened: ocp.CheckpointManager | None = None
         self._saving: int | None = None  # a step that may not be complete yet
+        self._inode = 0  # of the folder
 
     @property
     def _manager(self) -> ocp.CheckpointManager:
@@ -89,6 +92,7 @@ class Checkpoints:
                 self.clear()
                 self._scores = dict(hosts.decide_in_first(self._read_scores))
             self._opened = ocp.CheckpointManager(self.folder, options=self._options)
+            self._inode = self._read_inode()
             _ignore_closed_loops(sys.unraisablehook)
         return self._opened
 
@@ -112,10 +116,15 @@ class Checkpoints:
         return [(step, about["score"]) for step, about in found if about]
 
     def choose_kept(self, found: Sequence[int]) -> set[int]:
-        """Choose which of these steps to keep: the newest and the best."""
+        """Choose which of these steps to keep: the newest and the best.
+
+        The newest always remains. But the step at which the run ended before its end
+        was moved takes no place of those that are averaged.
+        """
         ranked = [step for step in found if step in self._scores]
         ranked.sort(key=lambda step: (-self._scores[step], step))
-        return {*sorted(found)[-self._keep_last :], *ranked[: self._keep_best]}
+        newest = sorted(filter(self._regular, found))[-self._keep_last :]
+        return {*sorted(found)[-1:], *newest, *ranked[: self._keep_best]}
 
     def save(self, step: int, state: TrainState) -> None:
         """Begin to save a state."""
@@ -199,8 +208,10 @@ class Checkpoints:
         try:
             yield
         except Exception as error:  # Orbax passes on long errors of its storage
-            words = str(error)
-            if isinstance(error, UserError) or not (why := _find_reason(words)):
+            why = _find_reason(str(error))
+            if moved := self._was_moved():
+                why = "the run was moved or removed"
+            if isinstance(error, UserError) or not why:
                 raise
             logger.debug("step %d cannot be saved", step, exc_info=True)
         else:
@@ -209,7 +220,16 @@ class Checkpoints:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it is reported below
         if jax.process_index() == 0:
             steps.remove_partial(self.folder, step)
+            if moved:  # Orbax made these folders anew
+                with contextlib.suppress(OSError):
+                    self.folder.rmdir()
+                    self.folder.parent.rmdir()
         _drop_coroutines()
+        if moved:
+            raise UserError(
+                f"{self.folder} was moved or removed while step {step} was saved: start "
+                "the same command again with --workdir naming its new place"
+            )
         kept = "There is no earlier checkpoint"
         if complete := self.steps():
             kept = f"The checkpoint of step {complete[-1]} is kept"
@@ -217,6 +237,17 @@ class Checkpoints:
             f"step {step} cannot be saved in {self.folder}: {why}. "
             f"{kept}; make room, and start the same command again to continue"
         )
+
+    def _was_moved(self) -> bool:
+        """Return whether another folder, or none, is where this one was."""
+        return self._opened is not None and self._read_inode() != self._inode
+
+    def _read_inode(self) -> int:
+        if is_remote(self.folder):
+            return 0
+        with contextlib.suppress(OSError):
+            return self.folder.stat().st_ino
+        return -1
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Restore the state at a step, placed as `like` (abstract, with shardings).

@@ -15,6 +15,7 @@ import jax
 
 import transformer_jax
 from transformer_jax.data import cache
+from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +36,26 @@ def versions() -> dict[str, str]:
     return found
 
 
+def code() -> dict[str, str]:
+    """Return what must be equal in all processes of a run, besides its config."""
+    package = pathlib.Path(transformer_jax.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)} ".encode() + path.read_bytes())
+    found = {name: metadata.version(name) for name in PACKAGES}
+    found["transformer_jax"] = transformer_jax.__version__
+    return {**found, "the code of transformer_jax": digest.hexdigest()[:12]}
+
+
 def use_compile_cache() -> None:
     """Compile each program once per machine; a failing cache never stops a run."""
     machine = f"jaxlib-{metadata.version('jaxlib')}-py{sys.version_info[1]}"
-    folder = cache.folder() / "compiled" / machine / _cpu_name()
+    try:
+        root = cache.folder()
+        folder = cache.make_private(root / "compiled" / machine / _cpu_name())
+    except UserError as error:
+        logger.warning("warning    compiled programs are not kept: %s", error)
+        return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -1,5 +1,7 @@
 """Name, read and write the files of a run directory."""
 
+import contextlib
+import glob
 import json
 import logging
 import os
@@ -9,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
-from transformer_jax import files, keys
+from transformer_jax import extensions, files, keys
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs import notes, signature, steps
 from transformer_jax.runs.environment import versions
@@ -34,6 +36,7 @@ class Folder:
         self.preempted = self.place / "preempted"
         self.damaged = self.path / steps.DAMAGED  # for files that were moved aside
         self._accepts_changes = False
+        self._begun = False  # whether a training has written its config
 
     def check_place(self) -> None:
         """Refuse at the start a path that cannot become a run directory."""
@@ -60,6 +63,24 @@ class Folder:
             raise UserError(
                 f"{self.path} cannot be written: {place} is read-only, or another "
                 "user's. Use another --workdir"
+            )
+        path = str(self.place.absolute())
+        if glob.has_magic(path):  # Orbax looks for what it has written by a pattern
+            raise UserError(
+                f"{path} has one of the characters * ? [ in its name, and no checkpoint "
+                "that is saved there can be restored: use another --workdir"
+            )
+
+    def check_there(self) -> None:
+        """Raise if the run was moved or removed while it is trained.
+
+        Otherwise the training would go on in a new folder, without config and
+        tokenizer, which nothing can open.
+        """
+        if self._begun and not (self.path / "config.json").exists():
+            raise UserError(
+                f"{self.place} was moved or removed during its training, which stops: "
+                "start the same command again with --workdir naming its new place"
             )
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -99,6 +120,7 @@ class Folder:
 
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file; an unreadable old one is kept in `damaged/`."""
+        self.check_there()
         try:
             files.read_object(self.path / name)
         except FileNotFoundError:
@@ -132,8 +154,12 @@ class Folder:
         logger.warning("warning    %s is not used: %s", self.place / name, why)
 
     def add_scores(self, name: str, scores: dict) -> None:
-        """Add or replace the scores of a split in scores.json."""
-        self.write("scores.json", {**self.read_note("scores.json"), name: scores})
+        """Add or replace the scores of a split in scores.json, also beside others."""
+        self.check_there()
+        with (self.path / ".scores.lock").open("ab") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                files.lock(file, wait=True)
+            self.write("scores.json", {**self.read_note("scores.json"), name: scores})
 
     def adopt(
         self, config: ConfigDict, accept_changes: bool, write: bool = True
@@ -164,6 +190,7 @@ class Folder:
         now |= {"earlier": earlier} if earlier else {}
         now |= {"earlier_model": model} if model else {}
         self.write("config.json", _plain(config))
+        self._begun = True
         self.write("versions.json", now)
 
     def identity(self, config: ConfigDict) -> signature.Identity:
@@ -241,8 +268,11 @@ class Folder:
             f"--workdir {self.place}"
         )
 
-    def config(self) -> ConfigDict:
-        """Read the run's config, with defaults for keys that are newer than the run."""
+    def config(self, allow_imports: bool = False) -> ConfigDict:
+        """Read the run's config, with defaults for keys that are newer than the run.
+
+        Modules of other packages that it names are imported if the user consents.
+        """
         self.check_place()
         stored = self.stored_config()
         if stored is None:
@@ -250,8 +280,11 @@ class Folder:
         imports = stored.get("imports", [])
         if not isinstance(imports, list):
             raise self._damaged_config(f"its 'imports' is {imports!r}")
-        for name in imports:
-            keys.import_extension(str(name), f"{self.path / 'config.json'}: imports")
+        named = [*map(str, imports)]
+        dotted = [n for n in (stored["task"], stored["model"]["name"]) if "." in n]
+        extensions.check([*named, *dotted], self.path, self.place, allow_imports)
+        for name in named:
+            extensions.load(name, f"{self.path / 'config.json'}: imports")
         config = configs.base(stored["task"], stored["model"]["name"])
         known = dict(configs.items(config))
         flat = _flat(stored)

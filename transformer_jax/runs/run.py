@@ -182,11 +182,18 @@ def _pair(what: str, sources: Any, targets: Any) -> list[tuple[Any, Any]]:
     return list(zip(*sides, strict=True))
 
 
-def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -> Run:
+def load(
+    path: str | os.PathLike,
+    weights: str = "",
+    mesh: Mesh | None = None,
+    allow_imports: bool = False,
+) -> Run:
     """Open a run directory, or a bundle made of one.
 
     `weights` (auto, average, best, last, ema) overrides the run's config. The
-    parameters are placed on the mesh, by default that of `answering_mesh`.
+    parameters are placed on the mesh, by default that of `answering_mesh`. A run that
+    names modules of other packages is refused unless `allow_imports` is set, because
+    importing them executes their code.
     """
     if weights and weights not in cli.WEIGHTS:
         choices = " | ".join(cli.WEIGHTS)
@@ -199,7 +206,7 @@ def load(path: str | os.PathLike, weights: str = "", mesh: Mesh | None = None) -
             f"{folder.place} is a bundle of {about['weights']} parameters: it has no "
             "others to choose from"
         )
-    config = folder.config()
+    config = folder.config(allow_imports)
     if config.train.smoke:
         logger.warning("warning    %s %s", folder.place, SMOKE)
     if not folder.tokenizer.is_dir():

@@ -92,8 +92,13 @@ def write_score(checkpoint: Any, score: float) -> None:
     text = json.dumps({"score": score})
     if is_remote(checkpoint):
         (checkpoint / SCORE / SCORE).write_bytes(text.encode())  # atomic there
-    else:
+    elif checkpoint.is_dir():
         files.write(checkpoint / SCORE / SCORE, text)
+    else:
+        raise UserError(
+            f"{checkpoint} was moved or removed during its training, which stops: "
+            "start the same command again with --workdir naming its new place"
+        )
 
 
 def clear_scores(folder: Any) -> None:

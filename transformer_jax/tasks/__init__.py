@@ -9,7 +9,7 @@ training, evaluation and prediction require of a task.
 import importlib
 import pkgutil
 
-from transformer_jax import keys
+from transformer_jax import extensions
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.tasks.protocols import TaskDefinition
 
@@ -25,7 +25,7 @@ def names() -> list[str]:
 def find(name: str) -> TaskDefinition:
     """Return the definition of the task that `config.task` names."""
     if "." in name and name not in _others:
-        task = getattr(keys.import_extension(name, "the task"), "TASK", None)
+        task = getattr(extensions.load(name, "the task"), "TASK", None)
         if not isinstance(task, TaskDefinition):
             raise UserError(f"{name} has no TASK = TaskDefinition(...): see tasks/")
         _others[name] = task

@@ -25,6 +25,7 @@ def average_last(
     An average of other steps, as `checkpoint.average` was another, is replaced. Return
     the last step and the averaged steps.
     """
+    hosts.decide_in_first(folder.check_there)
     steps = hosts.broadcast_from_first(checkpoints.steps())
     used = choose_steps(config, steps)
     if len(used) < min(config.checkpoint.average, len(steps)):
@@ -82,8 +83,11 @@ def choose_steps(config: ConfigDict, steps: list[int]) -> list[int]:
     """Choose the last checkpoints after the warmup, in the last third of the steps.
 
     Parameters that still move fast do not scatter around one optimum, so their mean is
-    worse than the last of them.
+    worse than the last of them. A step at which the run ended before `train.steps` was
+    raised is left out, because an undisturbed run would not have saved it.
     """
+    every = config.checkpoint.every
+    steps = [step for step in steps if step % every == 0 or step == steps[-1]]
     late = max(config.optim.warmup_steps, steps[-1] * 2 // 3)
     used = [step for step in steps[-config.checkpoint.average :] if step >= late]
     return used or steps[-1:]

@@ -26,7 +26,12 @@ class Saver:
         self._seconds, self._saved = 60 * settings.minutes, time.monotonic()
         self._look_every = config.log.every
         self.regular = Checkpoints(
-            folder.checkpoints, settings.keep_last, settings.keep_best, True, identity
+            folder.checkpoints,
+            settings.keep_last,
+            settings.keep_best,
+            writer=True,
+            identity=identity,
+            regular=self.saves_at,
         )
         self.emergency = Checkpoints(folder.preempted, writer=True, identity=identity)
 
@@ -53,22 +58,26 @@ class Saver:
 
     def save(self, step: int, state: TrainState) -> None:
         """Begin to save a regular checkpoint."""
-        self._folder.push()  # the log entries up to here, for a continued run
+        self._prepare()
         self.regular.save(step, state)
         self._saved = time.monotonic()
 
     def save_between(self, step: int, state: TrainState) -> None:
         """Begin to save a checkpoint that is only used to continue this run."""
-        self._folder.push()
+        self._prepare()
         self.emergency.save(step, state)
         self._saved = time.monotonic()
 
     def save_preempted(self, step: int, state: TrainState) -> None:
         """Save before the process stops, unless a regular checkpoint was saved."""
-        self._folder.push()
+        self._prepare()
         if not self.saves_at(step):
             self.emergency.save(step, state)
         self.wait()
+
+    def _prepare(self) -> None:
+        hosts.decide_in_first(self._folder.check_there)
+        self._folder.push()  # the log entries up to here, for a continued run
 
     def check(self) -> None:
         """Raise if an asynchronous save has failed, for instance on a full disk."""

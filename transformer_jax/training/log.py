@@ -84,6 +84,7 @@ class RunLog:
         """Append an entry to metrics.jsonl, and its numbers to TensorBoard."""
         if not self.active:
             return
+        self._folder.check_there()
         entry = {"step": step, "kind": kind, "time": round(time.time(), 3), **values}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")

@@ -8,7 +8,6 @@ The numbers are the package's own: queries, keys and values are captured from a 
 """
 
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax import files
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.models.attention import attend_by_head, look_ahead_mask
 from transformer_jax.visualize.examples import EXAMPLES
@@ -115,8 +115,8 @@ def read_numbers(name: str) -> Computation:
             f"{', '.join(EXAMPLES)}.{nearest(name, list(EXAMPLES))}"
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        content = files.parse_json(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(f"{path}: {error}") from None
     return from_numbers(content, name)
 
