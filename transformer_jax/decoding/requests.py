@@ -85,14 +85,24 @@ class SplitsLines(Protocol):
 
 
 def check_text(*texts: Any) -> None:
-    """Refuse a text with half of a surrogate pair, which no encoding has."""
+    """Refuse a text with half of a surrogate pair, which no encoding has.
+
+    Python reads bytes that it cannot decode as such halves (surrogateescape).
+    """
     for text in texts:
         try:
             text.encode() if isinstance(text, str) else None
         except UnicodeEncodeError as error:
+            code, place = ord(text[error.start]), error.start + 1
+            if 0xDC80 <= code <= 0xDCFF:
+                raise Refused(
+                    f"byte {code - 0xDC00:#04x} at character {place} is not text in "
+                    "UTF-8, or in the encoding that was named: convert the file, such "
+                    "as by iconv -f latin1 -t utf-8, or name another (--encoding)"
+                ) from None
             raise Refused(
-                f"{text[error.start]!r} at character {error.start + 1}: half of a "
-                "surrogate pair is not text"
+                f"{text[error.start]!r} at character {place}: half of a surrogate pair "
+                "is not text"
             ) from None
 
 

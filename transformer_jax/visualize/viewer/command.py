@@ -3,6 +3,7 @@
 python -m transformer_jax.visualize view --workdir RUN --text "…" --output F.html
 """
 
+import itertools
 import logging
 import os
 from typing import Any
@@ -13,6 +14,7 @@ from transformer_jax import cli, keys, tasks
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import Folder
 from transformer_jax.visualize.viewer import page
 
 logger = logging.getLogger("transformer_jax.visualize")  # as a command it is __main__
@@ -40,8 +42,10 @@ def main(overrides: dict[str, str]) -> int:
     cli.check_weights(args.weights)
     if not args.text and not args.example:
         raise UserError("--text is missing: what the run is to answer")
-    environment.use_compile_cache()
     folders = [args.workdir, *([args.beside] if args.beside else [])]
+    read = itertools.chain(args.text, *(Folder(path).files() for path in folders))
+    cli.refuse_overwriting("output", args.output, read)
+    environment.use_compile_cache()
     opened = [(name, runs.load(f, args.weights)) for name, f in _named(folders)]
     first = opened[0][1]
     lines = [*args.text, *(find_example(first, text) for text in args.example)]
