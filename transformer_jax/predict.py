@@ -31,7 +31,7 @@ from transformer_jax.data import retrieval, streams
 from transformer_jax.data.sources import FIELDS
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.answering import ON_LONG, answer_lines
-from transformer_jax.decoding.requests import check_text
+from transformer_jax.decoding.requests import UnknownParts, check_text
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
@@ -202,6 +202,9 @@ class LineAnswerer:
     index: retrieval.Index | None = None  # to embed: the lines to answer with
     nearest: int = 1  # how many of these
     refused: int = 0
+    unknown: UnknownParts = dataclasses.field(
+        default_factory=lambda: UnknownParts(logger)
+    )
 
     def answer_all(
         self, answer: AnswerLines, chunks: Iterator[list[str]], sink: IO[bytes]
@@ -221,11 +224,12 @@ class LineAnswerer:
                 sink.flush()
             count += len(lines)
         bar.clear()
-        seconds = time.monotonic() - began
+        seconds, count_unknown = time.monotonic() - began, self.unknown.lines
         logger.info(
             f"{count} line{'s' * (count != 1)} in {cli.duration(seconds)} "
             f"({count / max(seconds, 1e-3):.1f} per second)"
             + (f", {self.refused} refused" if self.refused else "")
+            + (f", {count_unknown} with unknown characters" if count_unknown else "")
         )
         return 1 if self.refused else 0
 
@@ -266,6 +270,7 @@ class LineAnswerer:
         for i, (one, pairs) in enumerate(
             zip(replies, aligned, strict=False), start=first
         ):
+            self.unknown.note(i + 1, one.unknown)
             if one.error:
                 self._refuse(i, one.error)
             elif not one.text and str(one.line).strip():
@@ -354,6 +359,8 @@ class LineAnswerer:
             entry["error"] = one.error
         else:
             entry |= one.details
+        if one.unknown:
+            entry["unknown"] = list(one.unknown)
         return _json(entry)
 
     def converse(self, answer: AnswerLines) -> int:

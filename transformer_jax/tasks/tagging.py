@@ -260,6 +260,11 @@ class TagInference(WholeAnswers):
         rows, multiple = config.eval.batch_rows, config.data.row_multiple
         self._forward = BatchedForward(self._guess, rows, multiple)
 
+    @property
+    def reads(self) -> Tokenizer:
+        """The tokenizer of the lines."""
+        return self.words.tokenizer
+
     def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode the words of a line."""
         ids, _ = self.words.encode(line.split())
