@@ -171,7 +171,7 @@ class JsonTable(Table):
     def parse(self, index: int, line: str) -> Record:
         """Decode a line and look up its fields."""
         try:
-            content = json.loads(line)
+            content = json.loads(line, object_pairs_hook=_each_once)
             return {
                 f: as_text(self._find(index, content, c), f, c, self.where(index))
                 for f, c in self.columns.items()
@@ -195,6 +195,16 @@ class JsonTable(Table):
                 raise UserError(f"{self.where(index)} has no key {column!r}.{hint}")
             value = value[key]
         return value
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON; refuse a key that it has twice, of which one is lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} occurs twice")
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

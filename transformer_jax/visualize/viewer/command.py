@@ -11,6 +11,7 @@ from typing import Any
 from absl import flags
 
 from transformer_jax import cli, keys, tasks
+from transformer_jax.data.numerals import is_whole
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
@@ -66,7 +67,7 @@ def find_example(run: runs.Run, text: str) -> Any:
     """Return the input line of an example such as test:0."""
     split, _, number = text.partition(":")
     records = run.records(split)
-    if not number.isdecimal() or int(number) >= len(records):
+    if not is_whole(number) or int(number) >= len(records):
         raise UserError(
             f"--example={text}: name a split and a number below {len(records)}, such "
             f"as {split}:0"
