@@ -1,20 +1,27 @@
 """Input and output that end early, are closed, full, endless, or one and the same."""
 
 import errno
+import gzip
 import io
+import json
 import logging
 import os
 import shlex
 import subprocess
 import sys
+import threading
 import types
 
 import pytest
 
-from transformer_jax import cli, predict
+from transformer_jax import audit, cli, evaluate, inspect_data, plan, predict
+from transformer_jax.data import retrieval, streams
+from transformer_jax.data.sources import parallel_text
 from transformer_jax.decoding import DecodeRequest
 from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
+from transformer_jax.visualize.command import Drawing
+from transformer_jax.visualize.viewer import command as view
 
 
 def answerer(run, form="text"):
@@ -25,16 +32,194 @@ def test_an_output_that_is_also_read_is_refused_and_stays_whole(tmp_path):
     file, other = tmp_path / "lines", tmp_path / "other"
     file.write_text("O gato dorme.\n")
     os.link(file, other)
+    (tmp_path / "link").symlink_to(file)
+    said = "--output=.* is the file to be read.*: name another"
     with file.open("rb") as source:
-        for sink in (file, other):
-            with pytest.raises(UserError, match="is the file to be read"):
-                predict._refuse_overwriting(str(sink), source, "")
-    memory = io.BytesIO()
-    with pytest.raises(UserError, match="is the file to be read"):
-        predict._refuse_overwriting(str(file), memory, str(other))
-    predict._refuse_overwriting(str(tmp_path / "new"), memory, str(other))
-    predict._refuse_overwriting(os.devnull, memory, "")
+        for sink in (file, other, tmp_path / "link", tmp_path / "." / "lines"):
+            for read in (source.fileno(), str(file), str(tmp_path / "link")):
+                with pytest.raises(UserError, match=said):
+                    cli.refuse_overwriting("output", str(sink), ["", None, "no", read])
+    cli.refuse_overwriting("output", str(tmp_path / "new"), [str(other)])
+    cli.refuse_overwriting("output", os.devnull, [os.devnull])
     assert file.read_text() == "O gato dorme.\n"
+
+
+@pytest.mark.parametrize("flag", ["source", "reference"])
+def test_evaluate_does_not_write_over_what_it_reads(tiny_run, run_main, tmp_path, flag):
+    for name in ("source", "reference"):
+        (tmp_path / name).write_text("O gato dorme.\n")
+    given = [f"--{name}={tmp_path / name}" for name in ("source", "reference")]
+    os.link(tmp_path / flag, tmp_path / "answers")
+    with pytest.raises(UserError, match="--answers=.* is the file to be read"):
+        run_main(
+            evaluate, f"--workdir={tiny_run}", *given, f"--answers={tmp_path}/answers"
+        )
+    assert (tmp_path / flag).read_text() == "O gato dorme.\n"
+
+
+def test_no_command_writes_over_a_run_or_the_data_that_its_config_names(
+    tiny_run, run_main, tmp_path
+):
+    config = tiny_run / "config.json"
+    before = config.read_bytes()
+    refused = "is the file to be read"
+    link = tmp_path / "page.png"
+    link.symlink_to(config)
+    for call in (
+        lambda: run_main(predict, f"--workdir={tiny_run}", f"--output={config}"),
+        lambda: run_main(
+            evaluate, f"--workdir={tiny_run}", "--split=test", f"--answers={config}"
+        ),
+        lambda: run_main(audit, f"--workdir={tiny_run}", f"--output={config}"),
+        lambda: run_main(
+            view, f"--workdir={tiny_run}", "--text=x", f"--output={config}"
+        ),
+        lambda: run_main(
+            Drawing("attention"), f"--workdir={tiny_run}", f"--output={link}"
+        ),
+    ):
+        with pytest.raises(UserError, match=refused):
+            call()
+    assert config.read_bytes() == before
+    mine, text = tmp_path / "mine.py", tmp_path / "text.png"
+    text.write_text("a\n")
+    mine.write_text(f"""
+from transformer_jax import config as configs
+def get_config():
+    config = configs.base("translation")
+    config.data.source, config.data.folder = "text", {str(tmp_path)!r}
+    for split in ("train", "validation"):
+        config.data[split + "_source"] = config.data[split + "_target"] = "te?t.png"
+    return config
+""")
+    for module, *words in (
+        (plan, f"--output={mine}", "--target=cpu"),
+        (plan, f"--output={text}", "--target=cpu"),
+        (inspect_data, f"--picture={text}"),
+    ):
+        with pytest.raises(UserError, match=refused):
+            run_main(module, f"--config={mine}", *words)
+    assert text.read_text() == "a\n"
+
+
+@pytest.mark.system
+def test_an_input_is_not_appended_to_by_its_own_answers(tiny_run, tmp_path):
+    (tmp_path / "lines").write_text("O gato dorme.\n")
+    words = "-m transformer_jax.predict --workdir"
+    done = subprocess.run(
+        f"{sys.executable} {words} {tiny_run} < lines >> lines",
+        shell=True, cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "the standard output is the file to be read" in done.stderr
+
+
+def test_chunks_end_at_newlines_only_and_bad_bytes_are_marked():
+    source = io.BufferedReader(io.BytesIO(b"\xef\xbb\xbfa\r\nb\xff\x0bc\n\nlast"))
+    assert list(streams.read_chunks(source)) == [["a", "b\udcff\x0bc", "", "last"]]
+
+
+def test_a_slow_pipe_is_answered_line_by_line():
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as source, os.fdopen(writing, "wb", 0) as pipe:
+        chunks = streams.read_chunks(source)
+        pipe.write(b"one\n")
+        assert next(chunks) == ["one"]
+        threading.Timer(0.2, lambda: pipe.write(b"two\nthree\n")).start()
+        assert next(chunks) == ["two", "three"]
+        pipe.write(b"rest")
+        pipe.close()
+        assert list(chunks) == [["rest"]]
+
+
+def lines_of(content, encoding="utf-8"):
+    source = io.BufferedReader(io.BytesIO(content))
+    return [line for chunk in streams.read_chunks(source, encoding) for line in chunk]
+
+
+TEXT = "O gato dorme.\r\nA maçã é boa.\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_wide_text_is_recognised_and_read_when_named(encoding):
+    content = TEXT.encode(encoding)
+    with pytest.raises(UserError, match="--encoding=utf-(16|32).*iconv"):
+        lines_of(content)
+    assert lines_of(content, encoding) == ["O gato dorme.", "A maçã é boa."]
+    with pytest.raises(UserError, match="is not text in"):
+        lines_of(content + b"\x00", encoding)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-8", "utf-8-sig"])
+def test_narrow_text_is_read_in_its_encoding(encoding):
+    known = streams.check_encoding(encoding)
+    content = TEXT.encode(encoding)
+    assert lines_of(content, known) == ["O gato dorme.", "A maçã é boa."]
+    assert lines_of(gzip.compress(content), known)[1] == "A maçã é boa."
+    with pytest.raises(UserError, match="cannot be read: "):
+        lines_of(gzip.compress(content)[:-9], known)
+
+
+@pytest.mark.parametrize("name", ["utf-9", "base64", "", "a\0"])
+def test_an_encoding_that_there_is_not_is_refused(name):
+    with pytest.raises(UserError, match="there is no such encoding of text"):
+        streams.check_encoding(name)
+
+
+def test_a_line_that_is_not_text_is_refused_by_its_number(run, caplog):
+    lines = lines_of(b"O gato dorme.\nma\xe7\xe3\nA casa.\n")
+    tool = answerer(run, "jsonl")
+    sink = io.BytesIO()
+    assert tool.answer_all(tool.answer, iter([lines]), sink) == 1
+    entries = [json.loads(line) for line in sink.getvalue().splitlines()]
+    assert [entry["input"] for entry in entries] == [
+        "O gato dorme.",
+        "ma\ufffd\ufffd",
+        "A casa.",
+    ]
+    assert "byte 0xe7 at character 3 is not text in UTF-8" in entries[1]["error"]
+    assert entries[1]["output"] == "" and "error" not in entries[2]
+    assert "line 2: byte 0xe7" in caplog.text
+    for call in (tool.embed, tool.score):
+        [entry] = map(
+            json.loads, call([f"{lines[1]}\ta" if call == tool.score else lines[1]])
+        )
+        assert "byte 0xe7" in entry["error"]
+
+
+def test_a_pipe_is_read_like_a_file(run, tmp_path):
+    def pipe(name, content):
+        os.mkfifo(tmp_path / name)
+        threading.Thread(target=(tmp_path / name).write_bytes, args=(content,)).start()
+        return str(tmp_path / name)
+
+    index = retrieval.open_index(pipe("among", b"O gato.\n\nEle\n"), run.encode)
+    assert index is not None and index.texts == ["O gato.", "Ele"]
+    records = parallel_text(pipe("s", b"a\nb\n"), pipe("t", b"c\r\nd"))
+    assert [*records] == [
+        {"source": "a", "target": "c"},
+        {"source": "b", "target": "d"},
+    ]
+    packed = pipe("packed", gzip.compress("maçã\n".encode("latin-1")))
+    assert [*streams.open_lines(packed, "latin-1")] == ["maçã"]
+    with pytest.raises(UserError, match="nothing, line 2: character 1 is not text in"):
+        streams.open_lines(pipe("nothing", b"a\n\xe7\n"))
+    with pytest.raises(UserError, match="is empty: there is nothing to read"):
+        streams.open_lines(pipe("empty", b""))
+
+
+@pytest.mark.parametrize("before", [0, 1, 2000, 2001])
+def test_a_line_without_end_is_an_error_after_any_number_of_lines(monkeypatch, before):
+    monkeypatch.setattr(streams, "LONGEST", 1 << 17)
+    content = b"a\n" * before + b"x" * (1 << 18) + b"\nO gato dorme.\n"
+    seen = []
+    with pytest.raises(
+        UserError, match=f"line {before + 1} has more than 131,072 bytes"
+    ):
+        for chunk in streams.read_chunks(io.BufferedReader(io.BytesIO(content))):
+            assert chunk
+            seen += chunk
+    assert seen == ["a"] * before
 
 
 def test_a_line_without_a_tab_is_refused_and_the_others_are_scored(run, caplog):
@@ -88,17 +273,17 @@ class Endless(io.RawIOBase):
 
 
 def test_a_line_without_end_is_refused_behind_the_answers_before_it(monkeypatch):
-    monkeypatch.setattr(cli, "LONGEST", 1 << 20)
+    monkeypatch.setattr(streams, "LONGEST", 1 << 20)
     seen = []
     with pytest.raises(UserError, match="line 3 has more than 1,048,576 bytes"):
-        for chunk in cli.read_chunks(io.BufferedReader(Endless())):
+        for chunk in streams.read_chunks(io.BufferedReader(Endless())):
             seen += chunk
     assert seen == ["a", "b"]
 
 
 def test_a_line_of_many_reads_is_whole():
     text = b"y" * 300_000
-    chunks = list(cli.read_chunks(io.BufferedReader(io.BytesIO(text + b"\nz"))))
+    chunks = list(streams.read_chunks(io.BufferedReader(io.BytesIO(text + b"\nz"))))
     assert [line for chunk in chunks for line in chunk] == [text.decode(), "z"]
 
 
@@ -179,7 +364,7 @@ def test_a_session_has_history_and_takes_any_bytes(run, monkeypatch, capsys):
         return ["an answer"]
 
     assert answerer(run).converse(answer) == 0
-    assert asked == ["O gato \ufffd dorme."]
+    assert asked == ["O gato \udcff dorme."]
     assert capsys.readouterr().out == "> an answer\n> "
     assert "readline" in sys.modules  # which gives `input` history and editing
 

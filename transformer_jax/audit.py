@@ -27,6 +27,7 @@ from transformer_jax.data.generated.canaries import Canary
 from transformer_jax.errors import UserError
 from transformer_jax.ids import UNK
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import Folder
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.protocols import ReadsTexts, require
 
@@ -58,6 +59,7 @@ def main(overrides: dict[str, str]) -> None:
     cli.require("workdir", args.workdir, "the run directory to audit")
     cli.check_weights(args.weights)
     if args.output:
+        cli.refuse_overwriting("output", args.output, Folder(args.workdir).files())
         cli.check_writable(args.output)
     run = runs.load(args.workdir, args.weights)
     found = audit(run, args.split, args.lines, args.candidates, args.seed)

@@ -11,10 +11,10 @@ import errno
 import io
 import logging
 import os
-import select
+import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, TextIO
 
 from absl import app, flags
@@ -33,12 +33,12 @@ HELP = ("-h", "-help", "--help", "--helpshort", "--helpfull")
 # The parameters of a run that answer; "auto" takes those that training found best.
 WEIGHTS = ("auto", "average", "best", "last", "ema")
 ALLOW_IMPORTS = "Import modules that a run names: their code is executed."
-CHUNK = 2000  # lines read, sorted and answered together
-LONGEST = 1 << 24  # the most bytes in a line
+WIDTH = 30  # characters of a progress bar, where there is room
 
 
 def run(main: Callable[[dict[str, str]], int | None]) -> None:
     """Parse the command line, call `main(overrides)`, and exit with its result."""
+    prepare_streams()
     overrides: dict[str, str] = {}
 
     def parse(argv: Sequence[str]) -> list[str]:
@@ -88,6 +88,7 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
     """Show text, and end with one line, or none, if the output is closed or full."""
+    prepare_streams()
     try:
         yield
         if sys.stdout is not None:
@@ -102,6 +103,25 @@ def reported() -> Iterator[None]:
             raise
         discard(sys.stdout)
         fail(f"writing the output: {error.strerror}")
+
+
+def prepare_streams() -> None:
+    """Make the standard streams safe to write to, however the command was started.
+
+    A descriptor that is closed (`predict >&-`) would be given to the next file that is
+    opened, which libraries then write their messages into. A character that the locale
+    lacks (LC_ALL=C) would end the command.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it becomes the lowest free descriptor
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def show_help(text: str) -> None:
@@ -241,6 +261,34 @@ def check_writable(path: str) -> None:
         os.remove(path)
 
 
+def refuse_overwriting(
+    flag: str, path: str, read: Iterable[str | os.PathLike[str] | int | None]
+) -> None:
+    """Refuse an output that is a file which the command reads, by whatever name.
+
+    `read` lists paths, or descriptors of open files; those that do not exist are
+    skipped. Opening the output would empty the file before, or after, it is read.
+    """
+    try:
+        written = os.stat(path or 1)
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(written.st_mode):
+        return
+    for file in read:
+        try:
+            same = file not in ("", None) and os.path.samestat(written, os.stat(file))
+        except (OSError, ValueError):
+            continue
+        if same:
+            output = f"--{flag}={path}" if path else "the standard output"
+            other = f" ({file})" if isinstance(file, str) and file != path else ""
+            raise UserError(
+                f"{output} is the file to be read{other}: name another, which may be "
+                "written over"
+            )
+
+
 def standard_input() -> IO[bytes]:
     """Return standard input; raise if it is closed."""
     if sys.stdin is None:
@@ -248,45 +296,11 @@ def standard_input() -> IO[bytes]:
     return sys.stdin.buffer
 
 
-def read_chunks(source: io.BufferedIOBase) -> Iterator[list[str]]:
-    """Yield chunks of lines; bytes that are not UTF-8 become U+FFFD.
-
-    Only a newline ends a line. A chunk also ends where reading would block, so a pipe
-    that is written line by line is answered line by line.
-    """
-    lines: list[bytes] = []
-    rest: list[bytes] = []  # parts of a line whose end has not been read
-    count, size = 0, 0
-    while data := source.read1(1 << 16):
-        *ended, begun = data.split(b"\n")
-        if ended:
-            ended[0], rest, size = b"".join([*rest, ended[0]]), [], 0
-        rest.append(begun)
-        lines, count, size = lines + ended, count + len(ended), size + len(begun)
-        if size > LONGEST:
-            yield [_decode(line) for line in lines]
-            raise UserError(
-                f"line {count + 1} has more than {LONGEST:,} bytes and no end: is this "
-                "a text file, to be answered line by line?"
-            )
-        while len(lines) >= CHUNK or (lines and not _would_not_block(source)):
-            yield [_decode(line) for line in lines[:CHUNK]]
-            lines = lines[CHUNK:]
-    lines += [b"".join(rest)] if any(rest) else []
-    for i in range(0, len(lines), CHUNK):
-        yield [_decode(line) for line in lines[i : i + CHUNK]]
-
-
-def _decode(line: bytes) -> str:
-    return line.removesuffix(b"\r").decode("utf-8", "replace")
-
-
-def _would_not_block(source: io.BufferedIOBase) -> bool:
-    """Return whether a read would return at once, as it always does for a file."""
-    try:
-        return bool(select.select([source], [], [], 0)[0])
-    except (OSError, ValueError):  # no file descriptor: a buffer in memory
-        return True
+def standard_output() -> IO[bytes]:
+    """Return standard output; raise if it is closed."""
+    if sys.stdout is None:
+        raise UserError("standard output is closed: name a file with --output")
+    return sys.stdout.buffer
 
 
 def refuse_overrides(overrides: dict[str, str]) -> None:
@@ -303,6 +317,14 @@ def is_terminal() -> bool:
     return sys.stderr.isatty()
 
 
+def terminal_width() -> int:
+    """Return the columns of the terminal on stderr; 80 if it does not say."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
 class Bar:
     """A progress bar, redrawn in place on a terminal and otherwise not shown."""
 
@@ -311,13 +333,16 @@ class Bar:
         self._drawn = 0.0
 
     def show(self, done: int, total: int, text: str = "") -> None:
-        """Draw the bar, at most five times per second."""
+        """Draw the bar on one line of the terminal, at most five times per second."""
         if not self.shown or time.monotonic() - self._drawn < 0.2:
             return
         self._drawn = time.monotonic()
-        filled = 30 * done // max(total, 1)
-        bar = "█" * filled + "·" * (30 - filled)
-        sys.stderr.write(f"\r\x1b[K{bar} {done}/{total} {text}")
+        room = terminal_width() - 1
+        said = f"{done}/{total} {text}"[:room]
+        width = min(WIDTH, room - len(said) - 1)
+        filled = width * done // max(total, 1)
+        bar = "█" * filled + "·" * (width - filled) + " " if width > 2 else ""
+        sys.stderr.write(f"\r\x1b[K{bar}{said}")
         sys.stderr.flush()
 
     def clear(self) -> None:

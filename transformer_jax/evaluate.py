@@ -16,6 +16,7 @@ to the free-running scores: the first flatters, the second is what a user gets.
 
 import functools
 import glob
+import itertools
 import logging
 import os
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, keys, tasks
+from transformer_jax.data import streams
 from transformer_jax.data.records import Records
 from transformer_jax.data.sources import parallel_text
 from transformer_jax.decoding import Options
@@ -58,6 +60,7 @@ def define_flags() -> None:
     flags.DEFINE_string("reference", "", "The right answers, line by line.")
     cli.define_weights()
     flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
+    flags.DEFINE_string("encoding", streams.UTF8, "Of both files, such as latin-1.")
     flags.DEFINE_string("answers", "", "A file to write the answers to.")
     flags.DEFINE_multi_string(
         "compare",
@@ -119,6 +122,9 @@ def _score(args: Any, workdir: str, compare: str) -> None:
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
     if args.answers and first:
+        folders = [one.folder.files() for one in (run, other) if one is not None]
+        read = itertools.chain([args.source, args.reference], *folders)
+        cli.refuse_overwriting("answers", args.answers, read)
         cli.check_writable(args.answers)
     bar = cli.Bar(cli.is_terminal() and first)
     evaluation = _evaluate(run, name, records, options, bar)
@@ -205,7 +211,9 @@ def _refuse_source(args: Any, config: ConfigDict) -> None:
 def _open_records(args: Any, run: runs.Run) -> tuple[str, Records]:
     """Return the name of the examples to score, and open them."""
     if args.source:
-        return args.source, parallel_text(args.source, args.reference)
+        encoding = streams.check_encoding(args.encoding)
+        pair = parallel_text(args.source, args.reference, encoding)
+        return args.source, pair
     return args.split, run.records(args.split)
 
 

@@ -47,6 +47,9 @@ def main(overrides: dict[str, str]) -> int:
         raise UserError(f"--picture={args.picture}: name a .png or .svg file")
     config = configs.load(args.config, overrides)
     refuse_other_tasks(config)
+    if args.picture:
+        read = [configs.find_file(args.config), *configs.named_files(config)]
+        cli.refuse_overwriting("picture", args.picture, read)
     bar = cli.Bar(cli.is_terminal())
 
     def say(line: str) -> None:
@@ -199,7 +202,10 @@ def _draw(prepared: Prepared, path: str) -> None:
     sides = {
         s: prepared.train.store.lengths(s) for s in _texts(prepared.task).tokenizers
     }
-    figures.length_histogram(sides).savefig(path)
+    try:
+        figures.length_histogram(sides).savefig(path)
+    except OSError as error:
+        raise UserError(f"--picture={path}: {error.strerror}") from None
 
 
 def _texts(task: Task) -> TextColumns:

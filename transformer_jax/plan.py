@@ -61,6 +61,9 @@ def main(overrides: dict[str, str]) -> int:
     name = args.target or "here"
     targets.prepare(name)
     config = configs.load(args.config, overrides, data=not args.no_data)
+    if args.output:
+        read = [configs.find_file(args.config), *configs.named_files(config)]
+        cli.refuse_overwriting("output", args.output, read)
     target = targets.find(name)
     settle_shapes(config, target)
     mesh = make_mesh(config, target)
@@ -286,6 +289,8 @@ def plan_all(only_targets: str, only_configs: str, output: str) -> int:
     "h200" or "wmt14:en_de".
     """
     rows, bad = [], 0
+    if output:
+        cli.refuse_overwriting("output", output, configs.shipped().values())
     print(forecast.TABLE, flush=True)
     for spec, config in shipped_variants(only_configs):
         for name in config.targets:

@@ -17,7 +17,7 @@ import itertools
 import json
 import logging
 import os
-import stat
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,18 +27,20 @@ import jax
 from absl import flags
 
 from transformer_jax import cli, hosts, keys, tasks
-from transformer_jax.data import retrieval
+from transformer_jax.data import retrieval, streams
 from transformer_jax.data.sources import FIELDS
-from transformer_jax.data.text import Lines
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.answering import ON_LONG, answer_lines
+from transformer_jax.decoding.requests import UnknownParts, check_text
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import protocols
 
 logger = logging.getLogger("transformer_jax.predict")  # __name__ may be __main__
 
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: a byte that was no text
 Progress = Callable[[int, int], None]  # (done, total)
 Entry = dict[str, Any]  # a line of JSON output
 
@@ -62,6 +64,9 @@ def define_flags() -> None:
     flags.DEFINE_string("workdir", "", "The run directory.")
     flags.DEFINE_string("input", "", "A file to answer, line by line; default: stdin.")
     flags.DEFINE_string("output", "", "A file for the answers; default: stdout.")
+    flags.DEFINE_string(
+        "encoding", streams.UTF8, "Of all that is read, such as latin-1 or utf-16."
+    )
     cli.define_weights()
     flags.DEFINE_string("format", "text", "text | jsonl (scores, all of n_best).")
     flags.DEFINE_integer(
@@ -98,6 +103,7 @@ def main(overrides: dict[str, str]) -> int:
         )
     if args.nearest > 1 and args.format == "text":
         raise UserError("--nearest needs --format=jsonl: a line of text holds one")
+    refuse_pairs(args)
     if args.on_long == "split" and ((args.n_best or 1) > 1 or args.alignment):
         raise UserError(
             "--on_long=split joins the answers to the parts of a line: leave out "
@@ -108,6 +114,29 @@ def main(overrides: dict[str, str]) -> int:
         return _answer(args)
 
 
+def refuse_pairs(args: Any) -> None:
+    """Refuse flags of which one would be ignored beside the other."""
+    names = "score", "embed", "among", "alignment"
+    modes = [name for name in names if args[name].value]
+    if len(modes) > 1:
+        raise UserError(
+            f"--{modes[0]} and --{modes[1]} are two different answers to a line: leave "
+            "one of them out"
+        )
+    if args.nearest > 1 and not args.among:
+        raise UserError("--nearest needs --among: the file whose lines are searched")
+    if not modes or modes[0] == "alignment":
+        return
+    searched = [*keys.given_flags(args, *tasks.option_classes())]
+    searched += ["prefixes"] * bool(args.prefixes)
+    searched += ["on_long"] * (args.on_long != "refuse")
+    if searched:
+        raise UserError(
+            f"--{searched[0]} is for answers that are searched, and --{modes[0]} "
+            "searches none: leave one of them out"
+        )
+
+
 def _answer(args: Any) -> int:
     """Answer the input; return the exit code."""
     first = jax.process_index() == 0
@@ -116,8 +145,14 @@ def _answer(args: Any) -> int:
     given = args.input and first
     source = cli.open_file(args.input, "rb") if given else cli.standard_input()
     source = cast(io.BufferedIOBase, source)  # the stubs promise less
-    _refuse_overwriting(args.output, source, args.prefixes)
-    prefixes = Lines(args.prefixes) if args.prefixes else ()
+    encoding = streams.check_encoding(args.encoding)
+    if first:
+        read = [args.input or 0, args.prefixes, args.among]
+        own = Folder(args.workdir).files()
+        cli.refuse_overwriting("output", args.output, itertools.chain(read, own))
+        if not args.output:
+            cli.standard_output()
+    prefixes = streams.open_lines(args.prefixes, encoding) if args.prefixes else ()
     environment.use_compile_cache()
     run = runs.load(args.workdir, args.weights)
     if cli.is_terminal():  # tell a waiting user what is happening
@@ -140,13 +175,14 @@ def _answer(args: Any) -> int:
         answer = answerer.score
     elif args.embed or args.among:
         protocols.require(run.task, protocols.Embeds, "vectors")
-        answerer.index = retrieval.open_index(args.among, run.encode)
+        answerer.index = retrieval.open_index(args.among, run.encode, encoding)
         answer = answerer.embed
     if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
         return answerer.converse(answer)
     output = args.output if first else os.devnull
-    sink = cli.open_file(output, "wb") if output else sys.stdout.buffer
-    return answerer.answer_all(answer, source, sink)
+    sink = cli.open_file(output, "wb") if output else cli.standard_output()
+    chunks = streams.read_chunks(source, encoding, args.input or "standard input")
+    return answerer.answer_all(answer, chunks, sink)
 
 
 @dataclasses.dataclass
@@ -166,11 +202,14 @@ class LineAnswerer:
     index: retrieval.Index | None = None  # to embed: the lines to answer with
     nearest: int = 1  # how many of these
     refused: int = 0
+    unknown: UnknownParts = dataclasses.field(
+        default_factory=lambda: UnknownParts(logger)
+    )
 
     def answer_all(
-        self, answer: AnswerLines, source: io.BufferedIOBase, sink: IO[bytes]
+        self, answer: AnswerLines, chunks: Iterator[list[str]], sink: IO[bytes]
     ) -> int:
-        """Answer every line of the source; return the exit code."""
+        """Answer every line of the chunks; return the exit code."""
         bar = cli.Bar(cli.is_terminal() and jax.process_index() == 0)
         began, count = time.monotonic(), 0
 
@@ -179,17 +218,18 @@ class LineAnswerer:
             left = cli.duration((total - done) / speed)
             bar.show(done, total, f"{speed:.1f} sentences/s, left {left}")
 
-        for lines in _read_together(source):
+        for lines in _read_together(chunks):
             for text in answer(lines, first=count, progress=show):
-                sink.write(text.encode("utf-8", "replace") + b"\n")
+                sink.write(_HALF.sub("\ufffd", text).encode() + b"\n")
                 sink.flush()
             count += len(lines)
         bar.clear()
-        seconds = time.monotonic() - began
+        seconds, count_unknown = time.monotonic() - began, self.unknown.lines
         logger.info(
             f"{count} line{'s' * (count != 1)} in {cli.duration(seconds)} "
             f"({count / max(seconds, 1e-3):.1f} per second)"
             + (f", {self.refused} refused" if self.refused else "")
+            + (f", {count_unknown} with unknown characters" if count_unknown else "")
         )
         return 1 if self.refused else 0
 
@@ -230,6 +270,7 @@ class LineAnswerer:
         for i, (one, pairs) in enumerate(
             zip(replies, aligned, strict=False), start=first
         ):
+            self.unknown.note(i + 1, one.unknown)
             if one.error:
                 self._refuse(i, one.error)
             elif not one.text and str(one.line).strip():
@@ -291,6 +332,7 @@ class LineAnswerer:
                 continue
             try:
                 for side, text in zip(FIELDS, list(entry.values()), strict=False):
+                    check_text(text)
                     self.run.task.inspector.check_length(side, text, self.max_input)
             except Refused as error:
                 entry["error"] = str(error)
@@ -317,6 +359,8 @@ class LineAnswerer:
             entry["error"] = one.error
         else:
             entry |= one.details
+        if one.unknown:
+            entry["unknown"] = list(one.unknown)
         return _json(entry)
 
     def converse(self, answer: AnswerLines) -> int:
@@ -327,7 +371,8 @@ class LineAnswerer:
         with contextlib.suppress(ImportError):  # Windows has none
             importlib.import_module("readline")  # gives `input` history and editing
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="replace")  # as in a file of lines
+            # As in a file of lines, under any locale.
+            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
         print(
             f"{run.folder.place}: {run.config.task}, {run.weights} parameters of step "
             f"{run.step}. One line at a time; end with Ctrl-D.",
@@ -355,10 +400,9 @@ class LineAnswerer:
                 )
 
 
-def _read_together(source: io.BufferedIOBase) -> Iterator[list[str]]:
+def _read_together(chunks: Iterator[list[str]]) -> Iterator[list[str]]:
     """Yield in every process the chunks read by the first one."""
-    chunks = cli.read_chunks(source)
-    while lines := hosts.decide_in_first(lambda: next(chunks, [])):
+    while (lines := hosts.decide_in_first(lambda: next(chunks, None))) is not None:
         yield lines
 
 
@@ -372,20 +416,6 @@ def _show_nearest(matches: list[dict[str, Any]]) -> str:
 
 def _show_vector(vector: list[float]) -> str:
     return " ".join(f"{x:.6g}" for x in vector)
-
-
-def _refuse_overwriting(sink: str, source: io.BufferedIOBase, prefixes: str) -> None:
-    """Refuse an output that is also an input, because opening it would empty it."""
-    if not os.path.exists(sink):
-        return
-    read = [os.stat(prefixes)] if os.path.exists(prefixes) else []
-    with contextlib.suppress(OSError, ValueError):  # it may be a buffer in memory
-        read.append(os.fstat(source.fileno()))
-    written = os.stat(sink)
-    if stat.S_ISREG(written.st_mode) and any(
-        os.path.samestat(written, other) for other in read
-    ):
-        raise UserError(f"--output={sink} is the file to be read: name another")
 
 
 if __name__ == "__main__":

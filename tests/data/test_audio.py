@@ -52,6 +52,26 @@ def test_samples_of_every_width_are_read(kind, error, extensible):
     np.testing.assert_allclose(samples, WAVE, atol=error)
 
 
+def test_samples_with_gaps_and_a_second_part_of_sound_are_refused():
+    packed = make_wav(as_bytes(WAVE, "i24"), "i24")
+
+    def with_frame(size):
+        return packed[:32] + size.to_bytes(2, "little") + packed[34:]
+
+    assert wav.decode(with_frame(3))[0].tolist() == wav.decode(packed)[0].tolist()
+    with pytest.raises(
+        ValueError, match="4 bytes hold 1 samples of 24 bits, with gaps"
+    ):
+        wav.decode(with_frame(4))
+    for name in ("data", "fmt "):
+        begin = packed.index(name.encode())
+        part = packed[begin:] if name == "data" else packed[begin : begin + 24]
+        with pytest.raises(
+            ValueError, match=f"it has two parts '{name}', and only one"
+        ):
+            wav.decode(packed + part)
+
+
 def test_channels_are_averaged_and_other_parts_passed_over():
     both = np.stack([WAVE, -0.5 * WAVE], axis=1).reshape(-1)
     more = b"LIST" + (3).to_bytes(4, "little") + b"abc\0"

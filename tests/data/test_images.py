@@ -17,6 +17,7 @@ from transformer_jax.data.images import (
     read_idx,
     read_image,
 )
+from transformer_jax.data.pixels import read_picture
 from transformer_jax.data.records import Concatenation
 from transformer_jax.errors import UserError
 
@@ -174,9 +175,12 @@ def test_bytes_become_floats_once():
 
 
 @pytest.fixture
-def save(tmp_path):
-    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+def image():
+    return pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
+
+@pytest.fixture
+def save(tmp_path, image):
     def write(name, array):
         image.fromarray(array).save(tmp_path / name)
         return tmp_path / name
@@ -213,6 +217,60 @@ def test_an_image_is_scaled_to_the_size_asked_for(save):
 def test_sixteen_bits_are_scaled_not_clipped(save):
     path = save("a.png", PIXELS[0].astype(np.uint16) * 256 + 77)
     np.testing.assert_array_equal(read_image(path, HEIGHT, WIDTH, 1)[..., 0], PIXELS[0])
+
+
+def test_what_is_transparent_is_white(tmp_path, image):
+    figure = np.zeros((HEIGHT, WIDTH, 4), np.uint8)
+    figure[1:3, :, 3] = 255  # black on nothing
+    picture = image.fromarray(figure)
+    for name, made in (
+        ("a.png", picture), ("b.png", picture.convert("LA")), ("c.webp", picture),
+    ):  # fmt: skip
+        made.save(tmp_path / name, lossless=True)
+        for channels in (1, 3):
+            read = read_image(tmp_path / name, HEIGHT, WIDTH, channels)
+            assert (read[1:3] == 0).all() and (read[0] == 255).all(), name
+    palette = image.frombytes("P", (3, 1), bytes([1, 0, 1]))
+    palette.putpalette([0, 0, 0, 9, 9, 9])
+    palette.save(tmp_path / "d.gif", transparency=1)
+    read = read_image(tmp_path / "d.gif", 1, 3, 1)
+    assert read[0, :, 0].tolist() == [255, 0, 255]
+
+
+def test_a_picture_is_turned_as_its_camera_says(tmp_path, image):
+    exif = image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    image.fromarray(PIXELS[0]).save(tmp_path / "a.png", exif=exif)
+    read = read_image(tmp_path / "a.png", WIDTH, HEIGHT, 1)
+    np.testing.assert_array_equal(read[..., 0], np.rot90(PIXELS[0], -1))
+    # The longer side of what is seen has the length that is asked for.
+    assert read_picture(str(tmp_path / "a.png"), HEIGHT).shape == (WIDTH, HEIGHT, 3)
+
+
+def test_floats_are_scaled_and_other_wide_pixels_refused(tmp_path, image):
+    floats = (PIXELS[0] / 255).astype(np.float32)
+    image.fromarray(floats).save(tmp_path / "a.tif")
+    read = read_image(tmp_path / "a.tif", HEIGHT, WIDTH, 1)
+    np.testing.assert_array_equal(read[..., 0], PIXELS[0])
+    for name, pixels, why in (
+        ("b.tif", floats * 2, "not all of them from 0 to 1"),
+        ("c.tif", floats + np.nan, "not all of them from 0 to 1"),
+        ("d.tif", PIXELS[0].astype(np.int32), "its pixels have 32 bits"),
+    ):
+        image.fromarray(pixels.astype(pixels.dtype.type)).save(tmp_path / name)
+        with pytest.raises(
+            NoImage, match=f"{name} cannot be read as an image: .*{why}"
+        ):
+            read_image(tmp_path / name, HEIGHT, WIDTH, 1)
+
+
+def test_a_format_that_is_not_offered_is_not_tried(tmp_path, image):
+    image.fromarray(PIXELS[0]).save(tmp_path / "a.eps")
+    for read in (
+        lambda path: read_image(path, 2, 3, 1), lambda path: read_picture(path, 3),
+    ):  # fmt: skip
+        with pytest.raises(NoImage, match="a.eps .*it is none of PNG, JPEG"):
+            read(str(tmp_path / "a.eps"))
 
 
 def test_a_file_that_is_not_an_image_is_refused_by_name(save, tmp_path):

@@ -1,6 +1,7 @@
 """The tokenizer: what goes in comes out, whatever it is."""
 
 import io
+import unicodedata
 
 import pytest
 import sentencepiece
@@ -336,3 +337,35 @@ def test_a_damaged_model_is_a_plain_error(tmp_path, model):
     (tmp_path / "text.model").write_bytes(model)
     with pytest.raises(UserError, match="the tokenizer .*text.model cannot be read"):
         tokenizer.Tokenizer.load(tmp_path / "text.model")
+
+
+ACCENTS = ["A maçã é boa.", "Não há pão.", "O avô vê a mãe."] * 9
+
+
+def test_a_decomposed_text_is_composed_unless_its_marks_were_learned():
+    text, apart = "maçã", unicodedata.normalize("NFD", "maçã")
+    composed = tokenizer.train(ACCENTS, "bpe", 330)
+    assert composed.compose(apart) == composed.compose(text) == text
+    learned = [unicodedata.normalize("NFD", line) for line in ACCENTS]
+    decomposed = tokenizer.train(learned, "bpe", 330)
+    assert decomposed.compose(apart) == apart and decomposed.compose(text) == text
+    assert tokenizer.Bytes().compose(apart) == apart
+    assert composed.compose("e\u0327 日本") == "\u0229 日本"
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
+def test_characters_that_no_piece_has_are_unknown(kind):
+    made = tokenizer.train(ACCENTS, kind, 330)
+    assert made.find_unknown("A mãe é boa.\t▁") == ()
+    assert made.find_unknown("A 🎉 日本 日\x00") == ("🎉", "日", "本", "\x00")
+
+
+def test_words_that_a_word_model_lacks_are_unknown():
+    made = tokenizer.train(ACCENTS, "word", 30)
+    assert made.find_unknown("A maçã é azul azul.") == ("azul", "azul.")
+    assert tokenizer.Bytes().find_unknown("🎉") == ()
+
+
+def test_a_model_without_capitals_knows_those_that_it_lower_cases():
+    made = tokenizer.train(ACCENTS, "bpe", 330, lowercase=True)
+    assert made.find_unknown("A MAÇÃ É BOA.") == ()

@@ -1,6 +1,7 @@
 """A run in Python: one line or many, several threads, what it shows of itself."""
 
 import logging
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -16,8 +17,23 @@ def test_a_string_gets_one_answer_and_a_list_one_a_line(run):
     answers = run.predict(LINES)
     assert isinstance(answers, list) and len(answers) == len(LINES)
     assert run.predict(LINES[0]) == answers[0]
-    with pytest.raises(TypeError, match="list of lines"):
-        run.replies(LINES[0])
+    replies = run.replies(LINES)
+    assert isinstance(replies, list) and run.replies(LINES[0]) == replies[0]
+    assert run.replies(LINES[0], prefixes="The").text == (
+        run.replies(LINES[:1], prefixes=["The"])[0].text
+    )
+    scores = run.score(LINES, answers)
+    assert isinstance(scores, list) and len(scores) == len(LINES)
+    assert run.score(LINES[0], answers[0]) == pytest.approx(scores[0], rel=1e-5)
+    assert run.encode(LINES).shape == (len(LINES), run.config.model.d_model)
+    assert run.encode(LINES[0]).shape == (run.config.model.d_model,)
+    assert run.align(LINES[0], "The cat") == run.align(LINES[:1], ["The cat"])[0]
+    assert run.align(LINES[0]) == run.align(LINES[:1])[0]
+    maps = run.attention(LINES[:2], ["The", "A girl"])
+    assert [list(one) for one in maps] == [["encoder", "decoder", "cross"]] * 2
+    alone = run.attention(LINES[1], "A girl")
+    assert alone.tokens == maps[1].tokens
+    assert run.attention(LINES[:1])[0].written == run.attention(LINES[0]).written
 
 
 def test_it_fits_a_line(run):
@@ -92,12 +108,44 @@ def test_programs_are_kept_in_the_cache(tiny_run):
 
 
 @pytest.mark.parametrize("name", ["encode", "align", "replies"])
-def test_a_string_is_not_taken_for_a_list_of_lines(run, name):
-    for lines in ("ab", b"ab", None, 3):
-        with pytest.raises(TypeError, match=f"{name} takes a list of lines, not"):
+def test_what_is_neither_a_line_nor_a_list_is_refused(run, name):
+    for lines in (b"ab", None, 3):
+        with pytest.raises(TypeError, match=f"{name} takes a line or a list of lines"):
             getattr(run, name)(lines)
-    with pytest.raises(TypeError, match="score takes a list of lines, not"):
-        run.score("ab", "cd")
+
+
+def test_lines_that_are_not_text_are_named(run):
+    said = "line 2 is of type NoneType, but must be str"
+    for call in (run.encode, run.align, lambda x: run.score(x, x)):
+        with pytest.raises(UserError, match=said):
+            call(["O gato.", None])
+    with pytest.raises(UserError, match="score: line 1 is of type int, but must be"):
+        run.score([1], [2])
+    with pytest.raises(UserError, match="align: line 1 is of type NoneType"):
+        run.align([None], [None])
+    with pytest.raises(UserError, match="attention: there are 2 sources, but 1 target"):
+        run.attention(LINES[:2], ["The"])
+
+
+def test_characters_that_the_model_does_not_know_are_named_once(run, caplog):
+    unknown = run.replies(["O gato 🎉.", "日 🎉", LINES[0]])
+    assert [reply.unknown for reply in unknown] == [("🎉",), ("日", "🎉"), ()]
+    assert not caplog.records
+    run.predict(["O gato 🎉.", "🎉", "日 🎉"])
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.split(":")[0] for text in said] == ["line 1", "line 3"]
+    assert "the model does not know 日: the answer may be invented" in said[1]
+
+
+def test_a_decomposed_line_has_the_answer_of_the_composed_one(run):
+    line = "A menina lê a maçã."
+    apart = unicodedata.normalize("NFD", line)
+    given, found = run.replies([line, apart])
+    assert apart != line and found.line == apart
+    assert (found.text, found.score) == (given.text, given.score) and not found.unknown
+    assert (run.encode(line) == run.encode(apart)).all()
+    assert run.score(line, line) == run.score(apart, apart)
+    assert run.attention(line, line).tokens == run.attention(apart, apart).tokens
 
 
 @pytest.mark.parametrize("line", [None, 3, b"O gato.", ["O gato."], {}, object()])
@@ -109,8 +157,8 @@ def test_a_line_that_is_not_text_loses_no_other_answer(run, line, caplog):
 
 
 def test_half_of_a_surrogate_pair_is_refused(run):
-    first, bad, last = run.replies([LINES[0], "gato \udcff", LINES[0]])
-    assert bad.error == r"'\udcff' at character 6: half of a surrogate pair is not text"
+    first, bad, last = run.replies([LINES[0], "gato \udbff", LINES[0]])
+    assert bad.error == r"'\udbff' at character 6: half of a surrogate pair is not text"
     assert first.text == last.text and not first.error
     [begun] = run.replies([LINES[0]], prefixes=["\ud800"])
     assert "half of a surrogate pair" in begun.error

@@ -124,7 +124,9 @@ def test_it_learns_and_answers_positions_with_colours(run):
     np.testing.assert_allclose(coordinates.as_colour("#ff0033"), [1, 0, 0.2])
 
 
-@pytest.mark.parametrize("line", ["", "a b", "0.5", "0.1 0.2 0.3", "0.5 1.5", "nan 0"])
+@pytest.mark.parametrize(
+    "line", ["", "a b", "0.5", "0.1 0.2 0.3", "0.5 1.5", "nan 0", "0_1 0"]
+)
 def test_an_invalid_position_is_refused(run, line):
     with pytest.raises(Refused, match="is not a place: give|outside of the picture"):
         run.task.inference.parse(line)

@@ -194,7 +194,9 @@ def test_scores_are_of_the_largest_return_and_each_has_a_line(run, path, run_mai
     assert "asked for 20: reached " in out and "off by" in out
 
 
-@pytest.mark.parametrize("line", ["", "much", "0", "-3", "501", "nan"])
+@pytest.mark.parametrize(
+    "line", ["", "much", "0", "-3", "501", "nan", "5_0", "٥٠", "True", True, "inf"]
+)
 def test_what_is_not_a_return_is_refused(run, line):
     with pytest.raises(Refused, match="is not a return: give|is not a return of this"):
         run.task.inference.parse(line)

@@ -192,8 +192,8 @@ def test_predict_finds_the_nearest_lines_of_a_file(run, tmp_path):
     assert refused == "" and answerer.refused == 1
     answerer.form, answerer.nearest = "jsonl", 2
     sink = io.BytesIO()
-    source = io.BufferedReader(io.BytesIO(LINES[1].encode() + b"\n"))
-    assert answerer.answer_all(answerer.embed, source, sink) == 1  # of the line before
+    chunks = iter([[LINES[1]]])
+    assert answerer.answer_all(answerer.embed, chunks, sink) == 1  # of the line before
     found = json.loads(sink.getvalue())["nearest"]
     assert [len(found), found[0]["text"]] == [2, LINES[1]]
     assert found[0]["cosine"] >= found[1]["cosine"]

@@ -4,10 +4,17 @@
 """
 
 from transformer_jax.config.defaults import base, declared, items, renew
-from transformer_jax.config.loading import load, shipped, shipped_folder, variants
+from transformer_jax.config.loading import (
+    find_file,
+    load,
+    named_files,
+    shipped,
+    shipped_folder,
+    variants,
+)
 from transformer_jax.config.resuming import differences
 
 __all__ = [
-    "base", "declared", "differences", "items", "load", "renew", "shipped",
-    "shipped_folder", "variants",
+    "base", "declared", "differences", "find_file", "items", "load", "named_files",
+    "renew", "shipped", "shipped_folder", "variants",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ import pathlib
 import re
 import runpy
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -15,6 +16,8 @@ from transformer_jax import extensions
 from transformer_jax.config import checks
 from transformer_jax.config.defaults import items, renew
 from transformer_jax.config.smoke import shrink
+from transformer_jax.data.sources import SPLITS
+from transformer_jax.data.text import find_files
 from transformer_jax.errors import UserError, nearest
 
 
@@ -66,8 +69,9 @@ def shipped_folder() -> pathlib.Path:
     return inside if inside.is_dir() else here.parent / "configs"
 
 
-def _run_file(spec: str) -> ConfigDict:
-    path, _, variant = spec.partition(":")
+def find_file(spec: str) -> pathlib.Path:
+    """Find the file of `path.py[:variant]`, or of a shipped config's name."""
+    path = spec.partition(":")[0]
     file = pathlib.Path(path)
     if not os.path.isfile(file):
         known = shipped()
@@ -76,6 +80,36 @@ def _run_file(spec: str) -> ConfigDict:
             names = ", ".join(known)
             raise UserError(f"there is no config file {path}.{hint} Shipped: {names}")
         file = known[file.stem]
+    return file
+
+
+def named_files(config: ConfigDict) -> Iterator[str]:
+    """Yield the files that the values of a config name, alone, in lists or by patterns.
+
+    Relative paths start at `data.folder` or at the current folder. Of a folder that is
+    named, as of a split's folder in `data.folder`, all files are yielded.
+    """
+    start = str(config.data.get("folder", ""))
+    for key, value in items(config):
+        for entry in value if isinstance(value, tuple | list) else [value]:
+            parts = entry.split(",") if isinstance(entry, str) else []
+            for part in filter(None, map(str.strip, parts)):
+                for folder in {"", start}:
+                    yield from find_files(part, folder)
+                    if key.endswith("_files") or key == "train.initial":
+                        yield from _files_below(os.path.join(folder, part))
+    for split in SPLITS:
+        yield from _files_below(os.path.join(start, split))
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    for place, _, names in os.walk(folder):
+        yield from (os.path.join(place, name) for name in names)
+
+
+def _run_file(spec: str) -> ConfigDict:
+    variant = spec.partition(":")[2]
+    file = find_file(spec)
     module_spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     if module_spec is None or module_spec.loader is None:
         raise UserError(f"{file} is not a Python file: a config's name ends in .py")

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from transformer_jax import files
+from transformer_jax.data.numerals import is_whole
 from transformer_jax.data.tokenizer import SPECIAL, Tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.ids import UNK
@@ -101,7 +102,7 @@ class CodeTokenizer(Tokenizer):
         return [self._id(word) for word in text.split()]
 
     def _id(self, word: str) -> int:
-        known = word.isdecimal() and int(word) < len(self.codebook.patches)
+        known = is_whole(word) and int(word) < len(self.codebook.patches)
         return SPECIAL + int(word) if known else UNK
 
     def encode_inside(self, text: str) -> list[int]:

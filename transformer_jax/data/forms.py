@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import files
 from transformer_jax.data import text, tfds
+from transformer_jax.data.numerals import is_whole
 from transformer_jax.data.records import (
     JsonTable,
     Parallel,
@@ -169,9 +170,9 @@ class Tsv(Columns, LineFiles):
     def find_problems(self):
         """List the columns that are not numbers from 1."""
         return [
-            f"data.{field}_column = {column!r}: a column's number, from 1"
+            f"data.{field}_column = {column[:60]!r}: a column's number, from 1"
             for field, column in self.columns.items()
-            if not (column.isdecimal() and int(column))
+            if not (is_whole(column) and int(column))
         ]
 
     def open(self, path, split):

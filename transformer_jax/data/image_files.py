@@ -19,6 +19,7 @@ from transformer_jax.data.images import Labelled, NoImage, read_image
 from transformer_jax.data.records import Record, Records
 from transformer_jax.errors import UserError
 
+READING = 2  # version of how pixels are read: 2 turns images and puts them on white
 SUFFIXES = (".png", ".jpg", ".jpeg")
 CIFAR_SIZE = 32, 32, 3
 CIFAR_RECORD = 1 + 32 * 32 * 3  # bytes: a label, then all red, green and blue pixels
@@ -39,7 +40,7 @@ class ImageFiles(Records):
         self, files: Sequence[pathlib.Path], size: tuple[int, int, int], notes: Any = ()
     ):
         self.files, self.size, self.notes = files, size, tuple(notes)
-        content = hashlib.sha256(f"{size}\n{cache.digest(files)}".encode())
+        content = hashlib.sha256(f"{size}\n{cache.digest(files)}\n{READING}".encode())
         self.fingerprint = content.hexdigest()
 
     def __len__(self) -> int:

@@ -5,12 +5,13 @@ Pitfall: images are either bytes 0..255, as in files, or float32 0..1; `as_float
 converts both to the latter.
 """
 
+import contextlib
 import gzip
 import hashlib
 import math
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,10 @@ LARGEST = 1 << 34  # bytes of an idx file, unpacked
 HOLD_OUT = 5000  # the last training images of MNIST, which has no validation
 IMAGES, LABELS = 0x0803, 0x0801  # idx: unsigned bytes with three axes or one
 MODES = {1: "L", 3: "RGB"}
+# Others that Pillow knows are not tried: EPS, for one, would run Ghostscript.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+TRANSPARENT = ("RGBA", "LA", "PA", "RGBa", "La")  # modes
+BILINEAR = 2  # Pillow's Resampling.BILINEAR
 
 
 class NoImage(UserError):
@@ -127,35 +132,79 @@ def hold_out(
     return (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
 
 
-def read_image(
-    path: str | os.PathLike, height: int, width: int, channels: int
-) -> np.ndarray:
-    """Read an image file (PNG, PGM, …), scaled: bytes [height, width, channels]."""
+@contextlib.contextmanager
+def open_image(path: str | os.PathLike) -> Iterator[Any]:
+    """Open an image file of one of FORMATS, upright, as a Pillow image.
+
+    Cameras store how a picture is to be turned beside its pixels (EXIF).
+    """
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError as error:
         raise UserError(
             f"{path} cannot be read without Pillow: pip install pillow"
         ) from error
-    if channels not in MODES:
-        raise UserError(f"an image of {channels} channels: use 1 (grey) or 3 (colour)")
     try:
-        with Image.open(path) as image:
-            pixels = _to_bytes(image).convert(MODES[channels])
-        scaled = pixels.resize((width, height), Image.Resampling.BILINEAR)
-        return np.asarray(scaled).reshape(height, width, channels)
+        with Image.open(path, formats=FORMATS) as image:
+            upright = ImageOps.exif_transpose(image)
+            upright.format = image.format
+            yield upright
     except Exception as error:  # Pillow's readers raise almost any error
         reason = str(error).split("\n")[0] or type(error).__name__
+        if "cannot identify" in reason:
+            reason = f"it is none of {', '.join(FORMATS)}"
         raise NoImage(f"{path} cannot be read as an image: {reason}") from None
 
 
+def read_image(
+    path: str | os.PathLike, height: int, width: int, channels: int
+) -> np.ndarray:
+    """Read an image file, scaled: bytes [height, width, channels].
+
+    What is transparent becomes white.
+    """
+    if channels not in MODES:
+        raise UserError(f"an image of {channels} channels: use 1 (grey) or 3 (colour)")
+    with open_image(path) as image:
+        pixels = _on_white(_to_bytes(image)).convert(MODES[channels])
+        scaled = pixels.resize((width, height), BILINEAR)
+        return np.asarray(scaled).reshape(height, width, channels)
+
+
 def _to_bytes(image):
-    """Scale 16-bit pixels to 8 bits, because Pillow would clip them at 255."""
+    """Bring pixels of other numbers than bytes to 0 … 255; Pillow would clip them.
+
+    16 bits are scaled. Of floats, 0 … 1 is the range; larger integers have no known
+    one.
+    """
+    from PIL import Image
+
+    if image.mode == "F":
+        pixels = np.asarray(image)
+        if not ((pixels >= 0) & (pixels <= 1)).all():
+            raise ValueError(
+                "its pixels are floats, but not all of them from 0 to 1: convert it to "
+                "8 or 16 bits"
+            )
+        return Image.fromarray(np.rint(255 * pixels).astype(np.uint8))
     if not image.mode.startswith("I"):
+        return image
+    pixels = np.asarray(image)
+    deep = image.mode == "I" and image.format == "TIFF"
+    if deep or pixels.min() < 0 or pixels.max() >= 1 << 16:
+        raise ValueError("its pixels have 32 bits: convert it to 8 or 16 bits")
+    return Image.fromarray((pixels >> 8).astype(np.uint8))
+
+
+def _on_white(image):
+    """Put an image with transparent parts on white."""
+    if image.mode not in TRANSPARENT and "transparency" not in image.info:
         return image
     from PIL import Image
 
-    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    image = image.convert("RGBA")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image).convert("RGB")
 
 
 def _read_idx(path: str, magic: int, meaning: str) -> np.ndarray:

@@ -9,9 +9,8 @@ import hashlib
 import numpy as np
 from jaxtyping import Bool, Float
 
-from transformer_jax.data.images import NoImage, as_floats, read_image
+from transformer_jax.data.images import as_floats, open_image, read_image
 from transformer_jax.data.records import Record, Records
-from transformer_jax.errors import UserError
 
 
 class Pixels(Records):
@@ -55,18 +54,8 @@ def places_of(size: tuple[int, int]) -> Float[np.ndarray, "H W 2"]:
 
 def read_picture(path: str, longest: int) -> Float[np.ndarray, "H W 3"]:
     """Read an image file in colour, scaled so that its longer side is `longest`."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise UserError(
-            f"{path} cannot be read without Pillow: pip install pillow"
-        ) from error
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-    except Exception as error:  # Pillow's readers raise almost any error
-        reason = str(error).split("\n")[0] or type(error).__name__
-        raise NoImage(f"{path} cannot be read as an image: {reason}") from None
+    with open_image(path) as image:
+        width, height = image.size
     scale = longest / max(width, height)
     sizes = (max(round(side * scale), 2) for side in (height, width))
     return as_floats(read_image(path, *sizes, channels=3))

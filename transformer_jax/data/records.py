@@ -10,12 +10,13 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from transformer_jax import files
+from transformer_jax.data.streams import HeldLines
 from transformer_jax.data.text import Lines
 from transformer_jax.errors import UserError, nearest
 
@@ -82,8 +83,12 @@ class Generated(Records):
 class Parallel(Records):
     """Files with the same number of lines; line i of each makes up record i."""
 
-    def __init__(self, paths: dict[str, str]):
-        self.sides = {side: Lines(path) for side, path in paths.items()}
+    def __init__(self, paths: Mapping[str, str | Lines | HeldLines]):
+        """Open the sides; they may have been opened already, as pipes are."""
+        self.sides = {
+            side: Lines(file) if isinstance(file, str) else file
+            for side, file in paths.items()
+        }
         counts = {lines.path: len(lines) for lines in self.sides.values()}
         if len(set(counts.values())) > 1:
             first, *others = counts.items()

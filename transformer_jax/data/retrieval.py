@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.data.text import Lines
+from transformer_jax.data.streams import UTF8, open_lines
 from transformer_jax.errors import UserError
 
 BLOCK = 1024  # queries compared at once: [BLOCK, texts] cosines
@@ -50,12 +50,14 @@ class Index:
 
 
 def open_index(
-    path: str, encode: Callable[[list[str]], Float[np.ndarray, "M D"]]
+    path: str,
+    encode: Callable[[list[str]], Float[np.ndarray, "M D"]],
+    encoding: str = UTF8,
 ) -> Index | None:
     """Index the lines of a file, if one is named, without blank lines."""
     if not path:
         return None
-    lines = [line for line in Lines(path) if line.strip()]
+    lines = [line for line in open_lines(path, encoding) if line.strip()]
     if not lines:
         raise UserError(f"--among={path} has no text: give a file of lines to search")
     return Index(lines, encode(lines))

@@ -23,6 +23,7 @@ from transformer_jax.data.forms import (
 )
 from transformer_jax.data.generated import phrasebook
 from transformer_jax.data.records import Concatenation, Generated, Parallel, Reading
+from transformer_jax.data.streams import UTF8, open_lines
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.keys import key
 
@@ -145,9 +146,11 @@ class Source:
         return FORMS[name](self.data, self.fields)
 
 
-def parallel_text(source: str, target: str) -> Concatenation:
-    """Open the two files of `evaluate --source F --reference G`."""
-    return Concatenation([Parallel({"source": source, "target": target})])
+def parallel_text(source: str, target: str, encoding: str = UTF8) -> Concatenation:
+    """Open the two files, or pipes, of `evaluate --source F --reference G`."""
+    paths = {"source": source, "target": target}
+    sides = {side: open_lines(path, encoding) for side, path in paths.items()}
+    return Concatenation([Parallel(sides)])
 
 
 def _phrases(split: str, size: int) -> list[dict[str, str]]:

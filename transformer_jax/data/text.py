@@ -2,9 +2,10 @@
 
 A first pass validates a file (UTF-8 errors are reported by line and column), hashes
 its text and indexes its lines; the result is cached by path, size, times and inode.
-Only a newline ends a line. A carriage return before it, and a byte order mark
-before the first line, are dropped with a note. A .gz file is unpacked once. Memory use
-depends only on the longest line, whose length is limited.
+Only a newline ends a line. A carriage return before it, and a byte order mark before
+the first line, are dropped with a note. A gzip file, which is recognised by its
+content, is unpacked once. Memory use depends only on the longest line, whose length is
+limited.
 """
 
 import contextlib
@@ -34,10 +35,11 @@ LONGEST_LINE = 1 << 28  # bytes, because a line is held in memory
 # to over 200 times its size, and to over 2 GiB, is a mistake or an attack.
 PACKED, UNPACKED = 200, 1 << 31
 BOM = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"  # the bytes with which a gzip file begins
 
 
 class Lines(Sequence[str]):
-    """The lines of a UTF-8 text file, plain or .gz."""
+    """The lines of a UTF-8 text file, plain or packed by gzip."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = str(path)
@@ -110,12 +112,21 @@ class Lines(Sequence[str]):
 
 @contextlib.contextmanager
 def open_binary(path: str) -> Iterator[io.BufferedIOBase]:
-    """Open a file, plain or .gz; raise `UserError` if it cannot be read."""
+    """Open a file, plain or packed by gzip; raise `UserError` if it cannot be read."""
     try:
-        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+        with (gzip.open if is_packed(path) else open)(path, "rb") as file:
             yield file
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def is_packed(path: str) -> bool:
+    """Return whether a file is packed by gzip, going by its content, not its name."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(GZIP)) == GZIP
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def find_files(entry: str, folder: str = "") -> list[str]:
@@ -179,7 +190,7 @@ def _identify(path: str) -> list:
 def _index(path: str, folder: pathlib.Path) -> None:
     """Read a file once, and write its line offsets, its hash and notes on oddities."""
     digest, size, lines, returns, first_return = hashlib.sha256(), 0, 0, 0, 0
-    copy = str(folder / "text") if path.endswith(".gz") else os.devnull
+    copy = str(folder / "text") if is_packed(path) else os.devnull
     with open(copy, "wb") as unpacked, (folder / "starts").open("wb") as starts:
         for block in _blocks(path):
             if not size:
@@ -215,11 +226,13 @@ def _blocks(path: str) -> Iterator[bytes]:
     """Yield a file in blocks of complete lines."""
     begun: list[bytes] = []  # parts of a line whose end has not been read
     held = lines = total = 0
-    limit = max(UNPACKED, PACKED * os.path.getsize(path))
+    limit = max(
+        UNPACKED, PACKED * os.path.getsize(path)
+    )  # never reached by a plain one
     with open_binary(path) as file:
         while data := file.read(BLOCK):
             total += len(data)
-            if path.endswith(".gz") and total > limit:
+            if total > limit:
                 raise UserError(
                     f"{path} unpacks to more than {limit:,} bytes, {PACKED} times its "
                     "size: unpack it yourself, and check that it is text"
@@ -248,5 +261,5 @@ def _check(path: str, block: bytes, lines_before: int) -> None:
         column = error.start - block.rfind(b"\n", 0, error.start)
         raise UserError(
             f"{path}, line {line}: byte {block[error.start]:#04x} at column {column} "
-            "is not UTF-8: convert the file to UTF-8"
+            "is not UTF-8: convert the file, such as by iconv -f latin1 -t utf-8"
         ) from None

@@ -14,8 +14,10 @@ import hashlib
 import io
 import pathlib
 import random
+import re
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +39,8 @@ TRAINER_THREADS = 8
 LONGEST = 20_000  # characters of a line used for learning
 BYTES = b"transformer_jax bytes 1\n"  # the saved form of a byte-level tokenizer
 SPECIAL = 4  # special ids, before the pieces
+# Marks that may belong to the character before them: accents, kana's, Hangul's parts.
+_MARKS = re.compile("[\u0300-\u036f\u3099\u309a\u1100-\u11ff]")
 WORD = 3  # SentencePiece's type of a model of words
 
 
@@ -103,6 +107,41 @@ class Tokenizer:
     def as_read(self, text: str) -> str:
         """Return the text that decoding should give back, lower-cased if necessary."""
         return "".join(map(str.lower, text)) if self.lowercase else text
+
+    def compose(self, text: str) -> str:
+        """Return a text in the form in which the pieces were learned, if it is known.
+
+        "ã" is one character in most files and two in some, such as macOS's names (NFD).
+        If no piece has the marks of the latter, the text is composed (NFC).
+        """
+        if text.isascii() or self._knows_marks or not _MARKS.search(text):
+            return text
+        return unicodedata.normalize("NFC", text)
+
+    def find_unknown(self, text: str) -> tuple[str, ...]:
+        """List the characters, or the words of a word model, that no piece has.
+
+        They are read as <unk>, or as bytes of which hardly anything was learned.
+        """
+        text = self._processor.normalize(text).replace(SPACE, " ")
+        parts = text.split() if self._has_words else "".join(text.split())
+        return tuple(part for part in dict.fromkeys(parts) if part not in self._known)
+
+    @functools.cached_property
+    def _knows_marks(self) -> bool:
+        return any(map(_MARKS.search, self.pieces(range(self.vocab_size))))
+
+    @functools.cached_property
+    def _has_words(self) -> bool:
+        return parse_model(self.model).trainer_spec.model_type == WORD
+
+    @functools.cached_property
+    def _known(self) -> frozenset[str]:
+        """The characters, or words, of all pieces but bytes."""
+        ids = range(SPECIAL, self.vocab_size)
+        numbers = [i for i in ids if not self._processor.is_byte(self._theirs[i])]
+        pieces = [piece.removeprefix(SPACE) for piece in self.pieces(numbers)]
+        return frozenset(pieces if self._has_words else "".join(pieces))
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without start and end."""
@@ -175,7 +214,7 @@ class Tokenizer:
     def _inside(self) -> Any:
         """The processor without that space, which a word model keeps."""
         proto = parse_model(self.model)
-        if proto.trainer_spec.model_type == WORD:
+        if self._has_words:
             return self._processor
         proto.normalizer_spec.add_dummy_prefix = False
         return sentencepiece.SentencePieceProcessor(
@@ -208,6 +247,14 @@ class Bytes(Tokenizer):
     def lowercase(self) -> bool:
         """Return False: bytes keep capitals."""
         return False
+
+    def compose(self, text: str) -> str:
+        """Return the text: which form was learned cannot be told from bytes."""
+        return text
+
+    def find_unknown(self, text: str) -> tuple[str, ...]:
+        """Return nothing: all bytes are known."""
+        return ()
 
     @property
     def vocab_size(self) -> int:

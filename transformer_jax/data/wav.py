@@ -70,7 +70,7 @@ def decode(content: bytes) -> tuple[Float[np.ndarray, "samples"], int]:
     form, data = chunks.get(b"fmt "), chunks.get(b"data")
     if form is None or data is None or len(form) < 16:
         raise ValueError("it has no sound: the parts 'fmt ' and 'data' must be there")
-    kind, channels, bits = (_number(form, at, 2) for at in (0, 2, 14))
+    kind, channels, frame, bits = (_number(form, at, 2) for at in (0, 2, 12, 14))
     if kind == EXTENSIBLE and len(form) >= 26:
         kind = _number(form, 24, 2)
     rate = _number(form, 4, 4)
@@ -80,6 +80,12 @@ def decode(content: bytes) -> tuple[Float[np.ndarray, "samples"], int]:
         )
     if not channels:
         raise ValueError("it has no channel")
+    if frame not in (0, channels * bits // 8):  # some writers leave it 0
+        raise ValueError(
+            f"{frame} bytes hold {channels} samples of {bits} bits, with gaps whose "
+            "place is not stated: convert it, such as by ffmpeg -i IN -c:a pcm_s16le "
+            "OUT.wav"
+        )
     values = _values(data, kind, bits)
     whole = values[: len(values) // channels * channels]
     if not len(whole):
@@ -146,6 +152,11 @@ def _chunks(content: bytes) -> dict[bytes, bytes]:
             raise ValueError(
                 f"it was cut short: of {size:,} bytes of sound {len(part):,} are "
                 "there. Copy it again"
+            )
+        if name in found and name in (b"fmt ", b"data"):
+            raise ValueError(
+                f"it has two parts {name.decode()!r}, and only one is read: convert "
+                "it, such as by ffmpeg -i IN -ar 16000 -ac 1 OUT.wav"
             )
         found.setdefault(name, part)
         place += 8 + size + size % 2

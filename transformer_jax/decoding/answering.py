@@ -18,6 +18,7 @@ from transformer_jax.decoding.options import Options
 from transformer_jax.decoding.requests import (
     DecodeRequest,
     Inference,
+    ReadsText,
     Reply,
     SplitsLines,
     check_text,
@@ -59,9 +60,13 @@ def answer_lines(
         )
 
     def open_job(i: int, line: Any) -> _Job:
-        parts, prefix = [line], prefixes[i] if prefixes else ""
+        given, prefix, unknown = line, prefixes[i] if prefixes else "", ()
         try:
             check_text(line, prefix)
+            if isinstance(inference, ReadsText) and isinstance(line, str):
+                line = inference.reads.compose(line)
+                unknown = inference.reads.find_unknown(line)
+            parts = [line]
             if on_long == "split" and max_length and isinstance(inference, SplitsLines):
                 parts = inference.split(line, max_length)
             # Only the answer to the first part begins with the prefix.
@@ -73,13 +78,13 @@ def answer_lines(
             for request in requests:
                 check_least(request, options)
         except Refused as error:
-            return _Job(line, [], str(error))
+            return _Job(given, [], str(error))
         except (AttributeError, TypeError, ValueError) as error:
             if isinstance(line, str) or isinstance(error, UserError):
                 raise
             reason = str(error).split("\n")[0]
-            return _Job(line, [], f"{type(line).__name__} is not a line: {reason}")
-        return _Job(line, requests)
+            return _Job(given, [], f"{type(line).__name__} is not a line: {reason}")
+        return _Job(given, requests, unknown=unknown)
 
     jobs = [open_job(i, line) for i, line in enumerate(lines)]
     places = [(job, part) for job in jobs for part in range(len(job.requests))]
@@ -97,8 +102,15 @@ def answer_lines(
 class _Job:
     """A line, its requests, and the replies that have arrived."""
 
-    def __init__(self, line: Any, requests: list[DecodeRequest], error: str = ""):
+    def __init__(
+        self,
+        line: Any,
+        requests: list[DecodeRequest],
+        error: str = "",
+        unknown: tuple[str, ...] = (),
+    ):
         self.line, self.requests, self.error = line, requests, error
+        self.unknown = unknown
         self.replies: dict[int, Reply] = {}  # by the number of the request
 
 
@@ -111,7 +123,8 @@ def _take_finished(
         replies = [job.replies[part] for part in range(len(job.requests))]
         if job.error:
             yield Reply(job.line, error=job.error)
-        elif len(replies) > 1 and isinstance(inference, SplitsLines):
-            yield dataclasses.replace(inference.join(replies), line=job.line)
         else:
-            yield dataclasses.replace(replies[0], line=job.line)
+            reply = replies[0]
+            if len(replies) > 1 and isinstance(inference, SplitsLines):
+                reply = inference.join(replies)
+            yield dataclasses.replace(reply, line=job.line, unknown=job.unknown)

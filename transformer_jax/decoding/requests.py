@@ -1,15 +1,19 @@
 """Input and output of inference: one request and one reply per line."""
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jax.sharding import Mesh
 
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.options import Options
 from transformer_jax.errors import Refused
 from transformer_jax.sharding import Params
+
+SHOWN, MOST = 8, 20  # unknown characters that a warning names, and such warnings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Reply:
     others: tuple["Reply", ...] = ()  # the next best answers, with `n_best`
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for jsonl
     error: str = ""
+    # Characters or words of the line that are not in the model's vocabulary.
+    unknown: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -72,6 +78,16 @@ class Inference(Protocol):
 
 
 @runtime_checkable
+class ReadsText(Protocol):
+    """Inference whose lines are text that a tokenizer encodes."""
+
+    @property
+    def reads(self) -> Tokenizer:
+        """The tokenizer of the lines."""
+        ...
+
+
+@runtime_checkable
 class SplitsLines(Protocol):
     """Inference that can answer a long line part by part."""
 
@@ -85,15 +101,56 @@ class SplitsLines(Protocol):
 
 
 def check_text(*texts: Any) -> None:
-    """Refuse a text with half of a surrogate pair, which no encoding has."""
+    """Refuse a text with half of a surrogate pair, which no encoding has.
+
+    Python reads bytes that it cannot decode as such halves (surrogateescape).
+    """
     for text in texts:
         try:
             text.encode() if isinstance(text, str) else None
         except UnicodeEncodeError as error:
+            code, place = ord(text[error.start]), error.start + 1
+            if 0xDC80 <= code <= 0xDCFF:
+                raise Refused(
+                    f"byte {code - 0xDC00:#04x} at character {place} is not text in "
+                    "UTF-8, or in the encoding that was named: convert the file, such "
+                    "as by iconv -f latin1 -t utf-8, or name another (--encoding)"
+                ) from None
             raise Refused(
-                f"{text[error.start]!r} at character {error.start + 1}: half of a "
-                "surrogate pair is not text"
+                f"{text[error.start]!r} at character {place}: half of a surrogate pair "
+                "is not text"
             ) from None
+
+
+class UnknownParts:
+    """Warn of the characters or words of lines that the model does not know.
+
+    Each of them is named once, for the first line that has it, so that a file in
+    another alphabet does not give a warning for every line.
+    """
+
+    def __init__(self, logger: logging.Logger):
+        self.logger, self.lines = logger, 0  # lines that have any
+        self._named: set[str] = set()
+        self._warnings = 0
+
+    def note(self, number: int, unknown: Sequence[str]) -> None:
+        """Warn of what is new in a line, by its number."""
+        self.lines += bool(unknown)
+        new = [part for part in unknown if part not in self._named]
+        if not new or self._warnings > MOST:
+            return
+        self._named.update(new)
+        self._warnings += 1
+        if self._warnings > MOST:
+            self.logger.warning("more lines have unknown characters: not shown")
+            return
+        shown = " ".join(p if p.isprintable() else ascii(p)[1:-1] for p in new[:SHOWN])
+        more = f" and {len(new) - SHOWN} more" if len(new) > SHOWN else ""
+        self.logger.warning(
+            "line %d: the model does not know %s%s: the answer may be invented",
+            number, shown, more,
+        )  # fmt: skip
 
 
 def one_line(text: str) -> str:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -19,6 +20,11 @@ from transformer_jax.runs.remote import Remote, is_remote
 
 logger = logging.getLogger(__name__)
 
+# What a run or a bundle holds beside folders; other files in it are the user's own.
+FILES = (
+    "config.json", "versions.json", "ledger.json", "result.json", "scores.json",
+    "metrics.jsonl", "bundle.json", "weights.safetensors",
+)  # fmt: skip
 PROPOSED = 5  # runs that are named in place of a folder of runs
 
 
@@ -37,6 +43,17 @@ class Folder:
         self.damaged = self.path / steps.DAMAGED  # for files that were moved aside
         self._accepts_changes = False
         self._begun = False  # whether a training has written its config
+
+    def files(self) -> Iterator[pathlib.Path]:
+        """Yield the files of the run, and those that its config names, its data.
+
+        No command may write over them, see `cli.refuse_overwriting`.
+        """
+        yield from (self.path / name for name in FILES)
+        for name in ("tokenizer", "checkpoints", "averaged", "preempted"):
+            yield from (self.path / name).rglob("*")
+        if (self.path / "config.json").exists():
+            yield from map(pathlib.Path, configs.named_files(self.config()))
 
     def check_place(self) -> None:
         """Refuse at the start a path that cannot become a run directory."""

@@ -24,7 +24,7 @@ from transformer_jax import cli, hosts, keys, sharding, tasks
 from transformer_jax.config import checks
 from transformer_jax.data.records import Records
 from transformer_jax.decoding import Options, Reply, answering
-from transformer_jax.decoding.requests import check_text
+from transformer_jax.decoding.requests import UnknownParts, check_text
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs import bundle, environment, steps
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged
@@ -36,6 +36,7 @@ from transformer_jax.tasks.protocols import Task
 logger = logging.getLogger(__name__)
 
 SMOKE = "only tried its config (train --smoke): it is not a trained model"
+Links = list[tuple[int, int]]  # of the words of a source and of a target
 
 
 @dataclasses.dataclass
@@ -62,6 +63,8 @@ class Run:
             f"step {self.step:,})"
         )
 
+    # Each of these takes a line and gives one result, or a list and gives a list.
+
     @overload
     def predict(self, lines: str, **options: Any) -> str: ...
 
@@ -69,13 +72,13 @@ class Run:
     def predict(self, lines: Sequence[Any], **options: Any) -> list[str]: ...
 
     def predict(self, lines: str | Sequence[Any], **options: Any) -> str | list[str]:
-        """Return one answer per line, or a single answer if given a single string.
+        """Return the answer to each line.
 
         A line that cannot be answered has an empty answer, and a warning says why.
         `options` override the run's `decode` section.
         """
         if isinstance(lines, str):
-            return _texts(self.replies([lines], **options))[0]
+            return _texts([self.replies(lines, **options)])[0]
         return _texts(self.replies(lines, **options))
 
     def warm_up(self, lines: Sequence[Any], **options: Any) -> None:
@@ -88,21 +91,30 @@ class Run:
             self.replies([line], **options)
         self.replies(lines, **options)
 
+    @overload
+    def replies(self, lines: str, **options: Any) -> Reply: ...
+
+    @overload
+    def replies(self, lines: Sequence[Any], **options: Any) -> list[Reply]: ...
+
     def replies(
         self,
-        lines: Sequence[Any],
+        lines: str | Sequence[Any],
         *,
         max_input: int = 0,
         on_long: str = "refuse",
-        prefixes: Sequence[str] = (),
+        prefixes: str | Sequence[str] = (),
         **options: Any,
-    ) -> list[Reply]:
+    ) -> Reply | list[Reply]:
         """Return replies: answers with scores and other hypotheses, or errors.
 
         A line of more than `max_input` pieces is refused or split. 0 means any length
         or, if lines are to be split, the longest in training.
         """
-        lines = _as_list("replies", lines)
+        single = isinstance(lines, str)
+        lines = [lines] if isinstance(lines, str) else _as_list("replies", lines)
+        if isinstance(prefixes, str):
+            prefixes = [prefixes] if prefixes else ()
         if on_long == "split":
             max_input = max_input or self.config.data.get("max_length", 0)
         found = answering.answer_lines(
@@ -115,71 +127,127 @@ class Run:
             on_long=on_long,
             prefixes=prefixes,
         )
-        return list(found)
+        replies = list(found)
+        return replies[0] if single else replies
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+    @overload
+    def score(self, sources: str, targets: str) -> float: ...
+
+    @overload
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]: ...
+
+    def score(
+        self, sources: str | Sequence[str], targets: str | Sequence[str]
+    ) -> float | list[float]:
         """Return the log-probability of each target as the answer to its source."""
         pairs = _pair("score", sources, targets)
         reader = protocols.require(self.task, protocols.ReadsPairs, "read")
         found = reader.read(self.params, pairs, self.mesh)
-        return [float(reading.log_probs.sum()) for reading in found]
+        scores = [float(reading.log_probs.sum()) for reading in found]
+        return scores[0] if isinstance(sources, str) else scores
 
+    @overload
+    def align(self, sources: str, targets: str | None = None) -> Links: ...
+
+    @overload
     def align(
         self, sources: Sequence[str], targets: Sequence[str] | None = None
-    ) -> list[list[tuple[int, int]]]:
+    ) -> list[Links]: ...
+
+    def align(
+        self, sources: str | Sequence[str], targets: str | Sequence[str] | None = None
+    ) -> Links | list[Links]:
         """Return (source word, target word) index pairs, by default for own answers."""
         aligner = protocols.require(self.task, protocols.Aligns, "align")
         if targets is None:
-            targets = self.predict(_as_list("align", sources))
+            _as_texts("align", sources)
+            targets = self.predict(sources)
         pairs = _pair("align", sources, targets)
         found = aligner.read(self.params, pairs, self.mesh)
-        return [aligner.align(reading) for reading in found]
+        links = [aligner.align(reading) for reading in found]
+        return links[0] if isinstance(sources, str) else links
 
-    def encode(self, lines: Sequence[str]) -> np.ndarray:
-        """Return vectors [lines, D]."""
-        lines = _as_list("encode", lines)
-        check_text(*lines)
+    def encode(self, lines: str | Sequence[str]) -> np.ndarray:
+        """Return vectors [lines, D], or the vector [D] of a single line."""
+        texts = _as_texts("encode", lines)
         embedder = protocols.require(self.task, protocols.Embeds, "vectors")
-        return embedder.vectors(self.params, lines, self.mesh)
+        found = embedder.vectors(self.params, texts, self.mesh)
+        return found[0] if isinstance(lines, str) else found
 
+    @overload
+    def attention(
+        self, source: list[Any] | tuple[Any, ...], target: Sequence[str] | None = None
+    ) -> list[protocols.AttentionMaps]: ...
+
+    @overload
     def attention(
         self, source: Any, target: str | None = None
-    ) -> protocols.AttentionMaps:
+    ) -> protocols.AttentionMaps: ...
+
+    def attention(
+        self, source: Any, target: str | Sequence[str] | None = None
+    ) -> protocols.AttentionMaps | list[protocols.AttentionMaps]:
         """Return attention weights [layers, heads, queries, keys] by kind.
 
-        The result also has the tokens of both axes. The source is a line, or the pixels
+        The result also has the tokens of both axes. A source is a line, or the pixels
         of an image; without a target the model's own answer is used.
         """
-        target = self.predict([source])[0] if target is None else target
         viewer = protocols.require(self.task, protocols.ShowsAttention, "attention")
-        return viewer.attention(self.params, source, target)
+        several = isinstance(source, list | tuple)
+        sources = list(source) if several else [source]
+        if target is None:
+            target = self.predict(sources)
+        targets = [target] if isinstance(target, str) else list(target)
+        _refuse_uneven("attention", sources, targets)
+        for one in (*sources, *targets):
+            check_text(one)
+        found = [
+            viewer.attention(self.params, *pair)
+            for pair in zip(sources, targets, strict=True)
+        ]
+        return found if several else found[0]
 
 
 def _texts(replies: Sequence[Reply]) -> list[str]:
-    """Return the texts of replies; report lines that have none."""
+    """Return the texts of replies; warn of lines that have none or are half known."""
+    unknown = UnknownParts(logger)
     for number, reply in enumerate(replies, start=1):
+        unknown.note(number, reply.unknown)
         if reply.error:
             logger.warning("line %d: %s", number, reply.error)
     return [reply.text for reply in replies]
 
 
 def _as_list(what: str, lines: Any) -> list[Any]:
-    """Refuse a string, whose characters would be taken for lines."""
-    if isinstance(lines, str | bytes) or not hasattr(lines, "__iter__"):
-        raise TypeError(f"{what} takes a list of lines, not {lines!r:.40}")
+    """Refuse bytes, whose numbers would be taken for lines, and single values."""
+    if isinstance(lines, bytes) or not hasattr(lines, "__iter__"):
+        raise TypeError(f"{what} takes a line or a list of lines, not {lines!r:.40}")
     return list(lines)
 
 
-def _pair(what: str, sources: Any, targets: Any) -> list[tuple[Any, Any]]:
+def _as_texts(what: str, lines: Any) -> list[str]:
+    """Return lines, or a single line, as a list; refuse anything that is not text."""
+    found = [lines] if isinstance(lines, str) else _as_list(what, lines)
+    for number, line in enumerate(found, start=1):
+        if not isinstance(line, str):
+            kind = type(line).__name__
+            raise UserError(f"{what}: line {number} is of type {kind}, but must be str")
+    check_text(*found)
+    return found
+
+
+def _pair(what: str, sources: Any, targets: Any) -> list[tuple[str, str]]:
     """Pair sources with targets; refuse sides of different length."""
-    sides = _as_list(what, sources), _as_list(what, targets)
-    if len(sides[0]) != len(sides[1]):
-        raise UserError(
-            f"{what}: there are {len(sides[0])} sources, but {len(sides[1])} targets"
-        )
-    for side in sides:
-        check_text(*side)
+    sides = _as_texts(what, sources), _as_texts(what, targets)
+    _refuse_uneven(what, *sides)
     return list(zip(*sides, strict=True))
+
+
+def _refuse_uneven(what: str, sources: Sequence[Any], targets: Sequence[Any]) -> None:
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{what}: there are {len(sources)} sources, but {len(targets)} targets"
+        )
 
 
 def load(

@@ -279,6 +279,11 @@ class LabelInference(WholeAnswers):
             config.data.row_multiple,
         )
 
+    @property
+    def reads(self) -> Tokenizer:
+        """The tokenizer of the lines."""
+        return self.tokenizer
+
     def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode a text, after the special token."""
         pieces = check_length(self.tokenizer, line, max_length, SHORTEN_OR_RAISE)

@@ -25,6 +25,7 @@ from transformer_jax import files, losses, sharding
 from transformer_jax.data import pixels
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.generated import picture as drawn
+from transformer_jax.data.numerals import read_number
 from transformer_jax.data.pixels import Pixels
 from transformer_jax.data.records import Concatenation
 from transformer_jax.data.store import Column, Store
@@ -226,7 +227,7 @@ class ColourInference(WholeAnswers):
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:
         """Read two numbers."""
         try:
-            x, y = map(float, line.split() if isinstance(line, str) else line)
+            x, y = map(read_number, line.split() if isinstance(line, str) else line)
         except ValueError:
             raise Refused(
                 f"{str(line)[:60]!r} is not a place: give x and y, such as 0.25 0.5"

@@ -25,6 +25,7 @@ from transformer_jax import losses, sharding
 from transformer_jax.data import episodes
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.episodes import EpisodeKeys, EpisodeSource
+from transformer_jax.data.numerals import read_number
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply, rollouts
@@ -239,8 +240,8 @@ class ReturnInference(WholeAnswers):
         """Read a return that an episode can have."""
         least, most = self.world.LEAST, self.world.MOST
         try:
-            asked = float(line)
-        except ValueError:
+            asked = read_number(line)
+        except (TypeError, ValueError):
             raise Refused(
                 f"{str(line)[:60]!r} is not a return: give a number, such as {most:g}"
             ) from None

@@ -248,6 +248,11 @@ class TextInference:
     def __init__(self, config: ConfigDict, prompts: Prompts, writer: Writer):
         self.config, self.prompts, self.writer = config, prompts, writer
 
+    @property
+    def reads(self) -> Tokenizer:
+        """The tokenizer of the lines."""
+        return self.writer.tokenizer
+
     def parse(
         self,
         line: str,
@@ -260,7 +265,7 @@ class TextInference:
         options = options or Options(**self.config.decode)
         tokenizer = self.writer.tokenizer
         check_length(tokenizer, line, max_length, SHORTEN_OR_RAISE)
-        given = tokenizer.encode_inside(line + prefix)
+        given = tokenizer.encode_inside(line + tokenizer.compose(prefix))
         request = DecodeRequest((), tuple(given), draw_seed, line)
         window, most = getattr(options, "window", 0), self._window(options)
         check_positions(self.config, window, f"a window of {window} pieces", "lower it")

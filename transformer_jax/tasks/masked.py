@@ -231,6 +231,11 @@ class FillingInference(WholeAnswers):
         rows, multiple = config.eval.batch_rows, config.data.row_multiple
         self._forward = BatchedForward(self._guess, rows, multiple)
 
+    @property
+    def reads(self) -> Tokenizer:
+        """The tokenizer of the lines."""
+        return self.masks.tokenizer
+
     def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode a text with masks, at most as long as a window."""
         if MASK not in line:

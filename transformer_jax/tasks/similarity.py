@@ -227,6 +227,11 @@ class PairInference(WholeAnswers):
             config.data.row_multiple,
         )
 
+    @property
+    def reads(self) -> Tokenizer:
+        """The tokenizer of the lines."""
+        return self.tokenizer
+
     def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode two texts."""
         texts = line.split("\t")
@@ -240,6 +245,7 @@ class PairInference(WholeAnswers):
 
     def read(self, text: str, max_length: int = 0) -> list[int]:
         """Encode one text with its ends."""
+        text = self.tokenizer.compose(text)
         pieces = check_length(self.tokenizer, text, max_length, SHORTEN_OR_RAISE)
         what = f"a text of {len(pieces)} pieces"
         check_positions(self.config, len(pieces) + TASK.ends, what)

@@ -23,6 +23,7 @@ from transformer_jax import losses
 from transformer_jax.data import sources, tags
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.generated import phrasebook
+from transformer_jax.data.numerals import is_whole
 from transformer_jax.data.records import Reading
 from transformer_jax.data.sources import GeneratedSource, Source
 from transformer_jax.data.store import Column
@@ -97,9 +98,9 @@ def check(config: ConfigDict) -> list[str]:
         return []
     named = {f: config.data[f"{f}_column"] for f in FIELDS}
     return [
-        f"data.{field}_column = {column!r}: must be the number of a column, from 1"
+        f"data.{field}_column = {column[:60]!r}: must be the number of a column, from 1"
         for field, column in named.items()
-        if column and not (column.isdecimal() and int(column))
+        if column and not (is_whole(column) and int(column))
     ]
 
 
@@ -259,6 +260,11 @@ class TagInference(WholeAnswers):
         self.config, self.module, self.words, self.names = config, module, words, names
         rows, multiple = config.eval.batch_rows, config.data.row_multiple
         self._forward = BatchedForward(self._guess, rows, multiple)
+
+    @property
+    def reads(self) -> Tokenizer:
+        """The tokenizer of the lines."""
+        return self.words.tokenizer
 
     def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode the words of a line."""

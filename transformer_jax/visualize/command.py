@@ -6,14 +6,17 @@ python -m transformer_jax.visualize explain --numbers=greeting
 
 import logging
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from absl import flags
 
 from transformer_jax import cli
+from transformer_jax import config as configs
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
+from transformer_jax.runs.folder import Folder
 from transformer_jax.visualize import (
     aligning,
     capture,
@@ -153,8 +156,18 @@ def _prepare(args: Any, overrides: dict[str, str], name: str) -> pathlib.Path:
         raise UserError(f"--output={path}: name a {', '.join(FORMATS)} file")
     if not path.parent.is_dir():
         raise UserError(f"--output={path}: there is no folder {path.parent}")
+    cli.refuse_overwriting("output", str(path), files_read(args))
     environment.use_compile_cache()
     return path
+
+
+def files_read(args: Any) -> Iterator[str | pathlib.Path]:
+    """Yield the files that a figure may be drawn from."""
+    yield from (args.text, args.numbers)
+    if args.config:
+        yield configs.find_file(args.config)
+    for workdir in (args.workdir, *args.run):
+        yield from Folder(workdir).files() if workdir else ()
 
 
 def _write(figure: Any, path: pathlib.Path, dpi: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from transformer_jax import cli, optim
 from transformer_jax import config as configs
+from transformer_jax.data.numerals import is_whole
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.models.attention import look_ahead_mask
 from transformer_jax.runs import run as runs
@@ -62,7 +63,7 @@ def line_of(run: runs.Run, args: Any) -> Any:
     if args.text:
         return args.text
     split, _, number = args.example.partition(":")
-    if not number.isdigit():
+    if not is_whole(number):
         raise UserError(
             "--text is missing: what the model is to read, or --example=SPLIT:NUMBER "
             "of its own data, such as test:0"

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from transformer_jax.data.generated.draws import Drawer
+from transformer_jax.data.numerals import is_whole
 from transformer_jax.data.records import Record, Records
 from transformer_jax.keys import SEEDS, key
 
@@ -62,7 +63,7 @@ class Canary:
 
 def find_problems(times: Sequence[Any]) -> list[str]:
     """List what is wrong with `data.canaries`; a command line gives strings."""
-    if not all(str(n).isdecimal() for n in times):
+    if not all(is_whole(str(n)) for n in times):
         given = tuple(times)
         return [f"data.canaries = {given!r}: give whole numbers from 0, one per canary"]
     if len(times) > MOST:

@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.data import tokenizer as tokenizers
-from transformer_jax.data.sources import FIELDS
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.forward import PairScorer, TextScorer
 from transformer_jax.errors import UserError
@@ -59,7 +58,7 @@ class PairInspector:
         self, params: Params, pairs: Sequence[tuple[str, str]], mesh: Mesh
     ) -> list[Reading]:
         """Read each target as the answer to its source."""
-        rows = self.data.encode([dict(zip(FIELDS, p, strict=True)) for p in pairs])
+        rows = self.data.encode([self._composed(*pair) for pair in pairs])
         encoded = [(row["source"], row["target"]) for row in rows]
         longest = max((len(side) for pair in encoded for side in pair), default=0)
         check_positions(self.config, longest, "a side of a pair")
@@ -89,7 +88,8 @@ class PairInspector:
 
     def vectors(self, params: Params, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
         """Return [lines, D]: the mean of the encoder's output over a line's pieces."""
-        sources = [[*self.data.source_tokenizer.encode(line), EOS] for line in lines]
+        tokenizer = self.data.source_tokenizer
+        sources = [[*tokenizer.encode(tokenizer.compose(x)), EOS] for x in lines]
         longest = max(map(len, sources), default=0)
         check_positions(self.config, longest, "a line")
         found = np.zeros((len(lines), self.config.model.d_model), np.float32)
@@ -135,8 +135,15 @@ class PairInspector:
 
     def _inputs(self, source: str, target: str) -> tuple[list[int], list[int]]:
         """Return the inputs of the encoder and (teacher-forced) of the decoder."""
-        [row] = self.data.encode([{"source": source, "target": target}])
+        [row] = self.data.encode([self._composed(source, target)])
         return row["source"], [BOS, *row["target"][:-1]]
+
+    def _composed(self, source: str, target: str) -> dict[str, str]:
+        """Return a pair as a record, in the form in which its sides were learned."""
+        return {
+            "source": self.data.source_tokenizer.compose(source),
+            "target": self.data.target_tokenizer.compose(target),
+        }
 
 
 class EncoderInspector:
@@ -156,7 +163,7 @@ class EncoderInspector:
 
     def encode(self, text: str) -> list[int]:
         """Return the pieces of a text as the model reads them."""
-        return self.inference.parse(text).source
+        return self.inference.parse(self.tokenizer.compose(text)).source
 
 
 class TextInspector:
@@ -175,7 +182,8 @@ class TextInspector:
 
         The beginning and the pieces that all texts share are read once.
         """
-        rows = [self.tokenizer.encode_inside(beginning + text) for text in texts]
+        compose = self.tokenizer.compose
+        rows = [self.tokenizer.encode_inside(compose(beginning + t)) for t in texts]
         longest = max(map(len, rows), default=0)
         check_positions(self.config, longest + 1, "a text")
         same = len(os.path.commonprefix(rows))
@@ -189,7 +197,7 @@ class TextInspector:
 
     def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
         """Return the weights of `decoder` while it reads the source."""
-        ids = [BOS, *self.tokenizer.encode_inside(source)]
+        ids = [BOS, *self.tokenizer.encode_inside(self.tokenizer.compose(source))]
         tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
         check_positions(self.config, tokens.size, "a text")
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))

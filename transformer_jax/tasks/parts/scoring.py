@@ -1,12 +1,12 @@
 """Scoring that several tasks share."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from transformer_jax import scores
+from transformer_jax.data.numerals import read_number
 from transformer_jax.data.tags import find_spans
 from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
@@ -213,12 +213,9 @@ def score_numbers(answers: Sequence[float], references: Sequence[float]) -> dict
 def parse_number(text: str) -> float:
     """Parse a text as a finite number."""
     try:
-        value = float(text)
+        return read_number(text)
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
         raise UserError(
-            f"the label {text.strip()!r} is not a number: use data.answers = 'labels' "
-            "for names"
-        )
-    return value
+            f"the label {text.strip()[:60]!r} is not a number: use data.answers = "
+            "'labels' for names"
+        ) from None

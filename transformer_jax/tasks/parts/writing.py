@@ -87,6 +87,11 @@ class Seq2SeqInference:
     def __init__(self, data: PairData, writer: Writer):
         self.data, self.writer = data, writer
 
+    @property
+    def reads(self) -> Tokenizer:
+        """The tokenizer of the lines."""
+        return self.data.source_tokenizer
+
     def parse(
         self,
         line: str,
@@ -100,7 +105,8 @@ class Seq2SeqInference:
             return DecodeRequest(line=line)
         tokenizer = self.data.source_tokenizer
         pieces = check_length(tokenizer, line, max_length, self.advice)
-        given = self.data.target_tokenizer.encode(prefix) if prefix else []
+        target = self.data.target_tokenizer
+        given = target.encode(target.compose(prefix)) if prefix else []
         request = DecodeRequest((*pieces, EOS), tuple(given), draw_seed, line)
         needed = positions_needed(request, options or self.data.options)
         what = f"a line of {len(pieces)} pieces with its longest answer"

@@ -3,6 +3,7 @@
 python -m transformer_jax.visualize view --workdir RUN --text "…" --output F.html
 """
 
+import itertools
 import logging
 import os
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from absl import flags
 
 from transformer_jax import cli, keys, tasks
+from transformer_jax.data.numerals import is_whole
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import Folder
 from transformer_jax.visualize.viewer import page
 
 logger = logging.getLogger("transformer_jax.visualize")  # as a command it is __main__
@@ -40,8 +43,10 @@ def main(overrides: dict[str, str]) -> int:
     cli.check_weights(args.weights)
     if not args.text and not args.example:
         raise UserError("--text is missing: what the run is to answer")
-    environment.use_compile_cache()
     folders = [args.workdir, *([args.beside] if args.beside else [])]
+    read = itertools.chain(args.text, *(Folder(path).files() for path in folders))
+    cli.refuse_overwriting("output", args.output, read)
+    environment.use_compile_cache()
     opened = [(name, runs.load(f, args.weights)) for name, f in _named(folders)]
     first = opened[0][1]
     lines = [*args.text, *(find_example(first, text) for text in args.example)]
@@ -62,7 +67,7 @@ def find_example(run: runs.Run, text: str) -> Any:
     """Return the input line of an example such as test:0."""
     split, _, number = text.partition(":")
     records = run.records(split)
-    if not number.isdecimal() or int(number) >= len(records):
+    if not is_whole(number) or int(number) >= len(records):
         raise UserError(
             f"--example={text}: name a split and a number below {len(records)}, such "
             f"as {split}:0"
