@@ -7,8 +7,8 @@ nearest    the picture of the training caption that has the most words in common
 codebook   the test picture itself, as its codes give it back
 original   the test picture itself, which the judge should find right
 
-It also counts the distinct captions of a split, the pairs of figures that they name, and
-the examples whose caption occurs in training.
+It also counts the distinct captions of a split, their pairs of figures, and examples
+whose caption occurs in training.
 """
 
 import argparse
