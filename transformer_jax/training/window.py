@@ -65,6 +65,7 @@ class LogWindow:
         self.work, self.divergence = utilization(training), Divergence(training)
         self.last_step = self.applied = 0
         self.text = ""
+        self.named: tuple[str, ...] = ()  # parts of the loss that are logged apart
         self._empty()
 
     def _empty(self) -> None:
@@ -104,6 +105,7 @@ class LogWindow:
         self.sums, self.steps = self.sums + sums, self.steps + 1
         self.norms.append(norm)
         self.tokens += sums.weight
+        self.named = tuple(sums.named)
         self.samples_too_long += dispatched.samples_too_long
         self.places += shape.rows * shape.lengths[-1]
         if self.work:
@@ -148,13 +150,14 @@ class LogWindow:
         gradient = skipped = slowest = ""
         if "grad_norm" in values:
             gradient = f"|grad| {values['grad_norm']:.3f}  "
+        parts = "".join(f"  {n} {values[n]:.4f}" for n in self.named if n in values)
         if "skipped" in values:
             skipped = f"skipped {values['skipped']}  "
         if "slowest_process" in values:
             name = hosts.name_of(int(values["slowest_process"]))
             slowest = f"  slowest {name}, {values['slowest_factor']:.1f} × the median"
         return (
-            f"step {self.last_step:>6}  {in_words(values)}  lr "
+            f"step {self.last_step:>6}  {in_words(values)}{parts}  lr "
             f"{values['learning_rate']:.2e}  {gradient}{skipped}"
             f"{values[f'{unit}_per_second']:,.0f} {unit}/s  {padding}{mfu}"
             f"left {duration(values['seconds_left'])}{slowest}"
