@@ -135,8 +135,8 @@ def _describe_unknown(kind: str) -> list[str]:
     if not kind:
         return []
     return [
-        f"warning    {kind!r} is no device whose memory and peak are known: whether this "
-        "fits, its time and its MFU are not forecast"
+        f"warning    {kind!r} is no device whose memory and peak are known: whether "
+        "this fits, its time and its MFU are not forecast"
     ]
 
 
