@@ -6,6 +6,9 @@ nearest    the picture of the training caption that has the most words in common
            by word in their places: a look-up, which draws nothing new
 codebook   the test picture itself, as its codes give it back
 original   the test picture itself, which the judge should find right
+
+It also counts the distinct captions of a split, their pairs of figures, and examples
+whose caption occurs in training.
 """
 
 import argparse
@@ -37,11 +40,13 @@ def main() -> None:
         book = Codebook.load(pathlib.Path(folder, drawings.CODEBOOK_FILE))
     train = source.read("train")
     captions = np.array([as_words(record["source"]) for record in train])
+    known = {record["source"] for record in train}
     for split in SPLITS:
         records = source.read(split)
-        count = args.examples or len(records)
+        count = min(args.examples or len(records), len(records))
+        asked = [records[i]["source"] for i in range(count)]
         found = {"nearest": [], "codebook": [], "original": []}
-        for record in (records[i] for i in range(min(count, len(records)))):
+        for record in (records[i] for i in range(count)):
             words = np.array(as_words(record["source"]))
             nearest = int((captions == words).sum(axis=1).argmax())
             back = book.decode(book.encode(record["picture"]), drawings.SIZE)
@@ -52,7 +57,20 @@ def main() -> None:
             ):
                 found[name].append(regions.judge(picture, record["source"]).right)
         shares = {name: round(float(np.mean(of)), 4) for name, of in found.items()}
-        print(json.dumps({"split": split, "examples": len(found["nearest"]), **shares}))
+        counts = {
+            "examples": count,
+            "distinct": len(set(asked)),
+            "pairs": len({pair for pair in map(pair_of, asked) if len(pair) > 1}),
+            "caption_in_training": sum(caption in known for caption in asked),
+        }
+        print(json.dumps({"split": split, **counts, **shares}))
+
+
+def pair_of(caption: str) -> frozenset:
+    """The figures of a caption, in no order."""
+    scene = regions.parse_caption(caption)
+    assert scene is not None
+    return frozenset(scene.figures)
 
 
 def as_words(caption: str) -> list[str]:

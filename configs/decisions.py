@@ -7,8 +7,10 @@
 Variants: cartpole (a decision transformer, the default), cloning (behaviour cloning:
 the same model, which does not read returns) and orchard (apples of a grid world). All
 learn from recorded episodes of players of mixed skill, and play none in training.
-Measured: cartpole, asked for 500, reaches 470.7 on average, cloning 255.6; orchard,
-asked for 8 apples, picks 4.8. See results/decisions_*.json.
+Measured: cartpole follows the return asked for: with drawn actions it reaches 55.9 if
+asked for 50, 304.0 for 300 and 474.9 for 500. cloning reaches 246.3 with drawn actions
+and 500.0 with the likeliest (evaluate --greedy), whatever it is asked for. orchard,
+asked for 8 apples, picks 4.6 with drawn actions. See results/decisions_*.json.
 """
 
 from transformer_jax.config import base

@@ -7,7 +7,8 @@
 A codebook of 4 × 4 pixels is learned from the training pictures, and an encoder-decoder
 writes the 64 codes of a picture. `test` has captions like those of training, and
 `test_combinations` figures that are never together in a training picture.
-Measured: 99.6 % of test right, 97.8 % of test_combinations; see results/drawings.json.
+Measured: 96.0 % of test_combinations right (104 captions of 13 pairs) and 98.8 % of
+test, whose captions all occur in training; see results/drawings.json.
 """
 
 from transformer_jax.config import base

@@ -229,3 +229,21 @@ def test_a_gradient_in_parts_has_the_type_of_what_it_is_of(head, monkeypatch):
     assert {n: s.dtype for n, s in slopes.items()} == {
         "hidden": jnp.bfloat16, "table": jnp.float32, "offset": jnp.float32
     }  # fmt: skip
+
+
+def test_named_parts_of_a_loss_are_added_up_and_divided_by_their_own_weight():
+    def loss(params, batch, key=None):
+        total = (params * batch["x"]).sum()
+        named = {"part": (2 * total, batch["x"].sum())}
+        return losses.Sums(total, total, total, jnp.float32(len(batch["x"])), named)
+
+    batch = {"x": jnp.array([1.0, 2.0, 3.0, 4.0])}
+    whole, parts = (
+        jax.jit(losses.make_gradient(loss, n))(3.0, batch, jax.random.key(0))
+        for n in (1, 2)
+    )
+    np.testing.assert_allclose(whole[0], parts[0])
+    assert losses.means(whole[1]) == losses.means(parts[1])
+    assert losses.means(whole[1])["part"] == 6
+    none = losses.Sums(0.0, 0.0, 0.0, 0.0)
+    assert (none + whole[1]).named == (whole[1] + none).named == whole[1].named

@@ -53,7 +53,7 @@ def test_the_command_plans_with_the_real_data(tiny, tmp_path, command, capsys):
 
 def test_fit_finds_the_largest_batch(tiny, command, capsys, monkeypatch):
     """Of a device whose memory a batch of five times as many rows would fill."""
-    small = targets.Hardware("cpu", "cpu", memory=1000)
+    small = targets.Hardware("cpu", ("cpu",), memory=1000)
     monkeypatch.setitem(targets.HARDWARE, "cpu", small)
 
     def compile_step(config, *_):
@@ -64,7 +64,9 @@ def test_fit_finds_the_largest_batch(tiny, command, capsys, monkeypatch):
     words = ["--config=quickstart", "--target=cpu", "--no_data", "--fit"]
     assert command(tiny(), *words) == 0
     assert capsys.readouterr().out.endswith("--config.data.batch_tokens=2600\n")
-    monkeypatch.setitem(targets.HARDWARE, "cpu", targets.Hardware("cpu", memory=100))
+    monkeypatch.setitem(
+        targets.HARDWARE, "cpu", targets.Hardware("cpu", ("cpu",), memory=100)
+    )
     assert command(tiny(), *words) == 1
     assert "not even 520 tokens fit" in capsys.readouterr().out
 

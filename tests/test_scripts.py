@@ -33,6 +33,7 @@ SHORTEST = (
     " --vocab 420",
     "depth.py --output RUNS --depths 1 --forms post --steps 2"
     " --config.optim.warmup_steps=1",
+    "decisions.py --episodes 5",
     "drawings.py --examples 20",
     "large_corpus.py --pairs 5000",
     "norms.py --output RUNS --texts long --rows 16 --forms layer,batch --steps 2"

@@ -624,7 +624,9 @@ def test_a_run_that_went_past_its_end_has_the_average_of_one_that_did_not(
     for folder, ends in (("one", [15]), ("two", [11, 15])):
         for end in ends:
             changed = tiny(train__steps=end, **given)
-            assert train.train(config.load("quickstart", changed), tmp_path / folder) == 0
+            assert (
+                train.train(config.load("quickstart", changed), tmp_path / folder) == 0
+            )
     kept, found = [], []
     for folder in ("one", "two"):
         kept.append(Checkpoints(tmp_path / folder / "checkpoints").steps())

@@ -77,9 +77,7 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
     flags.DEFINE_bool(
         "verbose", False, "Say more on stderr; short: -v.", module_name=sys.argv[0]
     )
-    flags.DEFINE_bool(
-        "allow_imports", False, ALLOW_IMPORTS, module_name=sys.argv[0]
-    )
+    flags.DEFINE_bool("allow_imports", False, ALLOW_IMPORTS, module_name=sys.argv[0])
     # The libraries' warnings are meant for developers.
     absl_logging.set_verbosity(absl_logging.ERROR)
     app.run(call, flags_parser=parse)

@@ -30,15 +30,28 @@ LOGITS_BYTES = {"cpu": 2**24, "gpu": 2**29, "tpu": 2**28}
 
 
 class Sums(flax.struct.PyTreeNode):
-    """Totals over the real tokens of a batch; `+` adds two batches."""
+    """Totals over the real tokens of a batch; `+` adds two batches.
+
+    `named` has the parts of a loss that are logged apart: by name, a total and what it
+    is divided by.
+    """
 
     loss: Any  # the objective that is minimised
     nll: Any  # plain negative log-likelihood, nats
     correct: Any  # tokens predicted correctly (teacher-forced)
     weight: Any  # the number of real tokens
+    named: dict[str, tuple[Any, Any]] = flax.struct.field(default_factory=dict)
 
     def __add__(self, other: "Sums") -> "Sums":
-        return jax.tree.map(lambda a, b: a + b, self, other)
+        a, b, zero = self.named, other.named, (0.0, 0.0)
+        pairs = {n: (a.get(n, zero), b.get(n, zero)) for n in a | b}
+        return Sums(
+            self.loss + other.loss,
+            self.nll + other.nll,
+            self.correct + other.correct,
+            self.weight + other.weight,
+            {n: (x[0] + y[0], x[1] + y[1]) for n, (x, y) in pairs.items()},
+        )
 
 
 @runtime_checkable
@@ -53,7 +66,10 @@ class LossFn(Protocol):
 
 
 def means(sums: Sums) -> dict[str, float]:
-    """Divide totals on the host: loss, perplexity and accuracy per token."""
+    """Divide totals on the host: loss, perplexity and accuracy per token, and `named`.
+
+    What is named has a weight of its own.
+    """
     weight = max(float(sums.weight), 1.0)
     nll = float(sums.nll) / weight
     return {
@@ -61,6 +77,7 @@ def means(sums: Sums) -> dict[str, float]:
         "nll": nll,
         "perplexity": float(np.exp(min(nll, 700.0))),
         "accuracy": float(sums.correct) / weight,
+        **{n: float(t) / max(float(w), 1.0) for n, (t, w) in sums.named.items()},
     }
 
 
@@ -227,10 +244,16 @@ def make_gradient(loss: LossFn, micro_batches: int = 1) -> Callable:
         def add(total, i_part):
             i, part = i_part
             found = grad(params, part, jax.random.fold_in(key, i))
-            return jax.tree.map(jnp.add, total, found), None
+            return (
+                jax.tree.map(jnp.add, total[0], found[0]),
+                total[1] + found[1],
+            ), None
 
         parts = jax.tree.map(lambda x: split_rows(x, micro_batches), batch)
-        zero = (jax.tree.map(jnp.zeros_like, params), Sums(*jnp.zeros(4)))
+        first = jax.tree.map(lambda x: x[0], parts)
+        _, sums = jax.eval_shape(grad, params, first, key)
+        sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sums)
+        zero = (jax.tree.map(jnp.zeros_like, params), sums)
         return jax.lax.scan(add, zero, (jnp.arange(micro_batches), parts))[0]
 
     return grad if micro_batches == 1 else accumulate

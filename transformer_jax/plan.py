@@ -140,6 +140,7 @@ def plan(
         "devices": f"{mesh.size} × {device.device_kind} ({device.platform})",
         "mesh": dict(mesh.shape),
         "memory_of_a_device": target.hardware.memory,
+        "unknown_device": "" if target.hardware.kinds else device.device_kind,
         "dtype": config.model.dtype,
         "parameters": forecast.count_parameters(params),
         "batches": forecast.describe_batches(load.batches, load.padding),
@@ -246,7 +247,12 @@ def fit(config: ConfigDict, target: Target, mesh: Mesh, args: Any) -> int:
     """Find the largest batch that fits on a device, by doubling and bisection."""
     limit = FULL * target.hardware.memory
     if not limit:
-        raise UserError(f"--fit: the memory of {target.name} is not known")
+        unknown = not target.hardware.kinds
+        name = f"{mesh.devices.flat[0].device_kind!r}" if unknown else target.name
+        raise UserError(
+            f"--fit: the memory of {name} is not known: name a target, such as h100x1, "
+            "or set data.batch_tokens"
+        )
     unit = checks.longest_row(config) * config.data.row_multiple
 
     def needs(rows_of_units: int) -> float:

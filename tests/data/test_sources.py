@@ -214,7 +214,7 @@ def test_json_lines_by_key_or_nested_key(write, source):
     [
         ('{"de": "x", "eng": "y"}', "line 2 has no key 'en'. Did you mean 'eng'?"),
         ('{"de": "x", "en": ', "line 2 is not valid JSON"),
-        ('{"de": "x", "en": "y", "de": "z"}', "JSON: the key 'de' twice"),
+        ('{"de": "x", "en": "y", "de": "z"}', "JSON: it has the key 'de' twice"),
         ('["x", "y"]', "line 2 has no key 'de'"),
         (
             '{"de": null, "en": "y"}',

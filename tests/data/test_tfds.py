@@ -484,7 +484,9 @@ def test_prepared_data_cannot_name_a_program(tmp_path, monkeypatch):
         )
     )
     for name, place in (("barges", home), (str(path.parent), "")):
-        with pytest.raises(UserError, match="names the class helper.Translation, whose"):
+        with pytest.raises(
+            UserError, match="names the class helper.Translation, whose"
+        ):
             Split(name, "train", place, COLUMNS)
     with pytest.raises(UserError, match="'kubric:movi' is a community data set"):
         Split("kubric:movi", "train", home, COLUMNS)

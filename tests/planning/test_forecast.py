@@ -108,6 +108,40 @@ def test_operations_are_those_of_the_products_that_are_used():
     assert flops.count(function, a, b) == 5 * 2 * 3 * 5 * 7
 
 
+def test_a_convolution_counts_each_output_times_its_part_of_the_kernel():
+    x, kernel = jnp.zeros((2, 11, 6)), jnp.zeros((3, 3, 8))  # two groups of channels
+
+    def function(x, kernel):
+        numbers = ("NWC", "WIO", "NWC")
+        return jax.lax.conv_general_dilated(
+            x, kernel, (2,), "SAME", dimension_numbers=numbers, feature_group_count=2
+        )
+
+    assert flops.count(function, x, kernel) == 2 * (2 * 6 * 8) * 3 * 3
+
+
+def test_what_only_training_computes_counts_too():
+    counts = []
+    for share in ("0.0", "0.3"):
+        changes = {"train.ctc": share, "model.encoder_layers": "1"}
+        config = configs.load("speech", changes, data=False)
+        load = workload.without_data(config, 4, 64, 50)
+        task, mesh = load.task, sharding.local_mesh()
+        params = jax.eval_shape(task.objective.init, jax.random.key(0))
+        batch = load.abstract(load.largest, mesh)
+        counts.append(flops.count_step(task.objective, params, batch))
+        rows, frames, _ = batch["source"].shape
+    projection = 3 * 2 * rows * frames / 4 * params["ctc_projection"]["kernel"].size
+    more = counts[1] - counts[0]  # optax looks pieces up by a small product, too
+    assert projection <= more < 1.5 * projection
+
+
+def test_an_unknown_device_is_said():
+    [line] = forecast._describe_unknown("NVIDIA H20")
+    assert "'NVIDIA H20' is no device whose memory and peak are known" in line
+    assert forecast._describe_unknown("") == []
+
+
 def test_remat_and_kernels_do_not_change_what_counts():
     counts = set()
     for remat, kernel in (("false", "einsum"), ("true", "blockwise")):

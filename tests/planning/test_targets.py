@@ -91,6 +91,32 @@ def test_a_device_is_recognised_by_what_jax_calls_it(kind, name):
     assert targets.recognise(kind) is targets.HARDWARE[name]
 
 
+@pytest.mark.parametrize(
+    "kind, gigabytes, peak",
+    [
+        ("NVIDIA A100-SXM4-40GB", 43, 312), ("NVIDIA A100-SXM4-80GB", 86, 312),
+        ("NVIDIA H100 PCIe", 86, 756), ("NVIDIA H100 NVL", 94, 835),
+        ("NVIDIA GH200 480GB", 96, 989), ("NVIDIA H200", 141, 989),
+        ("NVIDIA H200 NVL", 141, 835),
+    ],
+)  # fmt: skip
+def test_a_device_is_not_taken_for_another_of_a_similar_name(kind, gigabytes, peak):
+    found = targets.recognise(kind)
+    assert found is not None
+    assert round(found.memory / 1e9) == gigabytes
+    assert found.peak["bfloat16"] == peak * 1e12
+
+
+def test_every_kind_of_device_is_in_one_place():
+    kinds = [k for h in (*targets.HARDWARE.values(), *targets.OTHERS) for k in h.kinds]
+    assert len(kinds) == len(set(kinds))
+
+
+@pytest.mark.parametrize("kind", ["NVIDIA H100", "NVIDIA H20", "GH200", "TPU v5x", ""])
+def test_an_unknown_device_is_taken_for_none(kind):
+    assert targets.recognise(kind) is None
+
+
 def test_a_peak_that_is_not_known_is_0():
     assert targets.recognise("Quantum 3") is None
     assert targets.find("here").peak("bfloat16") == 0 == targets.find("cpu").peak("x")

@@ -15,6 +15,7 @@ from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.data.generated import cartpole
 from transformer_jax.decoding import rollouts
 from transformer_jax.errors import Refused, UserError
+from transformer_jax.tasks import decisions
 from transformer_jax.visualize import commands, figures, playing
 
 OTHER = config.base("translation")
@@ -62,13 +63,25 @@ def test_the_returns_asked_for_are_shared_out_so_that_each_is_chosen_once(run):
     assert run.task.scoring.count_answered(records) == 2
     spaced = [(2 * i + 1) * len(records) // 4 for i in range(2)]
     asked = [run.task.inference.question(records[i]) for i in spaced]
-    assert asked == ["20", "30"]
+    assert [*map(str, asked)] == ["20", "30"]
+
+
+def test_weights_are_chosen_on_other_states_than_the_test_plays_from(run):
+    inference = run.task.inference
+    test, validation = (
+        inference.question(run.records(split)[0]) for split in ("test", "validation")
+    )
+    assert test.begins == inference.parse("20").source[1]  # which `predict` answers
+    states = [
+        decisions.first_states(cartpole, asked, 3) for asked in (test, validation)
+    ]
+    assert not np.isin(states[0], states[1]).any()
 
 
 def test_a_batch_has_scaled_steps_and_the_loss_counts_the_real_ones(run):
     task = run.task
     record = dict(run.records("train")[0])
-    short = {k: v[:4] if k != "asked" else v for k, v in record.items()}
+    short = {k: v[:4] if np.ndim(v) else v for k, v in record.items()}
     rows = task.data.encode([record, short])
     columns = {k: np.stack([row[k] for row in rows]) for k in rows[0]}
     batch = Batch(Shape(4, (6,)), np.array([[0], [-1], [1], [-1]]))
@@ -152,9 +165,10 @@ def test_a_window_begins_with_the_second_half_of_the_one_before():
 
 
 def test_an_episode_does_not_depend_on_those_beside_it(run):
-    several = run.task.inference.play(run.params, [20.0, 30.0, 40.0, 50.0], run.mesh)
+    asked = [decisions.Asked(goal) for goal in (20.0, 30.0, 40.0, 50.0)]
+    several = run.task.inference.play(run.params, asked, run.mesh)
     assert several.shape == (4, 3) and (several >= 5).all()
-    alone = run.task.inference.play(run.params, [40.0], run.mesh)
+    alone = run.task.inference.play(run.params, asked[2:3], run.mesh)
     np.testing.assert_array_equal(alone[0], several[2])
 
 
@@ -191,7 +205,9 @@ def test_scores_are_of_the_largest_return_and_each_has_a_line(run, path, run_mai
     assert scores["error"] == pytest.approx(np.mean(errors))
     assert run.task.scoring.measures(scores) == {"return": scores["reached"]}
     out = run_main(evaluate, f"--workdir={path}", "--split=test", "--episodes=2")
-    assert "asked for 20: reached " in out and "off by" in out
+    assert "asked for 20: reached " in out and "by drawn actions, off by" in out
+    out = run_main(evaluate, f"--workdir={path}", "--split=test", "--greedy")
+    assert "by the likeliest actions, off by" in out
 
 
 @pytest.mark.parametrize(
@@ -229,7 +245,8 @@ def test_other_splits_are_refused():
 
 def test_the_figure_has_the_means_and_the_diagonal(run):
     asked, reached = playing.play([run])
-    assert asked == [20.0, 30.0] and list(reached) == ["decision transformer"]
+    assert asked == [20.0, 30.0] and len(reached) == 1
+    assert list(reached) == ["decision transformer, drawn actions"]
     figure = figures.returns(asked, reached)
     FigureCanvasAgg(figure).draw()
     diagonal, means = figure.axes[0].lines

@@ -1,6 +1,7 @@
 """Speech: trained on a few spoken commands, answered from WAV files and samples."""
 
 import copy
+import json
 
 import jax
 import jax.numpy as jnp
@@ -142,14 +143,16 @@ def test_training_hides_what_an_evaluation_hears(run, monkeypatch):
 
     monkeypatch.setattr(objective, "outputs", outputs)
     monkeypatch.setattr(objective, "compare", lambda *_: Sums(0.0, 0.0, 0.0, 1.0))
-    monkeypatch.setattr(objective, "_align", lambda *_: 5.0)
+    monkeypatch.setattr(objective, "_align", lambda *_: (5.0, 2.0))
     batch = {
         "source": jnp.ones((1, 50, 12)),
         "source_segments": jnp.ones((1, 50), jnp.int32),
         "target": jnp.ones((1, 3), jnp.int32),
     }
     assert objective.loss(run.params, batch).loss == 0
-    assert objective.loss(run.params, batch, jax.random.key(1)).loss == 0.3 * 5
+    trained = objective.loss(run.params, batch, jax.random.key(1))
+    assert trained.loss == 0.3 * 5
+    assert objective.means(trained)["ctc"] == 5 / 2  # nats for each piece
     heard, hidden = seen
     assert (heard == 1).all() and (hidden == 0).any()
 
@@ -172,8 +175,53 @@ def test_the_second_loss_adds_up_all_ways_to_align(run):
         "source_segments": jnp.asarray([[1] * 7 + [0] * 4]),
         "target": jnp.asarray([[5, EOS, PAD]]),
     }
-    found = objective._align({}, padded, batch)
+    found, pieces = objective._align({}, padded, batch)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert pieces == 1
+
+
+@pytest.mark.parametrize("pieces", [[5, 6, 5], [5, 5, 5], [5, 5]])
+def test_a_transcript_that_is_too_long_for_its_sound_adds_nothing(run, pieces):
+    """Two vectors hold two pieces, and no blank between equal ones."""
+
+    class Module:
+        def apply(self, variables, memory, method):
+            return jnp.asarray(memory)
+
+    objective = copy.copy(run.task.objective)
+    objective.module = Module()
+    targets = np.array([[5, 6, EOS, PAD], [*pieces, EOS, PAD, PAD][:4]])
+    batch = {
+        "source_segments": jnp.ones((2, 8), jnp.int32),
+        "target": jnp.asarray(targets),
+    }
+
+    def loss(memory):
+        return objective._align({}, memory, batch)
+
+    memory = jnp.asarray(np.random.RandomState(0).standard_normal((2, 2, 40)))
+    both, counted = loss(memory)
+    assert 0 < both < 20 and counted == 2
+    slope = jax.grad(lambda m: loss(m)[0])(memory)
+    assert np.isfinite(slope).all() and (slope[0] != 0).any() and (slope[1] == 0).all()
+
+
+def test_preparation_leaves_out_what_cannot_be_aligned_and_says_why(run):
+    data = copy.copy(run.task.data)
+    why_not = data.make_filter()
+    row = {"source": np.zeros((9, 12)), "target": [5, 6, 7, EOS]}  # three vectors
+    assert why_not({}, row) is None
+    row["target"] = [5, 6, 6, EOS]
+    assert "too long for its sound" in why_not({}, row)
+    data.aligns = False
+    assert why_not({}, row) is None
+
+
+def test_the_loss_of_the_alignment_is_logged_apart(run):
+    lines = (run.folder.path / "metrics.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert all(e["ctc"] > 0 for e in entries if e["kind"] == "train")
+    assert not any("ctc" in e for e in entries if e["kind"] != "train")
 
 
 def test_a_mesh_that_would_split_frames_is_refused():

@@ -44,7 +44,7 @@ def test_a_run_on_known_hardware_logs_its_mfu_and_rehearses_everything(
     tiny, tmp_path, monkeypatch, capsys
 ):
     """The CPU of this test is taken for an accelerator whose peak is known."""
-    peak = targets.Hardware("cpu", "cpu", peak={"float32": 1e9})
+    peak = targets.Hardware("cpu", ("cpu",), peak={"float32": 1e9})
     monkeypatch.setattr(targets, "recognise", lambda kind: peak)
     rehearsed = []
     monkeypatch.setattr(rehearsal, "has_little_memory", lambda mesh: True)

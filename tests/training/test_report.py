@@ -80,7 +80,7 @@ def test_the_highest_tried_rate_is_that_of_a_shipped_config():
 def test_a_narrow_terminal_shows_a_line_that_fits():
     objective = types.SimpleNamespace(unit="tokens")
     window = types.SimpleNamespace(
-        task=types.SimpleNamespace(objective=objective), last_step=1250
+        task=types.SimpleNamespace(objective=objective), last_step=1250, named=()
     )
     values = {
         "loss": 5.4573, "perplexity": 234.473, "accuracy": 0.1041, "padding": 0.12,

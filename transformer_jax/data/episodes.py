@@ -22,6 +22,10 @@ from transformer_jax.keys import key
 
 WORLDS: dict[str, Any] = {world.NAME: world for world in (cartpole, orchard)}
 
+# Seeds of the states and draws with which a model plays when it is judged by a split.
+# Validation chooses the weights, so it plays from other states than the test.
+BEGINS = {"train": 30_000, "validation": 10_000, "test": 20_000}
+
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeKeys:
@@ -117,12 +121,14 @@ def generate(
 ) -> list[Record]:
     """Record episodes and cut them into windows.
 
-    Each window has a return to ask a model for, too: those of `asked`, in equal parts.
+    Each window has a return to ask a model for, too, one of `asked` in equal parts, and
+    the seed of the states in which it begins to play for it.
     """
     episodes = record(WORLDS[name], split, size)
     windows = [window for one in episodes for window in cut(one, length, stride)]
     for i, window in enumerate(windows):
         window["asked"] = float(asked[i * len(asked) // len(windows)])
+        window["begins"] = BEGINS[split]
     return windows
 
 
@@ -131,5 +137,5 @@ def describe(
 ) -> GeneratedSource:
     """Describe the windows of a world's episodes as generated data."""
     make = functools.partial(generate, name, length, stride, asked)
-    decided = (str(length), str(stride), str(tuple(asked)))
+    decided = (str(length), str(stride), str(tuple(asked)), str(BEGINS))
     return GeneratedSource(name, WORLDS[name].VERSION, SPLITS, make, decided)

@@ -1,41 +1,47 @@
 """Find the figures of a picture, and judge whether it shows what a caption says.
 
-A pixel has the colour of the palette that is nearest. Pixels of one colour that touch
-are a region; very small ones are specks, and are ignored. The shape of a region is the
-one that fits best when it is drawn into the region's bounding box.
+The judge shares no colours, shapes or places with the generator. Pixels that differ
+from the background and touch are a region. Its colour is that of its hues; its shape is
+the one whose outline each of its rows follows, to a pixel. Whatever else is on the
+picture, a single pixel too, is a figure that nobody asked for.
 """
 
 import re
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, UInt8
+from jaxtyping import Bool, Float, UInt8
 
-from transformer_jax.data.generated.drawings import (
-    BACKGROUND,
-    COLOURS,
-    RELATIONS,
-    SHAPES,
-    Figure,
-    Scene,
-    shape_mask,
-)
+from transformer_jax.data.generated.drawings import Figure, Scene
 
-SPECK = 6  # pixels: a smaller region is ignored
-FIT = 0.75  # least share of the pixels that a region and its shape have in common
-STRETCH = 1.5  # largest ratio of the sides of a figure's bounding box
+HUES = {"red": (340, 20), "yellow": (35, 70), "green": (90, 150), "blue": (200, 250)}
+PAINTED = 0.15  # saturation from which a pixel is not background
+SOLID = 0.35  # saturation from which a pixel belongs to a figure, not to its fringe
+DARK = 0.75  # brightness below which a pixel is not background, whatever its colour
+SMALL = 5  # pixels of the sides of a figure's bounding box, at least
+STRETCH = 1  # pixels by which these sides may differ
+NEAR = 1.1  # pixels between an end of a row and the outline of a shape, at most
+WIDTHS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {  # of a row, 0 (top) to 1
+    "circle": lambda y: 2 * np.sqrt(y * (1 - y)),
+    "square": np.ones_like,
+    "triangle": lambda y: y,
+}
+RELATIONS = ("left of", "right of", "above", "below")
 
-FIGURE = rf"a ({'|'.join(COLOURS)}) ({'|'.join(SHAPES)})"
+FIGURE = rf"a ({'|'.join(HUES)}) ({'|'.join(WIDTHS)})"
 CAPTION = re.compile(rf"{FIGURE}(?: ({'|'.join(RELATIONS)}) {FIGURE})?")
 
 
 class Region(NamedTuple):
-    """A region of a picture: what it is, and where its middle is."""
+    """A region of a picture: what it is, and its bounding box."""
 
-    colour: str
+    colour: str  # "": none that is known, or several
     shape: str  # "": none that is known
-    x: float
-    y: float
+    left: int
+    top: int
+    right: int  # the column after the last
+    bottom: int
 
     @property
     def figure(self) -> Figure:
@@ -80,25 +86,56 @@ def judge(picture: UInt8[np.ndarray, "H W 3"], caption: str) -> Verdict:
 
 
 def relate(first: Region, second: Region) -> str:
-    """Name the relation of two regions, by the axis on which they lie farther apart."""
-    x, y = first.x - second.x, first.y - second.y
-    if abs(x) == abs(y):
-        return ""
-    way = (int(np.sign(x)), 0) if abs(x) > abs(y) else (0, int(np.sign(y)))
-    return next(name for name, where in RELATIONS.items() if where == way)
+    """Name the relation of two regions, by the axis on which they lie farther apart.
+
+    Return "" if they overlap on this axis, or lie equally far apart on both.
+    """
+    x = first.left + first.right - second.left - second.right  # twice the distances
+    y = first.top + first.bottom - second.top - second.bottom
+    if abs(x) > abs(y):
+        if first.right <= second.left:
+            return "left of"
+        return "right of" if second.right <= first.left else ""
+    if abs(y) > abs(x):
+        if first.bottom <= second.top:
+            return "above"
+        return "below" if second.bottom <= first.top else ""
+    return ""
 
 
 def find_figures(picture: UInt8[np.ndarray, "H W 3"]) -> list[Region]:
     """Return the regions of a picture, from the top left."""
-    palette = np.array([BACKGROUND, *COLOURS.values()], int)
-    far = np.square(picture[:, :, None].astype(int) - palette).sum(axis=-1)
-    nearest, found = far.argmin(axis=-1), []
-    for number, colour in enumerate(COLOURS, start=1):
-        for mask in connected(nearest == number):
-            if mask.sum() >= SPECK:
-                y, x = (float(axis.mean()) for axis in np.nonzero(mask))
-                found.append(Region(colour, name_shape(mask), x, y))
-    return sorted(found, key=lambda region: (region.y, region.x))
+    hue, saturation, brightness = hues(picture)
+    painted = (saturation >= PAINTED) | (brightness < DARK)
+    found = []
+    for mask in connected(painted):
+        solid = mask & (saturation >= SOLID)
+        colour = name_colour(hue[solid]) if solid.any() else ""
+        top, left, box = cut_out(solid if solid.any() else mask)
+        ends = left + box.shape[1], top + box.shape[0]
+        found.append(Region(colour, name_shape(box), left, top, *ends))
+    return sorted(found, key=lambda region: (region.top, region.left))
+
+
+def hues(
+    picture: UInt8[np.ndarray, "H W 3"],
+) -> tuple[Float[np.ndarray, "H W"], ...]:
+    """Return the hue in degrees, the saturation and the brightness of each pixel."""
+    red, green, blue = np.moveaxis(picture.astype(float) / 255, -1, 0)
+    brightness = np.maximum(np.maximum(red, green), blue)
+    spread = brightness - np.minimum(np.minimum(red, green), blue)
+    hue = np.degrees(np.arctan2(np.sqrt(3) * (green - blue), 2 * red - green - blue))
+    saturation = spread / np.maximum(brightness, 1e-6)
+    return hue % 360, saturation, brightness
+
+
+def name_colour(hue: Float[np.ndarray, "pixels"]) -> str:
+    """Name the colour that all pixels have; "" if there is none."""
+    for name, (first, last) in HUES.items():
+        # A range that begins at 340 and ends at 20 goes through 0.
+        if ((hue - first) % 360 <= (last - first) % 360).all():
+            return name
+    return ""
 
 
 def connected(pixels: Bool[np.ndarray, "H W"]) -> list[Bool[np.ndarray, "H W"]]:
@@ -113,17 +150,28 @@ def connected(pixels: Bool[np.ndarray, "H W"]) -> list[Bool[np.ndarray, "H W"]]:
         labels = spread
 
 
-def name_shape(mask: Bool[np.ndarray, "H W"]) -> str:
-    """Name the shape that fits a region best; "" if none fits well."""
+def cut_out(
+    mask: Bool[np.ndarray, "H W"],
+) -> tuple[int, int, Bool[np.ndarray, "h w"]]:
+    """Return the first row and column of a mask, and what its bounding box holds."""
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     box = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    if max(box.shape) > STRETCH * min(box.shape):
+    return int(rows[0]), int(columns[0]), box
+
+
+def name_shape(box: Bool[np.ndarray, "h w"]) -> str:
+    """Name the shape whose outline each row follows; "" if there is none."""
+    height, width = box.shape
+    if min(height, width) < SMALL or abs(height - width) > STRETCH:
         return ""
-    fits = {shape: overlap(box, shape_mask(shape, *box.shape)) for shape in SHAPES}
-    best = max(fits, key=lambda shape: fits[shape])
-    return best if fits[best] >= FIT else ""
-
-
-def overlap(a: Bool[np.ndarray, "H W"], b: Bool[np.ndarray, "H W"]) -> float:
-    """Return the pixels that two masks share, over those that either has."""
-    return float((a & b).sum() / max((a | b).sum(), 1))
+    counts, first = box.sum(axis=1), box.argmax(axis=1)
+    last = width - box[:, ::-1].argmax(axis=1)
+    if (counts == 0).any() or (last - first != counts).any():  # a gap or a hole
+        return ""
+    y = (np.arange(height) + 0.5) / height
+    for name, width_at in WIDTHS.items():
+        half = width / 2 * width_at(y)
+        ends = np.stack([first - (width / 2 - half), last - (width / 2 + half)])
+        if (abs(ends) <= NEAR).all():
+            return name
+    return ""

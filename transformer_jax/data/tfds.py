@@ -170,7 +170,9 @@ def _open(name: str, data_dir: str) -> Any:
             "execute: prepare it yourself, and name the folder of its version"
         )
     if data_dir:
-        _refuse_programs(pathlib.Path(data_dir).expanduser() / re.split("[/:]", name)[0])
+        _refuse_programs(
+            pathlib.Path(data_dir).expanduser() / re.split("[/:]", name)[0]
+        )
     try:
         return tfds.builder(name, data_dir=data_dir or None)
     except tfds.core.registered.DatasetNotFoundError as error:

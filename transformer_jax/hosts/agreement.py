@@ -46,9 +46,7 @@ def decide_in_first(decide: Callable[[], Any]) -> Any:
     return answer
 
 
-def refuse_differences(
-    settings: Mapping[str, Any], name: Callable[[int], str]
-) -> None:
+def refuse_differences(settings: Mapping[str, Any], name: Callable[[int], str]) -> None:
     """Refuse in all processes settings in which one of them differs from the first.
 
     Such processes would compute different steps, and save nothing usable. `name` names

@@ -1,9 +1,12 @@
 """Count the floating-point operations of a training step, from its mathematics.
 
-Only matrix products count, with multiplications and additions counted separately, as
-for the peak in a data sheet. The backward pass takes two products for each product of
-the forward pass. Rematerialisation does not count, so that the share of the peak (MFU)
-tells how fast a model trains, not how busy the hardware is.
+Only matrix products and convolutions count, with multiplications and additions counted
+separately, as for the peak in a data sheet. The backward pass takes two products for
+each product of the forward pass. Rematerialisation does not count, so that the share of
+the peak (MFU) tells how fast a model trains, not how busy the hardware is.
+Pitfall: causal attention counts the whole square of scores, as einsum computes it and
+as most published figures count it. A kernel that leaves the masked half out shows a
+higher MFU than it has.
 """
 
 import copy
@@ -23,11 +26,12 @@ def count_step(objective: Any, params: Any, batch: Mapping[str, Any]) -> float:
     """Count the operations of a training step, for abstract parameters and a batch."""
     plain = copy.copy(objective)
     plain.module = kernels.with_weights(objective.module)  # kernels hide their products
-    return (1 + BACKWARD) * count(plain.loss, _shapes(params), _shapes(batch))
+    key = jax.eval_shape(lambda: jax.random.key(0))  # some losses are of training only
+    return (1 + BACKWARD) * count(plain.loss, _shapes(params), _shapes(batch), key)
 
 
 def count(function: Callable, *arguments: Any) -> float:
-    """Count the operations in the matrix products of a function, by tracing it."""
+    """Count the operations of a function's products and convolutions, by tracing."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return _count_in(used)
@@ -43,6 +47,8 @@ def _count_in(jaxpr: Any) -> float:
         name, params = equation.primitive.name, equation.params
         if name == "dot_general":
             total += _of_product(equation)
+        elif name == "conv_general_dilated":
+            total += _of_convolution(equation)
         elif name == "cond":  # as much as the most expensive branch
             total += max(map(_count_in, _inner(params)), default=0.0)
         else:
@@ -55,6 +61,13 @@ def _of_product(equation: Any) -> float:
     (left, _), _ = equation.params["dimension_numbers"]
     sizes = equation.invars[0].aval.shape
     return 2 * equation.outvars[0].aval.size * math.prod(sizes[axis] for axis in left)
+
+
+def _of_convolution(equation: Any) -> float:
+    """Count a product of each output with the part of the kernel that makes it."""
+    kernel = equation.invars[1].aval.shape
+    outputs = kernel[equation.params["dimension_numbers"].rhs_spec[0]]
+    return 2 * equation.outvars[0].aval.size * math.prod(kernel) / outputs
 
 
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:

@@ -116,6 +116,7 @@ def describe(found: Mapping[str, Any]) -> list[str]:
     largest = _worst(found["steps"])
     return [
         f"target     {found['target']}: {found['devices']}, mesh {axes}; not run",
+        *_describe_unknown(found.get("unknown_device", "")),
         f"parameters {total:,}: {shares}",
         *_describe_heads(found["heads"]),
         *_describe_batches(found["batches"]),
@@ -127,6 +128,16 @@ def describe(found: Mapping[str, Any]) -> list[str]:
         *_describe_decoding(found),
         *_describe_time(found["time"]),
     ]  # fmt: skip
+
+
+def _describe_unknown(kind: str) -> list[str]:
+    """Say that a device is taken for no other, however alike their names are."""
+    if not kind:
+        return []
+    return [
+        f"warning    {kind!r} is no device whose memory and peak are known: whether "
+        "this fits, its time and its MFU are not forecast"
+    ]
 
 
 def _worst(programs: Any) -> Mapping[str, Any]:

@@ -2,6 +2,8 @@
 
 A target is `h200x8` (GPUs), `v5e-8` (TPU chips), `cpu`, `cpu-8` or `here`. JAX's plugin
 for that hardware compiles the programs, without any device being present.
+Pitfall: devices whose names differ by a word, such as "H100 PCIe" and "H100 NVL", have
+other memory and other peaks, so that a device found here is known by its whole name.
 """
 
 import contextlib
@@ -26,7 +28,7 @@ class Hardware:
     """One device, by its maker's data sheet; 0 and "" mean unknown."""
 
     platform: str
-    kind: str = ""  # a pattern that matches JAX's `device_kind`
+    kinds: tuple[str, ...] = ()  # JAX's `device_kind`, exactly
     memory: int = 0  # bytes
     # FLOP/s of dense matrix products, by computation dtype. float32 is computed as JAX
     # does by default: in TF32 on GPUs, in one bfloat16 pass on TPUs.
@@ -71,34 +73,45 @@ _A100 = {
 }  # fmt: skip
 
 HARDWARE = {
-    "cpu": Hardware("cpu", "cpu"),
+    "cpu": Hardware("cpu", ("cpu",)),
     "a100": Hardware(
-        "gpu", "A100", 80 * GIB, _peak(312, 156), 400,
+        "gpu", ("NVIDIA A100-SXM4-80GB",), 80 * GIB, _peak(312, 156), 400,
         _describe_gpu("NVIDIA A100-SXM4-80GB", **_A100),
     ),
     "h100": Hardware(
-        "gpu", "H100", 80 * GIB, _peak(989, 495), 700,
+        "gpu", ("NVIDIA H100 80GB HBM3",), 80 * GIB, _peak(989, 495), 700,
         _describe_gpu(
             "NVIDIA H100 80GB HBM3", memory_bandwidth=3_350_000_000_000,
             l2_cache_size=52428800, device_memory_size=85_000_000_000,
         ),
     ),
     "h200": Hardware(
-        "gpu", "H200", 141_000_000_000, _peak(989, 495), 700,
+        "gpu", ("NVIDIA H200",), 141_000_000_000, _peak(989, 495), 700,
         _describe_gpu("NVIDIA H200"),
     ),
     # Programs get 15.75 of the 16 GiB of a TPU v5e. Google publishes no power figures.
     "v5e": Hardware(
-        "tpu", "v5 ?lite|v5e", int(15.75 * GIB), _peak(197, 197),
+        "tpu", ("TPU v5 lite", "TPU v5e"), int(15.75 * GIB), _peak(197, 197),
         topologies={n: f"v5e:{shape}" for n, shape in _FLAT.items()},
     ),
     "v6e": Hardware(
-        "tpu", "v6 ?lite|v6e", int(31.25 * GIB), _peak(918, 918),
+        "tpu", ("TPU v6 lite", "TPU v6e"), int(31.25 * GIB), _peak(918, 918),
         topologies={n: f"v6e:{shape}" for n, shape in _FLAT.items()},
     ),
-    "v4": Hardware("tpu", "v4", 32 * GIB, _peak(275, 275)),
-    "v5p": Hardware("tpu", "v5p?$", 95 * GIB, _peak(459, 459)),
+    "v4": Hardware("tpu", ("TPU v4",), 32 * GIB, _peak(275, 275)),
+    "v5p": Hardware("tpu", ("TPU v5p", "TPU v5"), 95 * GIB, _peak(459, 459)),
 }  # fmt: skip
+
+# Devices that may be found here, and that are no targets to compile for elsewhere.
+OTHERS = (
+    Hardware("gpu", ("NVIDIA A100-SXM4-40GB",), 40 * GIB, _peak(312, 156), 400),
+    Hardware("gpu", ("NVIDIA A100-PCIE-40GB",), 40 * GIB, _peak(312, 156), 250),
+    Hardware("gpu", ("NVIDIA A100 80GB PCIe",), 80 * GIB, _peak(312, 156), 300),
+    Hardware("gpu", ("NVIDIA H100 PCIe",), 80 * GIB, _peak(756, 378), 350),
+    Hardware("gpu", ("NVIDIA H100 NVL",), 94_000_000_000, _peak(835, 418), 400),
+    Hardware("gpu", ("NVIDIA GH200 480GB",), 96_000_000_000, _peak(989, 495), 0),
+    Hardware("gpu", ("NVIDIA H200 NVL",), 141_000_000_000, _peak(835, 418), 600),
+)
 
 # XLA chooses between Triton and cuBLAS products by timing them. Without a GPU to time
 # them on it always takes Triton, and some products do not compile.
@@ -166,10 +179,8 @@ def find(name: str) -> Target:
 
 def recognise(device_kind: str) -> Hardware | None:
     """Return the hardware of a device found by JAX, or None if it is unknown."""
-    for hardware in HARDWARE.values():
-        if re.search(hardware.kind, device_kind):
-            return hardware
-    return None
+    found = (h for h in (*HARDWARE.values(), *OTHERS) if device_kind in h.kinds)
+    return next(found, None)
 
 
 def peak_of(mesh: Mesh, dtype: str) -> float:

@@ -6,6 +6,8 @@ A model learns from recorded episodes which action followed which state, given t
 return that the episode still had to come. Asked for a return, it plays `eval.episodes`
 episodes; the answer is the mean of what they reach. With `model.returns=False` it does
 not read returns, which is behaviour cloning: it plays as its examples on average.
+Pitfall: how actions are chosen (`eval.greedy`) changes what is reached as much as the
+model does, so every score names it.
 """
 
 import dataclasses
@@ -48,7 +50,18 @@ from transformer_jax.tasks.protocols import (
 )
 
 WORLD_FILE = "world.json"  # in the tokenizer's folder
-FIRST_STATES = 20_000  # seed of the states in which episodes of an answer begin
+CHOSEN = {False: "drawn actions", True: "the likeliest actions"}  # by eval.greedy
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A return that is asked for, and the seed of the episodes that are played."""
+
+    goal: float
+    begins: int = episodes.BEGINS["test"]
+
+    def __str__(self) -> str:
+        return f"{self.goal:g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +146,8 @@ def compose(config: ConfigDict) -> Task:
     module = registry.build(config, "decisions", sizes=sizes)
     objective = ActionObjective(module, world)
     inference = ReturnInference(config, objective, world)
-    return Task(config, WindowData(data, world), objective, inference, ReturnScoring())
+    scoring = ReturnScoring(config.eval)
+    return Task(config, WindowData(data, world), objective, inference, scoring)
 
 
 class WindowData:
@@ -239,6 +253,8 @@ class ReturnInference(WholeAnswers):
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:
         """Read a return that an episode can have."""
         least, most = self.world.LEAST, self.world.MOST
+        if isinstance(line, Asked):
+            return DecodeRequest((line.goal, line.begins), line=str(line))
         try:
             asked = read_number(line)
         except (TypeError, ValueError):
@@ -249,11 +265,11 @@ class ReturnInference(WholeAnswers):
             raise Refused(
                 f"{asked:g} is not a return of this world: give {least:g} to {most:g}"
             )
-        return DecodeRequest((asked,), line=line)
+        return DecodeRequest((asked, Asked(asked).begins), line=line)
 
-    def question(self, record: Record) -> str:
-        """Return what a held-out window asks for."""
-        return f"{record['asked']:g}"
+    def question(self, record: Record) -> Asked:
+        """Return what a held-out window asks for, and from where it is played."""
+        return Asked(record["asked"], record["begins"])
 
     def answers(
         self,
@@ -263,23 +279,27 @@ class ReturnInference(WholeAnswers):
         options: Options,
     ) -> Iterator[tuple[int, Reply]]:
         """Yield (number of a request, the mean return of its episodes)."""
-        asked = [request.source[0] for request in requests]
+        asked = [Asked(*request.source) for request in requests]
         for i, found in enumerate(self.play(params, asked, mesh)):
             details = {
                 "mean": float(found.mean()),
                 "spread": float(found.std()),
                 "returns": found.tolist(),
+                "actions": CHOSEN[bool(self.config.eval.greedy)],
             }
             text = f"{details['mean']:.1f}"
             yield i, Reply(requests[i].line, text, details=details)
 
-    def play(self, params: Params, asked: Sequence[float], mesh: Mesh) -> np.ndarray:
-        """Return what episodes reach, [asked, episodes], from the same first states."""
+    def play(self, params: Params, asked: Sequence[Asked], mesh: Mesh) -> np.ndarray:
+        """Return what episodes reach, [asked, episodes].
+
+        Equal seeds begin in the same states and draw the same numbers.
+        """
         count, world = self.config.eval.episodes, self.world
-        first = world.begin(np.random.RandomState(FIRST_STATES), count)
-        goals = np.repeat(np.asarray(asked, np.float32), count)
-        states = np.tile(first.astype(np.float32), (len(asked), 1))
-        seeds = np.tile(np.arange(count, dtype=np.int32), len(asked))
+        goals = np.repeat(np.array([one.goal for one in asked], np.float32), count)
+        states = np.concatenate([first_states(world, one, count) for one in asked])
+        seeds = np.concatenate([np.arange(count) + one.begins for one in asked])
+        seeds = seeds.astype(np.int32)
         rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
         sizes = row_sizes(rows, multiple, sharding.row_devices(mesh))
         found = np.zeros(len(goals), np.float32)
@@ -311,8 +331,16 @@ class ReturnInference(WholeAnswers):
         return jax.jit(play, out_shardings=sharding.replicated(mesh))
 
 
+def first_states(world: Any, asked: Asked, count: int) -> np.ndarray:
+    """Draw the states in which the episodes of a request begin."""
+    return world.begin(np.random.RandomState(asked.begins), count).astype(np.float32)
+
+
 class ReturnScoring(Scoring):
     """Returns reached, beside those asked for."""
+
+    def __init__(self, settings: ConfigDict):
+        self.settings = settings  # config.eval
 
     def reference(self, record: Record) -> str:
         """Return what a held-out window asks for."""
@@ -336,13 +364,19 @@ class ReturnScoring(Scoring):
         best = int(asked.argmax())
         spread = replies[best].details.get("spread", 0.0)
         error = float(abs(means - asked).mean())
-        return {"reached": float(means[best]), "spread": spread, "error": error}
+        chosen = CHOSEN[bool(self.settings.greedy)]
+        return {
+            "reached": float(means[best]),
+            "spread": spread,
+            "error": error,
+            "actions": chosen,
+        }
 
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Put the returns into words."""
         return (
-            f"reached {scores['reached']:.1f} ± {scores['spread']:.1f}, off by "
-            f"{scores['error']:.1f} from what was asked for"
+            f"reached {scores['reached']:.1f} ± {scores['spread']:.1f} by "
+            f"{scores['actions']}, off by {scores['error']:.1f} from what was asked for"
         )
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:

@@ -9,11 +9,13 @@ decoder and its search are those of translation.
 
 Without CTC (`train.ctc`; Watanabe et al. 2017) the decoder learns the grammar of the
 transcripts first, and much later where in the sound each word is. Evaluation and search
-do not use it. Source lengths are counted in frames, 100 per second, target lengths in
-pieces.
+do not use it. Pitfall: a transcript of more pieces than its sound has vectors has no
+alignment, so that its loss is infinite; such examples are left out. Source lengths are
+counted in frames, 100 per second, target lengths in pieces.
 """
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -131,11 +133,12 @@ class SpeechData:
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         self.bands, self.max_length = config.data.bands, config.data.max_length
+        self.aligns = config.train.ctc > 0
         self.tokenizer = tokenizer
         self.vocabularies = {"target_embedding": tokenizer}
         self.fingerprint = f"speech-{self.bands}-{DTYPE.__name__}"
         self.fingerprint += f"-{tokenizer.fingerprint}"
-        self.filter_fingerprint = str(self.max_length)
+        self.filter_fingerprint = f"{self.max_length}-{self.aligns}"
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe a column of frames, and one of pieces."""
@@ -154,8 +157,18 @@ class SpeechData:
         ]
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
-        """Make a filter that leaves out sounds longer than `data.max_length`."""
-        return sound.make_filter(self.max_length)
+        """Make a filter of `data.max_length` and of what CTC can align."""
+        too_long = sound.make_filter(self.max_length)
+
+        def why_not(record: Record, row: Row) -> str | None:
+            if reason := too_long(record, row):
+                return reason
+            pieces, frames = row["target"][:-1], len(row["source"])
+            if self.aligns and vectors_needed(pieces) > -(-frames // STRIDE):
+                return "a transcript too long for its sound (train.ctc)"
+            return None
+
+        return why_not
 
     def lengths(self, store: Store) -> np.ndarray:
         """Return the lengths [examples, 2]: frames, and pieces."""
@@ -196,18 +209,33 @@ class SpeechObjective(Seq2SeqObjective):
         sums = self.compare(params, outputs, batch["target"])
         if not (share := self.train.ctc):
             return sums
-        aligned = self._align(params, outputs.memory, batch)
-        return sums.replace(loss=(1 - share) * sums.loss + share * aligned)
+        aligned, pieces = self._align(params, outputs.memory, batch)
+        return sums.replace(
+            loss=(1 - share) * sums.loss + share * aligned,
+            named={"ctc": (aligned, pieces)},
+        )
 
-    def _align(self, params: Params, memory: Array, batch: Any) -> Array:
-        """Sum CTC's loss: over all monotonic alignments of pieces and vectors."""
+    def _align(self, params: Params, memory: Array, batch: Any) -> tuple[Array, Array]:
+        """Sum CTC's loss: over all monotonic alignments of pieces and vectors.
+
+        Return it with the number of pieces. A row without an alignment counts in
+        neither.
+        """
         logits = self.module.apply({"params": params}, memory, method="ctc_logits")
         unheard = shorten(batch["source_segments"]) == 0
         unsaid = (batch["target"] == PAD) | (batch["target"] == EOS)
+        target, said = batch["target"], ~unsaid
+        repeats = (target[:, 1:] == target[:, :-1]) & said[:, 1:]
+        possible = said.sum(axis=1) + repeats.sum(axis=1) <= (~unheard).sum(axis=1)
         unheard, unsaid = (x.astype(jnp.float32) for x in (unheard, unsaid))
-        return optax.ctc_loss(
-            logits, unheard, batch["target"], unsaid, blank_id=PAD
-        ).sum()
+        loss = optax.ctc_loss(logits, unheard, target, unsaid, blank_id=PAD)
+        pieces = jnp.where(possible, said.sum(axis=1), 0).sum()
+        return jnp.where(possible, loss, 0.0).sum(), pieces.astype(jnp.float32)
+
+
+def vectors_needed(pieces: Sequence[int]) -> int:
+    """Count what CTC needs: a vector for each piece, a blank between equal ones."""
+    return len(pieces) + sum(a == b for a, b in itertools.pairwise(pieces))
 
 
 class SpeechInference:

@@ -67,6 +67,7 @@ class LogWindow:
         self.work, self.divergence = utilization(training), Divergence(training)
         self.last_step = self.applied = 0
         self.text = ""
+        self.named: tuple[str, ...] = ()  # parts of the loss that are logged apart
         self._empty()
 
     def _empty(self) -> None:
@@ -106,6 +107,7 @@ class LogWindow:
         self.sums, self.steps = self.sums + sums, self.steps + 1
         self.norms.append(norm)
         self.tokens += sums.weight
+        self.named = tuple(sums.named)
         self.samples_too_long += dispatched.samples_too_long
         self.places += shape.rows * shape.lengths[-1]
         if self.work:
@@ -152,6 +154,7 @@ class LogWindow:
         """
         unit = self.task.objective.unit
         parts = [f"step {self.last_step:>6}", *in_words(values).split("  ")]
+        parts += [f"{n} {values[n]:.4f}" for n in self.named if n in values]
         parts.append(f"lr {values['learning_rate']:.2e}")
         if "grad_norm" in values:
             parts.append(f"|grad| {values['grad_norm']:.3f}")

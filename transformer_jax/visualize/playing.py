@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from transformer_jax.errors import UserError
 from transformer_jax.runs.run import Run
+from transformer_jax.tasks.decisions import CHOSEN, Asked
 from transformer_jax.visualize.style import LINES, MARKERS, clean, line, make_figure
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def play(opened: Sequence[Run]) -> tuple[list[float], dict[str, Reached]]:
     for run in opened:
         reads = run.config.model.returns
         name = "decision transformer" if reads else "behaviour cloning"
+        name += f", {CHOSEN[bool(run.config.eval.greedy)]}"
         inference: Any = run.task.inference
-        found = inference.play(run.params, asked, run.mesh)
+        found = inference.play(run.params, [Asked(goal) for goal in asked], run.mesh)
         reached[str(run.folder.place) if name in reached else name] = found
     return asked, reached

@@ -17,7 +17,7 @@ from jaxtyping import Bool, UInt8
 
 from transformer_jax.data.generated.draws import Drawer, check_split, split_of
 
-VERSION = 1  # part of the data fingerprint: raise when pictures or captions change
+VERSION = 2  # part of the data fingerprint: raise when pictures or captions change
 SPLITS = ("train", "validation", "test", "test_combinations")
 
 SIZE = 32  # pixels of a side
@@ -90,9 +90,10 @@ def draw_scene(drawer: Drawer) -> Scene:
 def is_held_out(scene: Scene) -> bool:
     """Return whether the figures of a scene are together in no training picture.
 
-    A hash of both decides, in any order; a figure alone is never held out.
+    A hash of both decides, in any order; a figure alone is never held out. These are 13
+    of the 66 pairs, which 104 captions name.
     """
-    return len(scene.figures) > 1 and split_of(str(sorted(scene.figures))) == "test"
+    return len(scene.figures) > 1 and split_of(str(sorted(scene.figures))) != "train"
 
 
 def draw(scene: Scene, drawer: Drawer) -> UInt8[np.ndarray, "32 32 3"]:

@@ -172,6 +172,9 @@ def attention_of(weights: Sequence[Array]) -> np.ndarray:
 
 
 def mean_sums(sums: losses.Sums, *names: str) -> dict[str, float]:
-    """Divide sums, and return only the means with these names (default: all)."""
+    """Divide sums, and return only the means with these names (default: all).
+
+    What the sums name themselves is always among them.
+    """
     found = losses.means(sums)
-    return {name: found[name] for name in names or found}
+    return {name: found[name] for name in (*names, *sums.named) or found}
