@@ -227,8 +227,8 @@ class Checkpoints:
         _drop_coroutines()
         if moved:
             raise UserError(
-                f"{self.folder} was moved or removed while step {step} was saved: start "
-                "the same command again with --workdir naming its new place"
+                f"{self.folder} was moved or removed while step {step} was saved: "
+                "start the same command again with --workdir naming its new place"
             )
         kept = "There is no earlier checkpoint"
         if complete := self.steps():

@@ -84,8 +84,8 @@ class Folder:
         path = str(self.place.absolute())
         if glob.has_magic(path):  # Orbax looks for what it has written by a pattern
             raise UserError(
-                f"{path} has one of the characters * ? [ in its name, and no checkpoint "
-                "that is saved there can be restored: use another --workdir"
+                f"{path} has one of the characters * ? [ in its name, and no "
+                "checkpoint that is saved there can be restored: use another --workdir"
             )
 
     def check_there(self) -> None:
