@@ -53,6 +53,17 @@ def test_thumbnails_stand_by_layer_and_head(weights):
     assert bar.get_ylabel() == "weight"
 
 
+def test_pieces_are_joined_into_words():
+    pieces = ["▁The", "▁girl", "▁is", "▁mak", "ing", "▁it", ",", "▁", "dif", "ficult"]
+    words, numbers = style.group_words([*pieces, ".", "</s>"])
+    assert style.readable(words) == [
+        "The", "girl", "is", "making", "it", ",", "difficult", ".", "</s>",
+    ]  # fmt: skip
+    assert numbers == [0, 1, 2, 3, 3, 4, 5, 6, 6, 6, 7, 8]
+    assert style.group_words(["1", "2", "3"]) == (["1", "2", "3"], [0, 1, 2])  # times
+    assert style.group_words(["▁猫", "が", "犬"])[1] == [0, 1, 2]
+
+
 def test_arcs_lead_from_the_word_to_what_its_heads_look_at():
     looks = np.array([[0.6, 0.01, 0.0, 0.3, 0.09], [0, 0, 1.0, 0, 0]])
     figure = draw(figures.arcs(looks, WORDS, 3))

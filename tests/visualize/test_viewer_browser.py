@@ -117,6 +117,60 @@ def test_pointing_at_a_word_shows_where_it_looks(view):
     close(shown.shades("queries"), WEIGHTS["cross"][0].mean(axis=0)[:, 1])
 
 
+def test_the_page_opens_with_a_word_chosen_and_its_lines_drawn(view):
+    shown = view(document([SENTENCE]))
+    shown.until(lambda: shown.all(".lines path"))
+    assert [chip.text for chip in shown.all(".chosen")] == ["cat"]
+    assert shown.text(".summary").startswith("“cat” looks at ")
+
+
+SPLIT = [
+    "▁The",
+    "▁girl",
+    "▁is",
+    "▁mak",
+    "ing",
+    "▁it",
+    "▁more",
+    "▁dif",
+    "fic",
+    "ult",
+    ".",
+]
+
+
+def test_words_of_several_pieces_look_and_are_looked_at_as_one(view):
+    encoder, cross = draw(11, 11), draw(5, 11, seed=1)
+    weights = {"encoder": encoder, "cross": cross}
+    shown = view(document([item(weights, [SPLIT, WRITTEN])]))
+    words = ["The", "girl", "is", "making", "it", "more", "difficult", "."]
+    shown.all("fieldset label")[0].click()
+    chips = shown.until(lambda: (c := shown.chips()) and len(c) == 8 and c)
+    assert [chip.text for chip in chips] == words
+    chips[3].click()
+    row = encoder[0].mean(axis=0)[3:5].mean(axis=0)
+    close(shown.shades("queries"), np.add.reduceat(row, [0, 1, 2, 3, 5, 6, 7, 10]))
+    [whole] = [box for box in shown.all("input[type=checkbox]") if box.is_displayed()]
+    whole.click()
+    chips = shown.until(lambda: (c := shown.chips()) and len(c) == 11 and c)
+    chips[4].click()
+    close(shown.shades("queries"), encoder[0].mean(axis=0)[4])
+
+
+def test_a_written_word_of_several_pieces_looks_while_it_is_written(view):
+    written = ["<s>", "▁Das", "▁Mäd", "chen", "▁liest"]
+    weights = draw(5, 4, seed=3)
+    shown = view(document([item({"cross": weights}, [READ, written])]))
+    chips = shown.until(lambda: (c := shown.chips()) and len(c) == 4 and c)
+    assert [chip.text for chip in chips] == ["<s>", "Das", "Mädchen", "liest"]
+    chips[1].click()
+    # “Mäd” is written at step 1, “chen” at step 2.
+    close(shown.shades("keys"), weights[0].mean(axis=0)[1:3].mean(axis=0))
+    assert shown.text(".summary").endswith("It writes “Mädchen”.")
+    chips[2].click()
+    close(shown.shades("keys"), weights[0].mean(axis=0)[3])
+
+
 def test_the_table_has_the_weights_that_python_wrote(view):
     shown = view(document([SENTENCE]))
     for number, (name, weights) in enumerate(WEIGHTS.items()):

@@ -24,6 +24,7 @@ from transformer_jax.visualize import (
     explain,
     figures,
     gradients,
+    measures,
     modules,
     painting,
     playing,
@@ -112,12 +113,17 @@ def draw_heads(args: Any) -> "Figure":
 
 
 def draw_arcs(args: Any) -> "Figure":
-    """Draw where --word looks: one arc per weight, one colour per head."""
+    """Draw where --word looks: one arc per weight, one colour per head.
+
+    The pieces of a word look, and are looked at, together.
+    """
     _, _, _, maps = read(args)
     kind = chosen(args, maps, own=True)
-    words = style.readable(maps.tokens[kind][0])
+    pieces, numbers = style.group_words(maps.tokens[kind][0])
+    words = style.readable(pieces)
     place = place_of(args.word, words)
-    return figures.arcs(maps[kind][layer_of(args, maps, kind), :, place], words, place)
+    weights = measures.by_word(maps[kind][layer_of(args, maps, kind)], numbers, numbers)
+    return figures.arcs(weights[:, place], words, place)
 
 
 def place_of(word: str, words: list[str]) -> int:

@@ -5,6 +5,7 @@ is imported when the first figure is drawn; pyplot keeps every figure in memory,
 is not used.
 """
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,6 +66,29 @@ def readable(pieces: Sequence[str]) -> list[str]:
         inside = i > 0 and piece[:1].isalnum() and pieces[i - 1][-1:].isalnum()
         shown.append(("·" if inside else "") + text or "␣")
     return shown
+
+
+# Scripts without spaces, whose pieces cannot be joined into words.
+UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")
+
+
+def group_words(pieces: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Return the words of pieces, and for each piece the index of its word.
+
+    Punctuation and tokens such as </s> are words of their own, as in the viewer.
+    """
+    words: list[str] = []
+    numbers = []
+    spaced = any(piece.startswith(SPACE) for piece in pieces)
+    for i, piece in enumerate(pieces):
+        before = pieces[i - 1] if i else ""
+        inside = before == SPACE or (before[-1:].isalnum() and piece[:1].isalnum())
+        if i and spaced and inside and not UNSPACED.match(piece):
+            words[-1] += piece
+        else:
+            words.append(piece)
+        numbers.append(len(words) - 1)
+    return words, numbers
 
 
 def axis_labels(maps: AttentionMaps, kind: str) -> tuple[list[str], list[str]]:

@@ -55,6 +55,47 @@ class Weights {
   }
 }
 
+// Scripts without spaces, whose pieces cannot be joined into words.
+const UNSPACED = /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]/u;
+
+/** Return the words of pieces, and for each piece the index of its word. */
+function groupWords(pieces) {
+  if (!pieces.some((piece) => piece.startsWith("▁"))) return { words: pieces, of: [...pieces.keys()] };
+  const words = [];
+  const of = [];
+  pieces.forEach((piece, i) => {
+    const before = pieces[i - 1] ?? "";
+    const apart = [before, piece].some((one) => /^<[^<>]+>$/.test(one)) || UNSPACED.test(piece);
+    const inside = /[\p{L}\p{N}\p{M}]$/u.test(before) && /^[\p{L}\p{N}\p{M}]/u.test(piece);
+    if (i && !apart && !piece.startsWith("▁") && (before === "▁" || inside)) words[words.length - 1] += piece;
+    else words.push(piece);
+    of.push(words.length - 1);
+  });
+  return { words, of };
+}
+
+/** Attention between words: columns of a word are added, and its rows averaged. */
+class WordWeights {
+  /** `rows` and `columns` give for each piece the index of its word. */
+  constructor(weights, rows, columns) {
+    Object.assign(this, { weights, rows, columns, layers: weights.layers, heads: weights.heads });
+    this.queries = Math.max(...rows) + 1;
+    this.keys = Math.max(...columns) + 1;
+  }
+
+  matrix(layer, head) {
+    const { rows, columns } = this;
+    const found = new Float32Array(this.queries * this.keys);
+    const counts = new Float32Array(this.queries);
+    rows.forEach((row) => counts[row]++);
+    this.weights.matrix(layer, head).forEach((value, i) => {
+      const row = rows[Math.floor(i / columns.length)];
+      found[row * this.keys + columns[i % columns.length]] += value / counts[row];
+    });
+    return found;
+  }
+}
+
 /** Return how a piece is shown and spoken, and how it joins the text. */
 function readPiece(piece) {
   const special = /^<[^<>]+>$/.test(piece);

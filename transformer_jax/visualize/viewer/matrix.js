@@ -3,6 +3,7 @@
 const SMALLEST = 12; // pixels of a cell with a readable label
 const LARGEST = 30;
 const MARGIN = 92; // for labels
+const WIDE = 160; // for labels of what is read and what is written
 
 /** Paint weights [queries, keys] onto a canvas, one pixel per weight. */
 function paint(values, queries, keys) {
@@ -52,18 +53,24 @@ class Matrix {
 
   draw() {
     const { queries, keys, matrix } = this.pane;
-    const room = (this.root.clientWidth || 600) - MARGIN;
+    const rows = queries.map((piece, i) => {
+      const written = this.pane.writtenAt(i);
+      return written === null ? [piece] : [piece, written];
+    });
+    const margin = rows[0].length > 1 ? WIDE : MARGIN;
+    const room = (this.root.clientWidth || 600) - margin;
     const size = Math.max(SMALLEST, Math.min(LARGEST, Math.floor(room / keys.length)));
     this.size = size;
     const context = stretch(this.cells, keys.length * size, queries.length * size);
     context.imageSmoothingEnabled = false;
     const small = paint(matrix, queries.length, keys.length);
     context.drawImage(small, 0, 0, keys.length * size, queries.length * size);
-    this.label(this.left, queries, MARGIN, queries.length * size, (pen, i) => {
-      pen.translate(MARGIN - 4, (i + 0.5) * size);
+    this.label(this.left, rows, margin, queries.length * size, (pen, i) => {
+      pen.translate(margin - 4, (i + 0.5) * size);
       pen.textAlign = "right";
     });
-    this.label(this.top, keys, keys.length * size, MARGIN, (pen, i) => {
+    const columns = keys.map((piece) => [piece]);
+    this.label(this.top, columns, keys.length * size, MARGIN, (pen, i) => {
       pen.translate((i + 0.5) * size, MARGIN - 4);
       pen.rotate(-Math.PI / 2);
       pen.textAlign = "left";
@@ -71,15 +78,17 @@ class Matrix {
     this.show();
   }
 
-  label(canvas, pieces, width, height, place) {
+  /** Write labels, each of one piece, or of a piece read and the one written then. */
+  label(canvas, labels, width, height, place) {
     const pen = stretch(canvas, width, height);
     pen.fillStyle = `rgb(${colour("text")})`;
     pen.font = `${Math.min(13, this.size)}px ${getComputedStyle(document.body).fontFamily}`;
     pen.textBaseline = "middle";
-    pieces.forEach((piece, i) => {
+    labels.forEach((pieces, i) => {
       pen.save();
       place(pen, i);
-      pen.fillText(readPiece(piece).shown, 0, 0, MARGIN - 8);
+      const text = pieces.map((piece) => readPiece(piece).shown).join(" → ");
+      pen.fillText(text, 0, 0, (pieces.length > 1 ? WIDE : MARGIN) - 8);
       pen.restore();
     });
   }

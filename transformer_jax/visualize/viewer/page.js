@@ -26,6 +26,7 @@ class Pane {
     this.head = -1;
     this.focus = null;
     this.pinned = false;
+    this.byWord = true;
     this.loaded = new Map();
     this.tokens = new Tokens(this);
     this.words = new Words();
@@ -84,10 +85,17 @@ class Pane {
     const change = (name) => (event) => this.choose({ [name]: +event.target.value });
     this.layerBox = el("select", { onchange: change("layer") });
     this.headBox = el("select", { onchange: change("head") });
+    this.wordBox = el("input", {
+      type: "checkbox",
+      checked: true,
+      onchange: (event) => this.choose({ byWord: event.target.checked }),
+    });
+    this.wordLabel = el("label", { hidden: true }, this.wordBox, " Whole words");
     return el(
       "div",
       { class: "controls" },
       el("fieldset", {}, el("legend", {}, "Attention"), ...choices),
+      this.wordLabel,
       el("label", {}, "Layer ", this.layerBox),
       el("label", {}, "Head ", this.headBox),
     );
@@ -150,9 +158,9 @@ class Pane {
 
   /** Change kind, layer or head. */
   choose(change) {
-    const { kind } = this;
+    const { kind, byWord } = this;
     Object.assign(this, change);
-    if (this.kind !== kind) {
+    if (this.kind !== kind || this.byWord !== byWord) {
       this.focus = null;
       this.pinned = false;
     }
@@ -181,20 +189,47 @@ class Pane {
     const weights = await this.loaded.get(kind);
     this.shown = await this.picture;
     if (kind !== kinds[this.kind]) return; // another kind was chosen in the meantime
-    const changed = this.drawn !== kind;
+    const changed = this.drawn !== kind || this.drawnByWord !== this.byWord;
     this.drawn = kind;
-    this.weights = weights;
-    this.queries = tokens[kind.queries];
-    this.keys = tokens[kind.keys];
+    this.drawnByWord = this.byWord;
+    this.take(kind, weights, tokens);
     this.same = kind.name !== "cross" && kind.queries === kind.keys;
-    this.layer = Math.min(this.layer, weights.layers - 1);
-    this.head = Math.min(this.head, weights.heads - 1);
-    this.matrix = weights.matrix(this.layer, this.head);
+    this.layer = Math.min(this.layer, this.weights.layers - 1);
+    this.head = Math.min(this.head, this.weights.heads - 1);
+    this.matrix = this.weights.matrix(this.layer, this.head);
     if (changed) this.tokens.build();
+    this.focus ??= { side: "queries", index: this.first() };
     this.fill();
     if (this.view === "matrix") this.matrixView.draw();
     if (this.view === "heads") changed || !this.headsView.buttons ? this.headsView.build() : this.headsView.mark();
     this.shade();
+  }
+
+  /** Take the weights and tokens of a kind, by piece or by word. */
+  take(kind, weights, tokens) {
+    const [queries, keys] = [kind.queries, kind.keys].map((axis) => groupWords(tokens[axis]));
+    const split = queries.words.length < queries.of.length || keys.words.length < keys.of.length;
+    this.wordLabel.hidden = !split;
+    this.wordOf = null;
+    if (split && this.byWord) {
+      // In cross-attention, the row of a word is that of the steps that write the next.
+      const last = queries.words.length - 1;
+      const writes = queries.of.map((_, i) => (queries.of[i + 1] ?? last + 1) - 1);
+      this.wordOf = kind.name === "cross" ? writes : queries.of;
+      this.weights = new WordWeights(weights, this.wordOf, keys.of);
+      [this.queries, this.keys] = [queries.words, keys.words];
+    } else {
+      this.weights = weights;
+      [this.queries, this.keys] = [kind.queries, kind.keys].map((axis) => tokens[axis]);
+    }
+  }
+
+  /** Return the token that is shown at first: one from the middle, so that it has lines. */
+  first() {
+    if (this.pictureOf("queries")) return 0;
+    const middle = Math.floor(this.queries.length / 2);
+    const plain = [...this.queries.keys()].filter((i) => !readPiece(this.queries[i]).special);
+    return plain.find((i) => i >= middle) ?? plain.at(-1) ?? 0;
   }
 
   fill() {
@@ -256,9 +291,7 @@ class Pane {
 
   unpoint() {
     if (this.pinned || this.tokens.root.contains(document.activeElement)) return;
-    if (this.view === "search") return;
-    this.focus = null;
-    this.shade();
+    if (this.view !== "search") this.shade(); // the last word stays shown
   }
 
   /** Show the attention of the best hypothesis in a step of the search. */
@@ -269,7 +302,8 @@ class Pane {
     if (this.item.kinds[this.kind].name === "encoder") await this.choose({ kind: this.following() });
     await this.loaded.get(this.item.kinds[this.kind]);
     await this.update();
-    this.look("queries", Math.min(offset + step, this.queries.length - 1), false);
+    const place = Math.min(offset + step, (this.wordOf ?? this.queries).length - 1);
+    this.look("queries", this.wordOf ? this.wordOf[place] : place, false);
   }
 
   following() {
