@@ -78,9 +78,8 @@ def test_the_words_of_both_sides_are_on_the_axes(draw, run):
 def test_a_word_of_several_pieces_has_arcs_of_its_own(draw, run):
     pieces = run.task.data.source_tokenizer.encode("gato")
     assert len(pieces) > 2  # two pieces and the end
-    figure = draw(
-        "arcs", f"--text={TEXT}", "--target=x", "--kind=encoder", "--word=gato"
-    )
+    asked = ["--workdir=RUN", "--kind=encoder", "--word=gato"]
+    figure = draw("arcs", f"--text={TEXT}", "--target=x", *asked)
     labels = [label.get_text() for label in axis_labels(figure.axes[0].xaxis)]
     assert labels == ["O", "gato", "dorme", ".", "</s>"]
     assert figure.axes[0].get_title() == "Where “gato” looks"
