@@ -85,7 +85,11 @@ class Folder:
         if glob.has_magic(path):  # Orbax looks for what it has written by a pattern
             raise UserError(
                 f"{path} has one of the characters * ? [ in its name, and no "
+<<<<<<< HEAD
                 "checkpoint that is saved there can be restored: use another --workdir"
+=======
+                "checkpoint saved there can be restored: use another --workdir"
+>>>>>>> 55ac8a1 (Names of jax, flax and Orbax that are not public stand in one file each, and a test says which one is gone)
             )
 
     def check_there(self) -> None:
