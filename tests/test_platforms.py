@@ -10,6 +10,7 @@ from importlib import metadata
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -137,7 +138,7 @@ def test_a_jax_without_these_names_says_what_to_do_instead(monkeypatch):
         targets._topology(targets.find("h100x1"), "cuda", {})
     monkeypatch.setitem(sys.modules, "transformer_jax.models.kernels.splash", None)
     with pytest.raises(UserError, match="'splash': import of .*: use 'einsum', or an"):
-        kernels.attend("splash", *[np.zeros((1, 2, 1, 4), np.float32)] * 3)
+        kernels.attend("splash", *[jnp.zeros((1, 2, 1, 4))] * 3)
 
 
 def test_operations_are_counted_without_pruning_the_program(monkeypatch):
