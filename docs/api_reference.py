@@ -19,6 +19,7 @@ ROOMS = {
     None: "Losses, optimizers, scores, the mesh, and the commands.",
     "decoding": "Requests in, replies out.",
     "tasks": "Uses of a model; [Extending](extending.md) adds one.",
+    "keys": "What options are, and the modules that a config names.",
     "config": "Every key of a run, and the checks before a run.",
     "data": "From files to batches.",
     "training": "What the training loop in `train.py` is made of.",

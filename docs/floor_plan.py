@@ -30,7 +30,7 @@ FLOORS = (
     "models",
     "data optim losses scores",
     "sharding cli hosts",
-    "extensions keys files",
+    "keys files",
     "errors ids",
 )
 

@@ -15,12 +15,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.keys import key
+
+try:
+    from jax.experimental import mesh_utils
+except ImportError:  # it is not public, and may be gone
+    mesh_utils: Any = None
 
 Params = Mapping[str, Any]  # a tree of arrays, or of their shapes, by name
 AXES = ("data", "fsdp", "tensor", "sequence")
@@ -95,6 +99,11 @@ def make_mesh(sizes: dict[str, int], platform: str = "any") -> Mesh:
     if (over_slices := slice_shape(shape, jax.devices())) is None:
         return jax.make_mesh(shape, AXES, axis_types=types)
     within = [n // slices for n, slices in zip(shape, over_slices, strict=True)]
+    if mesh_utils is None:
+        raise UserError(
+            f"jax {jax.__version__} has no jax.experimental.mesh_utils, which arranges "
+            "the devices of several slices: use an older jax, or a single slice"
+        )
     devices = mesh_utils.create_hybrid_device_mesh(within, over_slices, jax.devices())
     return Mesh(devices, AXES, axis_types=types)
 

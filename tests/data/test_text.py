@@ -232,3 +232,19 @@ def test_a_faulty_line_is_named_while_a_tokenizer_is_learned(tmp_path, line, pro
     with pytest.raises(UserError, match=problem) as caught:
         tokenizer.train((record["source"] for record in table), "bpe", 300)
     assert "tokenizer" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_folder_or_file_named_like_a_pattern_is_found(tmp_path):
+    folder = tmp_path / "v[1]*"
+    folder.mkdir()
+    (tmp_path / "v1x").mkdir()
+    for place in (folder, tmp_path / "v1x"):
+        for name in ("a-1.de", "a-1.en", "[b].de", "[b].en"):
+            (place / name).write_text("x")
+    plain = [(str(folder / "a-1.de"), str(folder / "a-1.en"))]
+    odd = [(str(folder / "[b].de"), str(folder / "[b].en"))]
+    assert text.match_files(["a-1.de", "a-1.en"], str(folder)) == plain
+    assert text.match_files(["a-*.de", "a-*.en"], str(folder)) == plain
+    assert text.match_files(["[b].de", "[b].en"], str(folder)) == odd
+    assert text.match_files(["*.de", "*.en"], str(folder)) == odd + plain
+    assert text.find_files(f"{folder}/a-1.de") == [str(folder / "a-1.de")]

@@ -116,7 +116,10 @@ def test_every_recipe_trains_and_predicts(extended, tiny):
     for line in ("reversed 1", "answered 2", "stepped 4"):
         assert f"\n{line}\n" in done.stdout
     # Another process, which has imported nothing of the package that the run names.
-    code = "import transformer_jax as t; print(t.load('runs/shouting').predict('oi'))"
+    code = (
+        "import transformer_jax as t; "
+        "print(t.load('runs/shouting', allow_imports=True).predict('oi'))"
+    )
     place = {"cwd": extended, "capture_output": True, "text": True}
     found = {"PYTHONPATH": str(extended), "JAX_NUM_CPU_DEVICES": "1"}
     again = subprocess.run(

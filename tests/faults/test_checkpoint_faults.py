@@ -46,11 +46,13 @@ def run(tmp_path):
 
 
 CHANGES = {
+    "checkpoint.every": "3",
     "checkpoint.keep_last": "3",
     "checkpoint.average": "3",
     "checkpoint.keep_best": "1",
     "optim.warmup_steps": "1",
     "train.steps": "9",
+    "eval.every": "3",
 }
 
 

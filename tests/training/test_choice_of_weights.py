@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import threading
 from unittest import mock
 
 import jax
@@ -176,3 +177,35 @@ def test_new_configs_choose_and_measured_ones_keep_the_average():
     assert config.base().eval.weights == "auto"
     for name in ("quickstart", "multi30k:de_en", "opinions", "tagging"):
         assert config.load(name, data=False).eval.weights == "average"
+
+
+@pytest.mark.parametrize("moment", ["_look", "_find_difference", "_try_to_restore"])
+def test_a_checkpoint_that_is_deleted_while_it_is_read_gives_way_to_the_newest(
+    tiny_run, tmp_path, monkeypatch, moment
+):
+    """As by a training: the others are read, a deletion is half done for a moment."""
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    made = run / "checkpoints"
+    (made / "12").rename(tmp_path / "12")
+    inner = getattr(Checkpoints, moment)
+
+    def go_on(self, *args):
+        if not (made / "12").exists():
+            (tmp_path / "12").rename(made / "12")
+            shutil.rmtree(made / "9" / "params")
+            delete = threading.Timer(0.3, shutil.rmtree, (made / "9",))
+            delete.start()
+        return inner(self, *args)
+
+    monkeypatch.setattr(Checkpoints, moment, go_on)
+    assert load(run, weights="last").step == 12
+    assert not (made / "9").exists()
+
+
+def test_a_mean_that_no_training_kept_is_refused(tiny_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    shutil.rmtree(run / "checkpoints" / "12" / "ema")
+    with pytest.raises(UserError, match="no running mean of its parameters .its optim"):
+        load(run, weights="ema")

@@ -157,7 +157,7 @@ class Recordings:
         for split in self.splits:
             for entry in entries(self.data[f"{split}_files"]):
                 place = pathlib.Path(self.data.folder, entry)
-                if not self.exists(place):
+                if not self.exists(entry):
                     problems.append(
                         f"data.{split}_files: there is no file {place / self.inside}"
                     )
@@ -165,9 +165,9 @@ class Recordings:
 
     advice, inside = "", ""  # for messages: what a key names, and the files inside
 
-    def exists(self, place: pathlib.Path) -> bool:
+    def exists(self, entry: str) -> bool:
         """Return whether what a key names is there."""
-        return os.path.isfile(place)
+        return os.path.isfile(os.path.join(self.data.folder, entry))
 
     def _open(self, split: str) -> list[Any]:
         raise NotImplementedError
@@ -195,9 +195,9 @@ class LibriSpeech(Recordings):
 
     advice, inside = "a folder with *.trans.txt in it or below", "**/*.trans.txt"
 
-    def exists(self, place: pathlib.Path) -> bool:
+    def exists(self, entry: str) -> bool:
         """Return whether a folder is there."""
-        return os.path.isdir(place)
+        return os.path.isdir(os.path.join(self.data.folder, entry))
 
     def _open(self, split: str) -> list[Any]:
         names = entries(self.data[f"{split}_files"])
@@ -209,9 +209,9 @@ class WavTable(Recordings):
 
     advice = "a file with lines of a path, a tab and a transcript"
 
-    def exists(self, place: pathlib.Path) -> bool:
+    def exists(self, entry: str) -> bool:
         """Return whether a path or a pattern names a file."""
-        return bool(find_files(str(place)))
+        return bool(find_files(entry, self.data.folder))
 
     def _open(self, split: str) -> list[Any]:
         names = entries(self.data[f"{split}_files"])

@@ -132,12 +132,18 @@ def is_packed(path: str) -> bool:
 def find_files(entry: str, folder: str = "") -> list[str]:
     """List the files that a path or a pattern with * ? [ ] matches, sorted by name.
 
-    A relative path starts at `folder`, if given.
+    A relative path starts at `folder`, if given, whose name is no pattern.
     """
     path = os.path.join(folder, entry)
-    if not glob.has_magic(path):
+    if not _is_pattern(entry, folder):
         return [path] if os.path.isfile(path) else []
-    return sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
+    found = glob.glob(os.path.join(glob.escape(folder), entry), recursive=True)
+    return sorted(filter(os.path.isfile, found))
+
+
+def _is_pattern(entry: str, folder: str) -> bool:
+    """Return whether an entry is a pattern, and not the name of a file."""
+    return glob.has_magic(entry) and not os.path.isfile(os.path.join(folder, entry))
 
 
 def require_files(entry: str, folder: str = "") -> list[str]:
@@ -153,7 +159,7 @@ def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...
     Files that match patterns belong together if their wildcards match the same text.
     """
     found = {entry: require_files(entry, folder) for entry in entries}
-    if not any(map(glob.has_magic, entries)):
+    if not any(_is_pattern(entry, folder) for entry in entries):
         return [tuple(found[entry][0] for entry in entries)]
     by_part = [{_wild(e, folder, path): path for path in found[e]} for e in entries]
     for entry, side in zip(entries, by_part, strict=True):
@@ -168,11 +174,12 @@ def match_files(entries: Sequence[str], folder: str = "") -> list[tuple[str, ...
 
 def _wild(entry: str, folder: str, path: str) -> tuple[str, ...]:
     """Return the parts of a path that the wildcards of a pattern match."""
-    pattern = re.escape(os.path.join(folder, entry))
+    before = os.path.join(folder, entry).removesuffix(entry)
+    pattern = re.escape(entry)
     for wild, group in ((r"\*\*/", "(.*/)?"), (r"\*", "([^/]*)"), (r"\?", "([^/])")):
         pattern = pattern.replace(wild, group)
     pattern = re.sub(r"\\\[(.*?)\\\]", r"([\1])", pattern).replace(r"\-", "-")
-    match = re.fullmatch(pattern, path)
+    match = re.fullmatch(re.escape(before) + pattern, path)
     return match.groups() if match else (path,)
 
 

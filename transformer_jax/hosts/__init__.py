@@ -8,7 +8,9 @@ others and watches them; `connection` joins them for JAX and ends them together;
 from transformer_jax.hosts.agreement import broadcast_from_first as broadcast_from_first
 from transformer_jax.hosts.agreement import decide_in_first as decide_in_first
 from transformer_jax.hosts.agreement import gather as gather
+from transformer_jax.hosts.agreement import gather_numbers as gather_numbers
 from transformer_jax.hosts.agreement import refuse_differences as refuse_differences
+from transformer_jax.hosts.agreement import stops_at as stops_at
 from transformer_jax.hosts.connection import connect as connect
 from transformer_jax.hosts.connection import end_at_once as end_at_once
 from transformer_jax.hosts.connection import end_together as end_together

@@ -68,15 +68,30 @@ def refuse_differences(settings: Mapping[str, Any], name: Callable[[int], str]) 
         raise UserError(*problems[:SHOWN])
 
 
+def meet(what: str) -> None:
+    """Wait until all processes are here."""
+    multihost_utils.sync_global_devices(what)
+
+
+def stops_at(step: int) -> bool:
+    """Return whether a SIGTERM that reached any process asks to stop at this step."""
+    return multihost_utils.reached_preemption_sync_point(step)
+
+
+def gather_numbers(own: np.ndarray) -> np.ndarray:
+    """Return the arrays of all processes, [processes, …]."""
+    return np.asarray(multihost_utils.process_allgather(own))
+
+
 def gather(text: str) -> list[str]:
     """Return the texts of all processes, in the order of their indices."""
     if jax.process_count() == 1:
         return [text]
     own = np.frombuffer(text.encode(), np.uint8)
-    sizes = multihost_utils.process_allgather(np.int32(len(own)))
+    sizes = gather_numbers(np.array(len(own), np.int32))
     padded = np.zeros(max(int(np.max(sizes)), 1), np.uint8)
     padded[: len(own)] = own
-    rows = np.asarray(multihost_utils.process_allgather(padded))
+    rows = gather_numbers(padded)
     return [
         bytes(row[:size]).decode()
         for row, size in zip(rows.astype(np.uint8), sizes, strict=True)

@@ -11,13 +11,27 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from typing import Any
 
-from jax._src import clusters as jax_clusters
+import jax
 
 from transformer_jax.errors import UserError
 
+try:
+    from jax._src import clusters as jax_clusters
+except ImportError:  # it is private, and may be gone
+    jax_clusters: Any = None
+
 PORT = 8476  # of process 0 in a Kubernetes job
 VARIABLES = ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
+
+# The readers of JAX, and a variable by which their jobs are recognised without them.
+CLUSTERS = (
+    ("TPU pod", "GkeTpuCluster", "TPU_WORKER_HOSTNAMES"),
+    ("TPU pod", "GceTpuCluster", "TPU_WORKER_HOSTNAMES"),
+    ("SLURM", "SlurmCluster", "SLURM_STEP_NODELIST"),
+    ("Open MPI", "OmpiCluster", "OMPI_COMM_WORLD_SIZE"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +63,14 @@ def find_place(
 def _find(timeout: int, environment: Mapping[str, str]) -> Place | None:
     if environment.get("COORDINATOR_ADDRESS"):
         return _by_variables(environment)
-    for name, kind in (
-        ("TPU pod", jax_clusters.GkeTpuCluster),
-        ("TPU pod", jax_clusters.GceTpuCluster),
-        ("SLURM", jax_clusters.SlurmCluster),
-        ("Open MPI", jax_clusters.OmpiCluster),
-    ):
-        if not kind.is_env_present():
+    for name, cluster, sign in CLUSTERS:
+        kind: Any = getattr(jax_clusters, cluster, None)
+        if kind is None and sign in environment:
+            raise UserError(
+                f"{sign} is set, but jax {jax.__version__} does not read the processes "
+                f"of a {name} job: set {', '.join(VARIABLES)}"
+            )
+        if kind is None or not kind.is_env_present():
             continue
         if (count := kind.get_process_count()) == 1:
             return None

@@ -15,9 +15,9 @@ import traceback
 from collections.abc import Callable, Iterator
 
 import jax
-from jax.experimental import multihost_utils
 
 from transformer_jax.errors import UserError
+from transformer_jax.hosts import agreement
 from transformer_jax.hosts import peers as meeting
 from transformer_jax.hosts.clusters import find_place
 from transformer_jax.hosts.peers import RESTART, Absent, Peers
@@ -59,7 +59,7 @@ def connect(timeout: int = 300, say: Callable[[str], None] = print) -> None:
     _explain_aborts(found)
     # With Gloo, processes must reach the first synchronisation within 30 s of each
     # other, but not later ones: process 0 may take an hour to prepare the data.
-    multihost_utils.sync_global_devices("connected")
+    agreement.meet("connected")
     if place.index == 0:
         hosts = list(dict.fromkeys(found.hosts))
         shown = ", ".join(hosts[:8]) + ", …" * (len(hosts) > 8)

@@ -15,9 +15,9 @@ from typing import Any
 import flax.linen as nn
 from ml_collections import ConfigDict
 
-from transformer_jax import extensions, sharding
+from transformer_jax import sharding
 from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import key
+from transformer_jax.keys import extensions, key
 
 # The name in `config.model.name` is the name of the file.
 MODELS = (

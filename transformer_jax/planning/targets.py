@@ -14,10 +14,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from transformer_jax.errors import UserError, nearest
+
+try:
+    from jax.experimental import topologies
+except ImportError:  # it is not public, and may be gone
+    topologies: Any = None
 
 GIB = 2**30
 ON_A_HOST = 8  # GPUs
@@ -226,6 +230,11 @@ def devices(target: Target) -> Sequence[Any]:
 
 
 def _topology(target: Target, extra: str, asked: dict[str, str]) -> Sequence[Any]:
+    if topologies is None:
+        raise UserError(
+            f"jax {jax.__version__} has no jax.experimental.topologies, which compiles "
+            f"for {target.name} without it: use an older jax, or --target=here"
+        )
     try:
         return topologies.get_topology_desc(**asked).devices
     except (RuntimeError, ValueError, NotImplementedError) as error:

@@ -54,13 +54,18 @@ def use_compile_cache() -> None:
         root = cache.folder()
         folder = cache.make_private(root / "compiled" / machine / _cpu_name())
     except UserError as error:
-        logger.warning("warning    compiled programs are not kept: %s", error)
+        _warn_once(f"warning    compiled programs are not kept: {error}")
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     logger.debug("programs   are kept in %s", folder)
     _log_cache_hits()
+
+
+@functools.cache
+def _warn_once(line: str) -> None:
+    logger.warning(line)
 
 
 @functools.cache  # once per process, because JAX cannot remove a listener

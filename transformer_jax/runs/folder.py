@@ -12,8 +12,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
-from transformer_jax import extensions, files, keys
+from transformer_jax import files, keys
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.keys import extensions
 from transformer_jax.runs import notes, signature, steps
 from transformer_jax.runs.environment import versions
 from transformer_jax.runs.remote import Remote, is_remote
@@ -85,7 +86,7 @@ class Folder:
         if glob.has_magic(path):  # Orbax looks for what it has written by a pattern
             raise UserError(
                 f"{path} has one of the characters * ? [ in its name, and no "
-                "checkpoint that is saved there can be restored: use another --workdir"
+                "checkpoint saved there can be restored: use another --workdir"
             )
 
     def check_there(self) -> None:

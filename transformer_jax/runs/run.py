@@ -9,9 +9,11 @@ The directory holds everything needed to use the run. Errors say what is missing
 """
 
 import dataclasses
+import functools
 import logging
 import os
 import pathlib
+import time
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -37,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 SMOKE = "only tried its config (train --smoke): it is not a trained model"
 Links = list[tuple[int, int]]  # of the words of a source and of a target
+TRIES = 5  # to read a checkpoint, while a training deletes those that are read
+PAUSE = 1.0  # seconds in which a deletion is done
 
 
 @dataclasses.dataclass
@@ -304,9 +308,37 @@ def answering_mesh() -> Mesh:
 def read_params(
     folder: Folder, task: Task, mesh: Mesh, weights: str
 ) -> tuple[Params, int, str]:
-    """Return the parameters of a run, their step and the name of the weights."""
-    like = abstract_params(task, mesh)
-    chosen, label = hosts.decide_in_first(lambda: choose_params(folder, weights))
+    """Return the parameters of a run, their step and the name of the weights.
+
+    A training may delete a checkpoint while it is read, as there are newer ones. Then
+    the parameters are chosen again.
+    """
+    like, left = abstract_params(task, mesh), TRIES
+    while True:
+        chosen, label = hosts.decide_in_first(lambda: choose_params(folder, weights))
+        try:
+            return _read_chosen(folder, task, like, chosen, label)
+        except Exception as error:  # of many kinds, if files vanish
+            left -= 1
+            in_all = jax.process_count() == 1 or isinstance(error, UserError)
+            look = functools.partial(_is_deleted, folder, chosen, label)
+            if not (left and in_all and hosts.decide_in_first(look)):
+                raise
+            logger.debug("step %d was deleted while it was read", chosen)
+
+
+def _is_deleted(folder: Folder, step: int, label: str) -> bool:
+    """Wait until a deletion that has begun is done; return whether there was one."""
+    place = folder.averaged if label == "averaged" else folder.checkpoints
+    if len(found := Checkpoints(place).steps()) == 1 and found == [step]:
+        return False  # there are no others
+    time.sleep(PAUSE)
+    return step not in Checkpoints(place).steps()
+
+
+def _read_chosen(
+    folder: Folder, task: Task, like: Params, chosen: int, label: str
+) -> tuple[Params, int, str]:
     place = folder.averaged if label == "averaged" else folder.checkpoints
     for path in steps.list_foreign(place):
         logger.warning("warning    %s is not a complete checkpoint: not used", path)
@@ -358,6 +390,11 @@ def choose_params(folder: Folder, weights: str) -> tuple[int, str]:
     if not steps:
         raise UserError(
             f"{folder.place} has no checkpoint yet: its training has not saved one"
+        )
+    if weights == "ema" and not (folder.checkpoints / str(steps[-1]) / "ema").is_dir():
+        raise UserError(
+            f"{folder.place} has no running mean of its parameters (its optim.ema is "
+            "0.0): use --weights=average, best or last"
         )
     if weights == "best":
         best = Checkpoints(folder.checkpoints).best_step()

@@ -9,8 +9,8 @@ training, evaluation and prediction require of a task.
 import importlib
 import pkgutil
 
-from transformer_jax import extensions
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.keys import extensions
 from transformer_jax.tasks.protocols import TaskDefinition
 
 _others: dict[str, TaskDefinition] = {}  # of other packages, found so far

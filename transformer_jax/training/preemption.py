@@ -14,7 +14,6 @@ import threading
 import time
 
 import jax
-from jax.experimental import multihost_utils
 
 from transformer_jax import hosts
 
@@ -111,7 +110,7 @@ class Preemption:
         """Return whether to save and stop after this step; all processes agree."""
         if self._alone:
             return self._asked
-        return multihost_utils.reached_preemption_sync_point(step)
+        return hosts.stops_at(step)
 
     def requested_meanwhile(self) -> bool:
         """Return whether to leave work between two steps, such as an evaluation.

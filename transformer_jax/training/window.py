@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from transformer_jax import hosts
 from transformer_jax.cli import duration
@@ -185,7 +184,7 @@ def find_slowest(busy: float, waited: float) -> tuple[int, float] | None:
     if jax.process_count() == 1:
         return None
     own = np.array([busy, waited], np.float32)
-    seconds, rest = np.asarray(multihost_utils.process_allgather(own)).T
+    seconds, rest = hosts.gather_numbers(own).T
     slowest = int(seconds.argmax())
     total = float(seconds[slowest] + rest[slowest])
     factor = float(seconds[slowest] / max(statistics.median_low(seconds), 1e-9))

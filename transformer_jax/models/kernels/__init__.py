@@ -141,7 +141,13 @@ def attend(
     Queries n·N/G … (n+1)·N/G - 1 share the keys and values of head n. The output of a
     query that sees no key is finite but otherwise undefined.
     """
-    function = importlib.import_module(f"{__name__}.{kernel}").attend
+    try:
+        function = importlib.import_module(f"{__name__}.{kernel}").attend
+    except ImportError as error:
+        raise UserError(
+            f"model.attention = {kernel!r}: {error}: use 'einsum', or an older jax "
+            f"than {jax.__version__}"
+        ) from None
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return function(query, key, value, mask, bias)

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 import transformer_jax
-from transformer_jax import config, extensions
+from transformer_jax import config
 from transformer_jax.errors import UserError
+from transformer_jax.keys import extensions
 from transformer_jax.runs import bundle
 
 HELPER = '# transformer_jax\nimport pathlib\npathlib.Path("EXECUTED").touch()\n'
