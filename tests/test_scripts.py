@@ -38,6 +38,7 @@ SHORTEST = (
     "large_corpus.py --pairs 5000",
     "norms.py --output RUNS --texts long --rows 16 --forms layer,batch --steps 2"
     " --config.optim.warmup_steps=1",
+    "overlap.py --config tagging",
     "plan_hash.py --batches 20 --processes 1,2",
     "positions.py --workdir RUNS --sentences 20 --config.train.steps=4"
     " --config.optim.warmup_steps=2 --config.data.train_size=2000"
