@@ -128,8 +128,8 @@ def check(config: ConfigDict) -> list[str]:
     if empty:
         most = next(n for n in range(bands, 0, -1) if not log_mel.count_empty(n))
         problems.append(
-            f"data.bands = {bands}: {empty} of them would hold nothing, because a frame "
-            f"has {log_mel.SIZE // 2 + 1} frequencies: use {most} at most"
+            f"data.bands = {bands}: {empty} of them would hold nothing, as a frame has "
+            f"{log_mel.SIZE // 2 + 1} frequencies: use {most} at most"
         )
     if config.mesh.sequence == 1:
         return problems
