@@ -32,7 +32,7 @@ CHOICES = {
     "ctranslate2": {
         "workers_threads": tuple(settings.factor_cores()),
         "CT2_USE_MKL": ("1", "0"),
-        "batch": (128, 32),
+        "batch": (128, 64, 32),
     },
     "huggingface": {
         "threads": tuple(settings.count_threads()),

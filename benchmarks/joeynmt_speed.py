@@ -257,15 +257,14 @@ def choose(
     side: str, command: list[str], folder: pathlib.Path, args: argparse.Namespace
 ) -> settings.Settings:
     """Return the settings with which a side is fastest."""
-    tried = settings.combine(CHOICES[side])
     if not args.search:
-        return tried[0]
+        return settings.combine(CHOICES[side])[0]
 
     def speed(given: settings.Settings) -> float:
-        place = folder / f"{side}_search{tried.index(given)}"
+        place = pathlib.Path(tempfile.mkdtemp(prefix=f"{side}_", dir=folder)) / "run"
         return turn(side, command, place, args.search, args.warmup, given)[1]
 
-    return settings.search(f"{side}, tokens/s", tried, speed)
+    return settings.search_in_turn(f"{side}, tokens/s", CHOICES[side], speed)
 
 
 def turn(

@@ -2,9 +2,10 @@
 
     python benchmarks/settings.py --help
 
-Every benchmark against another package tries the same kinds of settings for all sides
-before it measures: environment variables and arguments, each combination once, in a
-process of its own. It prints them, and measures each side with its fastest.
+Every benchmark against another package tries environment variables and arguments of all
+sides before it measures, each in a process of its own: every combination, or, where a
+trial takes minutes, one setting after the other. It prints them, and measures each
+side with its fastest.
 """
 
 import itertools
@@ -73,6 +74,19 @@ def search(
         sys.exit(f"error: the {side} side runs with none of its settings")
     print(f"chosen     {side}: {describe(tried[best])}", flush=True)
     return tried[best]
+
+
+def search_in_turn(
+    side: str,
+    choices: Mapping[str, Sequence[Any]],
+    measure: Callable[[Settings], float],
+) -> Settings:
+    """Search one setting after the other, each with the best values of those before."""
+    best = {name: values[0] for name, values in choices.items()}
+    for name, values in choices.items():
+        if len(values) > 1:
+            best = search(side, [{**best, name: value} for value in values], measure)
+    return best
 
 
 if __name__ == "__main__":

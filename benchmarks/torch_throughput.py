@@ -95,14 +95,13 @@ def parse_arguments() -> argparse.Namespace:
 
 def choose(side: str, args: argparse.Namespace, cache: str) -> settings.Settings:
     """Return the settings with which a side is fastest."""
-    tried = settings.combine(CHOICES[side])
     if not args.search:
-        return tried[0]
+        return settings.combine(CHOICES[side])[0]
 
     def speed(given: settings.Settings) -> float:
         return run_side(side, args, cache, given, args.search)["tokens_per_second"]
 
-    return settings.search(side, tried, speed)
+    return settings.search_in_turn(side, CHOICES[side], speed)
 
 
 def run_side(
