@@ -4,8 +4,10 @@
 
 All three use the same weights in float32, the same sentences, and greedy and beam-4
 search (without length penalty, which the three define differently). Loading, exporting
-and a first pass over the sentences (which compiles the programs) are excluded. The
-sides take turns, each in its own process. Needs ctranslate2, transformers and torch.
+and a first pass over the sentences (which compiles the programs) are excluded. First,
+each side's threads, batches and libraries are searched on fewer sentences (--search
+lines; 0 keeps the defaults), and printed. Then the sides take turns, each in its own
+process, with the settings that were fastest. Needs ctranslate2, transformers and torch.
 Hugging Face's Marian supports only post-norm, so it is left out for models with another
 norm.
 """
@@ -20,9 +22,24 @@ import sys
 import tempfile
 import time
 
+import settings
+
 SIDES = ["ours", "ctranslate2", "huggingface"]
 BEAMS = (1, 4)
-BATCH = 128  # sentences of a batch, in all three
+# What is tried for each side, apart for each beam. The first of each is the default.
+CHOICES = {
+    "ours": {"batch": (128, 32, 64, 256), **settings.PAGES},
+    "ctranslate2": {
+        "workers_threads": tuple(settings.factor_cores()),
+        "CT2_USE_MKL": ("1", "0"),
+        "batch": (128, 64, 32),
+    },
+    "huggingface": {
+        "threads": tuple(settings.count_threads()),
+        "batch": (128, 32),
+        **settings.MKL,
+    },
+}
 
 
 def main() -> int:
@@ -33,18 +50,21 @@ def main() -> int:
     parser.add_argument("--input", required=True, help="sentences, one per line")
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--search", type=int, default=300, help="lines; 0: no search")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--compute_type", default="float32", help="CTranslate2's")
     parser.add_argument("--sides", default=",".join(SIDES), help="those that take part")
     parser.add_argument("--output", default="", help="a JSON file for the speeds")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--export", help=argparse.SUPPRESS)
+    parser.add_argument("--beams", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--settings", default="{}", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
-        print(json.dumps(measure(args)))
+        print(json.dumps(measure(args, json.loads(args.settings))))
         return 0
-    settings = json.loads((pathlib.Path(args.workdir) / "config.json").read_text())
-    sides = SIDES if settings["model"]["norm"] == "post" else SIDES[:2]
+    config = json.loads((pathlib.Path(args.workdir) / "config.json").read_text())
+    sides = SIDES if config["model"]["norm"] == "post" else SIDES[:2]
     sides = [side for side in sides if side in args.sides.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         args.export = str(pathlib.Path(folder) / "exported")
@@ -53,10 +73,17 @@ def main() -> int:
             + ["--workdir", args.workdir, "--output", args.export],
             check=True,
         )
+        chosen = {side: choose(side, args) for side in sides}
         rounds = []
         for number in range(1, args.rounds + 1):
             order = sides if number % 2 else sides[::-1]
-            found = {side: run_side(side, args) for side in order}
+            found = {
+                side: {
+                    str(beams): run_side(side, args, beams, chosen[side][beams])
+                    for beams in BEAMS
+                }
+                for side in order
+            }
             rounds.append({side: found[side] for side in sides})
             for beams in BEAMS:
                 speeds = ", ".join(
@@ -65,6 +92,10 @@ def main() -> int:
                 )
                 print(f"round {number}, beam {beams}: {speeds} sentences/s", flush=True)
     conclude(rounds)
+    for side in sides:
+        for beams in BEAMS:
+            words = settings.describe(chosen[side][beams])
+            print(f"settings   {side}, beam {beams}: {words}")
     if args.output:
         speeds = [
             {side: {b: r[side][b]["speed"] for b in r[side]} for side in sides}
@@ -74,15 +105,41 @@ def main() -> int:
     return 0
 
 
-def run_side(side: str, args: argparse.Namespace) -> dict:
+def choose(side: str, args: argparse.Namespace) -> dict[int, settings.Settings]:
+    """Return the settings of a side that are fastest, for each number of beams."""
+    tried = settings.combine(CHOICES[side])
+    if not args.search:
+        return dict.fromkeys(BEAMS, tried[0])
+
+    def find(beams: int) -> settings.Settings:
+        def speed(given: settings.Settings) -> float:
+            return run_side(side, args, beams, given, args.search)["speed"]
+
+        return settings.search(f"{side}, beam {beams}", tried, speed)
+
+    return {beams: find(beams) for beams in BEAMS}
+
+
+def run_side(
+    side: str,
+    args: argparse.Namespace,
+    beams: int,
+    given: settings.Settings,
+    lines: int = 0,
+) -> dict:
+    """Measure a side in its own process; raise RuntimeError if it fails."""
     command = [sys.executable, __file__, "--side", side, "--export", args.export]
     command += ["--workdir", args.workdir, "--input", args.input]
     command += ["--device", args.device, "--compute_type", args.compute_type]
+    command += ["--beams", str(beams), "--settings", json.dumps(given)]
     done = subprocess.run(
-        [*command, "--lines", str(args.lines)], capture_output=True, text=True
+        [*command, "--lines", str(lines or args.lines)],
+        capture_output=True,
+        text=True,
+        env=settings.environment_of(given),
     )
     if done.returncode:
-        sys.exit(f"error: the {side} side failed:\n{done.stderr}")
+        raise RuntimeError(f"the {side} side failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -102,31 +159,28 @@ def conclude(rounds: list[dict]) -> None:
             )
 
 
-def measure(args: argparse.Namespace) -> dict:
+def measure(args: argparse.Namespace, given: settings.Settings) -> dict:
     """Return the sentences per second of one side, and its translations."""
     lines = pathlib.Path(args.input).read_text().split("\n")[: args.lines]
-    translate = globals()[f"load_{args.side}"](args)
-    results = {}
-    for beams in BEAMS:
-        texts = translate(lines, beams)
-        began = time.monotonic()
-        translate(lines, beams)
-        seconds = time.monotonic() - began
-        results[str(beams)] = {"speed": len(lines) / seconds, "texts": texts}
-    return results
+    translate = globals()[f"load_{args.side}"](args, given)
+    texts = translate(lines, args.beams)
+    began = time.monotonic()
+    translate(lines, args.beams)
+    seconds = time.monotonic() - began
+    return {"speed": len(lines) / seconds, "texts": texts}
 
 
-def load_ours(args: argparse.Namespace):
+def load_ours(args: argparse.Namespace, given: settings.Settings):
     if args.device == "cpu":
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import transformer_jax
 
     run = transformer_jax.load(args.workdir)
-    run.task.config.eval.batch_rows = BATCH
+    run.task.config.eval.batch_rows = given["batch"]
     return lambda lines, beams: run.predict(lines, beams=beams, alpha=0.0)
 
 
-def load_ctranslate2(args: argparse.Namespace):
+def load_ctranslate2(args: argparse.Namespace, given: settings.Settings):
     import ctranslate2
 
     from transformer_jax.data.tokenizer import Tokenizer
@@ -135,18 +189,19 @@ def load_ctranslate2(args: argparse.Namespace):
         Tokenizer.load(path)
         for path in sorted(pathlib.Path(args.export).glob("*.model"))[:1] * 2
     )
+    workers, threads = given["workers_threads"]
     translator = ctranslate2.Translator(
         args.export,
         device=args.device,
         compute_type=args.compute_type,
-        inter_threads=1,
-        intra_threads=os.cpu_count(),
+        inter_threads=workers,
+        intra_threads=threads,
     )
 
     def translate(lines, beams):
         pieces = [source.pieces(source.encode(line)) for line in lines]
         found = translator.translate_batch(
-            pieces, beam_size=beams, length_penalty=0.0, max_batch_size=BATCH,
+            pieces, beam_size=beams, length_penalty=0.0, max_batch_size=given["batch"],
             max_decoding_length=max(map(len, pieces)) + 50,
         )  # fmt: skip
         ids = {
@@ -157,10 +212,11 @@ def load_ctranslate2(args: argparse.Namespace):
     return translate
 
 
-def load_huggingface(args: argparse.Namespace):
+def load_huggingface(args: argparse.Namespace, given: settings.Settings):
     import torch
 
-    torch.set_num_threads(os.cpu_count())
+    torch.set_num_threads(given["threads"])
+    size = given["batch"]
     run, model = make_marian(args.workdir)
     source, target = run.task.data.source_tokenizer, run.task.data.target_tokenizer
 
@@ -168,8 +224,8 @@ def load_huggingface(args: argparse.Namespace):
         rows = [[*source.encode(line), 3] for line in lines]
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         texts = [""] * len(rows)
-        for begin in range(0, len(order), BATCH):
-            members = order[begin : begin + BATCH]
+        for begin in range(0, len(order), size):
+            members = order[begin : begin + size]
             width = max(len(rows[i]) for i in members)
             ids = torch.tensor(
                 [rows[i] + [0] * (width - len(rows[i])) for i in members]

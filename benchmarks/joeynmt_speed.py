@@ -6,9 +6,12 @@
 Both train as their users would: `python -m transformer_jax.train`, and
 `python -m joeynmt train` on a config made from ours (layers, widths, tokens per batch;
 its single dropout rate also acts inside attention and feed-forward), on the same text
-and pieces. They take turns, and are stopped after --updates; the first --warmup updates
-are not timed. PYTHON is the interpreter of a separate environment, with
-`pip install joeynmt==2.3.0 importlib_metadata`. Both train on the CPU.
+and pieces. First the threads, large pages and MKL's instructions of Joey NMT are
+searched with --search updates (0 keeps the defaults), as are the large pages of ours,
+and printed. Then they take turns with the fastest, and are stopped after --updates; the
+first --warmup updates are not timed. PYTHON is the interpreter of a separate
+environment, with `pip install joeynmt==2.3.0 importlib_metadata`. Both train on the
+CPU.
 """
 
 import argparse
@@ -25,6 +28,7 @@ import tempfile
 import time
 
 import sentencepiece
+import settings
 from ml_collections import ConfigDict
 
 from transformer_jax import cli
@@ -36,6 +40,15 @@ from transformer_jax.training.prepare import prepare
 
 SIDES = ("ours", "joeynmt")
 EVERY = 20  # updates between two lines of a log
+# What is tried for each side. The first of each is the default.
+CHOICES = {
+    "ours": settings.PAGES,
+    "joeynmt": {
+        "OMP_NUM_THREADS": tuple(settings.count_threads()),
+        **settings.MKL,
+        **settings.PAGES,
+    },
+}
 # What a line of the log says: the update, and target tokens a second since the last.
 LINES = {
     "ours": re.compile(r"step +([\d,]+) .* ([\d,]+) tokens/s"),
@@ -87,7 +100,10 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="turns of both sides")
     parser.add_argument("--updates", type=int, default=100, help="of a turn")
     parser.add_argument("--warmup", type=int, default=20, help="of these, not timed")
+    parser.add_argument("--search", type=int, default=40, help="updates; 0: no search")
     args = parser.parse_args(words)
+    if args.search % EVERY or 0 < args.search <= args.warmup:
+        parser.error(f"--search is 0, or a multiple of {EVERY} above --warmup")
     if args.warmup % EVERY or args.updates % EVERY or args.warmup < EVERY:
         parser.error(
             f"--updates and --warmup are multiples of {EVERY}, the log's lines"
@@ -202,13 +218,17 @@ def compare(
     load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
     print(f"machine    {os.cpu_count()} cores, load {load} (1, 5, 15 minutes)")
     print("ours       once before, so that its programs are compiled", flush=True)
-    turn("ours", commands["ours"], folder / "before", args)
+    turn("ours", commands["ours"], folder / "before", args.updates, args.warmup, {})
+    chosen = {side: choose(side, commands[side], folder, args) for side in SIDES}
     rounds = []
     for number in range(1, args.rounds + 1):
         # Whoever goes first changes too, so that a drift favours neither.
         found = {}
         for side in SIDES if number % 2 else SIDES[::-1]:
-            found[side] = turn(side, commands[side], folder / f"{side}{number}", args)
+            place, given = folder / f"{side}{number}", chosen[side]
+            found[side] = turn(
+                side, commands[side], place, args.updates, args.warmup, given
+            )
         rounds.append(found)
         texts = (
             f"{side} {found[side][0]:.2f} s an update, {found[side][1]:,.0f} target "
@@ -229,34 +249,59 @@ def compare(
             f"{what}, ours / joeynmt: median {statistics.median(ratios):.2f} "
             f"({min(ratios):.2f} to {max(ratios):.2f})"
         )
+    for side in SIDES:
+        print(f"settings   {side}: {settings.describe(chosen[side])}")
+
+
+def choose(
+    side: str, command: list[str], folder: pathlib.Path, args: argparse.Namespace
+) -> settings.Settings:
+    """Return the settings with which a side is fastest."""
+    if not args.search:
+        return settings.combine(CHOICES[side])[0]
+
+    def speed(given: settings.Settings) -> float:
+        place = pathlib.Path(tempfile.mkdtemp(prefix=f"{side}_", dir=folder)) / "run"
+        return turn(side, command, place, args.search, args.warmup, given)[1]
+
+    return settings.search_in_turn(f"{side}, tokens/s", CHOICES[side], speed)
 
 
 def turn(
-    side: str, command: list[str], place: pathlib.Path, args: argparse.Namespace
+    side: str,
+    command: list[str],
+    place: pathlib.Path,
+    updates: int,
+    warmup: int,
+    given: settings.Settings,
 ) -> tuple[float, float]:
     """Return seconds per update, and target tokens per second, after the warm-up."""
     if side == "ours":
         command = [*command, "--workdir", str(place)]
     else:
-        settings = json.loads(pathlib.Path(command[-1]).read_text())
-        settings["model_dir"] = str(place)
-        place.with_suffix(".yaml").write_text(json.dumps(settings))
+        written = json.loads(pathlib.Path(command[-1]).read_text())
+        written["model_dir"] = str(place)
+        place.with_suffix(".yaml").write_text(json.dumps(written))
         command = [*command[:-1], str(place.with_suffix(".yaml"))]
     lines: list[str] = []
     with subprocess.Popen(
         command,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"},
+        env={
+            **settings.environment_of(given),
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONUNBUFFERED": "1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
         try:
-            seen = list(read(process.stdout, LINES[side], args.updates, lines))
+            seen = list(read(process.stdout, LINES[side], updates, lines))
         finally:
             process.kill()
-    if not seen or seen[-1][0] != args.updates:
-        sys.exit(f"error: {side} did not reach its update:\n{''.join(lines[-30:])}")
-    timed = [s for s in seen if s[0] >= args.warmup]
+    if not seen or seen[-1][0] != updates:
+        raise RuntimeError(f"{side} did not reach its update:\n{''.join(lines[-30:])}")
+    timed = [s for s in seen if s[0] >= warmup]
     tokens = sum((b[1] - a[1]) * b[2] for a, b in itertools.pairwise(timed))
     seconds = timed[-1][1] - timed[0][1]
     return seconds / (timed[-1][0] - timed[0][0]), tokens / seconds

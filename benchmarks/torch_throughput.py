@@ -3,9 +3,11 @@
     python benchmarks/torch_throughput.py --rounds 5 --steps 30
 
 Measures real (unpadded) target tokens per second in float32, on the same batches in the
-same order. The two sides take turns, each in its own process; compiling and warming up
-happen before the clock starts. Rounds in which other processes used the machine are
-marked. Needs torch.
+same order. First, each side's settings are searched with fewer updates (--search; 0
+keeps the defaults) and printed: for torch its threads, `torch.compile` and MKL's
+instructions, for both large pages. Then the two sides take turns with the fastest, each
+in its own process; compiling and warming up happen before the clock starts. Rounds in
+which other processes used the machine are marked. Needs torch.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from collections.abc import Callable
 from importlib import metadata
 
 import numpy as np
+import settings
 
 from transformer_jax.data.batches import Buckets
 from transformer_jax.ids import BOS, EOS, PAD
@@ -35,13 +38,24 @@ BUSY = 0.10  # share of the machine that others may use in a round that counts
 VOCABULARY, D_MODEL, D_FF, HEADS, LAYERS, FIRST_ID = 8000, 256, 1024, 8, 3, 4
 DROPOUT, SMOOTHING, BETAS, EPSILON, WARMUP = 0.1, 0.1, (0.9, 0.98), 1e-9, 4000
 SENTENCES, SHAPES, BATCH_TOKENS = 29_000, 6, 2900
+# What is tried for each side. The first of each is the default.
+CHOICES = {
+    "ours": settings.PAGES,
+    "torch": {
+        "compile": (False, True),
+        "threads": tuple(settings.count_threads()),
+        **settings.MKL,
+        **settings.PAGES,
+    },
+}
 
 
 def main() -> int:
     """Let both sides take turns, and print the speed of each."""
     args = parse_arguments()
     if args.side:
-        print(json.dumps(measure(args.side, args.steps, args.seed)))
+        given = json.loads(args.settings)
+        print(json.dumps(measure(args.side, args.steps, args.seed, given)))
         return 0
     # Whoever stops this stops the side that is running too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped"))
@@ -49,13 +63,20 @@ def main() -> int:
     describe_batches(args)
     rows = []
     with tempfile.TemporaryDirectory() as cache:
+        chosen = {side: choose(side, args, cache) for side in SIDES}
         for number in range(1, args.rounds + 1):
             # Whoever goes first changes too, so that a drift favours neither.
             order = SIDES if number % 2 else SIDES[::-1]
-            results = {side: run_side(side, args, cache) for side in order}
+            results = {
+                side: run_side(side, args, cache, chosen[side], args.steps)
+                for side in order
+            }
             rows.append((number, {side: results[side] for side in SIDES}))
             print_round(*rows[-1])
-    return conclude(rows)
+    code = conclude(rows)
+    for side in SIDES:
+        print(f"settings   {side}: {settings.describe(chosen[side])}")
+    return code
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -66,18 +87,38 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="turns of both sides")
     parser.add_argument("--steps", type=int, default=30, help="timed updates a turn")
     parser.add_argument("--seed", type=int, default=0, help="of lengths and tokens")
+    parser.add_argument("--search", type=int, default=8, help="updates; 0: no search")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--settings", default="{}", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def run_side(side: str, args: argparse.Namespace, cache: str) -> dict:
-    """Measure a side in its own process."""
+def choose(side: str, args: argparse.Namespace, cache: str) -> settings.Settings:
+    """Return the settings with which a side is fastest."""
+    if not args.search:
+        return settings.combine(CHOICES[side])[0]
+
+    def speed(given: settings.Settings) -> float:
+        return run_side(side, args, cache, given, args.search)["tokens_per_second"]
+
+    return settings.search_in_turn(side, CHOICES[side], speed)
+
+
+def run_side(
+    side: str,
+    args: argparse.Namespace,
+    cache: str,
+    given: settings.Settings,
+    steps: int,
+) -> dict:
+    """Measure a side in its own process; raise RuntimeError if it fails."""
     command = [sys.executable, __file__, "--side", side]
-    command += ["--steps", str(args.steps), "--seed", str(args.seed)]
-    environment = {**os.environ, "TRANSFORMER_JAX_CACHE": cache}
+    command += ["--steps", str(steps), "--seed", str(args.seed)]
+    command += ["--settings", json.dumps(given)]
+    environment = {**settings.environment_of(given), "TRANSFORMER_JAX_CACHE": cache}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"error: the {side} side failed:\n{done.stderr}")
+        raise RuntimeError(f"the {side} side failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -116,10 +157,13 @@ def rehearsals(plan: Buckets, seed: int) -> list[dict[str, np.ndarray]]:
     return [make_batch(plan, first[shape], seed) for shape in plan.shapes]
 
 
-def measure(side: str, steps: int, seed: int) -> dict:
+def measure(side: str, steps: int, seed: int, given: settings.Settings) -> dict:
     """Measure one side: warm up in every shape, then time it."""
     began = time.monotonic()
-    train, finish, versions = {"ours": our_training, "torch": torch_training}[side]()
+    if side == "ours":
+        train, finish, versions = our_training()
+    else:
+        train, finish, versions = torch_training(given["threads"], given["compile"])
     plan = make_plan(seed)
     for batch in rehearsals(plan, seed):
         train(batch)
@@ -228,13 +272,13 @@ def our_config(config):
     return config
 
 
-def torch_training() -> tuple[Callable, Callable, str]:
-    """Return the same for torch.nn.Transformer, eager, as in its documentation."""
+def torch_training(threads: int, compiled: bool) -> tuple[Callable, Callable, str]:
+    """Return the same for torch.nn.Transformer, as in its documentation."""
     import torch
     import torch.nn.functional as F
     from torch import nn
 
-    torch.set_num_threads(os.cpu_count())
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     layer = {
         "d_model": D_MODEL,
@@ -269,11 +313,7 @@ def torch_training() -> tuple[Callable, Callable, str]:
     def embed(tokens: torch.Tensor) -> torch.Tensor:
         return drop(embedding(tokens) * D_MODEL**0.5 + waves[: tokens.shape[1]])
 
-    def train(batch: dict) -> None:
-        nonlocal count
-        count += 1
-        source = torch.from_numpy(batch["source"]).long()
-        target = torch.from_numpy(batch["target"]).long()
+    def compute_loss(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         shifted = F.pad(target[:, :-1], (1, 0), value=BOS)
         length = target.shape[1]
         padding = source == PAD
@@ -286,12 +326,23 @@ def torch_training() -> tuple[Callable, Callable, str]:
             memory_key_padding_mask=padding,
             tgt_is_causal=True,
         )
-        loss = F.cross_entropy(
+        return F.cross_entropy(
             (hidden @ embedding.weight.T).flatten(0, 1),
             target.flatten(),
             ignore_index=PAD,
             label_smoothing=SMOOTHING,
         )
+
+    if compiled:  # one program for each of the few shapes, as ours has
+        torch._dynamo.config.cache_size_limit = 64
+        compute_loss = torch.compile(compute_loss, dynamic=False)
+
+    def train(batch: dict) -> None:
+        nonlocal count
+        count += 1
+        source = torch.from_numpy(batch["source"]).long()
+        target = torch.from_numpy(batch["target"]).long()
+        loss = compute_loss(source, target)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.get_total_norm([w.grad for w in weights])

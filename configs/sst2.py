@@ -6,8 +6,8 @@
 PATH contains train.txt.gz and dev.txt.gz with lines such as `1 a charming film`: 6,920
 and 872 sentences. To start from word vectors, add --config.model.word_vectors=FILE and
 set model.d_model to their size.
-Measured: 79.36 % of dev, on which the settings were chosen (a bag of words: 78.3 %);
-see results/sst2.json.
+Measured: 78.62 % of dev, the mean of five seeds; the settings were chosen on it (a bag
+of words: 78.3 %). See results/sst2.json.
 """
 
 from transformer_jax.config import base

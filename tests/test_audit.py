@@ -64,7 +64,27 @@ def test_membership_is_of_the_costs_with_an_interval_around_it(run, monkeypatch)
     low, high = found.interval
     assert low < 0.76 < high and 0.05 < high - low < 0.12  # Φ(1 / √2) = 0.76
     assert found.losses == pytest.approx((costs[:300].mean(), costs[300:].mean()))
-    assert found.found == np.mean(costs[:300] < np.quantile(costs[300:], 0.01))
+    assert (found.found, found.alarms) == audit.find_members(costs[:300], costs[300:])
+
+
+@pytest.mark.parametrize("size", [200, 500, 1400])
+def test_false_alarms_are_as_rare_as_promised_on_other_lines(size):
+    rng, tried = np.random.default_rng(0), []
+    for _ in range(400):
+        others = rng.normal(size=size)
+        found, alarms = audit.find_members(rng.normal(size=500), others)
+        tried.append((found, alarms))  # members that are like the others
+    found, alarms = np.mean(tried, axis=0)
+    assert found <= 0.011 and alarms <= 0.011
+
+
+def test_few_lines_set_no_threshold_and_the_report_says_so(run):
+    assert audit.find_members(np.zeros(9), np.zeros(196)) == (None, None)
+    assert audit.find_members(np.zeros(9), np.zeros(197))[0] is not None
+    words = audit._describe_found(
+        audit.Membership((8, 8), (1.0, 1.0), 0.5, (0.4, 0.6), None, None)
+    )
+    assert words.startswith("8 held-out lines are too few to set 1% false alarms: 200")
 
 
 @pytest.fixture

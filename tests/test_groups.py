@@ -75,6 +75,28 @@ def test_the_seeds_needed_are_those_of_cohens_tables(gap, size):
         assert apart(sign * gap).seeds_needed == size
 
 
+def test_p_is_scipys_and_agrees_with_the_interval():
+    stats = pytest.importorskip("scipy.stats")
+    for gap in (0.5, 2.0, 2.3, 9.0):
+        found = apart(gap)
+        wanted = stats.ttest_ind(found.values, found.baseline_values, equal_var=False)
+        assert found.p == pytest.approx(wanted.pvalue)
+        assert (found.p < 0.05) == found.is_seen
+    assert Difference("BLEU", "a", "b", (1.0, 1.0), (2.0, 2.0)).p == 1
+
+
+def test_several_p_values_are_corrected_by_holms_steps():
+    # Holm's procedure by hand: 3 × 0.01, 2 × 0.02, then 0.03 < 0.04.
+    assert significance.holm([0.02, 0.03, 0.01]) == pytest.approx([0.04, 0.04, 0.03])
+    assert significance.holm([0.9, 0.6]) == [1, 1] and significance.holm([]) == []
+    said = significance.describe_corrected({"BLEU": 0.03, "chrF": 0.04})
+    assert said == (
+        "2 metrics were tested, each at 5 % by itself. Corrected for their number "
+        "(Holm): BLEU p = 0.06, chrF p = 0.06"
+    )
+    assert significance.describe_corrected({"BLEU": 0.03}) == ""
+
+
 def test_a_difference_beyond_the_seeds_is_said():
     said = significance.describe(apart(9))
     assert "(95 % interval over seeds: +6.7330 to +11.2670, Welch's t)" in said

@@ -173,7 +173,7 @@ PRINTS = {
     "data/phrasebook.py": 5,  # the tour
     "data/tfds.py": 2,  # the config keys to copy
     "data/tokenizer.py": 1,  # into the trainer's file of rules
-    "evaluate.py": 10,  # the scores, and comparisons
+    "evaluate.py": 12,  # the scores, and comparisons
     "inspect_data.py": 17,  # the report
     "plan.py": 8,  # the plan
     "predict.py": 4,  # a conversation on a terminal

@@ -26,6 +26,37 @@ def test_a_script_says_what_its_options_are(path):
     assert "--" in done.stdout
 
 
+def test_a_search_tries_each_setting_and_keeps_the_fastest(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import settings
+
+    tried = []
+
+    def measure(given):
+        tried.append(dict(given))
+        if given["B"] == "2" and given["batch"] == 1:
+            raise RuntimeError("first\nno such library")
+        return given["batch"] + 10.0 * (given["B"] == "2")
+
+    choices = {"batch": (1, 5, 3), "B": ("", "2")}
+    every = settings.combine(choices)
+    assert len(every) == 6 and every[0] == {"batch": 1, "B": ""}
+    assert settings.search("peer", every, measure) == {"batch": 5, "B": "2"}
+    assert tried == every
+    out = capsys.readouterr().out
+    assert "tried      peer: batch=1: 1.0\n" in out
+    assert "batch=1, B=2: does not run: no such library\n" in out
+    assert out.endswith("chosen     peer: batch=5, B=2\n")
+    tried.clear()
+    assert settings.search_in_turn("peer", choices, measure) == {"batch": 5, "B": "2"}
+    assert len(tried) == 5
+    monkeypatch.setenv("B", "before")
+    assert "B" not in settings.environment_of({"B": "", "batch": 1})
+    assert settings.environment_of({"B": "2"})["B"] == "2"
+    with pytest.raises(SystemExit, match="runs with none of its settings"):
+        settings.search("peer", every, lambda given: 0.0)
+
+
 SHORTEST = (
     "attention.py --lengths 256 --repeats 2",
     "batching.py --steps 10 --rounds 1 --shapes 2 --rows 64",
@@ -38,6 +69,7 @@ SHORTEST = (
     "large_corpus.py --pairs 5000",
     "norms.py --output RUNS --texts long --rows 16 --forms layer,batch --steps 2"
     " --config.optim.warmup_steps=1",
+    "overlap.py --config tagging",
     "plan_hash.py --batches 20 --processes 1,2",
     "positions.py --workdir RUNS --sentences 20 --config.train.steps=4"
     " --config.optim.warmup_steps=2 --config.data.train_size=2000"

@@ -9,6 +9,8 @@ al. 2019): about 1.4 bits for a random rank, and at most log2 of their number.
 Extraction prompts the model with the first half of a line and compares its greedy
 continuation with the second half. The membership test guesses that of two lines the
 one with the lower loss was trained on. Held-out lines are the baseline.
+Pitfall: a threshold that is set on the lines it is tried on gives more false alarms
+than it promises, so half of the held-out lines set it, and the others try it.
 """
 
 import dataclasses
@@ -98,7 +100,10 @@ class Membership:
     losses: tuple[float, float]  # means, in nats per piece
     auc: float
     interval: tuple[float, float]  # 95 %
-    found: float  # the share of training lines found at ALARMS false positives
+    # The share of training lines found at ALARMS false alarms by half of the held-out
+    # lines, and the false alarms of the other half; None if these are too few.
+    found: float | None
+    alarms: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,14 +249,31 @@ def tell_members(
         sides = (generator.choice(side, len(side)) for side in (members, others))
         drawn.append(auc(*sides))
     low, high = np.quantile(drawn, (0.025, 0.975))
-    threshold = np.quantile(others, ALARMS)
+    found, alarms = find_members(members, others)
     return Membership(
         (len(members), len(others)),
         (float(members.mean()), float(others.mean())),
         auc(members, others),
         (float(low), float(high)),
-        float((members < threshold).mean()),
+        found,
+        alarms,
     )
+
+
+def find_members(
+    members: np.ndarray, others: np.ndarray
+) -> tuple[float | None, float | None]:
+    """Return the shares of members and of others that are taken for members.
+
+    A threshold below all but k - 1 of n lines raises k in n + 1 false alarms on others
+    like them. It is set on every second of the others and tried on the rest.
+    """
+    setting, trying = np.sort(others[::2]), others[1::2]
+    place = int(ALARMS * (len(setting) + 1))
+    if not place:
+        return None, None
+    threshold = setting[place - 1]
+    return float((members < threshold).mean()), float((trying < threshold).mean())
 
 
 def auc(members: np.ndarray, others: np.ndarray) -> float:
@@ -282,9 +304,22 @@ def report(run: Run, found: Audit) -> str:
             "0.5) by the loss of a line:",
             f"            training {members.losses[0]:.3f}, held out "
             f"{members.losses[1]:.3f} nats per piece",
-            f"            at {ALARMS:.0%} false alarms {members.found:.1%} of the "
-            "training lines are found",
+            f"            {_describe_found(members)}",
         ]
+    )
+
+
+def _describe_found(members: Membership) -> str:
+    """Say how many training lines are found, or why that cannot be told."""
+    if members.found is None or members.alarms is None:
+        needed = 2 * round(1 / ALARMS)
+        return (
+            f"{members.lines[1]} held-out lines are too few to set {ALARMS:.0%} false "
+            f"alarms: {needed} are needed (--lines)"
+        )
+    return (
+        f"at {ALARMS:.0%} false alarms {members.found:.1%} of the training lines are "
+        f"found (alarms on held-out lines that did not set it: {members.alarms:.1%})"
     )
 
 

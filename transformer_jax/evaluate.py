@@ -40,7 +40,12 @@ from transformer_jax.tasks.protocols import Comparable, Task
 from transformer_jax.training import groups, log, report
 from transformer_jax.training.evaluator import Evaluation, Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
-from transformer_jax.training.significance import Difference, describe, name_groups
+from transformer_jax.training.significance import (
+    Difference,
+    describe,
+    describe_corrected,
+    name_groups,
+)
 
 logger = logging.getLogger("transformer_jax.evaluate")  # __name__ may be __main__
 
@@ -166,9 +171,14 @@ def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -
         return
     sides = found[: len(baseline)], found[len(baseline) :]
     names = name_groups([m.place for m in baseline], [m.place for m in group])
+    p_values = {}
     for metric in found[0]:
         theirs, ours = (tuple(one[metric] for one in side) for side in sides)
-        print(f"\n{describe(Difference(metric, *names, theirs, ours))}")
+        difference = Difference(metric, *names, theirs, ours)
+        p_values[metric] = difference.p
+        print(f"\n{describe(difference)}")
+    if corrected := describe_corrected(p_values):
+        print(f"\n{corrected}")
 
 
 def _find_or_score(
@@ -308,6 +318,8 @@ def print_comparison(comparisons: Sequence[Comparison]) -> None:
             f"± {comparison.interval:.2f}  {comparison.system}\n"
             f"{verdict(comparison)}\n{comparison.signature}"
         )
+    if corrected := describe_corrected({c.metric: c.p for c in comparisons}):
+        print(f"\n{corrected}")
 
 
 def print_scores(task: Task, scores: dict[str, Any]) -> None:

@@ -174,12 +174,16 @@ def cross_entropy_of(
     return _sum_parts(sums, tables, *split)
 
 
+def _nothing() -> Sums:
+    return Sums(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sum_parts(sums, tables, hidden, targets, weights):
     def add(total, part):
         return total + sums(tables, *part), None
 
-    return jax.lax.scan(add, Sums(*jnp.zeros(4)), (hidden, targets, weights))[0]
+    return jax.lax.scan(add, _nothing(), (hidden, targets, weights))[0]
 
 
 def _sum_parts_forward(sums, tables, hidden, targets, weights):
@@ -193,7 +197,7 @@ def _sum_parts_forward(sums, tables, hidden, targets, weights):
         (own, by_part), found = jax.grad(loss, (0, 1), has_aux=True)(tables, *part)
         return jax.tree.map(jnp.add, total, (own, found)), by_part
 
-    zero = jax.tree.map(jnp.zeros_like, tables), Sums(*jnp.zeros(4))
+    zero = jax.tree.map(jnp.zeros_like, tables), _nothing()
     (own, total), by_part = jax.lax.scan(add, zero, (hidden, targets, weights))
     return total, (own, by_part, targets, weights)
 

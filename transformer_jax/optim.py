@@ -166,7 +166,8 @@ def _adafactor(settings: ConfigDict) -> optax.GradientTransformation:
 def _muon(settings: ConfigDict) -> optax.GradientTransformation:
     """Orthogonalise the mean gradient of hidden matrices, and use Adam for the rest;
     both have Nesterov momentum and share a learning rate (Jordan 2024, Liu et al.
-    2025)."""
+    2025). This is optax's Muon, whose mean is corrected for its bias as Adam's is;
+    Jordan's is not, so that its first updates differ slightly."""
 
     def sides(params: Any) -> Any:
         sides = optax.contrib.MuonDimensionNumbers()

@@ -224,6 +224,14 @@ def test_the_loss_of_the_alignment_is_logged_apart(run):
     assert not any("ctc" in e for e in entries if e["kind"] != "train")
 
 
+@pytest.mark.parametrize("spec", ["speech", "speech:sounds"])
+def test_bands_that_would_be_empty_are_refused_with_both_numbers(spec):
+    words = "data.bands = 200: 10 of them would hold nothing, .*: use 126 at most"
+    with pytest.raises(UserError, match=words):
+        config.load(spec, {"data.bands": "200"})
+    assert config.load(spec, {"data.bands": "126"}).data.bands == 126
+
+
 def test_a_mesh_that_would_split_frames_is_refused():
     with pytest.raises(UserError, match="mesh.sequence 2: frames are not split"):
         config.load("speech", {"mesh.sequence": "2", "data.length_multiple": "2"})

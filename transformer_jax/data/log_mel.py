@@ -59,6 +59,11 @@ def filters(bands: int) -> Float[np.ndarray, "bins bands"]:
     return np.maximum(np.minimum(rising, falling), 0)
 
 
+def count_empty(bands: int) -> int:
+    """Count the bands that lie between two frequencies of the transform."""
+    return int((filters(bands).sum(axis=0) == 0).sum())
+
+
 @functools.cache
 def _window() -> Float[np.ndarray, "window"]:
     return np.hanning(WINDOW + 1)[:-1]

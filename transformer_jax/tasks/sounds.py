@@ -249,5 +249,5 @@ TASK = TaskDefinition(
     metrics=("accuracy", "f1"),
     keys={"data": (SoundKeys, FrameKeys), "train": (MaskKeys,)},
     choices={"data.batching": ("buckets",), "model.positions": sound.POSITIONS},
-    check=sound.check_mesh,
+    check=sound.check,
 )

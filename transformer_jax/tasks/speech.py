@@ -320,5 +320,5 @@ TASK = TaskDefinition(
         "model.positions": sound.POSITIONS,
         "model.tie": ("decoder", "none"),
     },
-    check=sound.check_mesh,
+    check=sound.check,
 )

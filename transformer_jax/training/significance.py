@@ -11,7 +11,7 @@ import functools
 import math
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 LEVEL = 0.975  # the quantile for a 95 % interval
 POWER = 0.8  # the probability with which enough seeds show an existing difference
@@ -49,6 +49,13 @@ class Difference:
         sizes = len(self.baseline_values), len(self.values)
         error, freedom = welch(self.deviations, sizes)
         return t_quantile(LEVEL, freedom) * error if error else None
+
+    @functools.cached_property
+    def p(self) -> float:
+        """How often equal methods differ by as much or more; 1 if no seed varies."""
+        sizes = len(self.baseline_values), len(self.values)
+        error, freedom = welch(self.deviations, sizes)
+        return 2 * t_tail(abs(self.measured) / error, freedom) if error else 1.0
 
     @property
     def is_seen(self) -> bool:
@@ -122,6 +129,27 @@ def verdict(found: Difference) -> str:
     return (
         f"{said}. If it is as large as measured, about {found.seeds_needed} seeds of "
         f"each would show it four times in five: {more}"
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for their number (Holm 1979): p₍ᵢ₎ · (m - i), never falling."""
+    found, least = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        least = max(least, min(p_values[i] * (len(p_values) - rank), 1.0))
+        found[i] = least
+    return found
+
+
+def describe_corrected(p_values: Mapping[str, float]) -> str:
+    """Say what several tests show together, or nothing if there is one."""
+    if len(p_values) < 2:
+        return ""
+    corrected = zip(p_values, holm([*p_values.values()]), strict=True)
+    each = ", ".join(f"{name} p = {p:.2g}" for name, p in corrected)
+    return (
+        f"{len(p_values)} metrics were tested, each at 5 % by itself. Corrected for "
+        f"their number (Holm): {each}"
     )
 
 

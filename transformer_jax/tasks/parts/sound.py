@@ -120,13 +120,23 @@ def make_filter(most: int) -> Callable[[Record, Row], str | None]:
     return why_not
 
 
-def check_mesh(config: ConfigDict) -> list[str]:
-    """Refuse a mesh that would split frames."""
+def check(config: ConfigDict) -> list[str]:
+    """List bands that would always be empty, and a mesh that would split frames."""
+    bands, problems = config.data.bands, []
+    # The check of the key refuses other values.
+    empty = log_mel.count_empty(bands) if bands in range(4, 257) else 0
+    if empty:
+        most = next(n for n in range(bands, 0, -1) if not log_mel.count_empty(n))
+        problems.append(
+            f"data.bands = {bands}: {empty} of them would hold nothing, as a frame has "
+            f"{log_mel.SIZE // 2 + 1} frequencies: use {most} at most"
+        )
     if config.mesh.sequence == 1:
-        return []
+        return problems
     return [
+        *problems,
         f"mesh.sequence {config.mesh.sequence}: frames are not split, because the "
-        "convolutions change their number: set it to 1, and split rows (mesh.data)"
+        "convolutions change their number: set it to 1, and split rows (mesh.data)",
     ]
 
 
