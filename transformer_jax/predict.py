@@ -337,12 +337,34 @@ class LineAnswerer:
             except Refused as error:
                 entry["error"] = str(error)
                 self._refuse(i, entry["error"])
-        values = iter(compute([entry for entry in entries if "error" not in entry]))
+        valid = [entry for entry in entries if "error" not in entry]
+        try:
+            values = iter(compute(valid))
+        except Refused:  # for one of them: find out which
+            values = iter(self._compute_alone(entries, first, compute))
         for entry in entries:
             if "error" not in entry:
                 entry[key] = next(values)
             text = show(entry[key]) if key in entry else ""
             yield text if self.form == "text" else _json(entry)
+
+    def _compute_alone(
+        self,
+        entries: list[Entry],
+        first: int,
+        compute: Callable[[list[Entry]], Sequence[Any]],
+    ) -> Iterator[Any]:
+        """Yield the values of the entries without error, computed one by one."""
+        values = []
+        for i, entry in enumerate(entries, start=first):
+            if "error" in entry:
+                continue
+            try:
+                values += compute([entry])
+            except Refused as error:
+                entry["error"] = str(error)
+                self._refuse(i, entry["error"])
+        return iter(values)
 
     def _refuse(self, i: int, why: str) -> None:
         self.refused += 1
