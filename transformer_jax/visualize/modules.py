@@ -47,10 +47,16 @@ def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
     if role == "text_classifier":
         sizes["pooling"] = config.model.pooling
     module = kernels.with_weights(registry.build(config, role, **sizes))
-    return fold(calls(module, *_arguments(role, config), depth=depth))
+    pack = _pack_steps if role == "decisions" else None
+    return fold(calls(module, *_arguments(role, config), depth=depth, pack=pack))
 
 
-def _arguments(role: str, config: ConfigDict) -> list[Any]:
+def _pack_steps(before: Any, returns: Any, states: Any, real: Any) -> tuple:
+    """Return the arguments of a model of decisions."""
+    return Steps(before, returns, states), real
+
+
+def _arguments(role: str, config: ConfigDict) -> list[jax.ShapeDtypeStruct]:
     bands = config.data.get("bands", 0)
     tokens = jax.ShapeDtypeStruct((ROWS, TARGET), jnp.int32)
     if role == "image_classifier":
@@ -63,13 +69,9 @@ def _arguments(role: str, config: ConfigDict) -> list[Any]:
         return [jax.ShapeDtypeStruct((ROWS, 2), jnp.float32)]
     if role == "decisions":
         features = episodes.WORLDS[config.data.source].FEATURES
-
-        def make() -> Steps:
-            before = jnp.zeros(tokens.shape, tokens.dtype)
-            states = jnp.zeros((*tokens.shape, features))
-            return Steps(before, jnp.zeros(tokens.shape), states)
-
-        return [jax.eval_shape(make), tokens]
+        states = jax.ShapeDtypeStruct((*tokens.shape, features), jnp.float32)
+        returns = jax.ShapeDtypeStruct(tokens.shape, jnp.float32)
+        return [tokens, returns, states, tokens]
     if role == "seq2seq":
         source = jax.ShapeDtypeStruct((ROWS, SOURCE), jnp.int32)
         return [source, tokens]
