@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from transformer_jax.data import tokenizer as tokenizers
@@ -81,19 +82,32 @@ class PairInspector:
 
         The source word is the one to which the target word's pieces attend most.
         """
+        _, read, attended = self.attend_words(reading)
+        if not len(read):
+            return []
+        return [(int(s), t) for t, s in enumerate(attended.argmax(axis=1))]
+
+    def attend_words(
+        self, reading: Reading
+    ) -> tuple[list[str], list[str], Float[np.ndarray, "T S"]]:
+        """Return the target's words, the source's, and the attention between them.
+
+        The weights of a word are the sums over its pieces, when they are written.
+        """
         if not reading.attention.shape[1]:
             raise UserError(NO_ATTENTION)
         sides = (
-            (self.data.source_tokenizer, reading.source),
-            (self.data.target_tokenizer, reading.target),
+            (self.data.target_tokenizer, reading.target[:-1]),
+            (self.data.source_tokenizer, reading.source[:-1]),
         )
-        words = [tokenizers.number_words(t, ids[:-1]) for t, ids in sides]
-        if not all(map(len, words)):
-            return []
-        attended = np.zeros((words[1].max() + 1, words[0].max() + 1))
-        rows, columns = np.meshgrid(words[1], words[0], indexing="ij")
+        numbers = [tokenizers.number_words(t, ids) for t, ids in sides]
+        words = [t.decode(ids).split() for t, ids in sides]
+        if not all(map(len, numbers)):
+            return words[0], [], np.zeros((len(words[0]), 0))
+        attended = np.zeros([side.max() + 1 for side in numbers])
+        rows, columns = np.meshgrid(*numbers, indexing="ij")
         np.add.at(attended, (rows, columns), reading.attention[:-1, :-1])
-        return [(int(s), t) for t, s in enumerate(attended.argmax(axis=1))]
+        return words[0], words[1], attended
 
     def vectors(self, params: Params, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
         """Return [lines, D]: the mean of the encoder's output over a line's pieces."""
