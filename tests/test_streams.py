@@ -6,12 +6,14 @@ import io
 import json
 import logging
 import os
+import re
 import shlex
 import subprocess
 import sys
 import threading
 import types
 
+import numpy as np
 import pytest
 
 from transformer_jax import audit, cli, evaluate, inspect_data, plan, predict
@@ -20,6 +22,7 @@ from transformer_jax.data.sources import parallel_text
 from transformer_jax.decoding import DecodeRequest
 from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.session import Session
 from transformer_jax.visualize.command import Drawing
 from transformer_jax.visualize.viewer import command as view
 
@@ -363,10 +366,99 @@ def test_a_session_has_history_and_takes_any_bytes(run, monkeypatch, capsys):
         asked.extend(lines)
         return ["an answer"]
 
-    assert answerer(run).converse(answer) == 0
+    assert Session(answerer(run), answer).converse() == 0
     assert asked == ["O gato \udcff dorme."]
     assert capsys.readouterr().out == "> an answer\n> "
     assert "readline" in sys.modules  # which gives `input` history and editing
+
+
+def test_a_session_has_commands(run, monkeypatch, capsys):
+    def typed(text, form="text", **options):
+        source = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
+        monkeypatch.setattr(sys, "stdin", source)
+        tool = answerer(run, form)
+        assert Session(tool, tool.answer, **options).converse() == 0
+        return tool, *capsys.readouterr()
+
+    monkeypatch.setattr(run, "weights", "average")
+    line = "O gato dorme no sofá."
+    _, out, err = typed(f":scores\n:attention\n:help\n:quit\n{line}\n")
+    assert out.count("> ") == 4 and err.count("there is no answer yet") == 2
+    assert "Ctrl-D" in err and ":beams N" in err
+    tool, out, err = typed(
+        f":beams 3\n{line}\n:scores\n:beams x\n:beams 0\n:bems\n::a\n"
+    )
+    assert tool.options.beams == 3 and out.count("> ") == 8
+    assert len(re.findall(r"(?m)^ +-\d+\.\d{3}  ", err)) == 3
+    assert "error: :beams x: give a whole number" in err
+    assert "error: decode.beams = 0" in err
+    assert ":bems is no command. Did you mean ':beams'" in err
+    assert tool.unknown.lines == 1  # ":a", whose colon no piece has
+    monkeypatch.setattr(run.task.inspector, "attend_words", lambda reading: (
+        ["The", "cat"], ["O", "gato"], np.array([[0.9, 0.1], [0.25, 0.75]])
+    ))  # fmt: skip
+    for form in ("text", "jsonl"):
+        _, out, err = typed("O gato.\n:attention\n", form)
+        if "no answer" not in err:  # the run has learned little
+            assert "The  O 90 %, gato 10 %" in err and "cat  gato 75 %, O 25 %" in err
+    _, _, err = typed(":beams 2\n:help\n", searches=False)
+    assert ":beams is no command" in err and ":beams N" not in err
+
+
+def test_the_time_left_is_that_of_the_lines_not_of_compiling(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(cli.time, "monotonic", lambda: now[0])
+    pace, said = cli.Pace(), []
+    for seconds, done in ((80, 1), (80.5, 40), (84, 41), (90, 101)):
+        now[0] = seconds
+        said.append(pace.describe(done, 301))
+    assert said == [
+        "",
+        "",
+        "10.0 sentences/s, left 26 s",
+        "10.0 sentences/s, left 20 s",
+    ]
+
+
+def test_a_bar_fits_the_terminal(monkeypatch, capsys):
+    for width in (80, 40, 20):
+        monkeypatch.setattr(cli, "terminal_width", lambda width=width: width)
+        cli.Bar(True).show(1500, 2000, "12.5 sentences/s, left 20 s")
+        drawn = capsys.readouterr().err.removeprefix("\r\x1b[K")
+        assert drawn.lstrip("█· ").startswith("1500/2000 ") and len(drawn) < width
+
+
+@pytest.mark.system
+def test_closed_streams_and_a_locale_without_letters_end_nothing(tiny_run, tmp_path):
+    (tmp_path / "lines").write_text("O gato dorme.\n日本\n", encoding="utf-8")
+
+    def status(words, redirect, **environment):
+        command = f"{shlex.quote(sys.executable)} -m transformer_jax.{words} {redirect}"
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True,
+            env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", **environment},
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    given = f"predict --workdir={tiny_run} --input=lines"
+    plain = status(given, "")
+    assert (
+        plain[0] == 0
+        and plain[1].count("\n") == 2
+        and "does not know 日 本" in plain[2]
+    )
+    assert status(given, "2>&-") == (0, plain[1], "")
+    assert status(given, "--output=out >&- 2>&-") == (0, "", "")
+    assert (tmp_path / "out").read_text(encoding="utf-8") == plain[1]
+    code, _, said = status(given, ">&-")
+    assert code == 2 and "standard output is closed: name a file with --output" in said
+    assert status("evaluate --workdir=none --split=test", "2>&-") == (2, "", "")
+    plainest = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    code, out, said = status(given, "", **plainest)
+    assert (code, out) == plain[:2] and "does not know \\u65e5 \\u672c" in said
+    code, _, said = status(f"predict --workdir={tiny_run} --input=/proc/self/mem", "")
+    assert code == 2 and "/proc/self/mem cannot be read" in said
 
 
 @pytest.mark.system

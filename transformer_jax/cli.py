@@ -315,6 +315,30 @@ def is_terminal() -> bool:
     return sys.stderr.isatty()
 
 
+class Pace:
+    """Tell how fast items are done, and how long the rest takes.
+
+    The clock starts with the first item: what comes before it, mostly compiling, is not
+    repeated for the others. Little is known before some time has passed.
+    """
+
+    KNOWN = 2.0  # seconds after the first item
+
+    def __init__(self):
+        self._first: tuple[float, int] | None = None
+
+    def describe(self, done: int, total: int) -> str:
+        """Return "12.5 sentences/s, left 8 s", or nothing while it is not known."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now, done
+        began, before = self._first
+        if now - began < self.KNOWN or done == before:
+            return ""
+        speed = (done - before) / (now - began)
+        return f"{speed:.1f} sentences/s, left {duration((total - done) / speed)}"
+
+
 def terminal_width() -> int:
     """Return the columns of the terminal on stderr; 80 if it does not say."""
     try:

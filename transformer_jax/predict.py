@@ -9,9 +9,7 @@ Processes on several hosts, started as for training, share the work; the first o
 and writes.
 """
 
-import contextlib
 import dataclasses
-import importlib
 import io
 import itertools
 import json
@@ -36,6 +34,7 @@ from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
+from transformer_jax.runs.session import Session
 from transformer_jax.tasks import protocols
 
 logger = logging.getLogger("transformer_jax.predict")  # __name__ may be __main__
@@ -178,7 +177,8 @@ def _answer(args: Any) -> int:
         answerer.index = retrieval.open_index(args.among, run.encode, encoding)
         answer = answerer.embed
     if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
-        return answerer.converse(answer)
+        searches = not (args.score or args.embed or args.among)
+        return Session(answerer, answer, searches).converse()
     output = args.output if first else os.devnull
     sink = cli.open_file(output, "wb") if output else cli.standard_output()
     chunks = streams.read_chunks(source, encoding, args.input or "standard input")
@@ -212,13 +212,13 @@ class LineAnswerer:
         """Answer every line of the chunks; return the exit code."""
         bar = cli.Bar(cli.is_terminal() and jax.process_index() == 0)
         began, count = time.monotonic(), 0
+        pace = cli.Pace()
 
         def show(done, total):
-            speed = (count + done) / (time.monotonic() - began)
-            left = cli.duration((total - done) / speed)
-            bar.show(done, total, f"{speed:.1f} sentences/s, left {left}")
+            bar.show(done, total, pace.describe(done, total))
 
         for lines in _read_together(chunks):
+            pace = cli.Pace()
             for text in answer(lines, first=count, progress=show):
                 sink.write(_HALF.sub("\ufffd", text).encode() + b"\n")
                 sink.flush()
@@ -337,12 +337,34 @@ class LineAnswerer:
             except Refused as error:
                 entry["error"] = str(error)
                 self._refuse(i, entry["error"])
-        values = iter(compute([entry for entry in entries if "error" not in entry]))
+        valid = [entry for entry in entries if "error" not in entry]
+        try:
+            values = iter(compute(valid))
+        except Refused:  # for one of them: find out which
+            values = iter(self._compute_alone(entries, first, compute))
         for entry in entries:
             if "error" not in entry:
                 entry[key] = next(values)
             text = show(entry[key]) if key in entry else ""
             yield text if self.form == "text" else _json(entry)
+
+    def _compute_alone(
+        self,
+        entries: list[Entry],
+        first: int,
+        compute: Callable[[list[Entry]], Sequence[Any]],
+    ) -> Iterator[Any]:
+        """Yield the values of the entries without error, computed one by one."""
+        values = []
+        for i, entry in enumerate(entries, start=first):
+            if "error" in entry:
+                continue
+            try:
+                values += compute([entry])
+            except Refused as error:
+                entry["error"] = str(error)
+                self._refuse(i, entry["error"])
+        return iter(values)
 
     def _refuse(self, i: int, why: str) -> None:
         self.refused += 1
@@ -362,42 +384,6 @@ class LineAnswerer:
         if one.unknown:
             entry["unknown"] = list(one.unknown)
         return _json(entry)
-
-    def converse(self, answer: AnswerLines) -> int:
-        """Answer each line as it is typed, until the end of input; return exit code."""
-        run = self.run
-        turns: list[str] = []
-        count = 0
-        with contextlib.suppress(ImportError):  # Windows has none
-            importlib.import_module("readline")  # gives `input` history and editing
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            # As in a file of lines, under any locale.
-            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-        print(
-            f"{run.folder.place}: {run.config.task}, {run.weights} parameters of step "
-            f"{run.step}. One line at a time; end with Ctrl-D.",
-            file=sys.stderr,
-        )
-        while True:
-            try:
-                line = input("> ")
-            except EOFError:
-                print(file=sys.stderr)
-                return 0
-            turns.append(line)
-            context, forgotten = line, 0
-            if isinstance(run.task.inference, protocols.Converses):
-                context, forgotten = run.task.inference.context(turns)
-            for text in answer([context], first=count):
-                print(text, flush=True)
-                turns.append(text)
-            count += 1
-            if forgotten:
-                kept = len(turns) - 1 - forgotten
-                print(
-                    f"(read: the last {kept} turns of {len(turns) - 1})",
-                    file=sys.stderr,
-                )
 
 
 def _read_together(chunks: Iterator[list[str]]) -> Iterator[list[str]]:

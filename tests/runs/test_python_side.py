@@ -1,5 +1,6 @@
 """A run in Python: one line or many, several threads, what it shows of itself."""
 
+import json
 import logging
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import pytest
 
-from transformer_jax import load
+from transformer_jax import load, predict
+from transformer_jax.data import retrieval
+from transformer_jax.decoding import engine, memory
 from transformer_jax.errors import UserError
+from transformer_jax.runs.run import decode_options
 
 LINES = ["O gato dorme.", "A menina lê o livro.", "Ele corre.", "Nós vemos a casa."]
 
@@ -64,10 +68,71 @@ def test_a_run_is_opened_by_several_threads_at_once(tiny_run):
 
 
 def test_a_search_that_no_memory_holds_is_refused_with_the_figure(run):
-    said = r"beams 1000, .* up to 999,999 pieces, need [\d,]+ GB, but there are [\d,]+:"
+    said = r"beams 1000, .* up to 999,999 pieces, need [\d,]+ GB, but [\d,]+ are free:"
     with pytest.raises(UserError, match=said):
         run.predict("O gato dorme.", beams=1000, max_length=999_999)
     assert run.predict("O gato dorme.", beams=2, max_length=9) is not None
+
+
+def test_a_search_is_judged_by_all_that_its_programs_hold(run, monkeypatch):
+    """Not by its state alone: each hypothesis looks at the slots of all others."""
+    seen = []
+
+    def needs_of(program):
+        seen.append(memory.needs_of(program))
+        return seen[-1]
+
+    monkeypatch.setattr(engine, "LARGE", 0)  # compile every search to know
+    monkeypatch.setattr(engine, "needs_of", needs_of)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1e12)
+    for beams in (40, 80):
+        assert run.predict("O gato dorme.", beams=beams) is not None
+    assert seen[2] > 3 * seen[0]  # as the state alone would not grow
+    monkeypatch.setattr(memory, "free_memory", lambda device: 0.9 * max(seen))
+    fresh = run.task.inference.writer.engine(run.mesh)
+    fresh._announced.clear()
+    with pytest.raises(UserError, match="beams 80, .* need 0 GB, but 0 are free"):
+        run.predict("O gato dorme.", beams=80)
+
+
+def test_a_text_whose_attention_no_memory_holds_is_refused_by_its_line(
+    run, monkeypatch, tmp_path, caplog
+):
+    long, free = "palavra " * 300, 1e8
+    monkeypatch.setattr(memory, "free_memory", lambda device: free)
+    monkeypatch.setitem(run.config.model, "attention", "einsum")
+    said = r"line 2 of 1,502 pieces needs 0.2 GB for its attention, but 0.1 are free"
+    with pytest.raises(UserError, match=said):
+        run.encode([LINES[0], long])
+    with pytest.raises(UserError, match="pair 2 of up to 1,502 pieces a side needs"):
+        run.score([LINES[0], long], [LINES[0]] * 2)
+    with pytest.raises(UserError, match="pieces, of which all layers are shown, needs"):
+        run.attention("palavra " * 800, "The")
+    first, bad, last = run.replies([LINES[0], long, LINES[0]])
+    assert "a line of 1,501 pieces needs 0.2 GB" in bad.error
+    assert first.text == last.text and not first.error
+    (tmp_path / "lines").write_text(f"\n{LINES[0]}\n{long}\n")
+    with pytest.raises(
+        UserError, match="--among=.*lines: line 3 of 1,502 pieces needs"
+    ):
+        retrieval.open_index(str(tmp_path / "lines"), run.encode)
+    tool = predict.LineAnswerer(run, decode_options(run.config), 0, "jsonl")
+    entries = [json.loads(line) for line in tool.embed([LINES[0], long, LINES[1]], 5)]
+    assert ["vector" in entry for entry in entries] == [True, False, True]
+    assert tool.refused == 1 and "line 7: a line of 1,502 pieces needs" in caplog.text
+    free = 1e12
+    assert run.encode(long).shape == (run.config.model.d_model,)
+
+
+def test_a_container_s_limit_counts_as_memory(monkeypatch, tmp_path):
+    limit, used = tmp_path / "max", tmp_path / "current"
+    limit.write_text("3000\n")
+    used.write_text("1000\n")
+    monkeypatch.setattr(memory, "GROUPS", ((str(limit), str(used)),))
+    [device] = jax.local_devices()[:1]
+    assert memory.free_memory(device) == 2000
+    limit.write_text("max\n")
+    assert memory.free_memory(device) > 1e8
 
 
 def test_what_is_compiled_is_said_once(tiny_run, caplog):

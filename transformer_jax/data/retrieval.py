@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer_jax.data.streams import UTF8, open_lines
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Refused, UserError
 
 BLOCK = 1024  # queries compared at once: [BLOCK, texts] cosines
 _WORD = re.compile(r"\w+")
@@ -57,10 +57,15 @@ def open_index(
     """Index the lines of a file, if one is named, without blank lines."""
     if not path:
         return None
-    lines = [line for line in open_lines(path, encoding) if line.strip()]
-    if not lines:
+    lines = list(open_lines(path, encoding))
+    kept = [i for i, line in enumerate(lines) if line.strip()]
+    if not kept:
         raise UserError(f"--among={path} has no text: give a file of lines to search")
-    return Index(lines, encode(lines))
+    try:  # blank lines too, so that errors have the numbers of lines
+        vectors = encode(lines)
+    except Refused as error:
+        raise UserError(f"--among={path}: {error}") from None
+    return Index([lines[i] for i in kept], vectors[kept])
 
 
 def normalize(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:

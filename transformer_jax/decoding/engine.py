@@ -27,6 +27,7 @@ from transformer_jax import sharding
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.constraints import Constraint
+from transformer_jax.decoding.memory import estimate_search, free_on, needs_of
 from transformer_jax.decoding.sampling import SamplingSearch
 from transformer_jax.decoding.searching import (
     DecodeInputs,
@@ -34,7 +35,6 @@ from transformer_jax.decoding.searching import (
     Search,
     announce,
     bind,
-    device_memory,
     numbers_of,
     resize,
     row_sizes,
@@ -45,6 +45,7 @@ from transformer_jax.ids import BOS
 from transformer_jax.sharding import Params
 
 IN_FLIGHT = 2  # batches searched at a time
+LARGE = 0.25  # a search that may need more of the memory is compiled to know
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,17 +203,34 @@ class Engine:
                 carry = self._grow(carry, slots=shape.prompt + step_limit)
 
     def _check_memory(self, params, batch, rows, shape, options) -> None:
-        """Refuse a search whose state does not fit into memory at its full size."""
+        """Refuse a search that does not fit into memory at its full size.
+
+        A search that may be too large, by an estimate from above, is compiled in
+        advance to know.
+        """
+        free, memories = free_on(self.mesh)
         carry = self._begin.eval_shape(params, batch, shape=shape, options=options)
-        size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(carry))
-        size *= (shape.prompt + shape.length) / (shape.prompt + shape.first_step_limit)
-        most, devices = device_memory(self.mesh)
-        if size > most * devices:
+        slots = shape.prompt + shape.length
+        carry = jax.eval_shape(functools.partial(_grow, slots=slots), carry)
+        state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(carry))
+        needs = 3 * state + estimate_search(self.module, rows, shape, options)
+        if needs <= LARGE * free * memories:
+            return
+        needs = state
+        if state <= free * memories:
+            lowered = self._advance.lower(
+                params, carry, 0, shape.length, options=options
+            )
+            began = self._begin.lower(params, batch, shape=shape, options=options)
+            programs = [lowered.compile(), began.compile()]
+            shares = memories if memories > 1 else self.mesh.size
+            needs = shares * max(map(needs_of, programs))
+        if needs > free * memories:
             raise UserError(
                 f"{rows} lines searched together with beams {options.beams}, for "
-                f"answers of up to {shape.length:,} pieces, need {size / 1e9:,.0f} GB, "
-                f"but there are {most * devices / 1e9:,.0f}: lower beams, max_length "
-                "(extra_length) or eval.batch_rows"
+                f"answers of up to {shape.length:,} pieces, need {needs / 1e9:,.0f} "
+                f"GB, but {free * memories / 1e9:,.0f} are free: lower beams, "
+                "max_length (extra_length) or eval.batch_rows"
             )
 
     def compile(

@@ -24,6 +24,7 @@ from transformer_jax.decoding.searching import (
     rows_for,
 )
 from transformer_jax.ids import BOS, PAD
+from transformer_jax.models import kernels
 from transformer_jax.sharding import Params
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target, each with its end
@@ -65,7 +66,11 @@ class PairScorer:
     """Read pairs, or sources alone, with an encoder-decoder model."""
 
     def __init__(self, module: Any, batch_rows: int, row_multiple: int):
-        self.module = module
+        """Make a scorer; attention is read with weights, sources are encoded without.
+
+        A kernel that keeps no weights needs less memory for long sources.
+        """
+        self.module, self.plain = kernels.with_weights(module), module
         self._read = BatchedForward(self._read_pairs, batch_rows, row_multiple)
         self._encode = BatchedForward(self._encode_sources, batch_rows, row_multiple)
 
@@ -110,7 +115,7 @@ class PairScorer:
     def _encode_sources(self, params, batch):
         source = batch["source"]
         real = source != PAD
-        memory, _ = self.module.apply(
+        memory, _ = self.plain.apply(
             {"params": params}, source, real.astype(jnp.int32), method="encode"
         )
         total = jnp.where(real[..., None], memory.astype(jnp.float32), 0).sum(axis=1)

@@ -11,8 +11,6 @@ drives it in parts; `run` is the plain driver, used by tests.
 """
 
 import logging
-import math
-import os
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -21,7 +19,6 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.decoding.options import NUMBERS, Options
@@ -165,20 +162,6 @@ def announce(announced: set, program: Hashable, length: int) -> None:
     if program not in announced:
         announced.add(program)
         logger.debug("compiling… (the first line of up to %d pieces)", length)
-
-
-def device_memory(mesh: Mesh) -> tuple[int | float, int]:
-    """Return the bytes of a device's memory and the number of memories of a mesh.
-
-    CPU devices share the memory of the host. A memory of unknown size is infinite.
-    """
-    first = mesh.local_devices[0]
-    if first.platform != "cpu":
-        return (first.memory_stats() or {}).get("bytes_limit", math.inf), mesh.size
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 1
-    except (AttributeError, OSError, ValueError):  # not on this system
-        return math.inf, 1
 
 
 def row_sizes(most: int, multiple: int, devices: int = 1) -> list[int]:

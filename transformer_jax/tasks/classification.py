@@ -48,6 +48,7 @@ from transformer_jax.tasks.parts.text import (
     TextData,
     check_length,
     check_positions,
+    check_room,
     dropout_rngs,
     init_text_model,
     learn_tokenizer,
@@ -289,6 +290,7 @@ class LabelInference(WholeAnswers):
         pieces = check_length(self.tokenizer, line, max_length, SHORTEN_OR_RAISE)
         what = f"a line of {len(pieces)} pieces"
         check_positions(self.config, len(pieces) + TASK.ends, what)
+        check_room(self.config, len(pieces), what)
         return DecodeRequest([BOS, *pieces, EOS], line=line)
 
     def question(self, record: Mapping[str, str]) -> str:

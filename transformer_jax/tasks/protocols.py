@@ -224,6 +224,10 @@ class Aligns(ReadsPairs, Protocol):
         """Return the (source word, target word) pairs of a reading."""
         ...
 
+    def attend_words(self, reading: Any) -> tuple[list[str], list[str], np.ndarray]:
+        """Return target words, source words and the attention [target, source]."""
+        ...
+
 
 @runtime_checkable
 class ReadsTexts(Protocol):

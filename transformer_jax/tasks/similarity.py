@@ -43,6 +43,7 @@ from transformer_jax.tasks.parts.text import (
     TextData,
     check_length,
     check_positions,
+    check_room,
     dropout_rngs,
     init_text_model,
     learn_tokenizer,
@@ -249,6 +250,7 @@ class PairInference(WholeAnswers):
         pieces = check_length(self.tokenizer, text, max_length, SHORTEN_OR_RAISE)
         what = f"a text of {len(pieces)} pieces"
         check_positions(self.config, len(pieces) + TASK.ends, what)
+        check_room(self.config, len(pieces), what)
         return [BOS, *pieces, EOS]
 
     def question(self, record: Record) -> str:

@@ -47,6 +47,7 @@ from transformer_jax.models.speech import STRIDE, shorten
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import sound
 from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
+from transformer_jax.tasks.parts.reading import check_shown
 from transformer_jax.tasks.parts.sound import FrameKeys, MaskKeys, Sound
 from transformer_jax.tasks.parts.text import TEXT_FILE, attention_of, open_tokenizer
 from transformer_jax.tasks.parts.word_errors import WordErrorScoring
@@ -242,7 +243,7 @@ class SpeechInference:
     """The path of a WAV file in, its transcript out."""
 
     def __init__(self, config: ConfigDict, writer: Writer):
-        self.bands, self.writer = config.data.bands, writer
+        self.config, self.bands, self.writer = config, config.data.bands, writer
 
     def parse(
         self,
@@ -284,6 +285,7 @@ class SpeechInspector:
     def attention(self, params: Params, source: Any, target: str) -> AttentionMaps:
         """Return the weights; vectors of sound are named by their times in seconds."""
         frames = self.inference.parse(source).source
+        check_shown(self.inference.config, len(frames) // STRIDE)
         written = [*self.data.tokenizer.encode(target), EOS]
         read = [BOS, *written[:-1]]
         outputs = self.module.apply(

@@ -48,6 +48,7 @@ from transformer_jax.tasks.parts.text import (
     TextData,
     check_count,
     check_positions,
+    check_room,
     dropout_rngs,
     init_text_model,
     learn_tokenizer,
@@ -272,6 +273,7 @@ class TagInference(WholeAnswers):
         pieces = len(ids) - TASK.ends
         check_count(pieces, max_length, SHORTEN_OR_RAISE)
         check_positions(self.config, len(ids), f"a line of {pieces} pieces")
+        check_room(self.config, len(ids), f"a line of {pieces} pieces")
         return DecodeRequest(ids, line=line)
 
     def question(self, record: Mapping[str, str]) -> str:

@@ -98,7 +98,10 @@ def without_data(
 
 def opens_without_data(config: ConfigDict) -> bool:
     """Return whether `without_data` knows how to open the config's task."""
-    return tasks.find(config.task).role in (*_OPENERS, "image_classifier")
+    task = tasks.find(config.task)
+    if task.role == "seq2seq":  # of other data than pairs of texts nothing is known
+        return task.pairs is not None
+    return task.role in (*_OPENERS, "image_classifier")
 
 
 def _largest(config: ConfigDict, task: Task, rows: int, length: int) -> Shape:

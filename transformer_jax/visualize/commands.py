@@ -363,7 +363,9 @@ def draw_reach(args: Any) -> "Figure":
 def draw_shapes(args: Any) -> "Figure":
     """Draw the modules of a config's model, and the shapes of their tensors."""
     spec = args.config or "quickstart"
-    return figures.shapes(modules.calls_of(configs.load(spec)), f"Model of {spec}")
+    return figures.shapes(
+        modules.calls_of(configs.load(spec, data=False)), f"Model of {spec}"
+    )
 
 
 def numbers(name: str, text: str) -> list[int]:

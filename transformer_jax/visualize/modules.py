@@ -7,12 +7,14 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from transformer_jax import tasks
+from transformer_jax.data import episodes
 from transformer_jax.models import kernels, registry
+from transformer_jax.models.decisions import DecisionSizes, Steps
 from transformer_jax.models.vision import VisionConfig
 from transformer_jax.visualize.structure import AXES, Call, calls, fold
 
 ROWS, SOURCE, TARGET = AXES  # sizes that represent B, S and T
-IMAGE = 8, 8, 1  # a stand-in: the real size depends on the data
+IMAGE, LABELS = (8, 8, 1), 10  # stand-ins: the real ones depend on the data
 
 
 def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
@@ -31,23 +33,45 @@ def calls_of(config: ConfigDict, depth: int = 3) -> list[Call]:
         "text_embedder": {"source_vocab_size": size},
         "image_classifier": {},
         "transcriber": {"vocab_size": size},
+        "sound_classifier": {"classes": LABELS},
+        "coordinates": {"size": IMAGE[:2]},
+        "decisions": {},
     }[role]
     if role == "image_classifier":
         model = config.model
-        sizes["vision"] = VisionConfig(*IMAGE, model.patch, 10, model.positions)
+        sizes["vision"] = VisionConfig(*IMAGE, model.patch, LABELS, model.positions)
+    if role == "decisions":
+        world, window = episodes.WORLDS[config.data.source], config.data.window
+        shown = world.FEATURES, world.ACTIONS, window, config.model.returns
+        sizes["sizes"] = DecisionSizes(*shown)
     if role == "text_classifier":
         sizes["pooling"] = config.model.pooling
     module = kernels.with_weights(registry.build(config, role, **sizes))
+    pack = _pack_steps if role == "decisions" else None
+    return fold(calls(module, *_arguments(role, config), depth=depth, pack=pack))
+
+
+def _pack_steps(before: Any, returns: Any, states: Any, real: Any) -> tuple:
+    """Return the arguments of a model of decisions."""
+    return Steps(before, returns, states), real
+
+
+def _arguments(role: str, config: ConfigDict) -> list[jax.ShapeDtypeStruct]:
     bands = config.data.get("bands", 0)
-    return fold(calls(module, *_arguments(role, bands), depth=depth))
-
-
-def _arguments(role: str, bands: int) -> list[jax.ShapeDtypeStruct]:
     tokens = jax.ShapeDtypeStruct((ROWS, TARGET), jnp.int32)
     if role == "image_classifier":
         return [jax.ShapeDtypeStruct((ROWS, *IMAGE), jnp.float32)]
     if role == "transcriber":
         return [jax.ShapeDtypeStruct((ROWS, SOURCE, bands), jnp.float32), tokens]
+    if role == "sound_classifier":
+        return [jax.ShapeDtypeStruct((ROWS, SOURCE, bands), jnp.float32)]
+    if role == "coordinates":
+        return [jax.ShapeDtypeStruct((ROWS, 2), jnp.float32)]
+    if role == "decisions":
+        features = episodes.WORLDS[config.data.source].FEATURES
+        states = jax.ShapeDtypeStruct((*tokens.shape, features), jnp.float32)
+        returns = jax.ShapeDtypeStruct(tokens.shape, jnp.float32)
+        return [tokens, returns, states, tokens]
     if role == "seq2seq":
         source = jax.ShapeDtypeStruct((ROWS, SOURCE), jnp.int32)
         return [source, tokens]

@@ -8,20 +8,25 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import PairScorer, TextScorer
+from transformer_jax.decoding.memory import check_attention, count_layers
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS
 from transformer_jax.models import kernels
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
 from transformer_jax.tasks.parts.text import (
+    SHORTEN,
     attention_of,
     check_length,
     check_positions,
+    check_room,
 )
 from transformer_jax.tasks.protocols import AttentionMaps
 
@@ -44,7 +49,7 @@ class PairInspector:
     def __init__(self, data: PairData, module: Any, advice: str):
         """Make an inspector; `advice` ends the error about a text that is too long."""
         self.data, self.config = data, data.config
-        self.module = module = kernels.with_weights(module)
+        self.module = kernels.with_weights(module)
         self.advice = advice
         rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
         self.scorer = PairScorer(module, rows, multiple)
@@ -52,6 +57,7 @@ class PairInspector:
     def check_length(self, side: str, text: str, max_length: int) -> list[int]:
         """Return the pieces of a text, or refuse one that has too many."""
         tokenizer = self.data.texts.tokenizers[side]
+        text = tokenizer.compose(text)
         return check_length(tokenizer, text, max_length, self.advice)
 
     def read(
@@ -62,6 +68,10 @@ class PairInspector:
         encoded = [(row["source"], row["target"]) for row in rows]
         longest = max((len(side) for pair in encoded for side in pair), default=0)
         check_positions(self.config, longest, "a side of a pair")
+        for i, pair in enumerate(encoded):
+            pieces = max(map(len, pair))
+            what = f"{name_item('pair', i, encoded)} of up to {pieces:,} pieces a side"
+            check_attention(self.config, pad_length(pieces), what, SHORTEN, copies=2)
         readings: list[Any] = [None] * len(pairs)
         for i, log_probs, attention in self.scorer.pairs(params, encoded, mesh):
             readings[i] = Reading(*encoded[i], log_probs, attention)
@@ -72,19 +82,32 @@ class PairInspector:
 
         The source word is the one to which the target word's pieces attend most.
         """
+        _, read, attended = self.attend_words(reading)
+        if not len(read):
+            return []
+        return [(int(s), t) for t, s in enumerate(attended.argmax(axis=1))]
+
+    def attend_words(
+        self, reading: Reading
+    ) -> tuple[list[str], list[str], Float[np.ndarray, "T S"]]:
+        """Return the target's words, the source's, and the attention between them.
+
+        The weights of a word are the sums over its pieces, when they are written.
+        """
         if not reading.attention.shape[1]:
             raise UserError(NO_ATTENTION)
         sides = (
-            (self.data.source_tokenizer, reading.source),
-            (self.data.target_tokenizer, reading.target),
+            (self.data.target_tokenizer, reading.target[:-1]),
+            (self.data.source_tokenizer, reading.source[:-1]),
         )
-        words = [tokenizers.number_words(t, ids[:-1]) for t, ids in sides]
-        if not all(map(len, words)):
-            return []
-        attended = np.zeros((words[1].max() + 1, words[0].max() + 1))
-        rows, columns = np.meshgrid(words[1], words[0], indexing="ij")
+        numbers = [tokenizers.number_words(t, ids) for t, ids in sides]
+        words = [t.decode(ids).split() for t, ids in sides]
+        if not all(map(len, numbers)):
+            return words[0], [], np.zeros((len(words[0]), 0))
+        attended = np.zeros([side.max() + 1 for side in numbers])
+        rows, columns = np.meshgrid(*numbers, indexing="ij")
         np.add.at(attended, (rows, columns), reading.attention[:-1, :-1])
-        return [(int(s), t) for t, s in enumerate(attended.argmax(axis=1))]
+        return words[0], words[1], attended
 
     def vectors(self, params: Params, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
         """Return [lines, D]: the mean of the encoder's output over a line's pieces."""
@@ -92,6 +115,9 @@ class PairInspector:
         sources = [[*tokenizer.encode(tokenizer.compose(x)), EOS] for x in lines]
         longest = max(map(len, sources), default=0)
         check_positions(self.config, longest, "a line")
+        for i, source in enumerate(sources):
+            what = f"{name_item('line', i, sources)} of {len(source):,} pieces"
+            check_room(self.config, len(source), what)
         found = np.zeros((len(lines), self.config.model.d_model), np.float32)
         for i, vector in self.scorer.vectors(params, sources, mesh):
             found[i] = vector
@@ -111,6 +137,7 @@ class PairInspector:
         source_ids, target_ids = (jnp.asarray([ids]) for ids in inputs)
         longest = max(source_ids.size, target_ids.size)
         check_positions(self.config, longest, "a sentence")
+        check_shown(self.config, longest)
         outputs = self.module.apply(
             {"params": params},
             source_ids,
@@ -146,6 +173,19 @@ class PairInspector:
         }
 
 
+def name_item(what: str, index: int, items: Sequence[Any]) -> str:
+    """Name one of several items by its number, from 1, or the only one."""
+    return f"{what} {index + 1}" if len(items) > 1 else f"a {what}"
+
+
+def check_shown(config: ConfigDict, length: int) -> None:
+    """Refuse a text of which the weights of all layers do not fit into memory."""
+    what = f"a text of {length:,} pieces, of which all layers are shown,"
+    # Each has a copy on its way to the reader.
+    copies = 2 * count_layers(config.model)
+    check_attention(config, length, what, SHORTEN, copies=copies, rows=1)
+
+
 class EncoderInspector:
     """Show attention in an encoder that reads one text."""
 
@@ -156,6 +196,7 @@ class EncoderInspector:
     def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
         """Return the weights of `encoder`; the target is ignored."""
         ids = self.encode(source)
+        check_shown(self.inference.config, len(ids))
         tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
         weights = attention_of(outputs.encoder_attention)
@@ -200,6 +241,7 @@ class TextInspector:
         ids = [BOS, *self.tokenizer.encode_inside(self.tokenizer.compose(source))]
         tokens, pieces = jnp.asarray([ids]), self.tokenizer.pieces(ids)
         check_positions(self.config, tokens.size, "a text")
+        check_shown(self.config, tokens.size)
         outputs = self.module.apply({"params": params}, tokens, jnp.ones_like(tokens))
         weights = attention_of(outputs.self_attention)
         return AttentionMaps({"decoder": weights}, {"decoder": (pieces, pieces)})

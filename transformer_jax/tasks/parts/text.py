@@ -16,6 +16,8 @@ from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import Store
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.engine import pad_length
+from transformer_jax.decoding.memory import check_attention
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, PAD
 from transformer_jax.sharding import Params
@@ -60,6 +62,11 @@ def check_positions(
             f"{what} needs {needed} positions, but there are model.max_positions "
             f"{model.max_positions} of them: {advice}, or train with more"
         )
+
+
+def check_room(config: ConfigDict, length: int, what: str) -> None:
+    """Refuse a text to answer whose attention does not fit into memory."""
+    check_attention(config, pad_length(length), what, SHORTEN)
 
 
 def check_length(

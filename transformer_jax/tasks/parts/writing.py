@@ -19,6 +19,7 @@ from transformer_jax.tasks.parts.text import (
     SHORTEN_ANSWER,
     check_length,
     check_positions,
+    check_room,
 )
 from transformer_jax.tasks.protocols import Record
 
@@ -108,6 +109,8 @@ class Seq2SeqInference:
         target = self.data.target_tokenizer
         given = target.encode(target.compose(prefix)) if prefix else []
         request = DecodeRequest((*pieces, EOS), tuple(given), draw_seed, line)
+        read = max(len(pieces), len(given))
+        check_room(self.data.config, read, f"a line of {read:,} pieces")
         needed = positions_needed(request, options or self.data.options)
         what = f"a line of {len(pieces)} pieces with its longest answer"
         check_positions(self.data.config, needed, what, SHORTEN_ANSWER)

@@ -15,12 +15,15 @@ from jaxtyping import Float
 from transformer_jax import tasks
 from transformer_jax.data import trees
 from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding.memory import count_layers
 from transformer_jax.decoding.trace import trace
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks.protocols import ShowsAttention, Writes
 from transformer_jax.visualize.viewer import numbers, search
 
+MOST = 1 << 26  # weights of a line, each of which takes a byte
+SHOWN = 60  # characters of a line in an error
 LABELS = 20  # most labels listed of a classifier
 
 
@@ -37,10 +40,15 @@ def describe(run: Run, name: str) -> dict[str, Any]:
 def collect(run: Run, line: Any, candidates: int = 8, **changes: Any) -> dict[str, Any]:
     """Answer a line, and return its record; `changes` override `decode` options."""
     options = decode_options(run.config, **changes)
-    [reply] = run.replies([line], **changes)
+    shown = line if len(str(line)) <= SHOWN else f"{str(line)[:SHOWN]}…"
+    try:
+        request = run.task.inference.parse(line, options=options)
+        refuse_large(run, request)
+    except Refused as error:
+        raise UserError(f"{shown}: {error}") from None
+    reply = run.replies([line], **changes)[0]
     if reply.error:
-        raise UserError(f"{line}: {reply.error}")
-    request = run.task.inference.parse(line, options=options)
+        raise UserError(f"{shown}: {reply.error}")
     source, target = _texts(run, line, reply)
     kinds, tokens, note = _attention(run, source, target)
     reading = [k["queries"] for k in kinds if k["name"] in ("decoder", "cross")]
@@ -57,6 +65,19 @@ def collect(run: Run, line: Any, candidates: int = 8, **changes: Any) -> dict[st
         "picture": _picture(run, request),
         "answers": list(_answers(reply)),
     }
+
+
+def refuse_large(run: Run, request: DecodeRequest) -> None:
+    """Refuse a line with more weights of attention than a page can show."""
+    model = run.config.model
+    layers = count_layers(model)
+    pieces = max(len(request.source), len(request.prefix))
+    weights = layers * model.get("num_heads", 1) * pieces**2
+    if np.ndim(request.source) < 2 and weights > MOST:
+        raise Refused(
+            f"{pieces:,} pieces have {weights:,} weights of attention, more than the "
+            f"{MOST:,} that a page can show: shorten it"
+        )
 
 
 def describe_picture(pixels: Float[np.ndarray, "H W C"], patch: int) -> dict[str, Any]:
