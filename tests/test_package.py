@@ -176,7 +176,7 @@ PRINTS = {
     "evaluate.py": 12,  # the scores, and comparisons
     "inspect_data.py": 17,  # the report
     "plan.py": 8,  # the plan
-    "predict.py": 4,  # a conversation on a terminal
+    "runs/session.py": 2,  # a conversation on a terminal
     "visualize/__main__.py": 1,  # what can be drawn
     "visualize/command.py": 2,  # tables of numbers
     "visualize/neighbours.py": 6,  # tables of words

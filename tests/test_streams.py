@@ -146,10 +146,12 @@ TEXT = "O gato dorme.\r\nA maçã é boa.\n"
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 def test_wide_text_is_recognised_and_read_when_named(encoding):
     content = TEXT.encode(encoding)
-    with pytest.raises(UserError, match="--encoding=utf-(16|32).*iconv"):
+    recognised = "not UTF-8: name it with --encoding=utf-.*iconv"
+    with pytest.raises(UserError, match=recognised):
         lines_of(content)
     assert lines_of(content, encoding) == ["O gato dorme.", "A maçã é boa."]
-    with pytest.raises(UserError, match="is not text in"):
+    cut = "is not text in .*: name its encoding with --encoding"
+    with pytest.raises(UserError, match=cut):
         lines_of(content + b"\x00", encoding)
 
 

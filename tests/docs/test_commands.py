@@ -75,6 +75,7 @@ def test_every_flag_that_a_document_gives_to_a_module_exists(path, known_flags):
 
 # Of absl, pip, Sphinx, pytest, pyright, JAX's and Jupyter's commands.
 FOREIGN = {"help", "helpfull", "keep-going", "output", "cov", "pythonpath"}
+FOREIGN |= {"resolution"}  # of uv
 
 
 @pytest.fixture(scope="module")

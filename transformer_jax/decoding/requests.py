@@ -8,7 +8,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jax.sharding import Mesh
 
-from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.options import Options
 from transformer_jax.errors import Refused
 from transformer_jax.sharding import Params
@@ -82,7 +81,7 @@ class ReadsText(Protocol):
     """Inference whose lines are text that a tokenizer encodes."""
 
     @property
-    def reads(self) -> Tokenizer:
+    def reads(self) -> Any:
         """The tokenizer of the lines."""
         ...
 
