@@ -101,8 +101,8 @@ def test_zero_turns_are_refused():
 def test_predict_answers_a_line(run):
     answerer = predict.LineAnswerer(run, predict_options(run), 0)
     sink = io.BytesIO()
-    source = io.BytesIO(b"Hi how are you\n\n")
-    assert answerer.answer_all(answerer.answer, source, sink) == 0
+    chunks = iter([["Hi how are you", ""]])
+    assert answerer.answer_all(answerer.answer, chunks, sink) == 0
     assert len(sink.getvalue().split(b"\n")) == 3
 
 

@@ -106,7 +106,7 @@ def test_help_needs_no_name_of_a_figure(words, capsys):
 def test_an_option_in_place_of_a_name_is_explained(capsys):
     with pytest.raises(SystemExit, match="2"):
         __main__.main(["visualize", "--workdir=runs/q"])
-    assert "the figure's name comes first" in capsys.readouterr().err
+    assert "name what to draw first, as in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

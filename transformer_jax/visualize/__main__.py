@@ -34,8 +34,8 @@ def main(argv: Sequence[str]) -> None:
         return
     if name.startswith("-"):
         cli.fail(
-            f"{name}: the figure's name comes first, as in `visualize attention "
-            f"{name}`; `visualize --help` lists the names"
+            f"{name}: name what to draw first, as in `visualize attention {name}`: "
+            f"{' | '.join(COMMANDS)}"
         )
     if name not in COMMANDS:
         what = f"there is no figure {name!r}" if name else "name what to draw"
