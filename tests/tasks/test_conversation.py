@@ -71,7 +71,7 @@ def test_a_session_reads_its_own_replies_and_says_what_it_forgot(
         return [f"r{len(asked)}"]
 
     answerer = predict.LineAnswerer(run, None, 0)
-    assert answerer.converse(answer) == 0
+    assert session.Session(answerer, answer).converse() == 0
     assert asked == [
         "Hi",
         SEPARATOR.join(["Hi", "r1", "I am Ana"]),
