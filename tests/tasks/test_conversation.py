@@ -9,6 +9,7 @@ from transformer_jax import config, predict
 from transformer_jax.data.generated.smalltalk import SEPARATOR
 from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
+from transformer_jax.runs import session
 
 
 @pytest.fixture(scope="module")
