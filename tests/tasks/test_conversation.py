@@ -9,7 +9,7 @@ from transformer_jax import config, predict
 from transformer_jax.data.generated.smalltalk import SEPARATOR
 from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
-from transformer_jax.runs import session
+from transformer_jax.runs.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_a_session_reads_its_own_replies_and_says_what_it_forgot(
         return [f"r{len(asked)}"]
 
     answerer = predict.LineAnswerer(run, None, 0)
-    assert session.Session(answerer, answer).converse() == 0
+    assert Session(answerer, answer).converse() == 0
     assert asked == [
         "Hi",
         SEPARATOR.join(["Hi", "r1", "I am Ana"]),

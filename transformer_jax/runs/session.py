@@ -94,7 +94,12 @@ class Session:
         if isinstance(self.run.task.inference, protocols.Converses):
             context, forgotten = self.run.task.inference.context(self.turns)
         first, is_json = len(self.turns) // 2, self.answerer.form == "jsonl"
-        for text in self.answer([context], first=first):
+        try:
+            texts = list(self.answer([context], first=first))
+        except UserError:
+            self.turns.pop()  # it was not answered
+            raise
+        for text in texts:
             print(text, flush=True)
             shown = json.loads(text).get("output", "") if is_json else text
             self.last = context, shown.partition("\t")[0]
