@@ -63,9 +63,13 @@ def write_first_cell(repository: str = REPOSITORY) -> str:
 def keep_outputs(
     notebook: nbformat.NotebookNode, stored: nbformat.NotebookNode
 ) -> None:
-    """Copy the outputs of a stored notebook, if it has the same code."""
+    """Copy the outputs of a stored notebook, if it has the same code.
+
+    The cell that installs the package prints nothing, and may differ.
+    """
     new, old = code_of(notebook), code_of(stored)
-    if "run" in stored.metadata and [c.source for c in new] == [c.source for c in old]:
+    same = [c.source for c in new[1:]] == [c.source for c in old[1:]]
+    if "run" in stored.metadata and same and len(new) == len(old):
         notebook.metadata["run"] = stored.metadata["run"]
         for cell, before in zip(new, old, strict=True):
             cell.outputs = before.outputs

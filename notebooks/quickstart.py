@@ -132,7 +132,7 @@ for sentence, translation in zip(sentences, run.predict(sentences), strict=True)
 
 # %%
 # %matplotlib inline
-from transformer_jax.visualize import figures
+from transformer_jax.visualize import figures, style
 
 figures.positional_encoding(length=64, d_model=128)
 
@@ -225,8 +225,8 @@ figures.mask(
 
 # %%
 source, target = records[1]["source"], records[1]["target"]
-source_pieces, target_pieces = run.task.inspector.pieces(source, target)
 weights = run.attention(source, target)
+labels = {kind: style.axis_labels(weights, kind) for kind in weights}
 for kind, values in weights.items():
     print(f"{kind:8} [layers, heads, queries, keys] = {values.shape}")
 
@@ -234,29 +234,29 @@ for kind, values in weights.items():
 # **Encoder**: every source piece may look at every source piece, before and after it.
 
 # %%
-figures.attention(weights["encoder"], source_pieces, source_pieces)
+figures.attention(weights["encoder"], *labels["encoder"])
 
 # %% [markdown]
 # **Decoder**: the upper right triangle is exactly 0. That is the look-ahead mask.
 
 # %%
-figures.attention(weights["decoder"], target_pieces, target_pieces)
+figures.attention(weights["decoder"], *labels["decoder"])
 
 # %% [markdown]
 # **Cross**: the queries come from the decoder, the keys and values from the encoder. A
-# row shows where the model looks in the source while it chooses the piece *after* the
-# row's label. In a trained model some heads follow the alignment of the words: "Ana's
+# row "the → cat" shows where the model looks in the source when it has read "the" and
+# writes "cat". In a trained model some heads follow the alignment of the words: "Ana's
 # cat" is "o gato da Ana", so the weights cross over.
 
 # %%
-figures.attention(weights["cross"], target_pieces, source_pieces)
+figures.attention(weights["cross"], *labels["cross"])
 
 # %% [markdown]
 # The last layer alone, larger:
 
 # %%
 last_layer = len(weights["cross"]) - 1
-figures.attention(weights["cross"], target_pieces, source_pieces, layer=last_layer)
+figures.attention(weights["cross"], *labels["cross"], layer=last_layer)
 
 # %% [markdown]
 # ## What to change next

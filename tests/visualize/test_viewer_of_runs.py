@@ -32,6 +32,13 @@ def click(shown, element):
     shown.browser.execute_script("arguments[0].click()", element)
 
 
+def show_pieces(shown, count):
+    """Show the pieces of words, and wait for as many tokens as there are pieces."""
+    for box in shown.until(lambda: shown.all(".controls input[type=checkbox]")):
+        click(shown, box)
+    shown.until(lambda: len(shown.all(".keys .token")) == count)
+
+
 def rows_of(shown):
     """Return the weights of every word of the kind and head that are shown."""
     chips, rows = shown.chips(), []
@@ -47,6 +54,7 @@ def test_every_weight_on_the_page_is_that_of_the_run(opened, run):
     [reply] = run.replies([LINE])
     expected = run.attention(LINE, reply.text)
     shown = opened([("a", run)])
+    show_pieces(shown, expected["cross"].shape[-1])
     for number, (kind, weights) in enumerate(expected.items()):
         click(shown, shown.all("fieldset label")[number])
         shown.until(lambda k=kind: (k == "cross") == bool(shown.all(".side.keys")))
@@ -67,7 +75,8 @@ def test_two_runs_have_their_own_weights_side_by_side(opened, run, untrained):
     other = untrained("quickstart", seed=1)
     shown = opened([("a", run), ("b", other)], beams=2)
     panes = shown.until(lambda: (p := shown.all(".pane")) and len(p) == 2 and p)
-    shown.until(lambda: all(p.find_elements("css selector", ".token") for p in panes))
+    maps = [one.attention(LINE, "x")["cross"] for one in (run, other)]
+    show_pieces(shown, sum(weights.shape[-1] for weights in maps))
     for one, pane in zip((run, other), panes, strict=True):
         answer = one.replies([LINE], beams=2)[0].text
         row = one.attention(LINE, answer)["cross"][-1].mean(axis=0)[0]
