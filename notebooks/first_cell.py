@@ -43,10 +43,25 @@ def pip_install(package):
     importlib.invalidate_caches()
 
 
+def find_extra():
+    # What brings the plugin of this runtime's GPU or TPU.
+    known = {"jax-cuda12-plugin": "cuda12", "jax-cuda13-plugin": "cuda13"}
+    for package, extra in {**known, "libtpu": "tpu"}.items():
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return f"[{extra}]"
+    return ""
+
+
 if not is_missing("jax"):
     version = importlib.metadata.version("jax")
     if tuple(map(int, version.split(".")[:2])) < (0, 10):
-        raise RuntimeError(f"JAX {version} is too old: pip install -U 'jax>=0.10'")
+        raise RuntimeError(
+            f"JAX {version} is too old: run !pip install -U 'jax{find_extra()}>=0.10', "
+            "restart the runtime, and run this cell again."
+        )
 if is_missing("transformer_jax"):
     pip_install(find_package())
 elif is_missing("matplotlib"):

@@ -211,9 +211,25 @@ def test_the_first_cell_adds_matplotlib_alone(first_cell):
     assert [p for _, p in first_cell({"matplotlib"})] == ["matplotlib>=3.8"]
 
 
-def test_an_old_jax_is_named_and_left_alone(first_cell, monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.9.2")
-    with pytest.raises(RuntimeError, match="JAX 0.9.2 is too old"):
+@pytest.mark.parametrize(
+    ("plugin", "wanted"),
+    [
+        ("", "jax>="),
+        ("jax-cuda12-plugin", r"jax\[cuda12\]>="),
+        ("libtpu", r"jax\[tpu\]>="),
+    ],
+)
+def test_an_old_jax_is_left_alone_and_the_message_names_its_plugin(
+    first_cell, monkeypatch, plugin, wanted
+):
+    def version(package):
+        if package not in ("jax", plugin):
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "0.9.2"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    message = f"JAX 0.9.2 is too old: run !pip install -U '{wanted}0.10', restart"
+    with pytest.raises(RuntimeError, match=message):
         first_cell({"transformer_jax"})
 
 
