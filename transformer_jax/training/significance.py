@@ -52,7 +52,7 @@ class Difference:
 
     @functools.cached_property
     def p(self) -> float:
-        """How often equal methods differ by as much or more; 1 if no seed varies."""
+        """Return how often equal methods differ so much; 1 if no seed varies."""
         sizes = len(self.baseline_values), len(self.values)
         error, freedom = welch(self.deviations, sizes)
         return 2 * t_tail(abs(self.measured) / error, freedom) if error else 1.0
