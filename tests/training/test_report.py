@@ -58,7 +58,7 @@ def test_a_rate_higher_than_any_tried_one_is_noted_with_its_cause():
         "optim.warmup_steps 100" in note and "8.84e-03" in note and "6.25e-03" in note
     )
     with config.unlocked():
-        config.optim.learning_rate = 3e-3
+        config.optim.learning_rate = 9e-3  # asked for: the warmup is not the cause
     assert report.rate_note(config) == []
 
 

@@ -60,7 +60,7 @@ class Session:
 
     def converse(self) -> int:
         """Answer until the end of input or `:quit`; return the exit code."""
-        with contextlib.suppress(ImportError):  # Windows has none
+        with contextlib.suppress(ImportError):  # some Pythons have none
             importlib.import_module("readline")  # gives `input` history and editing
         if isinstance(sys.stdin, io.TextIOWrapper):
             # As in a file of lines, under any locale.

@@ -53,7 +53,8 @@ def rate_note(config: ConfigDict) -> list[str]:
     The rate grows as the warmup gets shorter, which is easily overlooked.
     """
     peak, optimizer = optim.peak(config), (config.optim.schedule, config.optim.name)
-    if config.train.smoke or optimizer != ("noam", "adam") or peak <= TRIED:
+    chosen = config.train.smoke or config.optim.learning_rate
+    if chosen or optimizer != ("noam", "adam") or peak <= TRIED:
         return []
     return [
         f"note       optim.warmup_steps {config.optim.warmup_steps} makes the highest "
