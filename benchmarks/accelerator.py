@@ -196,8 +196,7 @@ def measure_model(part: str, args: Any, note: Callable) -> None:
 
     from transformer_jax import config as configs
     from transformer_jax import plan, sharding, train
-    from transformer_jax.planning import flops, forecast, targets
-    from transformer_jax.training import workload
+    from transformer_jax.planning import flops, forecast, targets, workload
 
     spec, rows, length, vocabulary = MODELS[part]
     overrides = {"data.row_multiple": "8", "train.accumulation": "1"}
@@ -316,7 +315,7 @@ def answer_decoding(args: Any, folder: pathlib.Path, note: Callable) -> None:
     """Translate with the quickstart's run here and in CTranslate2."""
     import jax
 
-    from transformer_jax.data.generated.phrasebook import generate
+    from transformer_jax.corpora.phrasebook import generate
 
     lines = folder / "lines.txt"
     pairs = generate("test", 20 if args.tiny else 2000)

@@ -21,8 +21,7 @@ import jax
 
 from transformer_jax import cli, plan, train
 from transformer_jax import config as configs
-from transformer_jax.planning import collectives, targets
-from transformer_jax.training import workload
+from transformer_jax.planning import collectives, targets, workload
 
 
 def main() -> int:

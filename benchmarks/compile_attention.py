@@ -16,8 +16,7 @@ from absl import app, flags
 
 from transformer_jax import config as configs
 from transformer_jax import plan, train
-from transformer_jax.planning import compiled, targets
-from transformer_jax.training import workload
+from transformer_jax.planning import compiled, targets, workload
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("case", "gpu_350m", [

@@ -14,9 +14,9 @@ import json
 import numpy as np
 
 from transformer_jax import config
-from transformer_jax.data import episodes
-from transformer_jax.data.records import Record
-from transformer_jax.tasks.decisions import CHOSEN, Asked, first_states
+from transformer_jax.data.reading.records import Record
+from transformer_jax.family.decisions import episodes
+from transformer_jax.family.decisions.task import CHOSEN, Asked, first_states
 
 PARTS = (1.0, 0.5, 0.25, 0.1)  # of the episodes, the best ones
 ROUNDS = 30  # of Newton's method

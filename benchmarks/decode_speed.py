@@ -183,7 +183,7 @@ def load_ours(args: argparse.Namespace, given: settings.Settings):
 def load_ctranslate2(args: argparse.Namespace, given: settings.Settings):
     import ctranslate2
 
-    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.data.text.tokenizer import Tokenizer
 
     source, target = (
         Tokenizer.load(path)

@@ -19,9 +19,9 @@ import tempfile
 import numpy as np
 
 from transformer_jax import config, tasks
-from transformer_jax.data import regions
-from transformer_jax.data.codebook import Codebook
-from transformer_jax.tasks import drawings
+from transformer_jax.family.drawings import regions
+from transformer_jax.family.drawings import task as drawings
+from transformer_jax.family.drawings.codebook import Codebook
 
 SPLITS = ("test", "test_combinations")
 

@@ -204,7 +204,7 @@ def prepare_timed(config: dict, folder: pathlib.Path) -> list[tuple]:
     """Return (name, seconds, peak memory so far) for each part of `prepare()`."""
     from transformer_jax import config as configs
     from transformer_jax import tasks
-    from transformer_jax.data.sources import Source
+    from transformer_jax.data.reading.sources import Source
     from transformer_jax.data.store import summary
     from transformer_jax.runs import run
     from transformer_jax.training import prepare

@@ -17,10 +17,10 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, tasks
 from transformer_jax import config as configs
-from transformer_jax.data.log_mel import log_mel
 from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
-from transformer_jax.tasks.parts.word_errors import WordErrorScoring
+from transformer_jax.family.speech.log_mel import log_mel
+from transformer_jax.family.speech.word_errors import WordErrorScoring
 
 STRETCHES = 16
 WARPED = 20  # training sounds that are compared frame by frame

@@ -11,7 +11,7 @@ import sys
 
 import transformer_jax
 from transformer_jax import cli
-from transformer_jax.data.generated.smalltalk import FALLBACKS
+from transformer_jax.corpora.smalltalk import FALLBACKS
 from transformer_jax.errors import UserError
 
 QUESTIONS = """

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from transformer_jax import config, tasks
-from transformer_jax.tasks.conversation import END_OF_TURN
+from transformer_jax.family.conversation.task import END_OF_TURN
 
 INPUTS = ("source", "text", "words", "first")  # the fields of records, by task
 ANSWERS = ("target", "label", "tags")

@@ -47,7 +47,7 @@ def by_length(workdir: pathlib.Path, args: argparse.Namespace) -> str:
     """Return BLEU up to the bound, up to 1.5 times the bound, and beyond."""
     import transformer_jax
     from transformer_jax import scores
-    from transformer_jax.data.generated import phrasebook
+    from transformer_jax.corpora import phrasebook
 
     run = transformer_jax.load(workdir)
     pairs = phrasebook.generate("test", args.sentences)

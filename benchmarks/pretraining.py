@@ -31,11 +31,11 @@ from jax.sharding import Mesh
 
 from transformer_jax import cli, sharding, train
 from transformer_jax import config as configs
+from transformer_jax.comparison import significance
 from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
-from transformer_jax.training import significance
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.feed import assemble
 from transformer_jax.training.prepare import Prepared, prepare

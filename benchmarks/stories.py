@@ -5,7 +5,7 @@
 Both go on from the first sentences of stories that training does not have, at the same
 temperature, up to the end of the line. The baseline draws each piece by how often it
 followed the two before it in the training stories; if these two never met, by the one
-before, or by none. The rules are those of `transformer_jax.data.generated.stories`.
+before, or by none. The rules are those of `transformer_jax.corpora.stories`.
 """
 
 import argparse
@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 import transformer_jax
 from transformer_jax import cli
-from transformer_jax.data.generated import stories
-from transformer_jax.data.generated.stories import checker
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.corpora import stories
+from transformer_jax.corpora.stories import checker
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
 
 LONGEST = 160  # pieces that are added to a first sentence

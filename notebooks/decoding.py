@@ -131,7 +131,8 @@ limit = 4 if is_small else 50
 
 # %%
 # %matplotlib inline
-from transformer_jax.visualize import beams, figures
+from transformer_jax.visualize import figures
+from transformer_jax.visualize.figures import beams
 
 sentence = "A menina não leu o livro vermelho ontem."
 tree = beams.search(run, sentence, beams=3, extra_length=limit)

@@ -39,7 +39,7 @@
 # planted 0 times are the control: the model cannot know them.
 
 # %%
-from transformer_jax.data.generated import canaries
+from transformer_jax.data.reading import canaries
 
 planted = canaries.draw((0, 1, 10, 100), seed=0)
 for canary in planted:

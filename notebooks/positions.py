@@ -281,9 +281,9 @@ figure  # noqa: B018
 # \mathcal N(0, \sigma^2)$$
 
 # %%
-from transformer_jax.data import pixels
-from transformer_jax.data.generated import picture as pictures
-from transformer_jax.models.coordinate_mlp import CoordinateMLP, CoordinateMLPConfig
+from transformer_jax.family.coordinates import picture as pictures
+from transformer_jax.family.coordinates import pixels
+from transformer_jax.family.coordinates.model import CoordinateMLP, CoordinateMLPConfig
 
 side, updates = (16, 3) if is_small else (64, 250)
 picture = pictures.draw(side).astype(np.float32)

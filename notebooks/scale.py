@@ -56,8 +56,7 @@ print(count, "×", jax.devices()[0].device_kind)
 # %%
 from transformer_jax import config as configs
 from transformer_jax import sharding, train
-from transformer_jax.planning import forecast, targets
-from transformer_jax.training import workload
+from transformer_jax.planning import forecast, targets, workload
 
 for pattern, spec in sharding.RULES[:9]:
     print(f"{pattern:45} {spec}")

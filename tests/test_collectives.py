@@ -11,9 +11,8 @@ from transformer_jax import losses, plan, sharding, train
 from transformer_jax.decoding import DecodeRequest
 from transformer_jax.decoding.engine import Engine, _collate, _shape_of
 from transformer_jax.errors import UserError
-from transformer_jax.planning import collectives, targets
+from transformer_jax.planning import collectives, targets, workload
 from transformer_jax.runs.run import decode_options
-from transformer_jax.training import workload
 
 ROWS, LENGTH, VOCAB, PADDED = 16, 20, 420, 448
 SMALL = {

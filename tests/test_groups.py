@@ -10,11 +10,11 @@ import statistics
 import pytest
 
 from transformer_jax import config, evaluate
+from transformer_jax.comparison import groups, significance
+from transformer_jax.comparison.significance import Difference
 from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
-from transformer_jax.training import groups, significance
-from transformer_jax.training.significance import Difference
 
 # Student's t: a printed table's figures.
 TABLE = {

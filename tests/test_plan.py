@@ -15,8 +15,7 @@ from absl import flags
 from transformer_jax import config as configs
 from transformer_jax import plan, sharding
 from transformer_jax.errors import UserError
-from transformer_jax.planning import forecast, targets
-from transformer_jax.training import workload
+from transformer_jax.planning import forecast, targets, workload
 
 KEY = jax.random.key(0)
 

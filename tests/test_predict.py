@@ -19,9 +19,9 @@ import pytest
 import transformer_jax
 from transformer_jax import evaluate, predict, sharding
 from transformer_jax.data import store as stores
-from transformer_jax.data import streams
-from transformer_jax.data.records import Generated
-from transformer_jax.data.sources import Source
+from transformer_jax.data.reading import streams
+from transformer_jax.data.reading.records import Generated
+from transformer_jax.data.reading.sources import Source
 from transformer_jax.decoding import answering
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.requests import one_line

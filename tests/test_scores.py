@@ -16,18 +16,15 @@ import sacremoses
 from sacrebleu.significance import PairedTest
 
 from transformer_jax import config, scores
-from transformer_jax.data.tags import Lexicon
-from transformer_jax.data.tokenizer import Bytes
+from transformer_jax.data.text.tokenizer import Bytes
 from transformer_jax.errors import UserError
-from transformer_jax.tasks import (
-    conversation,
-    coordinates,
-    language,
-    masked,
-    parsing,
-    similarity,
-    tagging,
-)
+from transformer_jax.family.conversation import task as conversation
+from transformer_jax.family.coordinates import task as coordinates
+from transformer_jax.family.parsing import task as parsing
+from transformer_jax.family.similarity import task as similarity
+from transformer_jax.family.tagging import task as tagging
+from transformer_jax.family.tagging.tags import Lexicon
+from transformer_jax.tasks import language, masked
 from transformer_jax.tasks.parts import scoring as shared
 
 # Answers and references with their Moses tokens and, where it has any, the compounds

@@ -16,7 +16,7 @@ import pytest
 
 from transformer_jax import cli, config, losses, sharding, train
 from transformer_jax.data.batches import Batch, Shape
-from transformer_jax.data.records import Concatenation, Generated
+from transformer_jax.data.reading.records import Concatenation, Generated
 from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
 from transformer_jax.runs import checkpoint

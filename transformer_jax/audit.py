@@ -24,8 +24,8 @@ import numpy as np
 from absl import flags
 
 from transformer_jax import cli, tasks
-from transformer_jax.data.generated import canaries
-from transformer_jax.data.generated.canaries import Canary
+from transformer_jax.data.reading import canaries
+from transformer_jax.data.reading.canaries import Canary
 from transformer_jax.errors import UserError
 from transformer_jax.ids import UNK
 from transformer_jax.runs import run as runs

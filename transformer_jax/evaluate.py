@@ -27,9 +27,16 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, keys, tasks
-from transformer_jax.data import streams
-from transformer_jax.data.records import Records
-from transformer_jax.data.sources import parallel_text
+from transformer_jax.comparison import groups
+from transformer_jax.comparison.significance import (
+    Difference,
+    describe,
+    describe_corrected,
+    name_groups,
+)
+from transformer_jax.data.reading import streams
+from transformer_jax.data.reading.records import Records
+from transformer_jax.data.reading.sources import parallel_text
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
 from transformer_jax.runs import bundle, environment
@@ -37,15 +44,9 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 from transformer_jax.scores import Comparison, Score, verdict
 from transformer_jax.tasks.protocols import Comparable, Task
-from transformer_jax.training import groups, log, report
+from transformer_jax.training import log, report
 from transformer_jax.training.evaluator import Evaluation, Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
-from transformer_jax.training.significance import (
-    Difference,
-    describe,
-    describe_corrected,
-    name_groups,
-)
 
 logger = logging.getLogger("transformer_jax.evaluate")  # __name__ may be __main__
 

@@ -2,7 +2,7 @@
 
     python -m transformer_jax.inspect_data --config mine.py --config.data.folder=PATH
 
-Reads all splits, reports oddities in the text (`data/findings.py`), then shows what the
+Reads all splits, reports oddities in the text (`data/reading/findings.py`), then shows what the
 model will see: pieces, lengths, batches, decoded examples. The tokenizer and the
 encoded text stay in the cache for training. Exit code 1 means a finding is serious.
 """
@@ -17,9 +17,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, tasks
 from transformer_jax import config as configs
-from transformer_jax.data import findings
 from transformer_jax.data import store as stores
 from transformer_jax.data.columns import TextColumns
+from transformer_jax.data.reading import findings
 from transformer_jax.errors import UserError
 from transformer_jax.ids import UNK
 from transformer_jax.runs.folder import Folder

@@ -26,11 +26,10 @@ from transformer_jax.config import checks
 from transformer_jax.data.batches import Shape
 from transformer_jax.decoding import DecodeRequest
 from transformer_jax.errors import UserError
-from transformer_jax.planning import collectives, flops, forecast, targets
+from transformer_jax.planning import collectives, flops, forecast, targets, workload
 from transformer_jax.planning.forecast import FULL
 from transformer_jax.planning.targets import Target
-from transformer_jax.training import workload
-from transformer_jax.training.workload import Workload
+from transformer_jax.planning.workload import Workload
 
 
 def define_flags() -> None:

@@ -25,8 +25,9 @@ import jax
 from absl import flags
 
 from transformer_jax import cli, hosts, keys, tasks
-from transformer_jax.data import retrieval, streams
-from transformer_jax.data.sources import FIELDS
+from transformer_jax.data.reading import streams
+from transformer_jax.data.reading.sources import FIELDS
+from transformer_jax.data.text import retrieval
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.answering import ON_LONG, answer_lines
 from transformer_jax.decoding.requests import UnknownParts, check_text

@@ -42,7 +42,7 @@ from transformer_jax.training.profile import Profile
 from transformer_jax.training.rehearsal import rehearse
 from transformer_jax.training.watchdog import Watchdog
 from transformer_jax.training.window import DispatchedStep, LogWindow
-from transformer_jax.visualize import training as curves
+from transformer_jax.visualize.figures import training as curves
 
 IN_FLIGHT = 2  # dispatched steps that are not yet read; more of them can deadlock
 

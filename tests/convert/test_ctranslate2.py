@@ -10,7 +10,7 @@ import pytest
 
 from transformer_jax import tasks
 from transformer_jax.convert import ctranslate2 as convert
-from transformer_jax.data.generated.phrasebook import generate
+from transformer_jax.corpora.phrasebook import generate
 from transformer_jax.errors import UserError
 from transformer_jax.sharding import path_name
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import base
-from transformer_jax.data import log_mel, wav
-from transformer_jax.data.recordings import open_recordings
 from transformer_jax.errors import UserError
+from transformer_jax.family.speech import log_mel, wav
+from transformer_jax.family.speech.recordings import open_recordings
 
 WAVE = 0.5 * np.sin(2 * np.pi * 440 * np.arange(3001) / 16_000)
 

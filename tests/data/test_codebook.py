@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transformer_jax.data import codebook, png
-from transformer_jax.data.codebook import Codebook, CodeTokenizer
 from transformer_jax.errors import UserError
+from transformer_jax.family.drawings import codebook, png
+from transformer_jax.family.drawings.codebook import Codebook, CodeTokenizer
 from transformer_jax.ids import EOS, UNK
 
 

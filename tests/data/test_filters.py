@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_jax import config
-from transformer_jax.data import filters
+from transformer_jax.data.reading import filters
 
 
 def reason(source, target, sizes=(3, 3), **keys):

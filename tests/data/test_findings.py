@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from transformer_jax.data import findings
-from transformer_jax.data.findings import (
+from transformer_jax.corpora import phrasebook
+from transformer_jax.data.reading import findings
+from transformer_jax.data.reading.findings import (
     Finding,
     Overlap,
     Split,
@@ -18,7 +19,6 @@ from transformer_jax.data.findings import (
     inspect_sides,
     inspect_split,
 )
-from transformer_jax.data.generated import phrasebook
 
 
 @functools.cache

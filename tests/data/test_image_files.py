@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import base
-from transformer_jax.data import image_files
-from transformer_jax.data.generated import colour
-from transformer_jax.data.pictures import open_pictures
+from transformer_jax.corpora import colour
+from transformer_jax.data.images import files as image_files
+from transformer_jax.data.images.sources import open_pictures
 from transformer_jax.errors import UserError
 
 NAMES = "airplane automobile bird cat deer dog frog horse ship truck".split()

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from transformer_jax.data.images import (
+from transformer_jax.data.images.arrays import (
     Images,
     NoImage,
     as_floats,
@@ -17,9 +17,9 @@ from transformer_jax.data.images import (
     read_idx,
     read_image,
 )
-from transformer_jax.data.pixels import read_picture
-from transformer_jax.data.records import Concatenation
+from transformer_jax.data.reading.records import Concatenation
 from transformer_jax.errors import UserError
+from transformer_jax.family.coordinates.pixels import read_picture
 
 SPLITS = {"train": 1293, "validation": 144, "test": 360}
 COUNT, HEIGHT, WIDTH = 7, 5, 3

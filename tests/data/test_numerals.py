@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from transformer_jax.data.numerals import is_whole, read_number
+from transformer_jax.data.text.numerals import is_whole, read_number
 
 
 @pytest.mark.parametrize("text", ["5", " 5.0 ", "+.5e1", "5.", "5E0", 5, 5.0])

@@ -6,10 +6,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from transformer_jax.data import codebook, regions
-from transformer_jax.data.generated import drawings
-from transformer_jax.data.generated.drawings import RELATIONS, Figure, Scene
-from transformer_jax.data.generated.draws import Drawer
+from transformer_jax.data.draws import Drawer
+from transformer_jax.family.drawings import captions as drawings
+from transformer_jax.family.drawings import codebook, regions
+from transformer_jax.family.drawings.captions import RELATIONS, Figure, Scene
 
 OPPOSITE = {
     "left of": "right of", "right of": "left of", "above": "below", "below": "above"

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from transformer_jax.data import store, tokenizer
+from transformer_jax.data import store
 from transformer_jax.data.batches import Batch, Buckets, Shape
 from transformer_jax.data.columns import TextColumns
-from transformer_jax.data.records import Generated
+from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.sampling import Sampler
+from transformer_jax.data.text import tokenizer
 from transformer_jax.ids import EOS
 
 TEXTS = [f"O gato número {i} dorme na casa da Maria." for i in range(67)]

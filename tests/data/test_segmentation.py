@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from transformer_jax.data import tokenizer
+from transformer_jax.data.text import tokenizer
 
 TEXTS = [f"O gato número {i} dorme na casa amarela da Maria." for i in range(200)]
 
@@ -99,7 +99,7 @@ def test_another_process_draws_the_same(trained, tmp_path):
     trained.save(tmp_path / "a.model")
     code = f"""
 from pathlib import Path
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.text.tokenizer import Tokenizer
 model = Tokenizer.load(Path({str(tmp_path / "a.model")!r}))
 print([model.sample("O gato dorme na casa", 0.3, seed) for seed in range(7)])
 """

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from transformer_jax.data.similarity import Answered, WordVectors, read_questions
+from transformer_jax.data.text.similarity import (
+    Answered,
+    WordVectors,
+    read_questions,
+)
 from transformer_jax.errors import UserError
 
 # Two directions: who (man, woman, boy, …) and rank (plain, royal).

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from transformer_jax import config
-from transformer_jax.data import filters
-from transformer_jax.data.generated import phrasebook
-from transformer_jax.data.records import (
+from transformer_jax.corpora import phrasebook
+from transformer_jax.data.reading import filters
+from transformer_jax.data.reading.records import (
     Concatenation,
     Generated,
     JsonTable,
     Parallel,
     whole_numbers,
 )
-from transformer_jax.data.sources import Source, parallel_text
+from transformer_jax.data.reading.sources import Source, parallel_text
 from transformer_jax.errors import UserError
 
 

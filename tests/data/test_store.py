@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.data import store
-from transformer_jax.data.records import Generated
+from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.store import RECORD, Column
 
 RECORDS = Generated(lambda: [{"n": n} for n in (3, 0, 7, 1)], "")
@@ -180,7 +180,7 @@ def test_two_processes_build_a_store_once(tmp_path):
     code = f"""
 import sys, time
 from transformer_jax.data import store
-from transformer_jax.data.records import Generated
+from transformer_jax.data.reading.records import Generated
 def encode(records):
     print("encoding", flush=True)
     time.sleep(1)

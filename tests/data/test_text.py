@@ -7,9 +7,9 @@ import os
 import pytest
 
 from transformer_jax import files
-from transformer_jax.data import text, tokenizer
-from transformer_jax.data.records import JsonTable
-from transformer_jax.data.text import Lines
+from transformer_jax.data.reading.records import JsonTable
+from transformer_jax.data.text import text, tokenizer
+from transformer_jax.data.text.text import Lines
 from transformer_jax.errors import UserError
 
 

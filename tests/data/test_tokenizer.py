@@ -7,8 +7,8 @@ import pytest
 import sentencepiece
 
 from transformer_jax import config
-from transformer_jax.data import tokenizer
-from transformer_jax.data.records import Concatenation, Generated
+from transformer_jax.data.reading.records import Concatenation, Generated
+from transformer_jax.data.text import tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD, UNK
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from transformer_jax.data import trees
-from transformer_jax.data.generated import treebank
-from transformer_jax.data.trees import Tree
+from transformer_jax.corpora import treebank
+from transformer_jax.data.reading import trees
+from transformer_jax.data.reading.trees import Tree
 from transformer_jax.errors import UserError
 
 PENN = [

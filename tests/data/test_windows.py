@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from transformer_jax import config, tasks
-from transformer_jax.data import running, windows
-from transformer_jax.data.records import Generated
-from transformer_jax.data.running import RunningText
-from transformer_jax.data.tokenizer import Bytes
-from transformer_jax.data.windows import Windows
+from transformer_jax.data.reading import running, windows
+from transformer_jax.data.reading.records import Generated
+from transformer_jax.data.reading.running import RunningText
+from transformer_jax.data.reading.windows import Windows
+from transformer_jax.data.text.tokenizer import Bytes
 from transformer_jax.tasks.language import compose
 from transformer_jax.training.prepare import open_split
 

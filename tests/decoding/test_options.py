@@ -9,8 +9,10 @@ from absl import flags
 
 from transformer_jax import config, keys, predict, tasks
 from transformer_jax.decoding import Options
+from transformer_jax.family.drawings import task as drawings
+from transformer_jax.family.parsing import task as parsing
 from transformer_jax.models import registry
-from transformer_jax.tasks import drawings, language, parsing
+from transformer_jax.tasks import language
 
 # The options of every task, and those of one task each.
 KINDS = parsing.Options, language.Options, drawings.Options

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_jax import config, sharding
-from transformer_jax.data.tokenizer import Bytes
+from transformer_jax.data.text.tokenizer import Bytes
 from transformer_jax.decoding import sliding
 from transformer_jax.decoding.answering import answer_lines
 from transformer_jax.decoding.engine import Engine

@@ -156,7 +156,7 @@ def test_a_recipe_touches_as_many_files_as_it_says(extended):
         "mypackage/shouting.py": "new",
         "configs/shouting.py": "new",
         "configs/reverse.py": "new",
-        "transformer_jax/data/sources.py": 2,
+        "transformer_jax/data/reading/sources.py": 2,
         "transformer_jax/data/csv_files.py": "new",
         "transformer_jax/models/averaging.py": "new",
         "configs/averaging.py": "new",
@@ -201,7 +201,7 @@ def test_a_form_made_by_the_recipe_says_what_is_wrong(extended):
         (extended / f"{split}.csv").write_text('pt,en,id\ncasa,"a house",x\n')
     code = f"""
 from transformer_jax import config
-from transformer_jax.data.sources import Source
+from transformer_jax.data.reading.sources import Source
 from transformer_jax.errors import UserError
 
 def problem(**keys):

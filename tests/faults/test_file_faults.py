@@ -14,10 +14,13 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, files
-from transformer_jax.data import codebook, records, tokenizer
+from transformer_jax.data.reading import records
+from transformer_jax.data.text import tokenizer
 from transformer_jax.errors import UserError
+from transformer_jax.family.drawings import codebook
+from transformer_jax.family.tagging import task as tagging
 from transformer_jax.runs.folder import Folder
-from transformer_jax.tasks import classification, tagging
+from transformer_jax.tasks import classification
 from transformer_jax.training import log as metrics
 
 DAMAGE = {

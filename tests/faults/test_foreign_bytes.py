@@ -19,9 +19,19 @@ import numpy as np
 import pytest
 
 from transformer_jax import files
-from transformer_jax.data import cache, images, tags, tokenizer, trees, vectors, wav
-from transformer_jax.data.records import JsonTable, ParsedFile, Reading, TsvTable
+from transformer_jax.data import cache
+from transformer_jax.data.images import arrays as images
+from transformer_jax.data.reading import trees
+from transformer_jax.data.reading.records import (
+    JsonTable,
+    ParsedFile,
+    Reading,
+    TsvTable,
+)
+from transformer_jax.data.text import tokenizer, vectors
 from transformer_jax.errors import UserError
+from transformer_jax.family.speech import wav
+from transformer_jax.family.tagging import tags
 from transformer_jax.runs import bundle
 from transformer_jax.runs.folder import Folder
 

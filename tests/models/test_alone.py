@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import config as configs
+from transformer_jax.family.recurrent.model import Recurrent, RecurrentConfig
 from transformer_jax.models import (
     Classifier,
     Encoder,
@@ -20,7 +21,6 @@ from transformer_jax.models import (
 )
 from transformer_jax.models.attention import look_ahead_mask, padding_mask
 from transformer_jax.models.positions import PositionSignal, rotation
-from transformer_jax.models.recurrent import Recurrent, RecurrentConfig
 
 B, T, S, N, D, V = 2, 3, 5, 7, 91, 17
 HEAD = D // N

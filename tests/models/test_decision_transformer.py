@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from transformer_jax import config as configs
+from transformer_jax.family.decisions.model import DecisionSizes, Steps
 from transformer_jax.models import registry
-from transformer_jax.models.decisions import DecisionSizes, Steps
 
 B, T, F, A = 2, 5, 3, 7
 

@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
+from transformer_jax.family.speech.model import (
+    Ear,
+    SoundClassifier,
+    Transcriber,
+    shorten,
+)
 from transformer_jax.models import registry
-from transformer_jax.models.speech import Ear, SoundClassifier, Transcriber, shorten
 from transformer_jax.models.transformer_config import TransformerConfig
 
 registry.find("speech")  # for its rules

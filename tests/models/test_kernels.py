@@ -16,11 +16,11 @@ from jax.sharding import AxisType, Mesh
 from transformer_jax import config as configs
 from transformer_jax import optim, sharding
 from transformer_jax.errors import UserError
+from transformer_jax.family.recurrent.model import Recurrent, RecurrentConfig
 from transformer_jax.models import kernels
 from transformer_jax.models.attention import Mask, attend, look_ahead_mask, padding_mask
 from transformer_jax.models.kernels import Case, blockwise, choose, cudnn, splash
 from transformer_jax.models.positions import DistanceBias
-from transformer_jax.models.recurrent import Recurrent, RecurrentConfig
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
 from transformer_jax.runs.checkpoint import TrainState

@@ -13,8 +13,9 @@ from transformer_jax.config import checks
 from transformer_jax.decoding import Options, searching
 from transformer_jax.decoding.engine import DecodeRequest, Engine
 from transformer_jax.errors import UserError
-from transformer_jax.models import recurrent, registry
-from transformer_jax.models.recurrent import Recurrent, RecurrentConfig
+from transformer_jax.family.recurrent import model as recurrent
+from transformer_jax.family.recurrent.model import Recurrent, RecurrentConfig
+from transformer_jax.models import registry
 from transformer_jax.tasks.parts.text import segments, shift_right
 
 B, T, S, D, V, ROWS = 2, 3, 5, 14, 19, 23

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.models.recurrent import CELLS, RecurrentConfig, Stack
+from transformer_jax.family.recurrent.model import CELLS, RecurrentConfig, Stack
 
 if os.environ.get("REQUIRE_TORCH"):
     import torch

@@ -10,8 +10,8 @@ from jax.sharding import PartitionSpec
 from transformer_jax import config as configs
 from transformer_jax import keys, sharding
 from transformer_jax.errors import UserError
+from transformer_jax.family.recurrent.model import Recurrent
 from transformer_jax.models import LanguageModel, Seq2Seq, registry
-from transformer_jax.models.recurrent import Recurrent
 
 
 def test_a_model_is_found_by_its_name_and_a_typo_by_the_nearest():

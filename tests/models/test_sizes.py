@@ -11,12 +11,14 @@ import pytest
 
 from transformer_jax import config as configs
 from transformer_jax import plan, sharding, tasks
-from transformer_jax.data import tokenizer
+from transformer_jax.data.text import tokenizer
 from transformer_jax.errors import UserError
+from transformer_jax.family.decisions import task as decisions
+from transformer_jax.family.decisions.model import DecisionSizes, Steps
+from transformer_jax.family.speech import classification as sounds
 from transformer_jax.models import registry
-from transformer_jax.models.decisions import DecisionSizes, Steps
 from transformer_jax.models.vision import VisionConfig
-from transformer_jax.tasks import classification, decisions, images, sounds
+from transformer_jax.tasks import classification, images
 from transformer_jax.tasks.classification import Scale
 
 VOCAB = 40_960  # a multiple of the rows' 64, so that no row is padding

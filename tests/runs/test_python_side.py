@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from transformer_jax import load, predict
-from transformer_jax.data import retrieval
+from transformer_jax.data.text import retrieval
 from transformer_jax.decoding import engine, memory
 from transformer_jax.errors import UserError
 from transformer_jax.runs.run import decode_options

@@ -9,8 +9,8 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, sharding
-from transformer_jax.data.records import Generated
-from transformer_jax.data.tokenizer import Bytes
+from transformer_jax.data.reading.records import Generated
+from transformer_jax.data.text.tokenizer import Bytes
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS

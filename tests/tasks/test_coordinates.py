@@ -9,15 +9,16 @@ from PIL import Image
 
 import transformer_jax
 from transformer_jax import config
-from transformer_jax.data import pixels
 from transformer_jax.data.batches import Batch, Shape
-from transformer_jax.data.generated import picture as drawn
 from transformer_jax.errors import Refused, UserError
-from transformer_jax.models import coordinate_mlp
-from transformer_jax.models.coordinate_mlp import CoordinateMLPConfig
+from transformer_jax.family.coordinates import figure as painting
+from transformer_jax.family.coordinates import model as coordinate_mlp
+from transformer_jax.family.coordinates import picture as drawn
+from transformer_jax.family.coordinates import pixels
+from transformer_jax.family.coordinates import task as coordinates
+from transformer_jax.family.coordinates.model import CoordinateMLPConfig
 from transformer_jax.models.positions import sinusoid
-from transformer_jax.tasks import coordinates
-from transformer_jax.visualize import figures, painting
+from transformer_jax.visualize import figures
 
 
 @pytest.fixture(scope="module")

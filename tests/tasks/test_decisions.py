@@ -10,13 +10,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import transformer_jax
 from transformer_jax import config, evaluate
-from transformer_jax.data import episodes
 from transformer_jax.data.batches import Batch, Shape
-from transformer_jax.data.generated import cartpole
-from transformer_jax.decoding import rollouts
 from transformer_jax.errors import Refused, UserError
-from transformer_jax.tasks import decisions
-from transformer_jax.visualize import commands, figures, playing
+from transformer_jax.family.decisions import cartpole, episodes, rollouts
+from transformer_jax.family.decisions import figure as playing
+from transformer_jax.family.decisions import task as decisions
+from transformer_jax.visualize import commands, figures
 
 OTHER = config.base("translation")
 FEW = {

@@ -9,11 +9,12 @@ from PIL import Image
 
 import transformer_jax
 from transformer_jax import config
-from transformer_jax.data import regions
 from transformer_jax.decoding import Reply
 from transformer_jax.errors import Refused, UserError
-from transformer_jax.tasks import drawings
-from transformer_jax.visualize import commands, figures, sheets
+from transformer_jax.family.drawings import figure as sheets
+from transformer_jax.family.drawings import regions
+from transformer_jax.family.drawings import task as drawings
+from transformer_jax.visualize import commands, figures
 
 OTHER = config.base("translation")
 CAPTION = "a red circle left of a blue square"

@@ -13,9 +13,9 @@ from transformer_jax import config, losses, predict, sharding
 from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.data.store import Ragged
 from transformer_jax.errors import Refused, UserError
+from transformer_jax.family.similarity import task as similarity
 from transformer_jax.ids import BOS, EOS
 from transformer_jax.runs import run as runs
-from transformer_jax.tasks import similarity
 from transformer_jax.tasks.protocols import AttentionMaps
 
 LINES = ["The girl bought a car.", "A dog sleeps.", "extraordinarily ☃ unlikely"]

@@ -6,12 +6,12 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, sharding
-from transformer_jax.data import wav
-from transformer_jax.data.generated import sounds
-from transformer_jax.data.sound_files import open_sounds
+from transformer_jax.corpora import sounds
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
-from transformer_jax.tasks import sounds as sounds_task
+from transformer_jax.family.speech import classification as sounds_task
+from transformer_jax.family.speech import wav
+from transformer_jax.family.speech.sound_files import open_sounds
 
 
 @pytest.fixture(scope="module")

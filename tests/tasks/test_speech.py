@@ -10,13 +10,13 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config
-from transformer_jax.data import wav
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
+from transformer_jax.family.speech import sounds as sound
+from transformer_jax.family.speech import wav
 from transformer_jax.ids import EOS, PAD
 from transformer_jax.losses import Sums
 from transformer_jax.models.outputs import Outputs
-from transformer_jax.tasks.parts import sound
 from transformer_jax.visualize import figures
 
 SIDES = "source", "target"

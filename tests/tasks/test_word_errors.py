@@ -6,7 +6,7 @@ import random
 import pytest
 
 from transformer_jax.decoding import Reply
-from transformer_jax.tasks.parts.word_errors import (
+from transformer_jax.family.speech.word_errors import (
     Edits,
     WordErrorScoring,
     count_edits,

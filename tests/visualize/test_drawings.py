@@ -11,8 +11,9 @@ from matplotlib.colors import to_hex
 from transformer_jax import config as configs
 from transformer_jax import optim, tasks
 from transformer_jax.models.positions import sinusoid
-from transformer_jax.visualize import figures, measures, modules, style, training
-from transformer_jax.visualize.beams import Branch
+from transformer_jax.visualize import figures, measures, modules, style
+from transformer_jax.visualize.figures import training
+from transformer_jax.visualize.figures.beams import Branch
 
 WORDS = ("The", "girl", "is", "making", "tea")
 

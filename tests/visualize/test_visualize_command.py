@@ -11,16 +11,10 @@ import pytest
 from absl import flags
 
 from transformer_jax.errors import UserError
-from transformer_jax.visualize import (
-    __main__,
-    aligning,
-    beams,
-    command,
-    commands,
-    explain,
-)
+from transformer_jax.visualize import __main__, aligning, command, commands, explain
 from transformer_jax.visualize.__main__ import COMMANDS
-from transformer_jax.visualize.training import drawn, read_groups
+from transformer_jax.visualize.figures import beams
+from transformer_jax.visualize.figures.training import drawn, read_groups
 
 TEXT = "O gato dorme."
 

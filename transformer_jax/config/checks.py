@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import decoding, files, keys, optim, sharding, tasks
 from transformer_jax.config.defaults import declared, items
-from transformer_jax.data import vectors
+from transformer_jax.data.text import vectors
 from transformer_jax.decoding import DecodeRequest
 from transformer_jax.decoding.engine import positions_needed
 from transformer_jax.models import registry

@@ -13,7 +13,9 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference
 
 from transformer_jax import cli, keys, sharding, tasks
-from transformer_jax.data import batches, filters, tokenizer, vectors
+from transformer_jax.data import batches
+from transformer_jax.data.reading import filters
+from transformer_jax.data.text import tokenizer, vectors
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.keys import SEEDS, key
 from transformer_jax.models import registry

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
+from transformer_jax.family.decisions.model import DecisionTransformer
 from transformer_jax.models.attention import (
     Mask,
     all_real,
@@ -19,7 +20,6 @@ from transformer_jax.models.attention import (
 )
 from transformer_jax.models.cache import KVCache
 from transformer_jax.models.classifier import Classifier, Embedder, MaskedLM, Tagger
-from transformer_jax.models.decisions import DecisionTransformer
 from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
 from transformer_jax.models.layers import Dropout, output_layer
 from transformer_jax.models.outputs import Outputs

@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, keys, sharding, tasks
 from transformer_jax.config import checks
-from transformer_jax.data.records import Records
+from transformer_jax.data.reading.records import Records
 from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.decoding.requests import UnknownParts, check_text
 from transformer_jax.errors import UserError, nearest

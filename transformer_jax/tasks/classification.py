@@ -20,14 +20,14 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.data import sources
+from transformer_jax.corpora import opinions, sets
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
-from transformer_jax.data.generated import opinions, sets
-from transformer_jax.data.records import Reading, Records
-from transformer_jax.data.sources import GeneratedSource, Source
+from transformer_jax.data.reading import sources
+from transformer_jax.data.reading.records import Reading, Records
+from transformer_jax.data.reading.sources import GeneratedSource, Source
 from transformer_jax.data.store import Column
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import UserError

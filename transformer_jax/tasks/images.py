@@ -21,11 +21,15 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses, sharding
-from transformer_jax.data import images
 from transformer_jax.data.batches import Batch
-from transformer_jax.data.pictures import PictureKeys, Pictures, open_pictures
+from transformer_jax.data.images import arrays as images
+from transformer_jax.data.images.sources import (
+    PictureKeys,
+    Pictures,
+    open_pictures,
+)
 from transformer_jax.data.store import Column, Store
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.searching import row_sizes, rows_for
 from transformer_jax.errors import Refused, UserError

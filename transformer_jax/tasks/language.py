@@ -21,12 +21,11 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import decoding, losses, scores
-from transformer_jax.data import sources, windows
 from transformer_jax.data.batches import Batch, pad_or_pack
-from transformer_jax.data.generated import canaries
+from transformer_jax.data.reading import canaries, sources, windows
+from transformer_jax.data.reading.windows import WindowKeys
 from transformer_jax.data.store import Column
-from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.windows import WindowKeys
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply, sliding
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.errors import Refused

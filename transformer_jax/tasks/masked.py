@@ -23,13 +23,13 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.data import sources, windows
+from transformer_jax.corpora import opinions
 from transformer_jax.data.batches import Batch, pad_or_pack
-from transformer_jax.data.generated import opinions
-from transformer_jax.data.sources import GeneratedSource
+from transformer_jax.data.reading import sources, windows
+from transformer_jax.data.reading.sources import GeneratedSource
+from transformer_jax.data.reading.windows import WindowKeys
 from transformer_jax.data.store import Column
-from transformer_jax.data.tokenizer import SPACE, SPECIAL, Tokenizer
-from transformer_jax.data.windows import WindowKeys
+from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.decoding.requests import one_line

@@ -26,9 +26,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.columns import TextColumns
-from transformer_jax.data.records import Records
+from transformer_jax.data.reading.records import Records
 from transformer_jax.data.store import Column, Store
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.requests import Inference
 from transformer_jax.errors import UserError

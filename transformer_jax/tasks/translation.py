@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from transformer_jax import scores
-from transformer_jax.data import sources
-from transformer_jax.data.sources import FIELDS, PHRASEBOOK, Source
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.reading import sources
+from transformer_jax.data.reading.sources import FIELDS, PHRASEBOOK, Source
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Reply
 from transformer_jax.keys import key
 from transformer_jax.tasks.parts import seq2seq

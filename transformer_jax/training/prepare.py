@@ -19,7 +19,7 @@ from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Buckets, Plan, limits
 from transformer_jax.data.packing import Packed
 from transformer_jax.data.sampling import Sampler
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import DataSource, Task

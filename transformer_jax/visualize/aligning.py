@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.data.generated import phrasebook
+from transformer_jax.corpora import phrasebook
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.errors import UserError
 from transformer_jax.models import kernels

@@ -24,8 +24,8 @@ from transformer_jax.visualize import (
     explain,
     figures,
     style,
-    training,
 )
+from transformer_jax.visualize.figures import training
 
 logger = logging.getLogger("transformer_jax.visualize")  # as a command it is __main__
 FORMATS = (".png", ".svg", ".pdf")

@@ -12,26 +12,25 @@ import numpy as np
 
 from transformer_jax import cli, optim
 from transformer_jax import config as configs
-from transformer_jax.data.numerals import is_whole
+from transformer_jax.data.text.numerals import is_whole
 from transformer_jax.errors import UserError, nearest
+from transformer_jax.family.coordinates import figure as painting
+from transformer_jax.family.decisions import figure as playing
+from transformer_jax.family.drawings import figure as sheets
 from transformer_jax.models.attention import look_ahead_mask
 from transformer_jax.runs import run as runs
 from transformer_jax.tasks.protocols import AttentionMaps
 from transformer_jax.visualize import (
     aligning,
-    beams,
     capture,
     explain,
     figures,
     gradients,
     measures,
     modules,
-    painting,
-    playing,
-    sheets,
     style,
-    training,
 )
+from transformer_jax.visualize.figures import beams, training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

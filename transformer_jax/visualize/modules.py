@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from transformer_jax import tasks
-from transformer_jax.data import episodes
+from transformer_jax.family.decisions import episodes
+from transformer_jax.family.decisions.model import DecisionSizes, Steps
 from transformer_jax.models import kernels, registry
-from transformer_jax.models.decisions import DecisionSizes, Steps
 from transformer_jax.models.vision import VisionConfig
-from transformer_jax.visualize.structure import AXES, Call, calls, fold
+from transformer_jax.visualize.figures.structure import AXES, Call, calls, fold
 
 ROWS, SOURCE, TARGET = AXES  # sizes that represent B, S and T
 IMAGE, LABELS = (8, 8, 1), 10  # stand-ins: the real ones depend on the data

@@ -13,9 +13,9 @@ import numpy as np
 from absl import flags
 
 from transformer_jax import cli
-from transformer_jax.data import similarity, vectors
-from transformer_jax.data.similarity import Answered, WordVectors
-from transformer_jax.data.tokenizer import SPACE, SPECIAL
+from transformer_jax.data.text import similarity, vectors
+from transformer_jax.data.text.similarity import Answered, WordVectors
+from transformer_jax.data.text.tokenizer import SPACE, SPECIAL
 from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
 

@@ -5,9 +5,9 @@ import collections
 import pytest
 
 from transformer_jax import config
-from transformer_jax.data.generated import canaries
-from transformer_jax.data.generated.canaries import Planted, draw, list_candidates
-from transformer_jax.data.records import Generated
+from transformer_jax.data.reading import canaries
+from transformer_jax.data.reading.canaries import Planted, draw, list_candidates
+from transformer_jax.data.reading.records import Generated
 from transformer_jax.errors import UserError
 from transformer_jax.tasks.language import Stream
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.data import episodes
-from transformer_jax.data.generated import cartpole
+from transformer_jax.family.decisions import cartpole, episodes
 
 
 def published(state, action):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from transformer_jax.data import regions
-from transformer_jax.data.generated import drawings
-from transformer_jax.data.generated.drawings import Figure, Scene
+from transformer_jax.family.drawings import captions as drawings
+from transformer_jax.family.drawings import regions
+from transformer_jax.family.drawings.captions import Figure, Scene
 
 RED, BLUE = Figure("red", "circle"), Figure("blue", "square")
 

@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from transformer_jax.data.generated import opinions
-from transformer_jax.data.generated.opinions import ADJECTIVES, SPLITS, generate
+from transformer_jax.corpora import opinions
+from transformer_jax.corpora.opinions import ADJECTIVES, SPLITS, generate
 
 CLAUSE = r"the (\w+) (?:was|were) (\w+)"
 

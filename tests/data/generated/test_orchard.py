@@ -3,9 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data import episodes
-from transformer_jax.data.generated import orchard
-from transformer_jax.data.generated.orchard import CELLS
+from transformer_jax.family.decisions import episodes, orchard
+from transformer_jax.family.decisions.orchard import CELLS
 
 
 def state(x, y, apples):

@@ -6,18 +6,18 @@ from functools import cache
 
 import pytest
 
-from transformer_jax.data.generated import paraphrases
-from transformer_jax.data.generated.paraphrases import Wording, generate
-from transformer_jax.data.generated.phrasebook import lexicon
-from transformer_jax.data.generated.phrasebook.grammar import Speaker
-from transformer_jax.data.generated.phrasebook.twins import (
+from transformer_jax.corpora import paraphrases
+from transformer_jax.corpora.paraphrases import Wording, generate
+from transformer_jax.corpora.phrasebook import lexicon
+from transformer_jax.corpora.phrasebook.grammar import Speaker
+from transformer_jax.corpora.phrasebook.twins import (
     Branch,
     Leaf,
     adverbial,
     phrase,
     word,
 )
-from transformer_jax.data.retrieval import share_words
+from transformer_jax.data.text.retrieval import share_words
 
 SIZES = {"train": 400, "validation": 60, "test": 60, "test_reworded": 20}
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 import sacrebleu
 
-from transformer_jax.data.generated.phrasebook import (
+from transformer_jax.corpora.phrasebook import (
     HELD_OUT,
     SPLITS,
     VERSION,
@@ -20,9 +20,9 @@ from transformer_jax.data.generated.phrasebook import (
     generate,
     word_for_word,
 )
-from transformer_jax.data.generated.phrasebook.grammar import Speaker
-from transformer_jax.data.generated.phrasebook.inflection import conjugate
-from transformer_jax.data.generated.phrasebook.twins import phrase, word
+from transformer_jax.corpora.phrasebook.grammar import Speaker
+from transformer_jax.corpora.phrasebook.inflection import conjugate
+from transformer_jax.corpora.phrasebook.twins import phrase, word
 
 FEMININE = """menina mulher professora enfermeira vizinha mãe irmã avó tia filha esposa
     vaca galinha ovelha maçã laranja banana batata cenoura cebola carne sopa manteiga
@@ -54,9 +54,9 @@ MASCULINE_WORDS = """o os ao aos do dos no nos pelo pelos um num este estes dest
 
 SAMPLE = """
 import pickle, random, sys
-from transformer_jax.data.generated.phrasebook.grammar import Speaker
-from transformer_jax.data.generated.phrasebook import SPLITS, generate
-from transformer_jax.data.generated.phrasebook.twins import detokenize, spell
+from transformer_jax.corpora.phrasebook.grammar import Speaker
+from transformer_jax.corpora.phrasebook import SPLITS, generate
+from transformer_jax.corpora.phrasebook.twins import detokenize, spell
 
 sizes = dict.fromkeys(SPLITS, 500) | {"train": 20_000}
 splits = {split: generate(split, size) for split, size in sizes.items()}

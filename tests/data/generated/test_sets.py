@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from transformer_jax.data.generated.sets import LARGEST, SPLITS, generate
+from transformer_jax.corpora.sets import LARGEST, SPLITS, generate
 
 
 @cache

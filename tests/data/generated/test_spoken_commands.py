@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from transformer_jax.data.generated import speech
-from transformer_jax.data.generated.speech import synthesizer
-from transformer_jax.data.recordings import Spoken
+from transformer_jax.corpora import speech
+from transformer_jax.corpora.speech import synthesizer
+from transformer_jax.family.speech.recordings import Spoken
 
 
 def test_a_sound_is_a_function_of_the_split_and_its_number():

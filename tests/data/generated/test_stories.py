@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from transformer_jax.data.generated import stories
-from transformer_jax.data.generated.draws import split_of
-from transformer_jax.data.generated.stories import checker, generate, tell
-from transformer_jax.data.generated.stories.lexicon import GENDERS
-from transformer_jax.data.generated.stories.plots import PLOTS
+from transformer_jax.corpora import stories
+from transformer_jax.corpora.stories import checker, generate, tell
+from transformer_jax.corpora.stories.lexicon import GENDERS
+from transformer_jax.corpora.stories.plots import PLOTS
+from transformer_jax.data.draws import split_of
 
 STORY = (
     "Once there was a humble prince called Yusuf who lived in a quiet hamlet. "

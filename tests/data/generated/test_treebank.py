@@ -7,17 +7,17 @@ from random import Random
 
 import pytest
 
-from transformer_jax.data import trees
-from transformer_jax.data.generated import treebank
-from transformer_jax.data.generated.treebank import SPLITS, VERSION, generate
-from transformer_jax.data.generated.treebank.grammar import Speaker
-from transformer_jax.data.generated.treebank.lexicon import (
+from transformer_jax.corpora import treebank
+from transformer_jax.corpora.treebank import SPLITS, VERSION, generate
+from transformer_jax.corpora.treebank.grammar import Speaker
+from transformer_jax.corpora.treebank.lexicon import (
     ADJECTIVES_OF,
     ANIMATE,
     NAMES,
     NOUNS_OF,
     VERBS_OF,
 )
+from transformer_jax.data.reading import trees
 
 
 @cache

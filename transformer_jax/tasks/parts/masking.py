@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
-from transformer_jax.data.tokenizer import SPECIAL
+from transformer_jax.data.text.tokenizer import SPECIAL
 from transformer_jax.models.layers import mix
 
 PERCENT = 15  # percentage of a text's tokens that are predicted

@@ -14,13 +14,13 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.data import filters
-from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
-from transformer_jax.data.sources import FIELDS
+from transformer_jax.data.reading import filters
+from transformer_jax.data.reading.sources import FIELDS
 from transformer_jax.data.store import Column, Store
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.text import tokenizer as tokenizers
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.engine import positions_needed
 from transformer_jax.ids import PAD

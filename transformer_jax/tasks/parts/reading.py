@@ -11,8 +11,8 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from transformer_jax.data import tokenizer as tokenizers
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.text import tokenizer as tokenizers
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import PairScorer, TextScorer
 from transformer_jax.decoding.memory import check_attention, count_layers

@@ -4,10 +4,11 @@ import functools
 
 from ml_collections import ConfigDict
 
-from transformer_jax.data.generated import canaries, phrasebook, stories
-from transformer_jax.data.records import Records
-from transformer_jax.data.sources import GeneratedSource, Source
-from transformer_jax.data.windows import Windows
+from transformer_jax.corpora import phrasebook, stories
+from transformer_jax.data.reading import canaries
+from transformer_jax.data.reading.records import Records
+from transformer_jax.data.reading.sources import GeneratedSource, Source
+from transformer_jax.data.reading.windows import Windows
 
 CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
 

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.data import tokenizer as tokenizers
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import Store
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.text import tokenizer as tokenizers
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.memory import check_attention
 from transformer_jax.errors import Refused, UserError

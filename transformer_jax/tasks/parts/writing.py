@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply, sliding
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.engine import Engine, positions_needed

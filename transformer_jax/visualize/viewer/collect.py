@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax import tasks
-from transformer_jax.data import trees
+from transformer_jax.data.reading import trees
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.memory import count_layers
 from transformer_jax.decoding.trace import trace

@@ -11,7 +11,7 @@ from typing import Any
 from absl import flags
 
 from transformer_jax import cli, keys, tasks
-from transformer_jax.data.numerals import is_whole
+from transformer_jax.data.text.numerals import is_whole
 from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.trace import Step
 

@@ -1,0 +1,1 @@
+"""Compare runs, and groups of runs."""

@@ -1,1 +1,0 @@
-"""Data that the package generates itself; each module has a version and splits."""

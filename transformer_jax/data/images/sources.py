@@ -1,0 +1,228 @@
+"""Sources of labelled images, which `config.data.source` names."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax import files
+from transformer_jax.corpora import colour
+from transformer_jax.data.images import arrays as images
+from transformer_jax.data.images import class_folders
+from transformer_jax.data.images import files as image_files
+from transformer_jax.data.reading.records import Concatenation, Records
+from transformer_jax.data.reading.sources import SPLITS
+from transformer_jax.errors import UserError
+from transformer_jax.keys import key
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureKeys:
+    """Locate images and labels: keys of `config.data`."""
+
+    source: str = key(
+        "digits",
+        "Scikit-learn's digits; generated colour images; files of MNIST or CIFAR-10; "
+        "folders of PNG and JPEG by class.",
+        choices=lambda: SOURCES,
+    )
+    folder: str = key("", "Relative paths start here.")
+    train_images: str = key("", "idx: a path, plain or .gz.")
+    train_labels: str = key("", "idx: a path, plain or .gz.")
+    test_images: str = key("", "idx: a path; empty means no test split.")
+    test_labels: str = key("", "idx: a path; empty means no test split.")
+    validation_size: int = key(
+        5000,
+        "Images held out of train: the last ones (idx, cifar10) or random ones (a "
+        "folder without validation).",
+        least=1,
+    )
+    image_size: int = key(32, "folder: height and width after scaling.", least=1)
+    grey: bool = key(False, "folder: read images as grey.")
+
+
+class Pictures:
+    """The splits of an image data set."""
+
+    known_splits = SPLITS
+
+    def __init__(self, data: ConfigDict):
+        self.data = data
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """The folder where relative paths start."""
+        return pathlib.Path(self.data.folder)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The available splits."""
+        return SPLITS
+
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
+    def read(self, split: str) -> Concatenation:
+        """Read the images of a split."""
+        if split not in self.splits:
+            raise UserError(
+                f"there is no split {split!r}: this run's data has "
+                f"{', '.join(self.splits)}"
+            )
+        return Concatenation([self._open(split)])
+
+    def classes(self) -> tuple[str, ...]:
+        """List the labels of the training images."""
+        labels = {record["label"] for record in self.read("train")}
+        return tuple(map(str, sorted(labels)))
+
+    def find_problems(self) -> list[str]:
+        """List the files that are missing."""
+        return []
+
+    def _open(self, split: str) -> Records:
+        raise NotImplementedError
+
+
+class Digits(Pictures):
+    """The digits of scikit-learn."""
+
+    def _open(self, split: str) -> Records:
+        pixels, labels = images.read_digits(split)
+        return images.Images(images.as_floats(pixels), labels, f"digits {split}")
+
+
+class Colour(Pictures):
+    """Generated images in colour, 32 x 32 pixels."""
+
+    def _open(self, split: str) -> Records:
+        name = f"generated {split}"
+        return images.Images(*colour.generate(split), name, tuple(colour.KINDS))
+
+
+class HeldOut(Pictures):
+    """Files whose last training images are held out for validation."""
+
+    def _open(self, split: str) -> Records:
+        if split == "test":
+            pixels, labels = self._read("test")
+        else:
+            both = images.hold_out(*self._read("train"), self.data.validation_size)
+            pixels, labels = both[split == "validation"]
+        return self._records(pixels, labels, f"{self.data.source} {split}")
+
+    def _read(self, kind: str) -> images.Labelled:
+        raise NotImplementedError
+
+    def _records(self, pixels: np.ndarray, labels: np.ndarray, name: str) -> Records:
+        raise NotImplementedError
+
+
+class IdxFiles(HeldOut):
+    """Files in MNIST's format."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The available splits; the test split is optional."""
+        return SPLITS if self.data.test_images else ("train", "validation")
+
+    @functools.cache  # noqa: B019
+    def _read(self, kind: str) -> images.Labelled:
+        paths = (self._path(f"{kind}_{what}") for what in ("images", "labels"))
+        return images.read_idx(*map(str, paths))
+
+    def _records(self, pixels: np.ndarray, labels: np.ndarray, name: str) -> Records:
+        return images.Images(images.as_floats(pixels), labels, name)
+
+    def _path(self, name: str) -> pathlib.Path:
+        return self.folder / self.data[name]
+
+    def find_problems(self) -> list[str]:
+        """List the files that are missing."""
+        problems = []
+        for kind in ("train", "test"):
+            for name in (f"{kind}_images", f"{kind}_labels"):
+                if not self.data[name]:
+                    if kind == "train" or "test" in self.splits:
+                        problems.append(f"data.{name} is empty: name an idx file")
+                elif not os.path.isfile(path := self._path(name)):
+                    problems.append(f"data.{name}: {files.describe_missing(path)}")
+        return problems
+
+
+class Cifar10(HeldOut):
+    """The binary version of CIFAR-10, unpacked."""
+
+    @functools.cache  # noqa: B019
+    def _read(self, kind: str) -> images.Labelled:
+        return image_files.read_cifar10(self.folder, kind)
+
+    def _records(self, pixels: np.ndarray, labels: np.ndarray, name: str) -> Records:
+        names = image_files.read_cifar_names(self.folder)
+        return images.Images(pixels, labels, name, names)
+
+    def find_problems(self) -> list[str]:
+        """List the files that are missing."""
+        wanted = (*image_files.CIFAR_FILES["train"], *image_files.CIFAR_FILES["test"])
+        missing = [
+            name
+            for name in (*wanted, image_files.CIFAR_NAMES)
+            if not os.path.isfile(self.folder / name)
+        ]
+        return [
+            f"data.folder: there is no file {self.folder / name}: unpack the binary "
+            "version of CIFAR-10 there"
+            for name in missing
+        ]
+
+
+class ClassFolders(Pictures):
+    """One folder per split, with one folder of images per class."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The available splits; the test split is optional."""
+        return SPLITS if os.path.isdir(self.folder / "test") else SPLITS[:2]
+
+    def _open(self, split: str) -> Records:
+        size, channels = self.data.image_size, 1 if self.data.grey else 3
+        held_out = os.path.isdir(self.folder / "validation")
+        if split == "test" or held_out:
+            found, notes = image_files.list_images(self.folder / split)
+        else:
+            found, notes = image_files.list_images(self.folder / "train")
+            count = self.data.validation_size
+            parts = class_folders.draw_held_out(found, count, "image")
+            found = parts[split == "validation"]
+        return image_files.ImageFiles(found, (size, size, channels), notes)
+
+    def classes(self) -> tuple[str, ...]:
+        """List the classes by their folders, without reading an image."""
+        found, _ = image_files.list_images(self.folder / "train")
+        return tuple(sorted({file.parent.name for file in found}))
+
+    def find_problems(self) -> list[str]:
+        """Report a missing folder of training images."""
+        train = self.folder / "train"
+        if os.path.isdir(train):
+            return []
+        return [
+            f"data.folder: there is no file {train / 'CLASS' / 'IMAGE.png'}: make a "
+            f"folder {train} with a folder of images for each class"
+        ]
+
+
+SOURCES: Mapping[str, type[Pictures]] = {
+    "digits": Digits,
+    "idx": IdxFiles,
+    "colour": Colour,
+    "cifar10": Cifar10,
+    "folder": ClassFolders,
+}
+
+
+def open_pictures(data: ConfigDict) -> Pictures:
+    """Open the source that a config names; its key refuses unknown names."""
+    return SOURCES.get(data.source, Pictures)(data)

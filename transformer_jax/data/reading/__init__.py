@@ -1,0 +1,1 @@
+"""Read examples: forms of storage, sources, streams."""

@@ -1,0 +1,254 @@
+"""Forms of data: one class for each way in which a config's examples can be stored.
+
+A form declares its keys of the config's `data` section, finds missing files, and opens
+the corpora of a split. `sources.FORMS` registers it under the name that
+`data.source` gives. A key may name several corpora, separated by commas; a pattern with
+* and ? is one corpus of several files. All files can be plain or .gz.
+"""
+
+import abc
+import os
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax import files
+from transformer_jax.data.reading import tfds
+from transformer_jax.data.reading.records import (
+    JsonTable,
+    Parallel,
+    ParsedFile,
+    Reading,
+    Records,
+    TsvTable,
+)
+from transformer_jax.data.text import text
+from transformer_jax.data.text.numerals import is_whole
+from transformer_jax.errors import UserError
+from transformer_jax.keys import key
+
+
+class Form(abc.ABC):
+    """Base of all forms: reads the `data` section into records with these fields."""
+
+    advice: str  # ends the message about an empty key: "name a file …"
+    names_files = True  # whether the keys of a split name files
+
+    def __init__(self, data: ConfigDict, fields: tuple[str, ...]):
+        self.data, self.fields = data, fields
+
+    @classmethod
+    @abc.abstractmethod
+    def split_keys(cls, split: str, fields: tuple[str, ...]) -> dict[str, Any]:
+        """Declare the keys that name the files or the data of a split."""
+
+    @classmethod
+    def shared_keys(cls, fields: tuple[str, ...]) -> dict[str, Any]:
+        """Declare the keys that all splits share."""
+        return {}
+
+    @abc.abstractmethod
+    def corpora(self, split: str) -> list[list[Records]]:
+        """Open the corpora of a split, each a list of sequences of records."""
+
+    def has(self, split: str) -> bool:
+        """Return whether the config names anything for a split."""
+        return any(self.data[name] for name in self.split_keys(split, self.fields))
+
+    def find_missing(self, split: str) -> list[str]:
+        """List the empty keys of a split, and its files that do not exist."""
+        problems = []
+        for name in self.split_keys(split, self.fields):
+            if not self.data[name]:
+                problems.append(f"data.{name} is empty: {self.advice}")
+            problems += [
+                f"data.{name}: "
+                + files.describe_missing(os.path.join(self.data.folder, entry))
+                for entry in entries(self.data[name] if self.names_files else "")
+                if not text.find_files(entry, self.data.folder)
+            ]
+        return problems
+
+    def find_problems(self) -> list[str]:
+        """List what is wrong with the keys that all splits share."""
+        return []
+
+
+class TextFiles(Form):
+    """One file per field of a record; line i of each makes up record i.
+
+    `data.train_source = "train.de.gz"`, `data.train_target = "train.en.gz"`.
+    """
+
+    advice = "name a file with one sentence per line"
+
+    @classmethod
+    def split_keys(cls, split, fields):
+        """Declare a key for each field."""
+        meaning = "A path; the files are paired line by line."
+        return {f"{split}_{field}": key("", meaning) for field in fields}
+
+    def corpora(self, split):
+        """Pair the files of the fields, corpus by corpus."""
+        keys = list(self.split_keys(split, self.fields))
+        sides = [entries(self.data[key]) for key in keys]
+        if len({len(side) for side in sides}) > 1:
+            raise UserError(
+                f"data.{keys[0]} names {len(sides[0])} corpora, but data.{keys[1]} "
+                f"names {len(sides[1])}: they are paired in order"
+            )
+        return [
+            [
+                Parallel(dict(zip(self.fields, paths, strict=True)))
+                for paths in text.match_files(corpus, self.data.folder)
+            ]
+            for corpus in zip(*sides, strict=True)
+        ]
+
+
+class LineFiles(Form):
+    """Base of the forms with one or more records per line: `data.train_files`."""
+
+    advice = "name a file with one record per line"
+
+    @classmethod
+    def split_keys(cls, split, fields):
+        """Declare the one key that names the files."""
+        return {f"{split}_files": key("", "A path, with one record per line.")}
+
+    def corpora(self, split):
+        """Open each file, corpus by corpus."""
+        return [
+            [self.open(path, split) for path in self._paths(corpus)]
+            for corpus in entries(self.data[f"{split}_files"])
+        ]
+
+    @abc.abstractmethod
+    def open(self, path: str, split: str) -> Records:
+        """Open one file of a split as a sequence of records."""
+
+    def _paths(self, corpus: str) -> list[str]:
+        return text.require_files(corpus, self.data.folder)
+
+
+class Columns(Form):
+    """Base of the forms in which `data.<field>_column` names where a field is found."""
+
+    kind = "key"  # the word for a column in messages
+    meaning = "A key, such as de, or translation.de for a nested one."
+
+    @classmethod
+    def shared_keys(cls, fields):
+        """Declare a key for each field's column."""
+        return {f"{field}_column": key("", cls.meaning) for field in fields}
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column of each field."""
+        return {field: self.data[f"{field}_column"] for field in self.fields}
+
+    def find_problems(self):
+        """List the fields without a column."""
+        return [
+            f"data.{field}_column is empty: name the {self.kind} that holds the "
+            f"{field}, such as 'de' or 'translation.de'"
+            for field, column in self.columns.items()
+            if not column
+        ]
+
+
+class Tsv(Columns, LineFiles):
+    """Tab-separated columns, numbered from 1: `data.source_column = "2"`."""
+
+    meaning = "A number, from 1; empty means in the order of the fields."
+
+    @property
+    def columns(self):
+        """The column of each field; by default the columns are in the fields' order."""
+        given = super().columns
+        return {f: given[f] or str(i) for i, f in enumerate(self.fields, 1)}
+
+    def find_problems(self):
+        """List the columns that are not numbers from 1."""
+        return [
+            f"data.{field}_column = {column[:60]!r}: a column's number, from 1"
+            for field, column in self.columns.items()
+            if not (is_whole(column) and int(column))
+        ]
+
+    def open(self, path, split):
+        """Open a file of tab-separated columns."""
+        return TsvTable(path, self.columns)
+
+
+class JsonLines(Columns, LineFiles):
+    """One JSON object per line; `data.source_column = "translation.de"` is a key."""
+
+    def open(self, path, split):
+        """Open a file of JSON objects."""
+        return JsonTable(path, self.columns)
+
+
+class ParsedFiles(LineFiles):
+    """Lines that a task parses in its own way, such as bracketed trees."""
+
+    def __init__(
+        self, data: ConfigDict, fields: tuple[str, ...], name: str, reading: Reading
+    ):
+        super().__init__(data, fields)
+        self.name, self.reading = name, reading
+
+    def open(self, path, split):
+        """Parse a file; a training split may skip lines that are also held out."""
+        held_out = None
+        if self.reading.once and split == "train":
+            named = entries(f"{self.data.validation_files},{self.data.test_files}")
+            held_out = [path for corpus in named for path in self._paths(corpus)]
+        return ParsedFile(path, self.name, self.reading, held_out)
+
+
+class Tfds(Columns):
+    """A data set of TensorFlow Datasets, prepared as ArrayRecord in `data.folder`.
+
+    `data.tfds_name = "wmt14_translate/de-en"`, `data.train_split = "train[:90%]"`,
+    `data.source_column = "de"`.
+    """
+
+    advice = "name a data set and its splits, such as wmt14_translate/de-en"
+    kind, meaning = "feature", "A feature, such as de."
+    names_files = False
+
+    @classmethod
+    def split_keys(cls, split, fields):
+        """Declare the key that names the split of the data set."""
+        return {
+            f"{split}_split": key(
+                split, "Such as train[:90%]; empty means no such split."
+            )
+        }
+
+    @classmethod
+    def shared_keys(cls, fields):
+        """Declare the keys of the columns and of the data sets."""
+        meaning = "Such as wmt14_translate/de-en, or the folder of a prepared version."
+        return {**super().shared_keys(fields), "tfds_name": key("", meaning)}
+
+    def find_problems(self):
+        """List missing columns and a missing name."""
+        problems = super().find_problems()
+        if not self.data.tfds_name:
+            problems.append(f"data.tfds_name is empty: {self.advice}")
+        return problems
+
+    def corpora(self, split):
+        """Open the split of each data set."""
+        part, folder = self.data[f"{split}_split"], self.data.folder
+        return [
+            [tfds.Split(name, part, folder, self.columns, texts=True)]
+            for name in entries(self.data.tfds_name)
+        ]
+
+
+def entries(value: str) -> list[str]:
+    """Split the value of a key at its commas."""
+    return [part.strip() for part in value.split(",") if part.strip()]

@@ -1,0 +1,201 @@
+"""Open the `data` section of a config, split by split.
+
+`data.source` names either data that the package generates or a storage format: one of
+FORMS, or files whose lines a task parses in its own way (a `Reading`).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax import keys
+from transformer_jax.corpora import phrasebook
+from transformer_jax.data.reading.forms import (
+    Form,
+    JsonLines,
+    ParsedFiles,
+    TextFiles,
+    Tfds,
+    Tsv,
+    entries,
+)
+from transformer_jax.data.reading.records import (
+    Concatenation,
+    Generated,
+    Parallel,
+    Reading,
+)
+from transformer_jax.data.reading.streams import UTF8, open_lines
+from transformer_jax.errors import UserError, nearest
+from transformer_jax.keys import key
+
+FORMS: dict[str, type[Form]] = {
+    "text": TextFiles,
+    "tsv": Tsv,
+    "jsonl": JsonLines,
+    "tfds": Tfds,
+}
+SPLITS = ("train", "validation", "test")
+FIELDS = ("source", "target")  # of a record of parallel text
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratedSource:
+    """Generated data: a generator and the splits that it offers."""
+
+    name: str
+    version: int
+    splits: tuple[str, ...]
+    generate: Callable[[str, int], list[dict[str, str]]]  # (split, size) → records
+    key: tuple[str, ...] = ()  # whatever else determines the records
+
+    def read(self, data: ConfigDict, split: str) -> Generated:
+        """Return a split of the configured size, without generating it yet."""
+        size = data[f"{'test' if split.startswith('test') else split}_size"]
+        return Generated(
+            functools.partial(self.generate, split, size),
+            "-".join(map(str, (self.name, self.version, split, size, *self.key))),
+        )
+
+
+class Source:
+    """The splits that a config's `data` section names, opened on demand.
+
+    Records have the given fields. `embedded` is the data that the task generates
+    itself, and `readings` parse the file formats that only this task knows.
+    """
+
+    def __init__(
+        self,
+        data: ConfigDict,
+        fields: tuple[str, ...] = FIELDS,
+        embedded: GeneratedSource | None = None,
+        readings: dict[str, Reading] | None = None,
+    ):
+        self.data, self.fields = data, fields
+        self.embedded = embedded or PHRASEBOOK
+        self.readings = readings or {}
+
+    @property
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
+    def splits(self) -> tuple[str, ...]:
+        """The available splits."""
+        if self._is_generated:
+            return self.embedded.splits
+        return tuple(split for split in SPLITS if self._form.has(split))
+
+    @property
+    def known_splits(self) -> tuple[str, ...]:
+        """All splits that the data of this task can have."""
+        return tuple(dict.fromkeys((*SPLITS, *self.embedded.splits)))
+
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
+    def read(self, split: str) -> Concatenation:
+        """Open the corpora of a split, with their weights and tags."""
+        if split not in self.splits:
+            raise UserError(
+                f"there is no split {split!r}: this run's data has "
+                f"{', '.join(self.splits)}"
+            )
+        if self._is_generated:
+            return Concatenation([self.embedded.read(self.data, split)])
+        corpora = self._form.corpora(split)
+        # Only some tasks have this key.
+        weights = self.data.get("train_weights", ()) if split == "train" else ()
+        tags = entries(self.data.get(f"{split}_tags", ""))
+        for name, values in ((f"{split}_weights", weights), (f"{split}_tags", tags)):
+            if values and len(values) != len(corpora):
+                raise UserError(
+                    f"data.{name} has {len(values)} entries for {len(corpora)} "
+                    "corpora: give one per corpus, in the same order"
+                )
+        parts, part_weights, part_tags = [], [], []
+        for i, corpus in enumerate(corpora):
+            parts += corpus
+            part_weights += [float(weights[i]) if weights else 1.0] * len(corpus)
+            part_tags += [tags[i] if tags else ""] * len(corpus)
+        joined = Concatenation(parts, part_weights, part_tags)
+        if self.data.get("train_tags") and not tags:
+            joined.notes += (
+                f"data.train_tags is set, but data.{split}_tags is not: the sources of "
+                f"{split} are read without a tag",
+            )
+        return joined
+
+    def find_problems(self) -> list[str]:
+        """List missing keys and files before reading anything."""
+        if self.data.source not in (*FORMS, *self.readings):
+            return []
+        needed = [s for s in SPLITS if s != "test" or s in self.splits]
+        missing = [problem for s in needed for problem in self._form.find_missing(s)]
+        return missing + self._form.find_problems()
+
+    @property
+    def _is_generated(self) -> bool:
+        return self.data.source == self.embedded.name
+
+    @functools.cached_property
+    def _form(self) -> Form:
+        name = self.data.source
+        if name in self.readings:
+            return ParsedFiles(self.data, self.fields, name, self.readings[name])
+        if name not in FORMS:
+            known = (self.embedded.name, *self.readings, *FORMS)
+            raise UserError(
+                f"data.source = {name!r}: choose {' | '.join(known)}."
+                f"{nearest(name, known)}"
+            )
+        return FORMS[name](self.data, self.fields)
+
+
+def parallel_text(source: str, target: str, encoding: str = UTF8) -> Concatenation:
+    """Open the two files, or pipes, of `evaluate --source F --reference G`."""
+    paths = {"source": source, "target": target}
+    sides = {side: open_lines(path, encoding) for side, path in paths.items()}
+    return Concatenation([Parallel(sides)])
+
+
+def _phrases(split: str, size: int) -> list[dict[str, str]]:
+    pairs = phrasebook.generate(split, size)
+    return [{"source": p.source, "target": p.target} for p in pairs]
+
+
+PHRASEBOOK = GeneratedSource(
+    "phrasebook", phrasebook.VERSION, phrasebook.SPLITS, _phrases
+)
+
+
+def declare(fields: tuple[str, ...], *names: str) -> type:
+    """Declare the keys of a source whose records have these fields.
+
+    `names` lists the generated data and the readings; the first is the default.
+    Several forms may declare the same key, such as `{split}_files`.
+    """
+    declared = {
+        "source": key(
+            names[0],
+            "The name of generated data, or a storage format.",
+            choices=lambda: (*names, *FORMS),
+        ),
+        "folder": key("", "Relative paths start here; for tfds, its data directory."),
+        "train_size": _size(20_000, "Number of generated examples."),
+        "validation_size": _size(500, "Number of generated examples."),
+        "test_size": _size(500, "Number of generated examples per test split."),
+    }
+    for split in SPLITS:
+        for form in FORMS.values():
+            declared |= form.split_keys(split, fields)
+        meaning = "Tags to put before the sources, one per corpus."
+        declared[f"{split}_tags"] = key("", meaning)
+    meaning = "How often to repeat each corpus, in proportion; () means once."
+    declared["train_weights"] = key((), meaning)
+    for form in FORMS.values():
+        declared |= form.shared_keys(fields)
+    return keys.collect("SourceKeys", declared)
+
+
+def _size(default: int, meaning: str) -> Any:
+    return key(default, meaning, least=1, most=10**8)

@@ -1,0 +1,445 @@
+"""Tokenizers: SentencePiece models, trained or given, and plain bytes.
+
+The first ids are pad 0, unk 1, start 2 and end 3; given models are renumbered. By
+default SentencePiece normalises Unicode and squeezes spaces. Models trained here do
+not: decoding returns the encoded text, with unseen characters as bytes. The exceptions
+are `word`, which decodes unknown words as <unk>, and `lowercase`, a rule that is stored
+in the model.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import pathlib
+import random
+import re
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from transformer_jax import files
+from transformer_jax.data import cache
+from transformer_jax.data.text import vocabulary
+from transformer_jax.data.text.segmentation import Segmenter, parse_model
+from transformer_jax.errors import UserError
+from transformer_jax.ids import BOS, EOS, PAD, UNK
+from transformer_jax.keys import key
+
+KINDS = ("unigram", "bpe", "word", "char", "byte", "file")
+# SentencePiece writes spaces as this character, so a literal one becomes bytes.
+SPACE = "\u2581"
+# The trainer sums in parallel, repeatably with a fixed number of threads.
+TRAINER_THREADS = 8
+LONGEST = 20_000  # characters of a line used for learning
+BYTES = b"transformer_jax bytes 1\n"  # the saved form of a byte-level tokenizer
+SPECIAL = 4  # special ids, before the pieces
+# Marks that may belong to the character before them: accents, kana's, Hangul's parts.
+_MARKS = re.compile("[\u0300-\u036f\u3099\u309a\u1100-\u11ff]")
+WORD = 3  # SentencePiece's type of a model of words
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerKeys:
+    """Learn or name the vocabularies: the keys of `config.tokenizer`."""
+
+    kind: str = key(
+        "unigram", "What to learn; file means a given model.", choices=KINDS
+    )
+    vocab_size: int = key(8000, "Most pieces of a vocabulary.", least=1)
+    shared: bool = key(True, "One vocabulary for source and target.")
+    file: str = key("", "A SentencePiece model; if not shared, two: a,b.")
+    lowercase: bool = key(False, "Lower-case all text that is read.")
+    lines: int = key(
+        300_000, "Random examples to learn from; 0 means all.", least=0, most=10**9
+    )
+    byte_fallback: bool = key(True, "Encode unknown characters as bytes, not <unk>.")
+    user_symbols: tuple = key((), "Strings that are always one piece.")
+    sampling: float = key(
+        0.0, "Sample segmentations: BPE-dropout, or unigram's α.", least=0, below=1
+    )
+    row_multiple: int = key(
+        64, "Embedding rows are padded to a multiple of this.", least=1
+    )
+
+
+class Tokenizer:
+    """A SentencePiece model; `decode` is the inverse of `encode`."""
+
+    def __init__(self, model: bytes):
+        self.model = model
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = processor
+        special = {
+            PAD: processor.pad_id(), UNK: processor.unk_id(),
+            BOS: processor.bos_id(), EOS: processor.eos_id(),
+        }  # fmt: skip
+        size, given = processor.get_piece_size(), set(special.values())
+        self._theirs = [special[i] for i in range(SPECIAL)]
+        self._theirs += [i for i in range(size) if i not in given]
+        self._ours = {theirs: ours for ours, theirs in enumerate(self._theirs)}
+        self._renumbered = self._theirs != list(range(size))
+        self._space_bytes = [
+            self._ours[processor.piece_to_id(f"<0x{byte:02X}>")]
+            for byte in SPACE.encode()
+        ]
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids."""
+        return len(self._theirs)
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the model."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    @property
+    def lowercase(self) -> bool:
+        """Return whether the model lower-cases text, so that it decodes no capitals."""
+        return self._processor.normalize("A").endswith("a")
+
+    def as_read(self, text: str) -> str:
+        """Return the text that decoding should give back, lower-cased if necessary."""
+        return "".join(map(str.lower, text)) if self.lowercase else text
+
+    def compose(self, text: str) -> str:
+        """Return a text in the form in which the pieces were learned, if it is known.
+
+        "ã" is one character in most files and two in some, such as macOS's names (NFD).
+        If no piece has the marks of the latter, the text is composed (NFC).
+        """
+        if text.isascii() or self._knows_marks or not _MARKS.search(text):
+            return text
+        return unicodedata.normalize("NFC", text)
+
+    def find_unknown(self, text: str) -> tuple[str, ...]:
+        """List the characters, or the words of a word model, that no piece has.
+
+        They are read as <unk>, or as bytes of which hardly anything was learned.
+        """
+        text = self._processor.normalize(text).replace(SPACE, " ")
+        parts = text.split() if self._has_words else "".join(text.split())
+        return tuple(part for part in dict.fromkeys(parts) if part not in self._known)
+
+    @functools.cached_property
+    def _knows_marks(self) -> bool:
+        return any(map(_MARKS.search, self.pieces(range(self.vocab_size))))
+
+    @functools.cached_property
+    def _has_words(self) -> bool:
+        return parse_model(self.model).trainer_spec.model_type == WORD
+
+    @functools.cached_property
+    def _known(self) -> frozenset[str]:
+        """The characters, or words, of all pieces but bytes."""
+        ids = range(SPECIAL, self.vocab_size)
+        numbers = [i for i in ids if not self._processor.is_byte(self._theirs[i])]
+        pieces = [piece.removeprefix(SPACE) for piece in self.pieces(numbers)]
+        return frozenset(pieces if self._has_words else "".join(pieces))
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without start and end."""
+        return self._encode(self._processor, text)
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Encode text within a sentence, without the space that the model puts first.
+
+        A word model keeps it, because all its pieces begin with one.
+        """
+        if text[:1] == " " and text[1:2] not in ("", SPACE) and self._puts_space:
+            return self.encode(text[1:])  # a given model may drop a space at the start
+        return self._encode(self._inside, text)
+
+    def _encode(self, processor: Any, text: str) -> list[int]:
+        if SPACE not in text or UNK in self._space_bytes:
+            return self._renumber(processor.encode(text))
+        # The dummy space goes before the text only, not before each part of it.
+        first, *rest = text.split(SPACE)
+        ids = self._encode(processor, first)
+        for part in rest:
+            ids += self._space_bytes + self.encode_inside(part)
+        return ids
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode many texts on all cores."""
+        encoded = self._processor.encode(list(texts), num_threads=-1)
+        return [
+            self.encode(text) if SPACE in text else self._renumber(ids)
+            for text, ids in zip(texts, encoded, strict=True)
+        ]
+
+    def sample(self, text: str, strength: float, seed: int) -> list[int]:
+        """Encode with a random segmentation, drawn with this seed.
+
+        BPE skips each merge with probability `strength` (BPE-dropout). Unigram draws
+        segmentations in proportion to the power `strength` of their probability.
+        """
+        if SPACE in text:
+            return self.encode(text)
+        drawn = self._segmenter.draw(text, strength, random.Random(seed))
+        return self._renumber(drawn)
+
+    @functools.cached_property
+    def _segmenter(self) -> Segmenter:
+        return Segmenter(self.model, self._processor)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, ignoring pad, start and end."""
+        kept = (int(i) for i in ids if i not in (PAD, BOS, EOS))
+        return self._processor.decode([self._theirs[i] for i in kept])
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the piece of each id, for display."""
+        names = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
+        return [
+            names.get(i) or self._processor.id_to_piece(self._theirs[i])
+            for i in map(int, ids)
+        ]
+
+    def _renumber(self, ids: list[int]) -> list[int]:
+        return [self._ours[i] for i in ids] if self._renumbered else ids
+
+    @functools.cached_property
+    def _puts_space(self) -> bool:
+        """Return whether the model puts a space before a text."""
+        return self._processor.normalize("a").startswith(SPACE)
+
+    @functools.cached_property
+    def _inside(self) -> Any:
+        """The processor without that space, which a word model keeps."""
+        proto = parse_model(self.model)
+        if self._has_words:
+            return self._processor
+        proto.normalizer_spec.add_dummy_prefix = False
+        return sentencepiece.SentencePieceProcessor(
+            model_proto=proto.SerializeToString()
+        )
+
+    def save(self, path: pathlib.Path) -> None:
+        """Write the model atomically."""
+        files.write_bytes(path, self.model)
+
+    @staticmethod
+    def load(path: pathlib.Path) -> "Tokenizer":
+        """Read a saved tokenizer, or a model that SentencePiece trained."""
+        try:
+            if not (model := path.read_bytes()):
+                raise OSError("it is empty")
+            return Bytes() if model == BYTES else Tokenizer(model)
+        except Exception as error:  # a damaged model raises almost any error
+            reason = str(error).split("\n")[0]
+            raise UserError(f"the tokenizer {path} cannot be read: {reason}") from None
+
+
+class Bytes(Tokenizer):
+    """A tokenizer of UTF-8 bytes: nothing to learn, nothing unknown."""
+
+    def __init__(self):
+        self.model = BYTES
+
+    @property
+    def lowercase(self) -> bool:
+        """Return False: bytes keep capitals."""
+        return False
+
+    def compose(self, text: str) -> str:
+        """Return the text: which form was learned cannot be told from bytes."""
+        return text
+
+    def find_unknown(self, text: str) -> tuple[str, ...]:
+        """Return nothing: all bytes are known."""
+        return ()
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids: the special ones and the bytes."""
+        return SPECIAL + 256
+
+    def encode(self, text: str) -> list[int]:
+        """Return one id per byte."""
+        return [SPECIAL + byte for byte in text.encode("utf-8", "surrogatepass")]
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Encode; bytes add no space before a text."""
+        return self.encode(text)
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode many texts."""
+        return [self.encode(text) for text in texts]
+
+    def sample(self, text: str, strength: float, seed: int) -> list[int]:
+        """Encode; bytes have only one segmentation."""
+        return self.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of the bytes; a broken character becomes U+FFFD."""
+        kept = bytes(int(i) - SPECIAL for i in ids if i >= SPECIAL)
+        return kept.decode("utf-8", "replace")
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Name each byte, such as "<0x41>"."""
+        names = ["<pad>", "<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
+        return [names[int(i)] for i in ids]
+
+
+def make(
+    settings: Any,
+    records: Any,
+    fields: Sequence[str],
+    given: str,
+    symbols: list[str],
+    say: Callable[[str], None] = lambda line: None,
+) -> Tokenizer:
+    """Make the tokenizer of these fields according to a config's `tokenizer` section.
+
+    A trained one is cached for other runs on the same text. `given` is the model file
+    of kind "file"; `symbols` become pieces even if they are not in the text.
+    """
+    if settings.kind == "byte":
+        return Bytes()
+    if settings.kind == "file":
+        return Tokenizer.load(pathlib.Path(given))
+    about = [
+        sentencepiece.__version__, records.fingerprint, fields,
+        [*settings.user_symbols, *symbols], settings.kind, settings.vocab_size,
+        settings.lines, settings.byte_fallback, settings.lowercase,
+    ]  # fmt: skip
+    key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
+    learn = functools.partial(_learn, settings, records, fields, symbols, say)
+    entry = cache.folder() / "tokenizers" / key
+    return Tokenizer.load(cache.build_once(entry, learn, records.content) / "model")
+
+
+def _learn(settings, records, fields, symbols, say, folder: pathlib.Path) -> None:
+    count, numbers = len(records), None
+    if settings.lines and settings.lines < count:
+        generator = np.random.Generator(np.random.Philox(key=[0, count]))
+        numbers = np.sort(generator.choice(count, settings.lines, replace=False))
+    say(
+        f"learning   {settings.vocab_size:,} {settings.kind} pieces of "
+        f"{' and '.join(fields)} from {min(settings.lines or count, count):,} examples"
+    )
+    chosen = records if numbers is None else (records[int(i)] for i in numbers)
+    texts = (record[field] for record in chosen for field in fields)
+    trained = train(
+        texts,
+        settings.kind,
+        settings.vocab_size,
+        settings.byte_fallback,
+        [*settings.user_symbols, *symbols],
+        settings.lowercase,
+    )
+    trained.save(folder / "model")
+
+
+def train(
+    texts: Iterable[str],
+    kind: str,
+    vocab_size: int,
+    byte_fallback: bool = True,
+    symbols: Sequence[str] = (),
+    lowercase: bool = False,
+) -> Tokenizer:
+    """Learn up to `vocab_size` pieces, or fewer if the texts have no more."""
+    byte_fallback &= kind != "word"  # an unknown word is <unk>
+    symbols = vocabulary.check_symbols(symbols, byte_fallback)
+    least = vocabulary.check_size(kind, vocab_size, byte_fallback, symbols)
+    model = io.BytesIO()
+    options: dict[str, Any] = {
+        "byte_fallback": byte_fallback,
+        "character_coverage": 0.9999 if kind == "unigram" and byte_fallback else 1.0,
+        "remove_extra_whitespaces": False,
+        "hard_vocab_limit": False,
+        "max_sentence_length": 8 * LONGEST,
+        "num_threads": TRAINER_THREADS,
+        "minloglevel": 2,
+    }
+    ids: dict[str, Any] = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
+    failures: list[BaseException] = []
+    try:
+        with _rules(lowercase) as rules:
+            sentencepiece.SentencePieceTrainer.train(
+                # The trainer would drop longer lines, with a note on stderr only.
+                sentence_iterator=_shortened(texts, failures),
+                model_writer=model,
+                model_type=kind,
+                # With fewer, it would not count the characters of the text.
+                vocab_size=max(vocab_size, least),
+                user_defined_symbols=symbols,
+                **rules,
+                **options,
+                **ids,
+            )
+    except (RuntimeError, OSError) as error:
+        if failures:
+            raise failures[0] from None
+        why = vocabulary.explain(error, kind, vocab_size, byte_fallback, symbols)
+        raise UserError(why) from None
+    return Tokenizer(model.getvalue())
+
+
+def _shortened(texts: Iterable[str], failures: list[BaseException]) -> Iterator[str]:
+    """Yield shortened texts; keep the error that ends them, which the trainer hides."""
+    try:
+        for text in texts:
+            yield text[:LONGEST]
+    except (Exception, KeyboardInterrupt) as error:
+        failures.append(error)
+        raise
+
+
+@contextlib.contextmanager
+def _rules(lowercase: bool) -> Iterator[dict[str, str]]:
+    """Yield the trainer's normalisation options: none, or only lower-casing."""
+    if not lowercase:
+        yield {"normalization_rule_name": "identity"}
+        return
+    pairs = ((chr(i), chr(i).lower()) for i in range(sys.maxunicode + 1))
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
+        for sides in (pair for pair in pairs if pair[0] != pair[1]):
+            numbers = (" ".join(f"{ord(c):X}" for c in side) for side in sides)
+            print(*numbers, sep="\t", file=file)
+        file.flush()
+        yield {"normalization_rule_tsv": file.name}
+
+
+def for_sides(
+    settings: Any,
+    records: Any,
+    fields: Sequence[str],
+    symbols: Mapping[str, Sequence[str]],
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Tokenizer]:
+    """Make one tokenizer for all fields, named "shared", or one per field.
+
+    `symbols`, such as tags, become pieces of a field even if its text has none.
+    """
+    files = [part.strip() for part in settings.file.split(",") if part.strip()]
+    sides: dict[str, Sequence[str]] = {f: (f,) for f in fields}
+    if settings.shared:
+        sides = {"shared": tuple(fields)}
+    if settings.kind == "file" and len(files) != len(sides):
+        raise UserError(
+            f"tokenizer.file names {len(files)} files for {len(sides)} vocabularies "
+            f"(tokenizer.shared = {settings.shared}): name one for each of "
+            f"{', '.join(sides)}"
+        )
+    made = {}
+    for i, (side, members) in enumerate(sides.items()):
+        given = files[i] if files else ""
+        own = [symbol for field in members for symbol in symbols.get(field, ())]
+        made[side] = make(settings, records, members, given, own, say)
+    return made
+
+
+def number_words(tokenizer: Tokenizer, ids: Sequence[int]) -> np.ndarray:
+    """Return the index of the space-separated word that each piece belongs to."""
+    counts = [len(tokenizer.decode(ids[: i + 1]).split()) for i in range(len(ids))]
+    return np.maximum(np.asarray(counts, int) - 1, 0)

@@ -1,0 +1,1 @@
+"""The systems around the core, one folder each."""

@@ -1,0 +1,142 @@
+"""Conversation: the last turns of a dialogue in, the reply out (a seq2seq chatbot).
+
+The encoder reads the last `data.turns` turns, oldest first, with a separator between
+them; earlier turns are forgotten.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax import scores
+from transformer_jax.corpora import smalltalk
+from transformer_jax.corpora.smalltalk import FIXED, SEPARATOR
+from transformer_jax.data.reading import sources
+from transformer_jax.data.reading.records import Reading
+from transformer_jax.data.reading.sources import FIELDS, GeneratedSource, Source
+from transformer_jax.decoding import Reply
+from transformer_jax.errors import UserError
+from transformer_jax.keys import key
+from transformer_jax.tasks.parts import seq2seq
+from transformer_jax.tasks.parts.pairs import (
+    PairData,
+    learn_tokenizers,
+    open_tokenizers,
+)
+from transformer_jax.tasks.parts.scoring import BleuScoring, texts_of
+from transformer_jax.tasks.parts.writing import Seq2SeqInference
+from transformer_jax.tasks.protocols import Pairs, Task, TaskDefinition
+
+END_OF_TURN = "__eou__"
+
+
+@dataclasses.dataclass(frozen=True)
+class TurnKeys:
+    """Dialogues; `source` is a context, `target` its reply: keys of `config.data`."""
+
+    turns: int = key(3, "Turns of a dialogue that are read.", least=1)
+    topics: str = key(
+        "few",
+        "Generated small talk; many: more topics, and lines that are not understood.",
+        choices=smalltalk.TOPICS,
+    )
+
+
+def configure(config: ConfigDict) -> None:
+    """Make the separator between turns one piece."""
+    config.tokenizer.user_symbols = (SEPARATOR.strip(),)
+    config.checkpoint.best = "loss"
+
+
+def source(config: ConfigDict) -> Source:
+    """Read the generated dialogues, or files of them."""
+    turns, topics = config.data.turns, config.data.topics
+    splits = smalltalk.WIDE_SPLITS if topics == "many" else smalltalk.SPLITS
+
+    def generate(split: str, size: int) -> list[dict[str, str]]:
+        found = smalltalk.generate(split, size, turns=turns, topics=topics)
+        pairs = [(r["context"], r["reply"]) for r in found]
+        if split == "train":  # each example occurs once, but people greet often
+            pairs += [FIXED] * (size // 200)
+        return [{"source": context, "target": reply} for context, reply in pairs]
+
+    about = ("smalltalk", smalltalk.VERSION, splits, generate)
+    embedded = GeneratedSource(*about, (str(turns), *["many"] * (topics == "many")))
+    read = functools.partial(_read_dialogue, turns)
+    readings = {"dialogues": Reading(read, str(turns), once=True)}
+    return Source(config.data, embedded=embedded, readings=readings)
+
+
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with the tokenizers that a run has learned."""
+    data = PairData(config, *open_tokenizers(config, folder))
+    scoring = DialogueScoring(data.target_tokenizer.lowercase)
+    return seq2seq.compose(data, DialogueInference, scoring)
+
+
+class DialogueInference(Seq2SeqInference):
+    """A context in, its reply out."""
+
+    def context(self, turns: Sequence[str]) -> tuple[str, int]:
+        """Return the text to read of a dialogue, and the number of turns left out."""
+        kept = turns[-self.data.config.data.turns :]
+        return SEPARATOR.join(kept), len(turns) - len(kept)
+
+
+class DialogueScoring(BleuScoring):
+    """BLEU, the share of exactly right replies, and their diversity."""
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Score replies; `distinct_2` is the share of distinct pairs of words."""
+        answers = texts_of(replies)
+        if self.lowercase:
+            references = [reference.lower() for reference in references]
+        right = sum(a == r for a, r in zip(answers, references, strict=True))
+        return {
+            **scores.headline(answers, references, self.lowercase),
+            "exact": 100 * right / max(len(references), 1),
+            "distinct_2": 100 * scores.distinct(answers, 2),
+        }
+
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Format the scores."""
+        return (
+            f"{super().summary(scores)}  exact {scores['exact']:.1f}%  "
+            f"distinct-2 {scores['distinct_2']:.1f}%"
+        )
+
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return BLEU, chrF and both shares, in percent."""
+        return super().measures(scores) | {
+            "exact (%)": scores["exact"],
+            "distinct-2 (%)": scores["distinct_2"],
+        }
+
+
+def _read_dialogue(turns: int, line: str) -> list[dict[str, str]]:
+    """Read a dialogue with turns separated by __eou__; each but the first replies."""
+    said = [turn.strip() for turn in line.split(END_OF_TURN) if turn.strip()]
+    if len(said) < 2:
+        raise UserError(
+            f"a dialogue has at least two turns, separated by {END_OF_TURN}, "
+            f"not {len(said)}"
+        )
+    return [
+        {"source": SEPARATOR.join(said[max(0, i - turns) : i]), "target": said[i]}
+        for i in range(1, len(said))
+    ]
+
+
+TASK = TaskDefinition(
+    configure=configure,
+    source=source,
+    learn=learn_tokenizers,
+    open=open_run,
+    metrics=("bleu", "exact", "distinct_2"),
+    keys={"data": (sources.declare(FIELDS, "smalltalk", "dialogues"), TurnKeys)},
+    pairs=Pairs(),
+)

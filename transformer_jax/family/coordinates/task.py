@@ -1,0 +1,319 @@
+"""Coordinates to colour: a network that represents one picture (Tancik et al. 2020).
+
+    echo "0.25 0.5" | python -m transformer_jax.predict --workdir RUN
+
+Each line is a place, x to the right and y downwards, from 0 to 1; the answer is its
+colour, #rrggbb. The encoding of a place (`model.features`) determines how much detail
+the network can learn. The score is the PSNR of held-out pixels, in dB.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+from ml_collections import ConfigDict
+
+from transformer_jax import files, losses, sharding
+from transformer_jax.data.batches import Batch
+from transformer_jax.data.reading.records import Concatenation
+from transformer_jax.data.store import Column, Store
+from transformer_jax.data.text.numerals import read_number
+from transformer_jax.data.text.tokenizer import Tokenizer
+from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding.searching import row_sizes, rows_for
+from transformer_jax.errors import Refused, UserError
+from transformer_jax.family.coordinates import picture as drawn
+from transformer_jax.family.coordinates import pixels
+from transformer_jax.family.coordinates.pixels import Pixels
+from transformer_jax.keys import key
+from transformer_jax.models import registry
+from transformer_jax.sharding import Params
+from transformer_jax.tasks.parts import learnt
+from transformer_jax.tasks.parts.scoring import Scoring, texts_of
+from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
+from transformer_jax.tasks.parts.whole_answers import WholeAnswers
+from transformer_jax.tasks.protocols import (
+    DataSource,
+    Record,
+    Say,
+    Task,
+    TaskDefinition,
+)
+
+SOURCES = ("drawn", "file")
+SPLITS = ("train", "validation")
+ABOUT_FILE = "picture.json"  # in the tokenizer's folder
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """The size of the picture that a run learns."""
+
+    height: int
+    width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureKeys:
+    """The picture: keys of `config.data`."""
+
+    source: str = key("drawn", "Drawn in code, or an image file.", choices=SOURCES)
+    folder: str = key("", "Folder of relative paths.")
+    picture: str = key("", "file: the path of the image.")
+    size: int = key(128, "Pixels of the longer side.", least=4, most=4096)
+
+
+class Picture:
+    """The pixels of one picture; three quarters of them are for training."""
+
+    splits = known_splits = SPLITS
+
+    def __init__(self, data: ConfigDict):
+        self.data = data
+
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
+    def read(self, split: str) -> Concatenation:
+        """Read the pixels of a split."""
+        if split not in SPLITS:
+            raise UserError(
+                f"there is no split {split!r}: a picture has {', '.join(SPLITS)}"
+            )
+        return Concatenation([Pixels(self.image, split)])
+
+    @functools.cached_property
+    def image(self) -> np.ndarray:
+        """The picture as float32 0..1, [height, width, 3]."""
+        if self.data.source == "drawn":
+            return drawn.draw(self.data.size).astype(np.float32)
+        return pixels.read_picture(str(self._path), self.data.size)
+
+    @property
+    def _path(self) -> pathlib.Path:
+        return pathlib.Path(self.data.folder, self.data.picture)
+
+    def find_problems(self) -> list[str]:
+        """Report a missing file."""
+        if self.data.source == "drawn":
+            return []
+        if not self.data.picture:
+            return ["data.picture is empty: name an image file"]
+        if not os.path.isfile(self._path):
+            return [f"data.picture: {files.describe_missing(self._path)}"]
+        return []
+
+
+def configure(config: ConfigDict) -> None:
+    """Remove the keys that a picture does not use, because there is no text."""
+    data, model = config.data, config.model
+    config.train.label_smoothing = 0.0
+    config.checkpoint.best = "psnr"
+    config.eval.splits = ("validation",)
+    config.eval.samples = 0
+    data.shapes = 1
+    del data.max_length, data.pack_length
+    del model.word_vectors, model.train_word_vectors
+    del config.filter, config.decode, config.tokenizer
+
+
+def learn(
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+) -> None:
+    """Record the size of the picture."""
+    if not (folder / ABOUT_FILE).exists():
+        height, width, _ = source.read("train").parts[0].picture.shape  # type: ignore
+        learnt.write(folder / ABOUT_FILE, About(height, width))
+
+
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with the size that a run has recorded."""
+    about = About(**learnt.read(folder / ABOUT_FILE, height=int, width=int))
+    size = about.height, about.width
+    objective = ColourObjective(registry.build(config, "coordinates", size=size))
+    inference = ColourInference(config, objective)
+    return Task(
+        config=config,
+        data=PixelData(about),
+        objective=objective,
+        inference=inference,
+        scoring=ColourScoring(),
+    )
+
+
+class PixelData:
+    """Places and colours."""
+
+    texts = None
+    vocabularies: Mapping[str, Tokenizer] = {}
+    filter_fingerprint = ""
+
+    def __init__(self, about: About):
+        self.fingerprint = f"coordinates-{about}"
+
+    def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
+        """Describe a column of places and one of colours."""
+        return {"place": Column("float32", (2,)), "colour": Column("float32", (3,))}
+
+    def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
+        """Return the place and the colour of each record unchanged."""
+        return [{"place": r["place"], "colour": r["colour"]} for r in records]
+
+    def make_filter(self) -> Any:
+        """Make a filter that keeps all pixels."""
+        return lambda record, row: None
+
+    def lengths(self, store: Store) -> np.ndarray:
+        """Return a length of 1 per pixel."""
+        return np.ones((len(store), 1), int)
+
+    def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+        """Fill rows without a pixel with zeros, and give them a weight of 0."""
+        real = batch.examples[:, 0] >= 0
+        places = np.zeros((len(real), 2), np.float32)
+        colours = np.zeros((len(real), 3), np.float32)
+        places[real], colours[real] = columns["place"], columns["colour"]
+        weights = real.astype(np.float32)
+        return {"places": places, "colours": colours, "weights": weights}
+
+
+class ColourObjective:
+    """The mean squared error of colours."""
+
+    unit = "examples"
+
+    def __init__(self, module: Any):
+        self.module = module
+
+    def init(self, key: Array) -> Params:
+        """Draw initial parameters."""
+        return self.module.init(key, jnp.zeros((1, 2)))["params"]
+
+    def outputs(self, params: Params, places: Array, key: Array | None = None) -> Array:
+        """Return the colours of places, [B, 3]."""
+        return self.module.apply({"params": params}, places, **dropout_rngs(key))
+
+    def loss(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> losses.Sums:
+        """Sum over the pixels the mean squared error of their three channels."""
+        painted = self.outputs(params, batch["places"], key)
+        errors = jnp.square(painted - batch["colours"]).mean(axis=-1)
+        weights = batch["weights"]
+        total = (errors * weights).sum()
+        return losses.Sums(total, total, jnp.zeros(()), weights.sum())
+
+    def means(
+        self, sums: losses.Sums, records: Sequence[Record] | None = None
+    ) -> dict[str, float]:
+        """Return the mean squared error and the corresponding PSNR."""
+        found = mean_sums(sums, "loss")
+        return found | {"psnr": pixels.psnr(found["loss"])}
+
+
+class ColourInference(WholeAnswers):
+    """A place in, its colour out."""
+
+    def __init__(self, config: ConfigDict, objective: ColourObjective):
+        self.config, self.objective = config, objective
+        self.compiled = functools.cache(self._compile)
+
+    def read_line(self, line: Any, max_length: int) -> DecodeRequest:
+        """Read two numbers."""
+        try:
+            x, y = map(read_number, line.split() if isinstance(line, str) else line)
+        except ValueError:
+            raise Refused(
+                f"{str(line)[:60]!r} is not a place: give x and y, such as 0.25 0.5"
+            ) from None
+        if not (0 <= x <= 1 and 0 <= y <= 1):
+            raise Refused(
+                f"{x:g} {y:g} is outside of the picture: give numbers from 0 to 1"
+            )
+        return DecodeRequest((x, y), line=line)
+
+    def question(self, record: Record) -> str:
+        """Return the place of a pixel."""
+        x, y = record["place"]
+        return f"{x:.7g} {y:.7g}"
+
+    def answers(
+        self,
+        params: Params,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, its colour)."""
+        places = np.array([request.source for request in requests], np.float32)
+        for i, colour in enumerate(self.paint(params, places, mesh)):
+            yield i, Reply(requests[i].line, as_text(colour))
+
+    def paint(self, params: Params, places: np.ndarray, mesh: Mesh) -> np.ndarray:
+        """Return the colours [N, 3] of places [N, 2]."""
+        rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
+        sizes = row_sizes(rows, multiple, sharding.row_devices(mesh))
+        found = np.zeros((len(places), 3), np.float32)
+        for begin in range(0, len(places), sizes[0]):
+            part = places[begin : begin + sizes[0]]
+            batch = np.zeros((rows_for(sizes, len(part)), 2), np.float32)
+            batch[: len(part)] = part
+            with jax.set_mesh(mesh):
+                given = sharding.to_global({"places": batch}, mesh)["places"]
+                colours = jax.device_get(self.compiled(mesh)(params, given))
+            found[begin : begin + len(part)] = colours[: len(part)]
+        return found
+
+    def _compile(self, mesh: Mesh) -> Any:
+        places = sharding.replicated(mesh)
+        return jax.jit(self.objective.outputs, out_shardings=places)
+
+
+class ColourScoring(Scoring):
+    """The PSNR of the answered colours, which are rounded to bytes."""
+
+    def reference(self, record: Record) -> str:
+        """Return the colour of a pixel."""
+        return as_text(record["colour"])
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Compare colours."""
+        sides = (texts_of(replies), references)
+        painted, true = (np.array([as_colour(t) for t in texts]) for texts in sides)
+        return {"psnr": pixels.psnr(float(np.square(painted - true).mean()))}
+
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Format the PSNR."""
+        return f"PSNR = {scores['psnr']:.2f} dB"
+
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return the PSNR."""
+        return {"PSNR (dB)": scores["psnr"]}
+
+
+def as_text(colour: Float[np.ndarray, "3"]) -> str:
+    """Write red, green and blue in 0..1 as #rrggbb."""
+    return "#" + "".join(f"{round(255 * float(np.clip(c, 0, 1))):02x}" for c in colour)
+
+
+def as_colour(text: str) -> Float[np.ndarray, "3"]:
+    """Read #rrggbb."""
+    return np.array([int(text[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+
+
+TASK = TaskDefinition(
+    configure=configure,
+    source=lambda config: Picture(config.data),
+    learn=learn,
+    open=open_run,
+    role="coordinates",
+    metrics=("psnr",),
+    keys={"data": (PictureKeys,)},
+    choices={"data.batching": ("buckets",), "checkpoint.best": ("loss", "psnr")},
+)

@@ -1,0 +1,300 @@
+"""Drawings: a caption in, a picture out (as in DALL·E, Ramesh et al. 2021).
+
+    echo "a red circle left of a blue square" | \\
+        python -m transformer_jax.predict --workdir RUN --pictures FOLDER
+
+A codebook of patches is learned from the training pictures, as a tokenizer is from
+text. An encoder-decoder reads the caption and writes the codes of the patches, row by
+row. The answer is the line of codes, or with `--pictures` the path of a PNG file. A
+picture is right if it shows exactly what the caption says, by `family/drawings/regions.py`.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import UInt8
+from ml_collections import ConfigDict
+
+from transformer_jax import decoding
+from transformer_jax.data.reading.records import Concatenation
+from transformer_jax.data.reading.sources import GeneratedSource
+from transformer_jax.decoding import DecodeRequest, Reply
+from transformer_jax.errors import Refused, UserError
+from transformer_jax.family.drawings import captions as drawings
+from transformer_jax.family.drawings import codebook, png, regions
+from transformer_jax.family.drawings.codebook import Codebook, CodeTokenizer
+from transformer_jax.ids import UNK
+from transformer_jax.keys import key
+from transformer_jax.sharding import Params
+from transformer_jax.tasks.parts import seq2seq
+from transformer_jax.tasks.parts.pairs import PairData
+from transformer_jax.tasks.parts.scoring import ResampledScoring, in_percent, texts_of
+from transformer_jax.tasks.parts.text import learn_tokenizer, open_tokenizer
+from transformer_jax.tasks.parts.writing import Seq2SeqInference, Writer
+from transformer_jax.tasks.protocols import (
+    DataSource,
+    Record,
+    Say,
+    Task,
+    TaskDefinition,
+)
+
+CODEBOOK_FILE = "codebook.npy"  # in the tokenizer's folder
+SIZE = drawings.SIZE, drawings.SIZE
+ZOOM = 8  # pixels of a PNG for each pixel of a picture
+METRICS = ("right", "figures", "relation")
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawingKeys:
+    """Draw pictures to learn from: keys of `config.data`."""
+
+    source: str = key("drawings", "Drawn by the package.", choices=("drawings",))
+    train_size: int = key(20_000, "Pictures.", least=1, most=10**7)
+    validation_size: int = key(100, "Pictures.", least=1, most=10**7)
+    test_size: int = key(500, "Pictures, of each test split.", least=1, most=10**7)
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeKeys:
+    """Learn the codebook: keys of `config.tokenizer`."""
+
+    codes: int = key(64, "Patches of the codebook, at most.", least=2, most=65_000)
+    patch: int = key(4, "Pixels of a patch's side.", least=1, most=32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(decoding.Options):
+    """Set how to draw."""
+
+    pictures: str = key("", "Drawings: a folder to write PNG files into.")
+
+
+class Source:
+    """Captions and their pictures."""
+
+    splits = known_splits = drawings.SPLITS
+
+    def __init__(self, data: ConfigDict):
+        self.data = data
+
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
+    def read(self, split: str) -> Concatenation:
+        """Draw the pictures of a split."""
+        if split not in self.splits:
+            raise UserError(
+                f"there is no split {split!r}: drawings have {', '.join(self.splits)}"
+            )
+        about = ("drawings", drawings.VERSION, drawings.SPLITS, drawings.generate)
+        return Concatenation([GeneratedSource(*about).read(self.data, split)])
+
+    def find_problems(self) -> list[str]:
+        """List nothing: all pictures are drawn by the package."""
+        return []
+
+
+def configure(config: ConfigDict) -> None:
+    """Give captions words, and pictures a vocabulary of their own."""
+    config.tokenizer.kind = "word"
+    config.tokenizer.vocab_size = 100
+    config.tokenizer.shared = False
+    config.model.tie = "decoder"
+    config.checkpoint.best = "right"
+    config.eval.samples = 0
+    config.data.max_length = 64
+    config.data.shapes = 1
+    config.decode.beams = 1
+    config.decode.sample = True
+    config.decode.max_length = 65
+    config.eval.splits = ("test", "test_combinations")
+    del config.filter
+
+
+def check(config: ConfigDict) -> list[str]:
+    """List what cannot work in the sizes of patches and answers."""
+    patch, problems = config.tokenizer.patch, []
+    if drawings.SIZE % patch:
+        return [
+            f"tokenizer.patch = {patch} does not divide {drawings.SIZE}, the pixels of "
+            "a picture's side: use 2, 4 or 8"
+        ]
+    count = (drawings.SIZE // patch) ** 2
+    if config.data.max_length < count:
+        problems.append(
+            f"data.max_length = {config.data.max_length}: a picture has {count} "
+            f"patches of tokenizer.patch {patch}: set it to {count}"
+        )
+    if config.decode.max_length != count + 1:
+        problems.append(
+            f"decode.max_length = {config.decode.max_length}: set it to {count + 1}, "
+            f"the patches of tokenizer.patch {patch} and an end"
+        )
+    return problems
+
+
+def learn(
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+) -> None:
+    """Learn the words of captions and the codebook of pictures."""
+    learn_tokenizer(config, source, folder, say, ("source",))
+    path = folder / CODEBOOK_FILE
+    if not path.exists():
+        records, settings = source.read("train"), config.tokenizer
+        few = range(min(len(records), codebook.PICTURES))
+        pictures = [records[i]["picture"] for i in few]
+        made = codebook.learn(pictures, settings.codes, settings.patch)
+        say(f"codebook   {len(made.patches)} patches of {len(pictures):,} pictures")
+        made.save(path)
+
+
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with what a run has learned."""
+    book = Codebook.load(folder / CODEBOOK_FILE)
+    words = open_tokenizer(folder)
+    data = PictureData(
+        config, words, CodeTokenizer(book), Options, functools.partial(as_codes, book)
+    )
+    return seq2seq.compose(data, DrawingInference, DrawingScoring(book))
+
+
+class PictureData(PairData):
+    """Captions, and the codes of pictures."""
+
+    def make_filter(self) -> Any:
+        """Make a filter that leaves no picture out."""
+        return lambda record, row: None
+
+
+def as_codes(book: Codebook, record: Record) -> Record:
+    """Write the picture of an example as a line of codes, unless it is one."""
+    if "picture" not in record:
+        return record
+    codes = map(str, book.encode(record["picture"]))
+    return {"source": record["source"], "target": " ".join(codes)}
+
+
+def as_picture(book: Codebook, text: str) -> UInt8[np.ndarray, "32 32 3"]:
+    """Draw the picture of a line of codes."""
+    return book.decode([int(word) for word in text.split()], SIZE)
+
+
+class DrawingInference(Seq2SeqInference):
+    """A caption in, a picture out, as codes or as a file."""
+
+    def __init__(self, data: PairData, writer: Writer):
+        super().__init__(data, writer)
+        tokenizer = data.target_tokenizer
+        assert isinstance(tokenizer, CodeTokenizer)  # see open_run
+        self.book = tokenizer.codebook
+
+    def parse(
+        self,
+        line: str,
+        max_length: int = 0,
+        prefix: str = "",
+        number: int = 0,
+        options: decoding.Options | None = None,
+    ) -> DecodeRequest:
+        """Encode a caption; refuse words that training does not have."""
+        request = super().parse(line, max_length, prefix, number, options)
+        tokenizer = self.data.source_tokenizer
+        for word in line.split():
+            if UNK in tokenizer.encode(word):
+                raise Refused(
+                    f"no caption of the training pictures has the word {word[:40]!r}: "
+                    "use others"
+                )
+        return request
+
+    def answers(
+        self,
+        params: Params,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: decoding.Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, the codes of its picture, or its file)."""
+        folder = getattr(options, "pictures", "")
+        if folder:
+            options = dataclasses.replace(options, pictures="")  # type: ignore[call-arg]
+            make_folder(folder)
+        for number, reply in super().answers(params, requests, mesh, options):
+            if folder and reply.text:
+                path = pathlib.Path(folder, f"{requests[number].seed + 1:06d}.png")
+                if jax.process_index() == 0:
+                    png.write(path, as_picture(self.book, reply.text), ZOOM)
+                details = {**reply.details, "codes": reply.text}
+                reply = dataclasses.replace(reply, text=str(path), details=details)
+            yield number, reply
+
+
+def make_folder(folder: str) -> None:
+    """Make the folder of pictures."""
+    try:
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--pictures={folder}: {error.strerror}: name another folder"
+        ) from None
+
+
+class DrawingScoring(ResampledScoring):
+    """How often a picture shows what was asked for."""
+
+    def __init__(self, book: Codebook):
+        self.book = book
+
+    def reference(self, record: Record) -> str:
+        """Return the caption, by which a picture is judged."""
+        return record["source"]
+
+    def measure(
+        self, answers: Sequence[str], references: Sequence[str]
+    ) -> Sequence[regions.Verdict]:
+        """Judge each picture by its caption."""
+        return [
+            regions.judge(as_picture(self.book, codes), caption)
+            for codes, caption in zip(answers, references, strict=True)
+        ]
+
+    def judge(self, measured: Sequence[regions.Verdict]) -> dict[str, float]:
+        """Return the share of pictures that are right, in percent."""
+        return in_percent(self._shares(measured), "right")
+
+    def _shares(self, measured: Sequence[regions.Verdict]) -> dict[str, float]:
+        """Return the shares that are right, and of right figures and relations."""
+        count = max(len(measured), 1)
+        return {
+            name: sum(getattr(verdict, name) for verdict in measured) / count
+            for name in METRICS
+        }
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Score pictures."""
+        return self._shares(self.measure(texts_of(replies), references))
+
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Put the shares into words."""
+        return f"right {scores['right']:.1%}, figures {scores['figures']:.1%}"
+
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return the share of right pictures, in percent."""
+        return in_percent(scores, "right")
+
+
+TASK = TaskDefinition(
+    configure=configure,
+    source=lambda config: Source(config.data),
+    learn=learn,
+    open=open_run,
+    metrics=("right", "figures"),
+    keys={"data": (DrawingKeys,), "tokenizer": (CodeKeys,)},
+    options=Options,
+    check=check,
+)

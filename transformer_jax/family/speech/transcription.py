@@ -1,0 +1,326 @@
+"""Speech: the path of a WAV file in, its transcript out.
+
+    python -m transformer_jax.predict --workdir RUN < paths.txt
+
+The encoder reads log-mel frames through two convolutions (`family/speech/model.py`); the
+decoder and its search are those of translation.
+
+    loss = 0.7 · decoder's cross-entropy + 0.3 · CTC of the encoder
+
+Without CTC (`train.ctc`; Watanabe et al. 2017) the decoder learns the grammar of the
+transcripts first, and much later where in the sound each word is. Evaluation and search
+do not use it. Pitfall: a transcript of more pieces than its sound has vectors has no
+alignment, so that its loss is infinite; such examples are left out. Source lengths are
+counted in frames, 100 per second, target lengths in pieces.
+"""
+
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array
+from ml_collections import ConfigDict
+
+from transformer_jax import losses
+from transformer_jax.data.batches import Batch, pad_or_pack
+from transformer_jax.data.store import Column, Store
+from transformer_jax.data.text import tokenizer as tokenizers
+from transformer_jax.data.text.tokenizer import Tokenizer
+from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.family.speech import sounds as sound
+from transformer_jax.family.speech.log_mel import DTYPE, log_mel
+from transformer_jax.family.speech.model import STRIDE, shorten
+from transformer_jax.family.speech.recordings import (
+    RecordingKeys,
+    Recordings,
+    open_recordings,
+)
+from transformer_jax.family.speech.sounds import FrameKeys, MaskKeys, Sound
+from transformer_jax.family.speech.word_errors import WordErrorScoring
+from transformer_jax.ids import BOS, EOS, PAD
+from transformer_jax.keys import key
+from transformer_jax.models import kernels, registry
+from transformer_jax.sharding import Params
+from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
+from transformer_jax.tasks.parts.reading import check_shown
+from transformer_jax.tasks.parts.text import TEXT_FILE, attention_of, open_tokenizer
+from transformer_jax.tasks.parts.writing import Writer, make_reply
+from transformer_jax.tasks.protocols import (
+    AttentionMaps,
+    DataSource,
+    Record,
+    Row,
+    Say,
+    Task,
+    TaskDefinition,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignmentKeys:
+    """Learn the alignment of sound and text: a key of `config.train`."""
+
+    ctc: float = key(
+        0.3,
+        "Share of the loss that is the encoder's own, by CTC; 0.0: none.",
+        least=0,
+        below=1,
+    )
+
+
+def configure(config: ConfigDict) -> None:
+    """Set lengths in frames, and remove the keys of source text."""
+    data, model = config.data, config.model
+    data.batch_tokens = 16_000
+    data.max_length = 3000
+    config.eval.max_length = 4000
+    config.decode.max_length = 200
+    model.norm = "pre"
+    model.activation = "gelu_tanh"
+    model.tie = "decoder"
+    config.checkpoint.best = "word_accuracy"
+    del data.pack_length, model.max_positions, config.filter
+    del config.tokenizer.shared, config.tokenizer.sampling
+
+
+def learn(
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+) -> None:
+    """Learn the tokenizer from the transcripts, unless the folder has it."""
+    if not (folder / TEXT_FILE).exists():
+        assert isinstance(source, Recordings)
+        settings, texts = config.tokenizer, source.transcripts("train")
+        made = tokenizers.make(settings, texts, ("text",), settings.file, [], say)
+        folder.mkdir(parents=True, exist_ok=True)
+        made.save(folder / TEXT_FILE)
+
+
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with the tokenizer that a run has learned."""
+    return compose(config, open_tokenizer(folder))
+
+
+def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
+    """Compose the task of its parts."""
+    module = registry.build(
+        config,
+        "transcriber",
+        vocab_size=tokenizer.vocab_size,
+        ctc=config.train.ctc > 0,
+    )
+    data = SpeechData(config, tokenizer)
+    inference = SpeechInference(config, Writer(config, module, tokenizer))
+    return Task(
+        config,
+        data,
+        SpeechObjective(config, module, tokenizer.vocab_size),
+        inference,
+        WordErrorScoring(),
+        SpeechInspector(data, inference, module),
+    )
+
+
+class SpeechData:
+    """Frames of sound, and the pieces of transcripts with their ends."""
+
+    texts = None
+
+    def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
+        self.bands, self.max_length = config.data.bands, config.data.max_length
+        self.aligns = config.train.ctc > 0
+        self.tokenizer = tokenizer
+        self.vocabularies = {"target_embedding": tokenizer}
+        self.fingerprint = f"speech-{self.bands}-{DTYPE.__name__}"
+        self.fingerprint += f"-{tokenizer.fingerprint}"
+        self.filter_fingerprint = f"{self.max_length}-{self.aligns}"
+
+    def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
+        """Describe a column of frames, and one of pieces."""
+        wide = self.tokenizer.vocab_size > 1 << 16
+        return {
+            "source": Column(DTYPE.__name__, (None, self.bands)),
+            "target": Column("int32" if wide else "uint16"),
+        }
+
+    def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
+        """Compute the frames and encode the transcripts."""
+        texts = self.tokenizer.encode_all([record["text"] for record in records])
+        return [
+            {"source": log_mel(record["samples"], self.bands), "target": [*ids, EOS]}
+            for record, ids in zip(records, texts, strict=True)
+        ]
+
+    def make_filter(self) -> Callable[[Record, Row], str | None]:
+        """Make a filter of `data.max_length` and of what CTC can align."""
+        too_long = sound.make_filter(self.max_length)
+
+        def why_not(record: Record, row: Row) -> str | None:
+            if reason := too_long(record, row):
+                return reason
+            pieces, frames = row["target"][:-1], len(row["source"])
+            if self.aligns and vectors_needed(pieces) > -(-frames // STRIDE):
+                return "a transcript too long for its sound (train.ctc)"
+            return None
+
+        return why_not
+
+    def lengths(self, store: Store) -> np.ndarray:
+        """Return the lengths [examples, 2]: frames, and pieces."""
+        return np.stack([store.lengths("source"), store.lengths("target")], axis=1)
+
+    def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+        """Pad frames and pieces."""
+        frames, pieces = batch.shape.lengths
+        heard = sound.pad_frames(columns["source"], batch, frames)
+        written = pad_or_pack(columns["target"], batch, pieces)
+        return {
+            "source": heard["frames"],
+            "source_segments": heard["segments"],
+            "target": written["tokens"],
+        }
+
+
+class SpeechObjective(Seq2SeqObjective):
+    """The loss of translation over masked frames, and CTC of the encoder."""
+
+    def __init__(self, config: ConfigDict, module: Any, vocab_size: int):
+        super().__init__(config, module, vocab_size)
+        self.train, self.bands = config.train, config.data.bands
+
+    def init(self, key: Array) -> Params:
+        """Draw fresh parameters."""
+        frames = jnp.zeros((1, STRIDE, self.bands), jnp.float32)
+        return self.module.init(key, frames, jnp.ones((1, 1), jnp.int32))["params"]
+
+    def loss(self, params: Params, batch: Any, key: Array | None = None) -> losses.Sums:
+        """Sum over the pieces; a key masks the sounds and adds the loss of CTC."""
+        if key is None:
+            return super().loss(params, batch)
+        lengths = batch["source_segments"].sum(axis=1)
+        drawn = jax.random.fold_in(key, sound.MASKS)
+        hidden = sound.hide(batch["source"], lengths, drawn, self.train)
+        outputs = self.outputs(params, {**batch, "source": hidden}, key)
+        sums = self.compare(params, outputs, batch["target"])
+        if not (share := self.train.ctc):
+            return sums
+        aligned, pieces = self._align(params, outputs.memory, batch)
+        return sums.replace(
+            loss=(1 - share) * sums.loss + share * aligned,
+            named={"ctc": (aligned, pieces)},
+        )
+
+    def _align(self, params: Params, memory: Array, batch: Any) -> tuple[Array, Array]:
+        """Sum CTC's loss: over all monotonic alignments of pieces and vectors.
+
+        Return it with the number of pieces. A row without an alignment counts in
+        neither.
+        """
+        logits = self.module.apply({"params": params}, memory, method="ctc_logits")
+        unheard = shorten(batch["source_segments"]) == 0
+        unsaid = (batch["target"] == PAD) | (batch["target"] == EOS)
+        target, said = batch["target"], ~unsaid
+        repeats = (target[:, 1:] == target[:, :-1]) & said[:, 1:]
+        possible = said.sum(axis=1) + repeats.sum(axis=1) <= (~unheard).sum(axis=1)
+        unheard, unsaid = (x.astype(jnp.float32) for x in (unheard, unsaid))
+        loss = optax.ctc_loss(logits, unheard, target, unsaid, blank_id=PAD)
+        pieces = jnp.where(possible, said.sum(axis=1), 0).sum()
+        return jnp.where(possible, loss, 0.0).sum(), pieces.astype(jnp.float32)
+
+
+def vectors_needed(pieces: Sequence[int]) -> int:
+    """Count what CTC needs: a vector for each piece, a blank between equal ones."""
+    return len(pieces) + sum(a == b for a, b in itertools.pairwise(pieces))
+
+
+class SpeechInference:
+    """The path of a WAV file in, its transcript out."""
+
+    def __init__(self, config: ConfigDict, writer: Writer):
+        self.config, self.bands, self.writer = config, config.data.bands, writer
+
+    def parse(
+        self,
+        line: Any,
+        max_length: int = 0,
+        prefix: str = "",
+        draw_seed: int = 0,
+        options: Options | None = None,
+    ) -> DecodeRequest:
+        """Read the sound of a path; samples are read as they are."""
+        frames = sound.read_frames(line, self.bands, max_length)
+        begun = self.writer.tokenizer.encode(prefix) if prefix else []
+        return DecodeRequest(frames, tuple(begun), draw_seed, line)
+
+    def question(self, record: Record) -> Sound:
+        """Return the sound of an example."""
+        return Sound(record["samples"], record["name"])
+
+    def answers(
+        self,
+        params: Params,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, its transcript) as found."""
+        found = self.writer.write(params, requests, mesh, options)
+        for number, texts in found:
+            yield number, make_reply(requests[number].line, texts)
+
+
+class SpeechInspector:
+    """Show the attention while a transcript is written."""
+
+    def __init__(self, data: SpeechData, inference: SpeechInference, module: Any):
+        self.data, self.inference = data, inference
+        self.module = kernels.with_weights(module)
+
+    def attention(self, params: Params, source: Any, target: str) -> AttentionMaps:
+        """Return the weights; vectors of sound are named by their times in seconds."""
+        frames = self.inference.parse(source).source
+        check_shown(self.inference.config, len(frames) // STRIDE)
+        written = [*self.data.tokenizer.encode(target), EOS]
+        read = [BOS, *written[:-1]]
+        outputs = self.module.apply(
+            {"params": params}, jnp.asarray(frames)[None], jnp.asarray([read])
+        )
+        pieces = self.data.tokenizer.pieces
+        times = [f"{i / 100:.2f}" for i in range(0, len(frames), STRIDE)]
+        names, seen = pieces(written), pieces(read)
+        return AttentionMaps(
+            {
+                "encoder": attention_of(outputs.encoder_attention),
+                "decoder": attention_of(outputs.self_attention),
+                "cross": attention_of(outputs.cross_attention),
+            },
+            {
+                "encoder": (times, times),
+                "decoder": (seen, seen),
+                "cross": (seen, times),
+            },
+            names,
+        )
+
+
+TASK = TaskDefinition(
+    configure=configure,
+    source=lambda config: open_recordings(config.data),
+    learn=learn,
+    open=open_run,
+    role="transcriber",
+    metrics=("word_accuracy",),
+    keys={"data": (RecordingKeys, FrameKeys), "train": (MaskKeys, AlignmentKeys)},
+    choices={
+        "data.batching": ("buckets",),
+        "model.positions": sound.POSITIONS,
+        "model.tie": ("decoder", "none"),
+    },
+    check=sound.check,
+)

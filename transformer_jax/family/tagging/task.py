@@ -1,0 +1,388 @@
+"""Tagging: a line of words in, one tag per word out.
+
+A linear head reads every token. The first piece of a word represents the word: its tag
+is learned and predicted there, and other pieces and the ends have no tag. Words are
+separated by spaces, so punctuation must be separated as in the training data. The
+baseline of the scores is a table of words, each with its most frequent tag.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
+
+from transformer_jax import losses
+from transformer_jax.corpora import phrasebook
+from transformer_jax.data.batches import Batch, pad_or_pack
+from transformer_jax.data.reading import sources
+from transformer_jax.data.reading.records import Reading
+from transformer_jax.data.reading.sources import GeneratedSource, Source
+from transformer_jax.data.store import Column
+from transformer_jax.data.text.numerals import is_whole
+from transformer_jax.data.text.tokenizer import Tokenizer
+from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding.forward import BatchedForward
+from transformer_jax.family.tagging import tags
+from transformer_jax.family.tagging.tags import Lexicon
+from transformer_jax.ids import BOS, EOS, UNK
+from transformer_jax.keys import key
+from transformer_jax.models import registry
+from transformer_jax.sharding import Params
+from transformer_jax.tasks.parts import learnt
+from transformer_jax.tasks.parts.reading import EncoderInspector
+from transformer_jax.tasks.parts.scoring import (
+    ResampledScoring,
+    in_percent,
+    score_tags,
+    texts_of,
+)
+from transformer_jax.tasks.parts.text import (
+    SHORTEN_OR_RAISE,
+    TextData,
+    check_count,
+    check_positions,
+    check_room,
+    dropout_rngs,
+    init_text_model,
+    learn_tokenizer,
+    make_length_filter,
+    mean_sums,
+    open_tokenizer,
+    segments,
+)
+from transformer_jax.tasks.parts.whole_answers import WholeAnswers
+from transformer_jax.tasks.protocols import (
+    DataSource,
+    Record,
+    Row,
+    Say,
+    Task,
+    TaskDefinition,
+)
+
+FIELDS = ("text", "tags")
+LEXICON_FILE = "tags.json"  # in the tokenizer's folder
+
+
+@dataclasses.dataclass(frozen=True)
+class TagKeys:
+    """The tags of the words of a tree: keys of `config.data`."""
+
+    tagset: str = key(
+        "phrases",
+        "Tags read from trees: outermost phrases (BIO) or parts of speech.",
+        choices=tuple(tags.TAGSETS),
+    )
+
+
+def configure(config: ConfigDict) -> None:
+    """Remove the keys that tagged text does not use; there is no decoding."""
+    config.train.label_smoothing = 0.0
+    config.model.tie = "none"
+    config.checkpoint.best = "f1"
+    for split in ("train", "validation", "test"):
+        del config.data[f"{split}_tags"]
+    del config.data.pack_length, config.tokenizer.shared
+    del config.filter, config.decode, config.model.decoder_layers
+
+
+def check(config: ConfigDict) -> list[str]:
+    """List the columns of CoNLL files that are not numbers from 1."""
+    if config.data.source != "conll":
+        return []
+    named = {f: config.data[f"{f}_column"] for f in FIELDS}
+    return [
+        f"data.{field}_column = {column[:60]!r}: must be the number of a column, from 1"
+        for field, column in named.items()
+        if column and not (is_whole(column) and int(column))
+    ]
+
+
+def source(config: ConfigDict) -> Source:
+    """Read the generated sentences, CoNLL columns, or trees."""
+    data = config.data
+    read_trees = functools.partial(tags.read_trees, tagset=data.tagset)
+
+    def read_block(block: str) -> list[dict[str, str]]:
+        columns = int(data.text_column or 1), int(data.tags_column or 0)
+        return tags.read_sentence(block, *columns)
+
+    def generate(split: str, size: int) -> list[dict[str, str]]:
+        pairs = phrasebook.generate(split, size)
+        return [record for p in pairs for record in read_trees(p.target_tree)]
+
+    about = ("phrasebook", phrasebook.VERSION, phrasebook.SPLITS, generate)
+    columns = f"{data.text_column} {data.tags_column}"
+    readings = {
+        "conll": Reading(read_block, columns, blocks=True),
+        "trees": Reading(read_trees, data.tagset),
+    }
+    return Source(data, FIELDS, GeneratedSource(*about, (data.tagset,)), readings)
+
+
+def learn(
+    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
+) -> None:
+    """Learn the tags and the tokenizer, unless the folder has them."""
+    if not (folder / LEXICON_FILE).exists():
+        learnt.write(folder / LEXICON_FILE, Lexicon.count(source.read("train")))
+    learn_tokenizer(config, source, folder, say)
+
+
+def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
+    """Open the task with the tags and the tokenizer that a run has learned."""
+    kinds = {"tags": list, "words": dict, "rare": str}
+    lexicon = Lexicon(**learnt.read(folder / LEXICON_FILE, **kinds))
+    return compose(config, open_tokenizer(folder), lexicon)
+
+
+def compose(config: ConfigDict, tokenizer: Tokenizer, lexicon: Lexicon) -> Task:
+    """Compose the task from its parts."""
+    module = registry.build(
+        config,
+        "token_classifier",
+        source_vocab_size=tokenizer.vocab_size,
+        outputs=len(lexicon.tags),
+    )
+    words = Words(tokenizer)
+    inference = TagInference(config, module, words, lexicon.tags)
+    return Task(
+        config=config,
+        data=TaggedData(config, words, lexicon.tags),
+        objective=TagObjective(config, module, len(lexicon.tags)),
+        inference=inference,
+        scoring=TagScoring(lexicon),
+        inspector=EncoderInspector(inference, module, tokenizer),
+    )
+
+
+class Words:
+    """Encode words one by one, and keep track of where each begins."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self._pieces = functools.lru_cache(1 << 16)(tokenizer.encode)
+
+    def encode(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Return pieces with their ends, and the index of each word's first piece."""
+        ids, places = [BOS], []
+        for word in words:
+            places.append(len(ids))
+            ids += self._pieces(word) or [UNK]  # a given model may drop a character
+        return [*ids, EOS], places
+
+
+class TaggedData(TextData):
+    """Pieces, and for each the number (from 1) of the tag of its word, or 0."""
+
+    def __init__(self, config: ConfigDict, words: Words, names: Sequence[str]):
+        super().__init__(config, words.tokenizer)
+        self.words = words
+        self.numbers = {tag: number for number, tag in enumerate(names, 1)}
+        self.fingerprint += f"-{names}"
+        self.filter_fingerprint = str(config.data.max_length)
+
+    def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
+        """Describe a column of pieces and one of tags."""
+        return {"text": Column("int32"), "tags": Column("int32")}
+
+    def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
+        """Encode sentences; a tag that is not in the training split is not learned."""
+        rows = []
+        for record in records:
+            words, tagged = tags.split(record)
+            ids, places = self.words.encode(words)
+            numbers = np.zeros(len(ids), np.int32)
+            numbers[places] = [self.numbers.get(name, 0) for name in tagged]
+            rows.append({"text": ids, "tags": numbers})
+        return rows
+
+    def make_filter(self) -> Callable[[Record, Row], str | None]:
+        """Make a filter that drops texts longer than `data.max_length`."""
+        return make_length_filter(self.config, TASK.ends)
+
+    def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+        """Pad pieces and tags."""
+        length = batch.shape.lengths[0]
+        names = {"tokens": "text", "tags": "tags"}
+        return {
+            name: pad_or_pack(columns[column], batch, length)["tokens"]
+            for name, column in names.items()
+        }
+
+
+class TagObjective:
+    """Cross-entropy of the tags of words."""
+
+    unit = "words"
+
+    def __init__(self, config: ConfigDict, module: Any, outputs: int):
+        self.module, self.outputs = module, outputs
+        self.smoothing = config.train.label_smoothing
+
+    def init(self, key: Array) -> Params:
+        """Draw initial parameters."""
+        return init_text_model(self.module, key)
+
+    def loss(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> losses.Sums:
+        """Sum over the words."""
+        tokens, numbers = batch["tokens"], batch["tags"]
+        logits = self.module.apply(
+            {"params": params}, tokens, segments(tokens), **dropout_rngs(key)
+        ).logits
+        weights = (numbers > 0).astype(jnp.float32)
+        targets = jnp.maximum(numbers - 1, 0)
+        return losses.cross_entropy(
+            logits, targets, weights, self.smoothing, self.outputs
+        )
+
+    def means(
+        self, sums: losses.Sums, records: Sequence[Record] | None = None
+    ) -> dict[str, float]:
+        """Return loss and accuracy per word."""
+        return mean_sums(sums, "loss", "accuracy")
+
+
+class TagInference(WholeAnswers):
+    """A line of words in, a line of tags out."""
+
+    def __init__(
+        self, config: ConfigDict, module: Any, words: Words, names: Sequence[str]
+    ):
+        self.config, self.module, self.words, self.names = config, module, words, names
+        rows, multiple = config.eval.batch_rows, config.data.row_multiple
+        self._forward = BatchedForward(self._guess, rows, multiple)
+
+    @property
+    def reads(self) -> Tokenizer:
+        """The tokenizer of the lines."""
+        return self.words.tokenizer
+
+    def read_line(self, line: str, max_length: int) -> DecodeRequest:
+        """Encode the words of a line."""
+        ids, _ = self.words.encode(line.split())
+        pieces = len(ids) - TASK.ends
+        check_count(pieces, max_length, SHORTEN_OR_RAISE)
+        check_positions(self.config, len(ids), f"a line of {pieces} pieces")
+        check_room(self.config, len(ids), f"a line of {pieces} pieces")
+        return DecodeRequest(ids, line=line)
+
+    def question(self, record: Mapping[str, str]) -> str:
+        """Return the words of an example."""
+        return record["text"]
+
+    def answers(
+        self,
+        params: Params,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, the tags of its words)."""
+        texts = [request.source for request in requests]
+        for i, (best, chances) in self._forward(params, {"tokens": texts}, mesh):
+            yield i, self._reply(requests[i].line, best, chances)
+
+    def _guess(self, params: Params, batch: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Return the likeliest tag of each piece and its probability, [B, T]."""
+        tokens = batch["tokens"]
+        logits = self.module.apply({"params": params}, tokens, segments(tokens)).logits
+        return logits.argmax(-1), jax.nn.softmax(logits).max(-1)
+
+    def _reply(
+        self, line: str, best: Int[np.ndarray, "T"], chances: Float[np.ndarray, "T"]
+    ) -> Reply:
+        """Take the tags at the first pieces of the words."""
+        words = line.split()
+        _, places = self.words.encode(words)
+        tagged = [self.names[int(best[place])] for place in places]
+        shown = [
+            {"word": word, "tag": name, "chance": float(chances[place])}
+            for word, name, place in zip(words, tagged, places, strict=True)
+        ]
+        return Reply(line, " ".join(tagged), details={"words": shown})
+
+
+class TagScoring(ResampledScoring):
+    """Accuracy of words and F1 of spans, with the baseline of most frequent tags."""
+
+    def __init__(self, lexicon: Lexicon):
+        self.lexicon = lexicon
+
+    def reference(self, record: Record) -> str:
+        """Return the tags of an example."""
+        return record["tags"]
+
+    def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
+        """Score tags; missing tags of an answer are wrong.
+
+        Words whose tag does not occur in the training split are counted, because no
+        answer to them can be right.
+        """
+        known = {*self.lexicon.tags}
+        truth = [reference.split() for reference in references]
+        answers = [text.split() for text in texts_of(replies)]
+        looked_up = [self.lexicon.look_up(reply.line.split()) for reply in replies]
+        baseline = score_tags(looked_up, truth)
+        scores = score_tags(answers, truth) | {
+            f"baseline_{name}": baseline[name] for name in ("accuracy", "f1")
+        }
+        return scores | {
+            "unseen": sum(tag not in known for line in truth for tag in line)
+        }
+
+    def measure(
+        self, answers: Sequence[str], references: Sequence[str]
+    ) -> Sequence[Any]:
+        """Split lines into tags."""
+        pairs = zip(answers, references, strict=True)
+        return [(answer.split(), reference.split()) for answer, reference in pairs]
+
+    def judge(self, measured: Sequence[Any]) -> dict[str, float]:
+        """Return accuracy and F1, in percent."""
+        return in_percent(score_tags(*zip(*measured, strict=True)), "accuracy", "f1")
+
+    def summary(self, scores: Mapping[str, Any]) -> str:
+        """Format the scores."""
+        text = (
+            f"accuracy = {scores['accuracy']:.2%}  span F1 = {scores['f1']:.2%}  "
+            f"(each word's most frequent tag: {scores['baseline_accuracy']:.2%}, "
+            f"{scores['baseline_f1']:.2%})"
+        )
+        if unseen := scores.get("unseen"):
+            text += f"  words whose tag training lacks: {unseen:,}"
+        return text
+
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return accuracy and F1, in percent."""
+        return in_percent(scores, "accuracy", "f1")
+
+
+TASK = TaskDefinition(
+    configure=configure,
+    source=source,
+    check=check,
+    learn=learn,
+    open=open_run,
+    role="token_classifier",
+    metrics=("accuracy", "f1"),
+    keys={
+        "data": (sources.declare(FIELDS, "phrasebook", "conll", "trees"), TagKeys),
+    },
+    choices={
+        "data.batching": ("buckets",),
+        "model.tie": ("none",),
+        "tokenizer.kind": ("unigram", "bpe", "word", "char", "file"),
+    },
+    ends=2,
+)
