@@ -1,5 +1,6 @@
 """Metadata and dependencies. Tool settings are in pyproject.toml."""
 
+import configparser
 import pathlib
 import re
 
@@ -9,6 +10,18 @@ HERE = pathlib.Path(__file__).parent
 VERSION = re.search(
     r'__version__ = "(.+)"', (HERE / "transformer_jax" / "__init__.py").read_text()
 ).group(1)
+
+
+def entry_points() -> dict[str, list[str]]:
+    """Collect the entry points of the core, the family and the corpora."""
+    package, parser = HERE / "transformer_jax", configparser.ConfigParser()
+    parser.optionxform = str
+    parser.read(sorted(package.rglob("entry_points.txt")), encoding="utf-8")
+    return {
+        group: [f"{name} = {place}" for name, place in parser[group].items()]
+        for group in parser.sections()
+    }
+
 
 TEST = [
     "pytest>=8",
@@ -60,7 +73,9 @@ setup(
     packages=[*find_packages(include=["transformer_jax*"]), "transformer_jax.configs"],
     package_dir={"transformer_jax.configs": "configs"},
     package_data={
-        "transformer_jax": ["py.typed"],
+        "transformer_jax": ["py.typed", "entry_points.txt"],
+        "transformer_jax.family": ["*/entry_points.txt", "*/README.md"],
+        "transformer_jax.corpora": ["entry_points.txt"],
         "transformer_jax.visualize.viewer": ["*.html", "*.css", "*.js"],
     },
     install_requires=[
@@ -78,7 +93,10 @@ setup(
         "jaxtyping>=0.3",
         "numpy>=2.0",
     ],
-    entry_points={"console_scripts": ["transformer-jax=transformer_jax.__main__:main"]},
+    entry_points={
+        "console_scripts": ["transformer-jax=transformer_jax.__main__:main"],
+        **entry_points(),
+    },
     extras_require={
         "cuda": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],

@@ -11,8 +11,8 @@ import sys
 
 import transformer_jax
 from transformer_jax import cli
-from transformer_jax.corpora.smalltalk import FALLBACKS
 from transformer_jax.errors import UserError
+from transformer_jax.family.conversation.smalltalk import FALLBACKS
 
 QUESTIONS = """
 What is the capital of France?

@@ -10,8 +10,9 @@ import pytest
 from transformer_jax import __main__ as commands
 from transformer_jax import cli, scores, tasks
 from transformer_jax.config import loading
+from transformer_jax.data import tfds
 from transformer_jax.data.images import arrays as images
-from transformer_jax.data.reading import records, tfds
+from transformer_jax.data.reading import records
 from transformer_jax.data.text import similarity, vectors
 from transformer_jax.errors import UserError
 from transformer_jax.models import registry

@@ -171,7 +171,7 @@ PRINTS = {
     "convert/bundle.py": 1,  # what was written, and where
     "convert/ctranslate2.py": 1,  # what was written, and where
     "corpora/phrasebook/__main__.py": 5,  # the tour
-    "data/reading/tfds.py": 2,  # the config keys to copy
+    "data/tfds.py": 2,  # the config keys to copy
     "data/text/tokenizer.py": 1,  # into the trainer's file of rules
     "evaluate.py": 12,  # the scores, and comparisons
     "inspect_data.py": 17,  # the report

@@ -2,9 +2,9 @@
 
     python -m transformer_jax.inspect_data --config mine.py --config.data.folder=PATH
 
-Reads all splits, reports oddities in the text (`data/reading/findings.py`), then shows what the
-model will see: pieces, lengths, batches, decoded examples. The tokenizer and the
-encoded text stay in the cache for training. Exit code 1 means a finding is serious.
+Reads all splits, reports oddities in the text (`data/reading/findings.py`), then shows
+what the model will see: pieces, lengths, batches, decoded examples. The tokenizer and
+the encoded text stay in the cache for training. Exit code 1 means a finding is serious.
 """
 
 import pathlib

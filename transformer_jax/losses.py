@@ -11,6 +11,7 @@ them for a few rows at a time.
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -32,26 +33,20 @@ LOGITS_BYTES = {"cpu": 2**24, "gpu": 2**29, "tpu": 2**28}
 class Sums(flax.struct.PyTreeNode):
     """Totals over the real tokens of a batch; `+` adds two batches.
 
-    `named` has the parts of a loss that are logged apart: by name, a total and what it
-    is divided by.
+    A metric is what a task logs besides its loss: a total, which is divided by `weight`
+    like the loss, or a pair of a total and its own divisor.
     """
 
     loss: Any  # the objective that is minimised
-    nll: Any  # plain negative log-likelihood, nats
-    correct: Any  # tokens predicted correctly (teacher-forced)
     weight: Any  # the number of real tokens
-    named: dict[str, tuple[Any, Any]] = flax.struct.field(default_factory=dict)
+    metrics: dict[str, Any] = flax.struct.field(default_factory=dict)
 
     def __add__(self, other: "Sums") -> "Sums":
-        a, b, zero = self.named, other.named, (0.0, 0.0)
-        pairs = {n: (a.get(n, zero), b.get(n, zero)) for n in a | b}
-        return Sums(
-            self.loss + other.loss,
-            self.nll + other.nll,
-            self.correct + other.correct,
-            self.weight + other.weight,
-            {n: (x[0] + y[0], x[1] + y[1]) for n, (x, y) in pairs.items()},
-        )
+        metrics = {**self.metrics, **other.metrics}
+        for name in self.metrics.keys() & other.metrics.keys():
+            pair = self.metrics[name], other.metrics[name]
+            metrics[name] = jax.tree.map(operator.add, *pair)
+        return Sums(self.loss + other.loss, self.weight + other.weight, metrics)
 
 
 @runtime_checkable
@@ -66,19 +61,17 @@ class LossFn(Protocol):
 
 
 def means(sums: Sums) -> dict[str, float]:
-    """Divide totals on the host: loss, perplexity and accuracy per token, and `named`.
+    """Divide the loss and the metrics on the host; the nll also gives a perplexity."""
 
-    What is named has a weight of its own.
-    """
-    weight = max(float(sums.weight), 1.0)
-    nll = float(sums.nll) / weight
-    return {
-        "loss": float(sums.loss) / weight,
-        "nll": nll,
-        "perplexity": float(np.exp(min(nll, 700.0))),
-        "accuracy": float(sums.correct) / weight,
-        **{n: float(t) / max(float(w), 1.0) for n, (t, w) in sums.named.items()},
-    }
+    def divide(total: Any, weight: Any = sums.weight) -> float:
+        return float(total) / max(float(weight), 1.0)
+
+    found = {"loss": divide(sums.loss)}
+    for name, value in sums.metrics.items():
+        found[name] = divide(*value) if isinstance(value, tuple) else divide(value)
+    if "nll" in found:
+        found["perplexity"] = float(np.exp(min(found["nll"], 700.0)))
+    return found
 
 
 def cross_entropy(
@@ -107,12 +100,8 @@ def cross_entropy(
         others = vocab_size * log_z - total - nll
         loss = (1 - smoothing) * nll + share * others - _entropy(smoothing, share)
     right = truth >= real.max(-1)  # like argmax except for exact ties, but much cheaper
-    return Sums(
-        (loss * weights).sum(),
-        (nll * weights).sum(),
-        (right * weights).sum(),
-        weights.sum(),
-    )
+    metrics = {"nll": (nll * weights).sum(), "accuracy": (right * weights).sum()}
+    return Sums((loss * weights).sum(), weights.sum(), metrics)
 
 
 def contrastive(
@@ -134,7 +123,8 @@ def contrastive(
     log_z = [jax.nn.logsumexp(logits, axis=axis) for axis in (0, 1)]
     nll = (sum(log_z) / 2 - truth) * weights
     right = (truth >= logits.max(axis=1)) * weights
-    return Sums(nll.sum(), nll.sum(), right.sum(), weights.sum())
+    metrics = {"nll": nll.sum(), "accuracy": right.sum()}
+    return Sums(nll.sum(), weights.sum(), metrics)
 
 
 def cross_entropy_of(
@@ -175,7 +165,8 @@ def cross_entropy_of(
 
 
 def _nothing() -> Sums:
-    return Sums(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+    zero = jnp.zeros(())
+    return Sums(zero, zero, {"nll": zero, "accuracy": zero})
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

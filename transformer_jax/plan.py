@@ -15,7 +15,6 @@ import time
 from typing import Any
 
 import jax
-import numpy as np
 from absl import flags
 from jax.sharding import AxisType, Mesh
 from ml_collections import ConfigDict
@@ -24,12 +23,12 @@ from transformer_jax import cli, sharding, tasks, train
 from transformer_jax import config as configs
 from transformer_jax.config import checks
 from transformer_jax.data.batches import Shape
-from transformer_jax.decoding import DecodeRequest
 from transformer_jax.errors import UserError
 from transformer_jax.planning import collectives, flops, forecast, targets, workload
 from transformer_jax.planning.forecast import FULL
 from transformer_jax.planning.targets import Target
 from transformer_jax.planning.workload import Workload
+from transformer_jax.tasks.protocols import Writes
 
 
 def define_flags() -> None:
@@ -186,9 +185,9 @@ def compile_decoding(
 ) -> list[dict[str, Any]]:
     """Compile the search for a full batch, or the forward pass of a model that only
     reads."""
-    writer, found = getattr(load.task.inference, "writer", None), []
+    found = []
     began = time.monotonic()
-    if writer is None:
+    if not isinstance(load.task.inference, Writes):
         rows = config.eval.batch_rows
         shape = Shape(rows, load.largest.lengths, load.largest.packed)
         batch = load.abstract(shape, mesh)
@@ -196,13 +195,9 @@ def compile_decoding(
             read = jax.jit(load.task.objective.loss).lower(params, batch)
             programs = {"read": read.compile(target.options)}
     else:
-        kind, length = tasks.find(config.task), load.largest.lengths[0]
-        options = kind.options(**config.decode)
-        source: Any = range(length) if kind.role == "seq2seq" else ()
-        if kind.role == "transcriber":
-            source = np.zeros((length, config.data.bands), np.float32)
-        request = DecodeRequest(source, prefix=())
-        begin, advance = writer.engine(mesh).compile(
+        options = tasks.find(config.task).options(**config.decode)
+        request = load.task.inference.longest_request(load.largest.lengths[0])
+        begin, advance = load.task.inference.writer.engine(mesh).compile(
             params, request, options, **target.options
         )
         programs = {"begin": begin, "write": advance}

@@ -48,7 +48,6 @@ RULES: tuple[Rule, ...] = (
     (r"(out|outer)/bias$", PartitionSpec()),
     (r"norm/(scale|bias)$", PartitionSpec()),
     (r"head/(kernel|bias)$", PartitionSpec()),  # one column per label
-    (r"(patches|action|goal|state)/(kernel|bias)$|class_token$", PartitionSpec()),
     (r"ns_coeffs$", PartitionSpec()),  # Muon's three constants
 )
 
@@ -214,7 +213,7 @@ def spec_of(name: str, leaf: Any) -> PartitionSpec:
             return spec if len(spec) <= leaf.ndim else PartitionSpec()
     raise ValueError(
         f"no sharding rule matches the parameter {name!r} of shape {leaf.shape}: "
-        "add a line to RULES in transformer_jax/sharding.py"
+        "add a line to the `rules` of its model or task"
     )
 
 

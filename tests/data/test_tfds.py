@@ -11,9 +11,9 @@ import pytest
 import tensorflow_datasets
 
 from transformer_jax import config
-from transformer_jax.data.reading import tfds
+from transformer_jax.data import tfds
 from transformer_jax.data.reading.sources import Source
-from transformer_jax.data.reading.tfds import Split, prepare
+from transformer_jax.data.tfds import Split, prepare
 from transformer_jax.errors import UserError
 
 GERMAN = [f"Der {i}. Kahn liegt\u2028 am  Ufer.\t" for i in range(19)] + ["", "Schluß"]
@@ -415,7 +415,7 @@ def test_the_command_prepares_and_prints_the_config(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "transformer_jax.data.reading.tfds",
+        "transformer_jax.data.tfds",
         "--name=barges",
     ]
     command += ["--source_language=de", "--target_language=en", f"--data_dir={text}"]
@@ -444,7 +444,7 @@ def test_the_command_prepares_and_prints_the_config(tmp_path):
 
 NAMES = """
 import json, sys
-from transformer_jax.data.reading.tfds import Split
+from transformer_jax.data.tfds import Split
 assert "tensorflow_datasets" not in sys.modules
 import tensorflow_datasets as tfds
 found = {}

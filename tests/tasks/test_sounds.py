@@ -6,10 +6,10 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, sharding
-from transformer_jax.corpora import sounds
 from transformer_jax.decoding import Options
 from transformer_jax.errors import UserError
 from transformer_jax.family.speech import classification as sounds_task
+from transformer_jax.family.speech import generated as sounds
 from transformer_jax.family.speech import wav
 from transformer_jax.family.speech.sound_files import open_sounds
 

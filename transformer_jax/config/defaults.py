@@ -141,15 +141,12 @@ class LogKeys:
 def base(task: str = "translation", model: str = "") -> ConfigDict:
     """Make the complete config of a task and a model, locked.
 
-    The default model is the first one that suits the task: a Transformer, if there is
-    one.
+    The default model is the one that the task names: for most, the Transformer.
     """
     kind = tasks.find(task)
-    model = model or registry.names_for(kind.role)[0]
-    if "." in model:
-        registry.find(model)
-    models = registry.names_for(kind.role)
-    if model not in models:
+    model = model or kind.model
+    if model not in kind.modules and kind.interface not in registry.find(model).modules:
+        models = registry.names_for(kind.interface, kind.modules)
         raise UserError(
             f"unknown model {model!r} of the task {task!r}.{nearest(model, models)} "
             f"Choose {', '.join(models)}"

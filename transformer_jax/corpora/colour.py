@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from transformer_jax.data.draws import check_split
+from transformer_jax.data.images.arrays import Images
 
 SIZE = 32
 SPLITS = {"train": 8000, "validation": 1000, "test": 1000}
@@ -118,3 +119,8 @@ def _light(random: np.random.RandomState, count: int) -> np.ndarray:
     axis = np.linspace(-1, 1, SIZE)
     slope = random.uniform(-0.3, 0.3, (2, count, 1, 1))
     return 0.8 + slope[0] * axis + slope[1] * axis[:, None]
+
+
+def pictures(split: str) -> Images:
+    """Return the images of a split with their labels."""
+    return Images(*generate(split), f"generated {split}", tuple(KINDS))

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple
 
+from ml_collections import ConfigDict
+
 from transformer_jax.data.draws import check_split, split_of
+from transformer_jax.data.reading.sources import GeneratedSource
 
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test")
@@ -398,3 +401,23 @@ PHRASES = {
     name: [" ".join(phrase.split()) for phrase in text.split("|")]
     for name, text in _PHRASES.items()
 }
+
+
+def labelled(data: ConfigDict) -> GeneratedSource:
+    """Return the opinions with their labels, or their scores for regression."""
+    wanted = "score" if data.answers == "numbers" else "label"
+
+    def make(split: str, size: int) -> list[dict[str, str]]:
+        found = generate(split, size)
+        return [{"text": r["text"], "label": r[wanted]} for r in found]
+
+    return GeneratedSource("opinions", VERSION, SPLITS, make, (wanted,))
+
+
+def lines(data: ConfigDict) -> GeneratedSource:
+    """Return the text of the opinions alone."""
+
+    def make(split: str, size: int) -> list[dict[str, str]]:
+        return [{"text": record["text"]} for record in generate(split, size)]
+
+    return GeneratedSource("opinions", VERSION, SPLITS, make, ("text",))

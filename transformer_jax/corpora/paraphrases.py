@@ -12,10 +12,13 @@ import re
 from random import Random
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from transformer_jax.corpora.phrasebook import inflection, lexicon
 from transformer_jax.corpora.phrasebook.grammar import Speaker
 from transformer_jax.corpora.phrasebook.twins import Branch, Leaf, detokenize
 from transformer_jax.data.draws import Drawer, check_split, split_of
+from transformer_jax.data.reading.sources import GeneratedSource
 from transformer_jax.data.text.retrieval import share_words
 
 Tree = Any  # a Leaf, or a Branch where its label says so
@@ -321,3 +324,8 @@ def _conjugate(entry: str) -> tuple[str, ...]:
     past, participle = (g.split("_")[0] for g in given) if given else (regular,) * 2
     forms = base.split("_")[0], inflection.add_s(verb), past, participle
     return tuple(" ".join([f, *rest]) for f in (*forms, inflection.ing_of(verb)))
+
+
+def pairs(data: ConfigDict) -> GeneratedSource:
+    """Return questions and their paraphrases as a source of similar texts."""
+    return GeneratedSource("paraphrases", VERSION, SPLITS, generate)

@@ -8,7 +8,10 @@ order, where only a model that compares is right (Zaheer et al. 2017; Lee et al.
 from collections.abc import Sequence
 from random import Random
 
+from ml_collections import ConfigDict
+
 from transformer_jax.data.draws import Drawer, check_split, split_of
+from transformer_jax.data.reading.sources import GeneratedSource
 
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test", "test_permuted")
@@ -46,3 +49,8 @@ def _shuffle(drawer: Drawer, numbers: Sequence[int]) -> list[int]:
 
 def _write(numbers: Sequence[int]) -> str:
     return " ".join(map(str, numbers))
+
+
+def labelled(data: ConfigDict) -> GeneratedSource:
+    """Return the sets with their labels as a source for classification."""
+    return GeneratedSource("sets", VERSION, SPLITS, generate)

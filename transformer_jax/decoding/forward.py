@@ -28,16 +28,24 @@ from transformer_jax.models import kernels
 from transformer_jax.sharding import Params
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target, each with its end
-Sides = Mapping[str, Sequence[Sequence[int]]]  # sequences, by the array of a batch
+Sides = Mapping[str, Sequence[Any]]  # the items of each array of a batch
 
 
 class BatchedForward:
-    """Apply a function (params, batch) → outputs [B, …] to any number of sequences."""
+    """Apply a function (params, batch) → outputs [B, …] to any number of items.
+
+    An item of a side is a sequence [T, …], which is padded with zeros to a common
+    length, or, with `equal`, an array whose shape is that of all others.
+    """
 
     def __init__(
-        self, function: Callable[[Any, Any], Any], batch_rows: int, row_multiple: int
+        self,
+        function: Callable[[Any, Any], Any],
+        batch_rows: int,
+        row_multiple: int,
+        equal: bool = False,
     ):
-        self._rows = batch_rows, row_multiple
+        self._rows, self._equal = (batch_rows, row_multiple), equal
         self._announced: set = set()  # programs that have been compiled
         self._compiled = functools.cache(
             lambda mesh: jax.jit(function, out_shardings=sharding.replicated(mesh))
@@ -48,13 +56,14 @@ class BatchedForward:
     ) -> Iterator[tuple[int, Any]]:
         """Yield (number of an item, its outputs), in any order.
 
-        Item i consists of the i-th sequence of each side.
+        Item i consists of the i-th array of each side.
         """
         sizes = row_sizes(*self._rows, sharding.row_devices(mesh))
-        for batch, members in _batches(sides, sizes):
-            shapes = tuple(array.shape for array in batch.values())
-            longest = max(shape[1] for shape in shapes)
-            announce(self._announced, (mesh, shapes), longest)
+        for batch, members in _batches(sides, sizes, self._equal):
+            if not self._equal:
+                shapes = tuple(array.shape for array in batch.values())
+                longest = max(shape[1] for shape in shapes)
+                announce(self._announced, (mesh, shapes), longest)
             with jax.set_mesh(mesh):
                 batch = sharding.to_global(batch, mesh)
                 found = jax.device_get(self._compiled(mesh)(params, batch))
@@ -170,20 +179,34 @@ class TextScorer:
 
 
 def _batches(
-    sides: Sides, row_sizes: Sequence[int]
+    sides: Sides, row_sizes: Sequence[int], equal: bool
 ) -> Iterator[tuple[dict[str, np.ndarray], list[int]]]:
     """Yield batches of these sizes and their items; similar lengths share a batch."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for i, item in enumerate(zip(*sides.values(), strict=True)):
-        shape = tuple(pad_length(max(len(part), 1)) for part in item)
+        lengths = () if equal else map(len, item)
+        shape = tuple(pad_length(max(length, 1)) for length in lengths)
         by_shape.setdefault(shape, []).append(i)
+    kinds = {name: _kind_of(items) for name, items in sides.items()}
     for shape, members in sorted(by_shape.items()):
         for begin in range(0, len(members), row_sizes[0]):
             part = members[begin : begin + row_sizes[0]]
             rows = rows_for(row_sizes, len(part))
             batch = {}
-            for (name, sequences), length in zip(sides.items(), shape, strict=True):
-                batch[name] = np.zeros((rows, length), np.int32)
-                for row, i in zip(batch[name], part, strict=False):
-                    row[: len(sequences[i])] = sequences[i]
+            for place, (name, items) in enumerate(sides.items()):
+                dtype, inner = kinds[name]
+                inner = inner if equal else (shape[place], *inner[1:])
+                batch[name] = np.zeros((rows, *inner), dtype)
+                for row, i in enumerate(part):
+                    index = (row,) if equal else (row, slice(len(items[i])))
+                    batch[name][index] = items[i]
             yield batch, part
+
+
+def _kind_of(items: Sequence[Any]) -> tuple[type, tuple[int, ...]]:
+    """Return the dtype and the shape of the items of a side, by the first of them."""
+    first = np.asarray(items[0] if len(items) else ())
+    return (
+        np.float32 if first.dtype.kind == "f" and first.size else np.int32,
+        first.shape,
+    )

@@ -211,3 +211,34 @@ def coverage_penalty(
     """Sum log min(attended, 1) over the real words of the source (Wu et al. 2016)."""
     shares = jnp.log(jnp.clip(attended, 1e-9, 1.0))
     return jnp.where(real, shares, 0.0).sum(-1)
+
+
+class SearchState(flax.struct.PyTreeNode):
+    """The state of each hypothesis of a model without a cache of keys.
+
+    Leaves are [B, beams, …].
+    """
+
+    layers: Any  # for each layer a tuple of Float [B, beams, D]
+    attended: Any = None  # Float [B, beams, S], if attention is tracked
+    real: Any = None  # Bool [B, beams, S]
+
+    def track_attention(self, source_segments: Int[Array, "B S"]) -> "SearchState":
+        """From now on, sum the attention that each word of the source receives."""
+        real = source_segments[:, None] != 0
+        return self.replace(attended=jnp.zeros(real.shape), real=real)
+
+    def uncovered(self) -> Float[Array, "B beams"]:
+        """Sum log min(attention, 1) over the source; 0 if every word is covered."""
+        return coverage_penalty(self.attended, self.real)
+
+    def end_step(self, layers: tuple, weights: Any, positions: Any) -> "SearchState":
+        """Store the states after a step, and the attention that it paid to the source.
+
+        Positions of -1 are padding.
+        """
+        attended = self.attended
+        if attended is not None:
+            seen = weights.reshape(*positions.shape, -1)
+            attended += jnp.where(positions[..., None] < 0, 0, seen).sum(axis=2)
+        return self.replace(layers=layers, attended=attended)

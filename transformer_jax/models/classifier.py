@@ -116,28 +116,6 @@ class Classifier(Encoder):
         return Outputs(logits, encoder_attention=weights)
 
 
-class Tagger(Encoder):
-    """Classify each token of a sequence."""
-
-    outputs: int
-
-    def setup(self):
-        """Make the encoder and the head."""
-        super().setup()
-        self.head = output_layer(self.outputs, self.config.dtype)
-
-    def __call__(
-        self,
-        tokens: Int[Array, "B S"],
-        segments: Int[Array, "B S"] | None = None,
-        train: bool = False,
-    ) -> Outputs:
-        """Compute logits [B, S, outputs], in float32."""
-        x, weights = self.encode(tokens, segments, train=train)
-        logits = self.head(x)
-        return Outputs(logits, encoder_attention=weights)
-
-
 def pool(
     x: Float[Array, "B S D"], segments: Int[Array, "B S"], kind: str
 ) -> Float[Array, "B D"]:
@@ -147,23 +125,6 @@ def pool(
     real = (segments != 0)[..., None].astype(jnp.float32)
     # A row with only padding has no mean; its result is not used.
     return (x * real).sum(1) / jnp.maximum(real.sum(1), 1)
-
-
-class Embedder(Encoder):
-    """Represent a sequence as a vector of length 1."""
-
-    def __call__(
-        self,
-        tokens: Int[Array, "B S"],
-        segments: Int[Array, "B S"] | None = None,
-        train: bool = False,
-    ) -> Outputs:
-        """Return vectors [B, D], in float32, as `hidden`; there are no logits."""
-        segments = all_real(segments, tokens)
-        x, weights = self.encode(tokens, segments, train=train)
-        x = pool(x.astype(jnp.float32), segments, "mean")
-        length = jnp.sqrt(jnp.square(x).sum(axis=-1, keepdims=True) + 1e-12)
-        return Outputs(None, encoder_attention=weights, hidden=x / length)
 
 
 class MaskedLM(Encoder):

@@ -1,38 +1,29 @@
 """Find models by name: their sizes, their modules and the checks of their configs.
 
-A model is a file of this folder that defines a record `MODEL` and is listed in `MODELS`
-below, or a module of another package that defines one, such as "mypackage.averaging".
-A model has one module per role. A task asks for a role, so a task of the role "seq2seq"
-can be trained with every model that has a module for it.
+A model is a module that defines a record `MODEL`, and an entry point that names it
+(`transformer_jax/entry_points.py`), or the full name of its module, such as
+"mypackage.averaging". A task names the interface of the module that it needs, such as
+"seq2seq", and can be trained with every model that lists a module under this name. The
+interfaces are no fixed list: a package may bring a task and a model with one of its
+own. A task may also bring modules itself, for the sizes of a model that knows nothing
+of the task.
 """
 
 import dataclasses
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
 from ml_collections import ConfigDict
 
-from transformer_jax import sharding
+from transformer_jax import entry_points, sharding
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.keys import extensions, key
 
-# The name in `config.model.name` is the name of the file.
-MODELS = (
-    "transformer",
-    "recurrent",
-    "coordinate_mlp",
-    "speech",
-)
-_others: list[str] = []  # models of other packages that have been found so far
+Modules = Mapping[str, Callable[..., nn.Module]]
 
-ROLES = (
-    "seq2seq", "language_model", "masked_language_model", "text_classifier",
-    "token_classifier", "text_embedder", "image_classifier", "coordinates",
-    "transcriber", "sound_classifier", "decisions",
-)  # fmt: skip
+_others: list[str] = []  # models found so far by the full names of their modules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +31,9 @@ class NameKeys:
     """The choice of the model: the first key of `config.model`."""
 
     name: str = key(
-        "transformer", "The model: a file of models/.", choices=lambda: names()
+        "transformer",
+        "The model, such as transformer or recurrent.",
+        choices=lambda: names(),
     )
 
 
@@ -58,11 +51,12 @@ class Model:
     """A model as the config, its checks and the tasks need to know it.
 
     A module is constructed from an instance of `config` and the arguments that the task
-    adds. It has the methods of its role (see `decoding/` for `start` and `extend`).
+    adds. It has the methods that the task calls (see `decoding/` for `start` and
+    `extend`).
     """
 
     config: type  # the dataclass of its keys and sizes, all with defaults
-    modules: Mapping[str, Callable[..., nn.Module]]  # by role
+    modules: Modules  # by the name of the interface
     find_problems: Callable[[ConfigDict, Longest], list[str]]
     rules: tuple[sharding.Rule, ...] = ()  # for parameters that sharding.RULES lacks
 
@@ -70,50 +64,50 @@ class Model:
 @functools.cache
 def find(name: str) -> Model:
     """Load the record of the model that `config.model.name` names."""
-    if "." in name:
+    model = entry_points.find("models", name)
+    if model is None and "." in name:
         model = getattr(extensions.load(name, "the model"), "MODEL", None)
         if not isinstance(model, Model):
             raise UserError(f"{name} has no MODEL = Model(...): see models/registry.py")
         _others.append(name)
-    elif name in MODELS:
-        model = importlib.import_module(f"transformer_jax.models.{name}").MODEL
-    else:
-        raise UserError(f"unknown model {name!r}.{nearest(name, MODELS)}")
+    if model is None:
+        raise UserError(f"unknown model {name!r}.{nearest(name, names())}")
     sharding.add_rules(model.rules)
     return model
 
 
 def names() -> tuple[str, ...]:
     """List all models, including the imported ones of other packages."""
-    return (*MODELS, *_others)
+    return (*entry_points.names("models"), *_others)
 
 
-def names_for(role: str) -> tuple[str, ...]:
-    """List the models that have a module for a role."""
-    if role not in ROLES:
-        raise ValueError(f"unknown role {role!r}.{nearest(role, ROLES)}")
-    return tuple(name for name in names() if role in find(name).modules)
+def names_for(interface: str, own: Modules = {}) -> tuple[str, ...]:  # noqa: B006
+    """List the models with a module for an interface; `own` are those of a task."""
+    return tuple(n for n in names() if n in own or interface in find(n).modules)
 
 
 def build(
     config: ConfigDict,
-    role: str,
+    interface: str,
+    own: Modules = {},  # noqa: B006  (never changed)
     *,
     vocab_size: int = 0,
     source_vocab_size: int = 0,
     **arguments: Any,
 ) -> nn.Module:
-    """Make the config's module for a role, with vocabularies of these sizes.
+    """Make the config's module for an interface, with vocabularies of these sizes.
 
-    `arguments` are the other arguments of a module of this role.
+    `own` are the modules of the task, by the name of the model whose sizes they take.
+    `arguments` are the other arguments of a module.
     """
-    modules = find(config.model.name).modules
-    if role not in modules:
+    name = config.model.name
+    module = own.get(name) or find(name).modules.get(interface)
+    if module is None:
         raise UserError(
-            f"the model {config.model.name!r} has no module for {role!r}: use one of "
-            f"{', '.join(names_for(role))}"
+            f"the model {name!r} has no module for {interface!r}: use one of "
+            f"{', '.join(names_for(interface, own))}"
         )
-    return modules[role](make_sizes(config, vocab_size, source_vocab_size), **arguments)
+    return module(make_sizes(config, vocab_size, source_vocab_size), **arguments)
 
 
 def make_sizes(

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
-from transformer_jax.family.decisions.model import DecisionTransformer
 from transformer_jax.models.attention import (
     Mask,
     all_real,
@@ -19,7 +18,6 @@ from transformer_jax.models.attention import (
     padding_mask,
 )
 from transformer_jax.models.cache import KVCache
-from transformer_jax.models.classifier import Classifier, Embedder, MaskedLM, Tagger
 from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
 from transformer_jax.models.layers import Dropout, output_layer
 from transformer_jax.models.outputs import Outputs
@@ -27,7 +25,6 @@ from transformer_jax.models.positions import PositionEncoding
 from transformer_jax.models.registry import Model
 from transformer_jax.models.stack import Stack
 from transformer_jax.models.transformer_config import TransformerConfig, find_problems
-from transformer_jax.models.vision import ViT
 
 
 class Seq2Seq(EmbeddingTables):
@@ -245,12 +242,6 @@ MODEL = Model(
     {
         "seq2seq": Seq2Seq,
         "language_model": LanguageModel,
-        "masked_language_model": MaskedLM,
-        "text_classifier": Classifier,
-        "token_classifier": Tagger,
-        "text_embedder": Embedder,
-        "image_classifier": ViT,
-        "decisions": DecisionTransformer,
     },
     find_problems,
 )

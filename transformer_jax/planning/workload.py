@@ -17,24 +17,13 @@ from ml_collections import ConfigDict
 from transformer_jax import sharding, tasks
 from transformer_jax.config import checks
 from transformer_jax.data.batches import Shape, limits, nothing
-from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
-from transformer_jax.family.similarity import task as similarity
-from transformer_jax.family.speech import transcription as speech
-from transformer_jax.family.tagging import task as tagging
-from transformer_jax.family.tagging.tags import Lexicon
 from transformer_jax.runs.folder import Folder
-from transformer_jax.tasks import classification, images, language, masked
-from transformer_jax.tasks.parts import seq2seq
-from transformer_jax.tasks.parts.pairs import PairData
-from transformer_jax.tasks.parts.scoring import BleuScoring
-from transformer_jax.tasks.parts.writing import Seq2SeqInference
+from transformer_jax.tasks.parts.streams import CHARACTERS
 from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.prepare import make_plan, prepare
 
 CHARACTERS_PER_PIECE = 4  # in running text, to convert a window in characters
-CLASSES = 1000  # of images in folders, if no vocabulary is given
-IMAGES = {"digits": (8, 1), "idx": (28, 1), "cifar10": (32, 3), "colour": (32, 3)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,111 +68,46 @@ def without_data(
     config: ConfigDict, rows: int = 0, length: int = 0, vocabulary: int = 0
 ) -> Workload:
     """Open a task without data; arguments of 0 are replaced by the config's values."""
-    if not opens_without_data(config):
-        raise UserError(
-            f"the task {config.task!r} cannot be planned without its data: leave "
-            "--no_data out"
-        )
-    task = _open(config, vocabulary)
+    task = open_empty(config, vocabulary)
     found = task.data.columns_for(_NoRecords())
     columns = {name: column.empty() for name, column in found.items()}
     shape = _largest(config, task, rows, length)
     return Workload(task, columns, {shape: 1})
 
 
+def open_empty(config: ConfigDict, vocabulary: int = 0) -> Task:
+    """Open the config's task before there is data, or refuse it."""
+    if not opens_without_data(config):
+        raise UserError(
+            f"the task {config.task!r} cannot be planned without its data: leave "
+            "--no_data out"
+        )
+    open_task = tasks.find(config.task).open_empty
+    assert open_task is not None
+    return open_task(config, vocabulary)
+
+
 def opens_without_data(config: ConfigDict) -> bool:
-    """Return whether `without_data` knows how to open the config's task."""
-    task = tasks.find(config.task)
-    if task.role == "seq2seq":  # of other data than pairs of texts nothing is known
-        return task.pairs is not None
-    return task.role in (*_OPENERS, "image_classifier")
+    """Return whether the config's task can be opened before there is data."""
+    return tasks.find(config.task).open_empty is not None
 
 
 def _largest(config: ConfigDict, task: Task, rows: int, length: int) -> Shape:
     """Return the largest shape that the config allows."""
     data, packed = config.data, config.data.batching == "packed"
-    role = tasks.find(config.task).role
-    if role == "image_classifier":  # all images have one size
-        length = task.objective.module.vision.length  # type: ignore
     if not length:
         length = checks.longest_row(config)
-        counted = config.tokenizer.kind in language.CHARACTERS
+        counted = "tokenizer" in config and config.tokenizer.kind in CHARACTERS
         if "window" in data and not counted and not packed:
             length = data.window // CHARACTERS_PER_PIECE
         multiple = limits(data)[1]
-        length = -(-length // multiple) * multiple
+        length = -(-max(length, 1) // multiple) * multiple
+    lengths = task.data.sides_of(length)
     if not rows:
-        rows = max(data.batch_tokens // length // data.row_multiple, 1)
+        rows = max(data.batch_tokens // max(lengths) // data.row_multiple, 1)
         rows *= data.row_multiple
-    sides = 2 if role in ("seq2seq", "text_embedder") else 1
-    lengths = (length,) * sides
-    if role == "transcriber":  # of each sound, and of its transcript
-        lengths = (length, config.decode.max_length)
     return Shape(rows, lengths, packed)
 
 
 class _NoRecords(list):
     context = 0
-
-
-class _Vocabulary(Tokenizer):
-    """A vocabulary of a given size, in which only the mask has a name."""
-
-    vocab_size: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
-    fingerprint: str = ""  # pyright: ignore[reportIncompatibleMethodOverride]
-    lowercase: bool = False  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    def __init__(self, size: int):
-        self.vocab_size = size
-
-    def pieces(self, ids: Any) -> list[str]:
-        return [masked.MASK, *map(str, range(1, len(ids)))]
-
-    def encode(self, text: str) -> list[int]:
-        return []
-
-
-def _open(config: ConfigDict, vocabulary: int) -> Task:
-    role = tasks.find(config.task).role
-    if role == "image_classifier":
-        return images.compose(config, _describe_images(config.data, vocabulary))
-    return _OPENERS[role](
-        config, _Vocabulary(vocabulary or config.tokenizer.vocab_size)
-    )
-
-
-def _describe_images(data: ConfigDict, classes: int) -> images.About:
-    if data.source == "folder":
-        size, channels = data.image_size, 1 if data.grey else 3
-    else:
-        size, channels = IMAGES[data.source]
-        classes = classes or 10
-    return images.About(
-        size, size, channels, tuple(map(str, range(classes or CLASSES)))
-    )
-
-
-def _open_pairs(config: ConfigDict, vocabulary: Tokenizer) -> Task:
-    options = tasks.find(config.task).options
-    data = PairData(config, vocabulary, vocabulary, options)
-    return seq2seq.compose(data, Seq2SeqInference, BleuScoring(False))
-
-
-def _open_classes(config: ConfigDict, vocabulary: Tokenizer) -> Task:
-    labels = ("0", "1") if config.data.answers == "labels" else ()
-    return classification.compose(config, vocabulary, classification.Scale(labels))
-
-
-def _open_tags(config: ConfigDict, vocabulary: Tokenizer) -> Task:
-    return tagging.compose(config, vocabulary, Lexicon(("0", "1")))
-
-
-_OPENERS: Mapping[str, Callable[[ConfigDict, Tokenizer], Task]] = {
-    "seq2seq": _open_pairs,
-    "language_model": language.compose,
-    "masked_language_model": masked.compose,
-    "text_classifier": _open_classes,
-    "token_classifier": _open_tags,
-    "text_embedder": similarity.compose,
-    "transcriber": speech.compose,
-}

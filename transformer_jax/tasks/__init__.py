@@ -1,39 +1,39 @@
 """Find a task by its name.
 
-A task is a file of this folder that ends in `TASK = TaskDefinition(...)`, or such a
-module of another package, with its full name: "mypackage.reverse". It is composed of
-parts; those that several tasks share are in `parts/`. `protocols.py` defines what
-training, evaluation and prediction require of a task.
+A task is a module that ends in `TASK = TaskDefinition(...)`, and an entry point that
+names it (`transformer_jax/entry_points.py`), or the full name of its module:
+"mypackage.reverse". It is composed of parts; those that several tasks share are in
+`parts/`. `protocols.py` defines what training, evaluation and prediction require of a
+task.
 """
 
-import importlib
-import pkgutil
-
+from transformer_jax import entry_points, sharding
 from transformer_jax.errors import UserError, nearest
 from transformer_jax.keys import extensions
 from transformer_jax.tasks.protocols import TaskDefinition
 
-_others: dict[str, TaskDefinition] = {}  # of other packages, found so far
+_others: dict[str, TaskDefinition] = {}  # found by the full names of their modules
 
 
 def names() -> list[str]:
     """List the values of `config.task`, including imported tasks of other packages."""
-    found = {module.name for module in pkgutil.iter_modules(__path__)}
-    return [*sorted(found - {"protocols", "parts"}), *sorted(_others)]
+    return [*sorted(entry_points.names("tasks")), *sorted(_others)]
 
 
 def find(name: str) -> TaskDefinition:
     """Return the definition of the task that `config.task` names."""
-    if "." in name and name not in _others:
+    if name in _others:
+        return _others[name]
+    task = entry_points.find("tasks", name)
+    if task is None and "." in name:
         task = getattr(extensions.load(name, "the task"), "TASK", None)
         if not isinstance(task, TaskDefinition):
             raise UserError(f"{name} has no TASK = TaskDefinition(...): see tasks/")
         _others[name] = task
-    if name in _others:
-        return _others[name]
-    if name not in names():
+    if task is None:
         raise UserError(f"unknown task {name!r}.{nearest(name, names())}")
-    return importlib.import_module(f"{__name__}.{name}").TASK
+    sharding.add_rules(task.rules)
+    return task
 
 
 def option_classes() -> list[type]:

@@ -20,12 +20,11 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.corpora import opinions, sets
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading import sources
 from transformer_jax.data.reading.records import Reading, Records
-from transformer_jax.data.reading.sources import GeneratedSource, Source
+from transformer_jax.data.reading.sources import Source, find_generated
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
@@ -34,7 +33,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.keys import key
 from transformer_jax.models import registry
-from transformer_jax.models.classifier import PoolingKeys
+from transformer_jax.models.classifier import Classifier, PoolingKeys
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.reading import EncoderInspector
@@ -45,15 +44,15 @@ from transformer_jax.tasks.parts.scoring import (
 )
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
+    EmptyTokenizer,
     TextData,
+    TextObjective,
     check_length,
     check_positions,
     check_room,
     dropout_rngs,
-    init_text_model,
     learn_tokenizer,
     make_length_filter,
-    mean_sums,
     open_tokenizer,
     segments,
 )
@@ -71,6 +70,9 @@ FIELDS = ("text", "label")
 KINDS = ("labels", "numbers")
 DIGITS = 4  # of an answered number, counted from the first digit of the deviation
 LABELS_FILE = "answers.json"  # in the tokenizer's folder
+
+
+MODULES = {"transformer": Classifier}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,19 +119,10 @@ def check(config: ConfigDict) -> list[str]:
 
 
 def source(config: ConfigDict) -> Source:
-    """Read the generated opinions or sets, or labelled text."""
+    """Read generated data, or labelled text."""
+    generated = find_generated("classification", config.data)
     readings = {"labelled": Reading(_read_labelled)}
-    if config.data.source == "sets":
-        made = GeneratedSource("sets", sets.VERSION, sets.SPLITS, sets.generate)
-        return Source(config.data, FIELDS, made, readings)
-    wanted = "score" if config.data.answers == "numbers" else "label"
-
-    def generate(split: str, size: int) -> list[dict[str, str]]:
-        found = opinions.generate(split, size)
-        return [{"text": r["text"], "label": r[wanted]} for r in found]
-
-    kind = ("opinions", opinions.VERSION, opinions.SPLITS, generate, (wanted,))
-    return Source(config.data, FIELDS, GeneratedSource(*kind), readings)
+    return Source(config.data, FIELDS, generated, readings)
 
 
 def learn(
@@ -150,11 +143,18 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     return compose(config, open_tokenizer(folder), scale)
 
 
+def open_empty(config: ConfigDict, vocabulary: int) -> Task:
+    """Open the task with a vocabulary of this size."""
+    labels = ("0", "1") if config.data.answers == "labels" else ()
+    return compose(config, EmptyTokenizer(config, vocabulary), Scale(labels))
+
+
 def compose(config: ConfigDict, tokenizer: Tokenizer, scale: Scale) -> Task:
     """Compose the task from its parts."""
     module = registry.build(
         config,
         "text_classifier",
+        MODULES,
         source_vocab_size=tokenizer.vocab_size,
         outputs=max(len(scale.labels), 1),
         pooling=config.model.pooling,
@@ -219,18 +219,13 @@ class LabelledData(TextData):
         return {"tokens": tokens, "answers": answers}
 
 
-class LabelObjective:
+class LabelObjective(TextObjective):
     """Cross-entropy of labels, or the squared error of numbers."""
-
-    unit = "examples"
 
     def __init__(self, config: ConfigDict, module: Any, scale: Scale):
         self.module, self.labels = module, len(scale.labels)
+        self.logged = ("accuracy",) if scale.labels else ()
         self.smoothing = config.train.label_smoothing
-
-    def init(self, key: Array) -> Params:
-        """Draw initial parameters."""
-        return init_text_model(self.module, key)
 
     def outputs(self, params: Params, tokens: Array, key: Array | None = None) -> Array:
         """Return the head's outputs for texts, [B, outputs]."""
@@ -254,13 +249,7 @@ class LabelObjective:
                 self.labels,
             )
         errors = (((outputs[:, 0] - answers) ** 2) * real).sum()
-        return losses.Sums(errors, errors, jnp.zeros(()), real.sum())
-
-    def means(
-        self, sums: losses.Sums, records: Sequence[Record] | None = None
-    ) -> dict[str, float]:
-        """Return the mean loss, and the accuracy of labels."""
-        return mean_sums(sums, *(("loss", "accuracy") if self.labels else ("loss",)))
+        return losses.Sums(errors, real.sum())
 
 
 class LabelInference(WholeAnswers):
@@ -384,10 +373,17 @@ TASK = TaskDefinition(
     check=check,
     learn=learn,
     open=open_run,
-    role="text_classifier",
+    open_empty=open_empty,
+    interface="text_classifier",
+    modules=MODULES,
     metrics=("accuracy", "f1", "r"),
     keys={
-        "data": (sources.declare(FIELDS, "opinions", "sets", "labelled"), AnswerKeys),
+        "data": (
+            sources.declare(
+                FIELDS, "opinions", "sets", "labelled", task="classification"
+            ),
+            AnswerKeys,
+        ),
         "model": (PoolingKeys,),
     },
     choices={"data.batching": ("buckets",), "model.tie": ("none",)},

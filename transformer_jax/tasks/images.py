@@ -7,7 +7,6 @@ images, and converted to grey or colour like them.
 """
 
 import dataclasses
-import functools
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +15,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, sharding
+from transformer_jax import losses
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.images import arrays as images
 from transformer_jax.data.images.sources import (
@@ -29,30 +28,40 @@ from transformer_jax.data.images.sources import (
     open_pictures,
 )
 from transformer_jax.data.store import Column, Store
-from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.searching import row_sizes, rows_for
+from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.models import kernels, registry
-from transformer_jax.models.vision import POSITIONS, PatchKeys, VisionConfig
+from transformer_jax.models.vision import POSITIONS, PatchKeys, VisionConfig, ViT
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts import augmentation, learnt
 from transformer_jax.tasks.parts.augmentation import AugmentKeys
 from transformer_jax.tasks.parts.scoring import LabelScoring
-from transformer_jax.tasks.parts.text import attention_of, dropout_rngs, mean_sums
+from transformer_jax.tasks.parts.text import attention_of, dropout_rngs
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
     AttentionMaps,
+    Data,
     DataSource,
+    Objective,
     Record,
     Say,
+    ShowsAttention,
     Task,
     TaskDefinition,
 )
 
 CHANGES = 7919  # folded into the key of a step to draw the changes of its images
 ABOUT_FILE = "images.json"  # in the tokenizer's folder: the size and the classes
+
+
+# Height, width and channels of what a source has, and classes of one that may have any.
+SIZES = {"digits": (8, 1), "idx": (28, 1), "cifar10": (32, 3), "colour": (32, 3)}
+CLASSES = 1000
+
+MODULES = {"transformer": ViT}
+RULES = ((r"patches/(kernel|bias)$|class_token$", PartitionSpec()),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +107,25 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     return compose(config, About(**learnt.read(folder / ABOUT_FILE, **kinds)))
 
 
+def open_empty(config: ConfigDict, vocabulary: int) -> Task:
+    """Open the task for images of the size that the source has."""
+    data, classes = config.data, vocabulary
+    if data.source == "folder":
+        size, channels = data.image_size, 1 if data.grey else 3
+    else:
+        size, channels = SIZES[data.source]
+        classes = classes or 10
+    labels = tuple(map(str, range(classes or CLASSES)))
+    return compose(config, About(size, size, channels, labels))
+
+
 def compose(config: ConfigDict, about: About) -> Task:
     """Compose the task from its parts."""
     shape = about.height, about.width, about.channels
     vision = VisionConfig(
         *shape, config.model.patch, len(about.labels), config.model.positions
     )
-    module = registry.build(config, "image_classifier", vision=vision)
+    module = registry.build(config, "image_classifier", MODULES, vision=vision)
     objective = ImageObjective(config, module, about)
     inference = ImageInference(config, objective, about)
     return Task(
@@ -117,12 +138,8 @@ def compose(config: ConfigDict, about: About) -> Task:
     )
 
 
-class ImageData:
+class ImageData(Data):
     """Pixels and the indices of labels."""
-
-    texts = None
-    vocabularies: Mapping[str, Tokenizer] = {}
-    filter_fingerprint = ""
 
     def __init__(self, about: About, vision: VisionConfig):
         self.about, self.vision = about, vision
@@ -148,13 +165,13 @@ class ImageData:
             )
         return self.about.labels.index(str(label))
 
-    def make_filter(self) -> Any:
-        """Make a filter that keeps all images."""
-        return lambda record, row: None
-
     def lengths(self, store: Store) -> np.ndarray:
         """Count an image as its patches and the class token."""
         return np.full((len(store), 1), self.vision.length)
+
+    def sides_of(self, length: int) -> tuple[int, ...]:
+        """Return the length of an image; all have the same."""
+        return (self.vision.length,)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Fill rows without an image with zeros and the label -1."""
@@ -166,19 +183,18 @@ class ImageData:
         return {"images": pictures, "labels": labels}
 
 
-class ImageObjective:
+class ImageObjective(Objective):
     """Cross-entropy of labels."""
 
-    unit = "examples"
+    logged = ("accuracy",)
 
     def __init__(self, config: ConfigDict, module: Any, about: About):
         self.module, self.labels = module, len(about.labels)
         self.train = config.train
 
-    def init(self, key: Array) -> Params:
-        """Draw initial parameters."""
-        blank = jnp.zeros((1, *self.module.vision.image), jnp.float32)
-        return self.module.init(key, blank)["params"]
+    def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
+        """Return pixels."""
+        return (jnp.ones((rows, *self.module.vision.image), jnp.float32),)
 
     def outputs(
         self, params: Params, pictures: Array, key: Array | None = None
@@ -217,19 +233,17 @@ class ImageObjective:
             self.labels,
         )
 
-    def means(
-        self, sums: losses.Sums, records: Sequence[Record] | None = None
-    ) -> dict[str, float]:
-        """Return the mean loss and the accuracy."""
-        return mean_sums(sums, "loss", "accuracy")
-
 
 class ImageInference(WholeAnswers):
     """The path of an image in, its class out."""
 
     def __init__(self, config: ConfigDict, objective: ImageObjective, about: About):
-        self.config, self.objective, self.about = config, objective, about
-        self.compiled = functools.cache(self._compile)
+        self.objective, self.about = objective, about
+        rows, multiple = config.eval.batch_rows, config.data.row_multiple
+        self.forward = BatchedForward(self._outputs, rows, multiple, equal=True)
+
+    def _outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+        return self.objective.outputs(params, batch["images"])
 
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:
         """Read the image at a path, or check the shape of an array."""
@@ -269,25 +283,12 @@ class ImageInference(WholeAnswers):
         options: Options,
     ) -> Iterator[tuple[int, Reply]]:
         """Yield (number of a request, its class)."""
-        rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
-        sizes = row_sizes(rows, multiple, sharding.row_devices(mesh))
-        shape = self.objective.module.vision.image
-        for begin in range(0, len(requests), sizes[0]):
-            part = requests[begin : begin + sizes[0]]
-            pictures = np.zeros((rows_for(sizes, len(part)), *shape), np.float32)
-            pictures[: len(part)] = [request.source for request in part]
-            with jax.set_mesh(mesh):
-                batch = sharding.to_global({"images": pictures}, mesh)
-                found = jax.device_get(self.compiled(mesh)(params, batch["images"]))
-            for i, request in enumerate(part):
-                yield begin + i, likeliest(request.line, found[i], self.about.labels)
-
-    def _compile(self, mesh: Mesh) -> Any:
-        places = sharding.replicated(mesh)
-        return jax.jit(self.objective.outputs, out_shardings=places)
+        pictures = {"images": [request.source for request in requests]}
+        for i, found in self.forward(params, pictures, mesh):
+            yield i, likeliest(requests[i].line, found, self.about.labels)
 
 
-class ImageInspector:
+class ImageInspector(ShowsAttention):
     """Show the attention between the patches of an image."""
 
     def __init__(self, inference: ImageInference, module: Any):
@@ -313,7 +314,10 @@ TASK = TaskDefinition(
     source=lambda config: open_pictures(config.data),
     learn=learn,
     open=open_run,
-    role="image_classifier",
+    open_empty=open_empty,
+    interface="image_classifier",
+    modules=MODULES,
+    rules=RULES,
     metrics=("accuracy", "f1"),
     keys={"data": (PictureKeys,), "model": (PatchKeys,), "train": (AugmentKeys,)},
     choices={

@@ -36,14 +36,15 @@ from transformer_jax.models.positions import BIASES
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.reading import TextInspector
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
-from transformer_jax.tasks.parts.streams import CHARACTERS, EMBEDDED, Stream
+from transformer_jax.tasks.parts.streams import CHARACTERS, Stream
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
+    EmptyTokenizer,
     TextData,
+    TextObjective,
     check_length,
     check_positions,
     dropout_rngs,
-    init_text_model,
     learn_tokenizer,
     open_tokenizer,
     segments,
@@ -127,6 +128,11 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     return compose(config, open_tokenizer(folder))
 
 
+def open_empty(config: ConfigDict, vocabulary: int) -> Task:
+    """Open the task with a vocabulary of this size."""
+    return compose(config, EmptyTokenizer(config, vocabulary))
+
+
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task from its parts."""
     module = registry.build(config, "language_model", vocab_size=tokenizer.vocab_size)
@@ -176,7 +182,7 @@ class StreamData(TextData):
         return arrays
 
 
-class LanguageObjective:
+class LanguageObjective(TextObjective):
     """Cross-entropy of each token, given those before it."""
 
     unit = "tokens"
@@ -185,9 +191,9 @@ class LanguageObjective:
         self.module, self.vocab_size = module, vocab_size
         self.smoothing = config.train.label_smoothing
 
-    def init(self, key: Array) -> Params:
-        """Draw initial parameters."""
-        return init_text_model(self.module, key)
+    def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
+        """Return the tokens of targets, because there is no source."""
+        return super().example_inputs(rows, target, target)
 
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
@@ -216,10 +222,12 @@ class LanguageObjective:
 
     def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
         """Return means per token and, for a complete split, bits per character."""
-        found = losses.means(sums)
+        found = super().means(sums)
         if records is not None:
             characters = sum(len(record["text"]) for record in records)
-            found["bits_per_character"] = float(sums.nll) / characters / math.log(2)
+            found["bits_per_character"] = (
+                float(sums.metrics["nll"]) / characters / math.log(2)
+            )
             found["context"] = records.context
         return found
 
@@ -290,6 +298,10 @@ class TextInference:
         With one piece per character this is data.window; longer pieces are fewer.
         """
         return getattr(options, "window", 0) or self.config.data.window
+
+    def longest_request(self, length: int) -> DecodeRequest:
+        """Return a request without a prompt."""
+        return DecodeRequest((), prefix=())
 
     def question(self, record: Mapping[str, str]) -> str:
         """Return the beginning of a window."""
@@ -362,11 +374,12 @@ TASK = TaskDefinition(
     check=check,
     learn=learn_tokenizer,
     open=open_run,
-    role="language_model",
+    open_empty=open_empty,
+    interface="language_model",
     options=Options,
     keys={
         "data": (
-            sources.declare(("text",), *EMBEDDED),
+            sources.declare(("text",), "phrasebook", "stories", task="language"),
             WindowKeys,
             canaries.CanaryKeys,
         ),

@@ -23,10 +23,8 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.corpora import opinions
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.reading import sources, windows
-from transformer_jax.data.reading.sources import GeneratedSource
 from transformer_jax.data.reading.windows import WindowKeys
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
@@ -38,18 +36,20 @@ from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
+from transformer_jax.models.classifier import MaskedLM
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.masking import PERCENT, hide, of_content
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import Scoring
-from transformer_jax.tasks.parts.streams import PHRASES, Stream
+from transformer_jax.tasks.parts.streams import Stream
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
+    EmptyTokenizer,
     TextData,
+    TextObjective,
     check_count,
     check_positions,
     dropout_rngs,
-    init_text_model,
     learn_tokenizer,
     open_tokenizer,
     segments,
@@ -59,6 +59,9 @@ from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
 
 MASK = "<mask>"
+
+
+MODULES = {"transformer": MaskedLM}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +93,7 @@ def check(config: ConfigDict) -> list[str]:
 
 def source(config: ConfigDict) -> Stream:
     """Read the text as one stream of words, in windows."""
-    return Stream(config, EMBEDDED.get(config.data.source), flat=True)
+    return Stream(config, "masked", flat=True)
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
@@ -98,10 +101,15 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     return compose(config, open_tokenizer(folder))
 
 
+def open_empty(config: ConfigDict, vocabulary: int) -> Task:
+    """Open the task with a vocabulary of this size."""
+    return compose(config, EmptyTokenizer(config, vocabulary, (MASK,)))
+
+
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task from its parts."""
     module = registry.build(
-        config, "masked_language_model", source_vocab_size=tokenizer.vocab_size
+        config, "masked_language_model", MODULES, source_vocab_size=tokenizer.vocab_size
     )
     masks = Masks(tokenizer)
     inference = FillingInference(config, module, masks)
@@ -178,7 +186,7 @@ class WindowData(TextData):
         return pad_or_pack(columns["text"], batch, batch.shape.lengths[0])
 
 
-class MaskedObjective:
+class MaskedObjective(TextObjective):
     """Cross-entropy of hidden tokens, given the shown text."""
 
     unit = "masks"
@@ -187,10 +195,6 @@ class MaskedObjective:
         self.module, self.mask = module, masks.id
         self.vocab_size = masks.tokenizer.vocab_size
         self.smoothing = config.train.label_smoothing
-
-    def init(self, key: Array) -> Params:
-        """Draw initial parameters."""
-        return init_text_model(self.module, key)
 
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
@@ -215,12 +219,6 @@ class MaskedObjective:
             self.smoothing,
             self.vocab_size,
         )
-
-    def means(
-        self, sums: losses.Sums, records: Sequence[Record] | None = None
-    ) -> dict[str, float]:
-        """Return loss, perplexity and accuracy per hidden token."""
-        return losses.means(sums)
 
 
 class FillingInference(WholeAnswers):
@@ -338,28 +336,21 @@ class FillingScoring(Scoring):
         return {"filled (%)": scores["filled"]}
 
 
-def _opinions(split: str, size: int) -> list[dict[str, str]]:
-    return [{"text": record["text"]} for record in opinions.generate(split, size)]
-
-
-EMBEDDED = {
-    "phrasebook": PHRASES,
-    "opinions": GeneratedSource(
-        "opinions", opinions.VERSION, opinions.SPLITS, _opinions, ("text",)
-    ),
-}
-
-
 TASK = TaskDefinition(
     configure=configure,
     source=source,
     check=check,
     learn=learn_tokenizer,
     open=open_run,
-    role="masked_language_model",
+    open_empty=open_empty,
+    interface="masked_language_model",
+    modules=MODULES,
     metrics=("filled",),
     keys={
-        "data": (sources.declare(("text",), "phrasebook", "opinions"), WindowKeys),
+        "data": (
+            sources.declare(("text",), "phrasebook", "opinions", task="masked"),
+            WindowKeys,
+        ),
         "eval": (GuessKeys,),
     },
     choices={

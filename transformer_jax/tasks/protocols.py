@@ -14,8 +14,10 @@ align it, show its attention, embed a sentence) are optional protocols of a part
 `task.inspector`, tested with `isinstance`.
 """
 
+import abc
 import dataclasses
 import pathlib
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,17 +26,18 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
+from transformer_jax import losses
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading.records import Records
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Options, Reply
-from transformer_jax.decoding.requests import Inference
+from transformer_jax.decoding.requests import DecodeRequest, Inference
 from transformer_jax.errors import UserError
-from transformer_jax.losses import LossFn, Sums
+from transformer_jax.losses import Sums
 from transformer_jax.scores import Comparison, Score
-from transformer_jax.sharding import Params
+from transformer_jax.sharding import Params, Rule
 
 Record = Mapping[str, Any]  # an example as its source yields it
 Row = Mapping[str, Any]  # an example as a store holds it
@@ -64,67 +67,72 @@ class DataSource(Protocol):
         ...
 
 
-@runtime_checkable
-class Data(Protocol):
+class Data(abc.ABC):
     """Turn records into rows of a store, and rows into batches."""
 
     fingerprint: str  # of everything that determines the encoding
-    filter_fingerprint: str  # of everything that determines what training leaves out
+    filter_fingerprint = ""  # of everything that determines what training leaves out
+    texts: TextColumns | None = None  # whose segmentation can be sampled again
+    # The tokenizers of the embedding tables, by the name of the table.
+    vocabularies: Mapping[str, Tokenizer] = types.MappingProxyType({})
 
-    @property
-    def texts(self) -> TextColumns | None:
-        """The columns whose segmentation can be sampled again."""
-        ...
-
-    @property
-    def vocabularies(self) -> Mapping[str, Tokenizer]:
-        """The tokenizers of the embedding tables, by the name of the table."""
-        ...
-
+    @abc.abstractmethod
     def columns_for(self, records: Sequence[Record]) -> Mapping[str, Column]:
         """Describe the columns of a store of these records."""
-        ...
 
+    @abc.abstractmethod
     def encode(self, records: Sequence[Record]) -> Sequence[Row]:
         """Encode several records at once."""
-        ...
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
         """Make a function that returns why training drops an example, or None."""
-        ...
+        return lambda record, row: None
 
+    @abc.abstractmethod
     def lengths(self, store: Store) -> np.ndarray:
         """Return the lengths [examples, sides] that the batch plan sees."""
-        ...
 
+    def sides_of(self, length: int) -> tuple[int, ...]:
+        """Return the lengths of the sides of an example that is this long."""
+        return (length,)
+
+    @abc.abstractmethod
     def collate(
         self, columns: Mapping[str, Any], batch: Batch
     ) -> dict[str, np.ndarray]:
         """Pad or pack the rows of a planned batch into arrays of the batch's shape."""
-        ...
 
 
-@runtime_checkable
-class Objective(Protocol):
+class Objective(abc.ABC):
     """Compute the loss of a batch."""
 
     module: Any  # the flax model
-    unit: str  # what a loss is averaged over, such as tokens or examples
+    unit = "examples"  # what a loss is averaged over, such as tokens or examples
+    logged: tuple[str, ...] = ()  # metrics in the log; none means all
+
+    @abc.abstractmethod
+    def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
+        """Return inputs of the module: ones in the shapes of a batch.
+
+        `length` is that of an example or of its source, `target` that of its target.
+        """
 
     def init(self, key: Array) -> Params:
-        """Draw initial parameters."""
-        ...
+        """Draw initial parameters, whose shapes do not depend on a batch."""
+        return self.module.init(key, *self.example_inputs(1, 1, 1))["params"]
 
-    @property
-    def loss(self) -> LossFn:
-        """The loss as sums over a batch."""
-        ...
+    @abc.abstractmethod
+    def loss(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> Sums:
+        """Sum the loss over a batch; without a key, nothing is random."""
 
     def means(
         self, sums: Sums, records: Sequence[Record] | None = None
     ) -> dict[str, float]:
         """Divide the sums of a log window, or of a complete split of records."""
-        ...
+        found = losses.means(sums)
+        return {n: found[n] for n in ("loss", *self.logged)} if self.logged else found
 
 
 @runtime_checkable
@@ -188,6 +196,19 @@ class Writes(Protocol):
     """Inference that writes its answers token by token."""
 
     writer: Any  # a `parts.writing.Writer`: the engine and the tokenizer of answers
+
+    def longest_request(self, length: int) -> DecodeRequest:
+        """Return a request with a source of this length, to compile a search for."""
+        ...
+
+
+@runtime_checkable
+class WritesTrees(Protocol):
+    """Inference whose answers are trees."""
+
+    def nest(self, text: str) -> Any:
+        """Return a tree as [label, children…], with words as strings."""
+        ...
 
 
 @runtime_checkable
@@ -275,13 +296,16 @@ class AttentionMaps(dict[str, np.ndarray]):
         self.grid = grid  # for images: rows and columns of patches (class token apart)
 
 
-@runtime_checkable
-class ShowsAttention(Protocol):
+class ShowsAttention(abc.ABC):
     """Show attention."""
 
+    @abc.abstractmethod
     def attention(self, params: Params, source: Any, target: str) -> AttentionMaps:
         """Return the weights by kind of attention, with the tokens of both axes."""
-        ...
+
+    def texts_of(self, line: Any, reply: Reply) -> tuple[Any, str]:
+        """Return the source and the target that `attention` reads of an answer."""
+        return line, reply.details.get("text", reply.text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,12 +324,19 @@ class TaskDefinition:
     # Writes the tokenizer, and whatever else is learned from the data, into a folder.
     learn: Callable[[ConfigDict, DataSource, pathlib.Path, Say], None]
     open: Callable[[ConfigDict, pathlib.Path], Task]  # reads what was learned
-    role: str = "seq2seq"  # of the module that it needs, see models/registry.py
+    # The interface of the module that it needs, and modules that it brings for it, by
+    # the name of the model whose sizes they take: see models/registry.py.
+    interface: str = "seq2seq"
+    modules: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()  # for parameters that sharding.RULES lacks
+    model: str = "transformer"  # of a config that names none
     metrics: tuple[str, ...] = ()  # scores for which higher is better
     # Dataclasses of the keys that it adds, by section, and the choices that it allows
     # for keys declared elsewhere, by dotted name.
     keys: Mapping[str, Sequence[type]] = dataclasses.field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    # Opens the task before there is data, with a vocabulary of this size, to plan it.
+    open_empty: Callable[[ConfigDict, int], Task] | None = None
     ends: int = 1  # pieces of an example in addition to those of its text
     options: type[Options] = Options  # of `config.decode`
     evaluation: type | None = None  # keys of `config.eval` that `evaluate` can change

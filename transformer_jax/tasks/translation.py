@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import scores
 from transformer_jax.data.reading import sources
-from transformer_jax.data.reading.sources import FIELDS, PHRASEBOOK, Source
+from transformer_jax.data.reading.sources import FIELDS, Source, find_generated
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Reply
 from transformer_jax.keys import key
@@ -45,6 +45,11 @@ class LanguageKeys:
 def configure(config: ConfigDict) -> None:
     """Choose the metric of a good translation."""
     config.checkpoint.best = "bleu"
+
+
+def source(config: ConfigDict) -> Source:
+    """Read the phrasebook, or files of pairs."""
+    return Source(config.data, FIELDS, find_generated("translation", config.data))
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
@@ -105,10 +110,16 @@ class TranslationScoring(BleuScoring):
 
 TASK = TaskDefinition(
     configure=configure,
-    source=lambda config: Source(config.data),
+    source=source,
     learn=learn_tokenizers,
     open=open_run,
+    open_empty=seq2seq.open_empty,
     metrics=("bleu", "chrf"),
-    keys={"data": (sources.declare(FIELDS, PHRASEBOOK.name), LanguageKeys)},
+    keys={
+        "data": (
+            sources.declare(FIELDS, "phrasebook", task="translation"),
+            LanguageKeys,
+        )
+    },
     pairs=Pairs(),
 )

@@ -119,7 +119,7 @@ class Evaluator:
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> dict[str, float]:
         """Return loss, perplexity and accuracy; every example counts exactly once."""
-        total = Sums(0.0, 0.0, 0.0, 0.0)
+        total = Sums(0.0, 0.0)
         for done, batch in enumerate(self.plan.epoch(0), start=1):
             with jax.set_mesh(self.mesh):
                 sums = self.loss(

@@ -18,6 +18,7 @@ from transformer_jax.data import cache
 from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Buckets, Plan, limits
 from transformer_jax.data.packing import Packed
+from transformer_jax.data.reading.sources import splits_of_generated
 from transformer_jax.data.sampling import Sampler
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.errors import UserError, nearest
@@ -118,14 +119,17 @@ def prepare(
 def _scored_splits(config: ConfigDict, source: DataSource, say: Say) -> list[str]:
     """Return the splits in eval.splits that exist; refuse an unknown name."""
     asked = config.eval.splits
-    known = [split for split in source.known_splits if split != "train"]
     for name in asked:
+        if name in source.splits:
+            continue
+        known = [*source.known_splits, *splits_of_generated(config.task, config.data)]
+        known = [split for split in dict.fromkeys(known) if split != "train"]
         if name not in known:
             raise UserError(
                 f"eval.splits has {name!r}, and no data of {config.task} have such a "
                 f"split to score: choose from {', '.join(known)}.{nearest(name, known)}"
             )
-        if name not in source.splits and asked != ("test",):  # the default
+        if asked != ("test",):  # the default
             say(f"note       these data have no {name!r} of eval.splits to score")
     return [name for name in asked if name in source.splits]
 

@@ -20,6 +20,7 @@ from transformer_jax.training.log import RunLog, in_words
 from transformer_jax.training.parts import StepOutcome, Training
 
 SLOW = 1.2  # a process slower than this multiple of the median is named in the log
+COMMON = ("nll", "accuracy")  # metrics that every log line shows in its own way
 PART = 0.1  # a process that works for less of the time cannot hold up others
 # Parts of a log line, in the order in which a narrow terminal goes without them.
 LEAST_FIRST = ("padding", "perplexity", "MFU", "|grad|", "lr")
@@ -66,11 +67,11 @@ class LogWindow:
         self.work, self.divergence = utilization(training), Divergence(training)
         self.last_step = self.applied = 0
         self.text = ""
-        self.named: tuple[str, ...] = ()  # parts of the loss that are logged apart
+        self.metrics: tuple[str, ...] = ()  # those of the task alone
         self._empty()
 
     def _empty(self) -> None:
-        self.sums, self.norms = Sums(0.0, 0.0, 0.0, 0.0), []
+        self.sums, self.norms = Sums(0.0, 0.0), []
         self.steps = self.skipped = 0
         self.tokens = self.places = self.samples_too_long = 0
         self.operations = 0.0
@@ -106,7 +107,7 @@ class LogWindow:
         self.sums, self.steps = self.sums + sums, self.steps + 1
         self.norms.append(norm)
         self.tokens += sums.weight
-        self.named = tuple(sums.named)
+        self.metrics = tuple(n for n in sums.metrics if n not in COMMON)
         self.samples_too_long += dispatched.samples_too_long
         self.places += shape.rows * shape.lengths[-1]
         if self.work:
@@ -153,7 +154,7 @@ class LogWindow:
         """
         unit = self.task.objective.unit
         parts = [f"step {self.last_step:>6}", *in_words(values).split("  ")]
-        parts += [f"{n} {values[n]:.4f}" for n in self.named if n in values]
+        parts += [f"{n} {values[n]:.4f}" for n in self.metrics if n in values]
         parts.append(f"lr {values['learning_rate']:.2e}")
         if "grad_norm" in values:
             parts.append(f"|grad| {values['grad_norm']:.3f}")

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from transformer_jax.corpora.smalltalk import (
+from transformer_jax.family.conversation.smalltalk import (
     FALLBACKS,
     FIXED,
     SEPARATOR,
@@ -18,8 +18,8 @@ from transformer_jax.corpora.smalltalk import (
     dialogues,
     generate,
 )
-from transformer_jax.corpora.smalltalk.lexicon import AGAIN, MORE_CURIOUS
-from transformer_jax.corpora.smalltalk.off_topic import OffTopic
+from transformer_jax.family.conversation.smalltalk.lexicon import AGAIN, MORE_CURIOUS
+from transformer_jax.family.conversation.smalltalk.off_topic import OffTopic
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -197,9 +197,10 @@ def test_unknown_splits_and_impossible_sizes_are_refused(monkeypatch):
         generate("dev", 5)
     with pytest.raises(ValueError, match="turns is 0"):
         generate("train", 5, turns=0)
-    monkeypatch.setattr("transformer_jax.corpora.smalltalk._PATIENCE", 3)
+    monkeypatch.setattr("transformer_jax.family.conversation.smalltalk._PATIENCE", 3)
     monkeypatch.setattr(
-        "transformer_jax.corpora.smalltalk.Talker.dialogue", lambda self: FIXED
+        "transformer_jax.family.conversation.smalltalk.Talker.dialogue",
+        lambda self: FIXED,
     )
     with pytest.raises(ValueError, match="'train' has about 1 replies: 5 were"):
         generate("train", 5)

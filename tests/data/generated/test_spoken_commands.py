@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from transformer_jax.corpora import speech
-from transformer_jax.corpora.speech import synthesizer
+from transformer_jax.family.speech import voice as speech
 from transformer_jax.family.speech.recordings import Spoken
+from transformer_jax.family.speech.voice import synthesizer
 
 
 def test_a_sound_is_a_function_of_the_split_and_its_number():

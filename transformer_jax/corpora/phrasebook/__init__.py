@@ -12,10 +12,13 @@ from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
+from ml_collections import ConfigDict
+
 from transformer_jax.corpora.phrasebook import lexicon
 from transformer_jax.corpora.phrasebook.grammar import Speaker
 from transformer_jax.corpora.phrasebook.twins import align, bracket, detokenize, spell
 from transformer_jax.data.draws import check_split, split_of
+from transformer_jax.data.reading.sources import GeneratedSource
 
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test", "test_combinations")
@@ -123,3 +126,30 @@ def _capitalized(text: str) -> str:
 
 
 HELD_OUT = _hold_out()  # pairs of lexemes that only test_combinations has
+
+
+def pairs(data: ConfigDict) -> GeneratedSource:
+    """Return the sentence pairs, German to English, as a source for translation."""
+
+    def make(split: str, size: int) -> list[dict[str, str]]:
+        return [{"source": p.source, "target": p.target} for p in generate(split, size)]
+
+    return GeneratedSource("phrasebook", VERSION, SPLITS, make)
+
+
+def lines(data: ConfigDict) -> GeneratedSource:
+    """Return the target sentences, as a source for models of one language."""
+
+    def make(split: str, size: int) -> list[dict[str, str]]:
+        return [{"text": p.target} for p in generate(split, size)]
+
+    return GeneratedSource("phrasebook", VERSION, SPLITS, make, ("en",))
+
+
+def trees(data: ConfigDict) -> GeneratedSource:
+    """Return the trees of the target sentences, in brackets."""
+
+    def make(split: str, size: int) -> list[dict[str, str]]:
+        return [{"tree": p.target_tree} for p in generate(split, size)]
+
+    return GeneratedSource("phrasebook", VERSION, SPLITS, make)

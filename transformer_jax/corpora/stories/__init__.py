@@ -9,9 +9,12 @@ import re
 from collections.abc import Mapping
 from random import Random
 
+from ml_collections import ConfigDict
+
 from transformer_jax.corpora.stories.lexicon import GENDERS, KINDS, PRONOUNS, SLOTS
 from transformer_jax.corpora.stories.plots import PLOTS, SLOT, Plot
 from transformer_jax.data.draws import Drawer, check_split, split_of
+from transformer_jax.data.reading.sources import GeneratedSource
 
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test")
@@ -81,3 +84,12 @@ def vocabulary() -> frozenset[str]:
 def words_of(text: str) -> list[str]:
     """Divide a text into words, without punctuation."""
     return re.findall(r"[A-Za-z]+", text)
+
+
+def lines(data: ConfigDict) -> GeneratedSource:
+    """Return the stories as a source for language models."""
+
+    def make(split: str, size: int) -> list[dict[str, str]]:
+        return [{"text": story} for story in generate(split, size)]
+
+    return GeneratedSource("stories", VERSION, SPLITS, make)

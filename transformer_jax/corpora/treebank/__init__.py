@@ -8,9 +8,12 @@ not the kings who sing. So each sentence has one tree, which a parser can learn.
 
 from random import Random
 
+from ml_collections import ConfigDict
+
 from transformer_jax.corpora.treebank.grammar import Speaker
 from transformer_jax.data.draws import check_split, split_of
 from transformer_jax.data.reading import trees
+from transformer_jax.data.reading.sources import GeneratedSource
 
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test")
@@ -35,3 +38,8 @@ def generate(split: str, size: int) -> list[dict[str, str]]:
 def tree(record: dict[str, str]) -> trees.Tree:
     """Return the tree of a record; only its punctuation has tags."""
     return trees.restore(record["target"].split(), record["source"].split())[0]
+
+
+def pairs(data: ConfigDict) -> GeneratedSource:
+    """Return sentences and their trees as a source for parsing."""
+    return GeneratedSource("treebank", VERSION, SPLITS, generate)

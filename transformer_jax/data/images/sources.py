@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax import files
-from transformer_jax.corpora import colour
+from transformer_jax import entry_points, files
 from transformer_jax.data.images import arrays as images
 from transformer_jax.data.images import class_folders
 from transformer_jax.data.images import files as image_files
@@ -98,8 +97,10 @@ class Colour(Pictures):
     """Generated images in colour, 32 x 32 pixels."""
 
     def _open(self, split: str) -> Records:
-        name = f"generated {split}"
-        return images.Images(*colour.generate(split), name, tuple(colour.KINDS))
+        pictures = entry_points.find("corpora", "images.colour")
+        if pictures is None:
+            raise UserError("data.source = 'colour': its generator is not installed")
+        return pictures(split)
 
 
 class HeldOut(Pictures):

@@ -13,7 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import files
-from transformer_jax.data.reading import tfds
+from transformer_jax.data import tfds
 from transformer_jax.data.reading.records import (
     JsonTable,
     Parallel,

@@ -1,7 +1,8 @@
 """Open the `data` section of a config, split by split.
 
-`data.source` names either data that the package generates or a storage format: one of
-FORMS, or files whose lines a task parses in its own way (a `Reading`).
+`data.source` names either generated data, a storage format of FORMS, or files whose
+lines a task parses in its own way (a `Reading`). Generated data are found by the name
+of their entry point, such as translation.phrasebook.
 """
 
 import dataclasses
@@ -11,8 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import keys
-from transformer_jax.corpora import phrasebook
+from transformer_jax import entry_points, keys
 from transformer_jax.data.reading.forms import (
     Form,
     JsonLines,
@@ -64,33 +64,34 @@ class GeneratedSource:
 class Source:
     """The splits that a config's `data` section names, opened on demand.
 
-    Records have the given fields. `embedded` is the data that the task generates
-    itself, and `readings` parse the file formats that only this task knows.
+    Records have the given fields. `generated` are the generated data, if any are named,
+    and `readings` parse the file formats that only this task knows.
     """
 
     def __init__(
         self,
         data: ConfigDict,
         fields: tuple[str, ...] = FIELDS,
-        embedded: GeneratedSource | None = None,
+        generated: GeneratedSource | None = None,
         readings: dict[str, Reading] | None = None,
     ):
         self.data, self.fields = data, fields
-        self.embedded = embedded or PHRASEBOOK
+        self.generated = generated
         self.readings = readings or {}
 
     @property
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def splits(self) -> tuple[str, ...]:
         """The available splits."""
-        if self._is_generated:
-            return self.embedded.splits
+        if self.generated:
+            return self.generated.splits
         return tuple(split for split in SPLITS if self._form.has(split))
 
     @property
     def known_splits(self) -> tuple[str, ...]:
         """All splits that the data of this task can have."""
-        return tuple(dict.fromkeys((*SPLITS, *self.embedded.splits)))
+        own = self.generated.splits if self.generated else ()
+        return tuple(dict.fromkeys((*SPLITS, *own)))
 
     @functools.cache  # noqa: B019  (a source lives as long as its run)
     def read(self, split: str) -> Concatenation:
@@ -100,8 +101,8 @@ class Source:
                 f"there is no split {split!r}: this run's data has "
                 f"{', '.join(self.splits)}"
             )
-        if self._is_generated:
-            return Concatenation([self.embedded.read(self.data, split)])
+        if self.generated:
+            return Concatenation([self.generated.read(self.data, split)])
         corpora = self._form.corpora(split)
         # Only some tasks have this key.
         weights = self.data.get("train_weights", ()) if split == "train" else ()
@@ -133,17 +134,13 @@ class Source:
         missing = [problem for s in needed for problem in self._form.find_missing(s)]
         return missing + self._form.find_problems()
 
-    @property
-    def _is_generated(self) -> bool:
-        return self.data.source == self.embedded.name
-
     @functools.cached_property
     def _form(self) -> Form:
         name = self.data.source
         if name in self.readings:
             return ParsedFiles(self.data, self.fields, name, self.readings[name])
         if name not in FORMS:
-            known = (self.embedded.name, *self.readings, *FORMS)
+            known = (*self.readings, *FORMS)
             raise UserError(
                 f"data.source = {name!r}: choose {' | '.join(known)}."
                 f"{nearest(name, known)}"
@@ -158,27 +155,39 @@ def parallel_text(source: str, target: str, encoding: str = UTF8) -> Concatenati
     return Concatenation([Parallel(sides)])
 
 
-def _phrases(split: str, size: int) -> list[dict[str, str]]:
-    pairs = phrasebook.generate(split, size)
-    return [{"source": p.source, "target": p.target} for p in pairs]
+def find_generated(task: str, data: ConfigDict) -> GeneratedSource | None:
+    """Find the generated data that `data.source` names; None if it names files."""
+    make = entry_points.find("corpora", f"{task}.{data.source}")
+    return make(data) if make else None
 
 
-PHRASEBOOK = GeneratedSource(
-    "phrasebook", phrasebook.VERSION, phrasebook.SPLITS, _phrases
-)
+def list_generated(task: str) -> list[str]:
+    """List the generated data of a task."""
+    found = (name.rpartition(".") for name in entry_points.names("corpora"))
+    return [name for owner, _, name in found if owner == task]
 
 
-def declare(fields: tuple[str, ...], *names: str) -> type:
+def splits_of_generated(task: str, data: ConfigDict) -> list[str]:
+    """List the splits of all generated data of a task."""
+    found = []
+    for name in list_generated(task):
+        make = entry_points.find("corpora", f"{task}.{name}")
+        found += make(data).splits
+    return found
+
+
+def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
     """Declare the keys of a source whose records have these fields.
 
-    `names` lists the generated data and the readings; the first is the default.
-    Several forms may declare the same key, such as `{split}_files`.
+    `names` lists the generated data and the readings; the first is the default. The
+    generated data of entry points of the task are added. Several forms may declare the
+    same key, such as `{split}_files`.
     """
     declared = {
         "source": key(
             names[0],
             "The name of generated data, or a storage format.",
-            choices=lambda: (*names, *FORMS),
+            choices=lambda: dict.fromkeys((*names, *list_generated(task), *FORMS)),
         ),
         "folder": key("", "Relative paths start here; for tfds, its data directory."),
         "train_size": _size(20_000, "Number of generated examples."),

@@ -13,13 +13,18 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import scores
-from transformer_jax.corpora import smalltalk
-from transformer_jax.corpora.smalltalk import FIXED, SEPARATOR
 from transformer_jax.data.reading import sources
 from transformer_jax.data.reading.records import Reading
-from transformer_jax.data.reading.sources import FIELDS, GeneratedSource, Source
+from transformer_jax.data.reading.sources import (
+    FIELDS,
+    GeneratedSource,
+    Source,
+    find_generated,
+)
 from transformer_jax.decoding import Reply
 from transformer_jax.errors import UserError
+from transformer_jax.family.conversation import smalltalk
+from transformer_jax.family.conversation.smalltalk import FIXED, SEPARATOR
 from transformer_jax.keys import key
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import (
@@ -54,7 +59,16 @@ def configure(config: ConfigDict) -> None:
 
 def source(config: ConfigDict) -> Source:
     """Read the generated dialogues, or files of them."""
-    turns, topics = config.data.turns, config.data.topics
+    turns = config.data.turns
+    read = functools.partial(_read_dialogue, turns)
+    readings = {"dialogues": Reading(read, str(turns), once=True)}
+    generated = find_generated("conversation", config.data)
+    return Source(config.data, FIELDS, generated, readings)
+
+
+def dialogues(data: ConfigDict) -> GeneratedSource:
+    """Return contexts and replies of small talk."""
+    turns, topics = data.turns, data.topics
     splits = smalltalk.WIDE_SPLITS if topics == "many" else smalltalk.SPLITS
 
     def generate(split: str, size: int) -> list[dict[str, str]]:
@@ -65,10 +79,7 @@ def source(config: ConfigDict) -> Source:
         return [{"source": context, "target": reply} for context, reply in pairs]
 
     about = ("smalltalk", smalltalk.VERSION, splits, generate)
-    embedded = GeneratedSource(*about, (str(turns), *["many"] * (topics == "many")))
-    read = functools.partial(_read_dialogue, turns)
-    readings = {"dialogues": Reading(read, str(turns), once=True)}
-    return Source(config.data, embedded=embedded, readings=readings)
+    return GeneratedSource(*about, (str(turns), *["many"] * (topics == "many")))
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
@@ -136,7 +147,13 @@ TASK = TaskDefinition(
     source=source,
     learn=learn_tokenizers,
     open=open_run,
+    open_empty=seq2seq.open_empty,
     metrics=("bleu", "exact", "distinct_2"),
-    keys={"data": (sources.declare(FIELDS, "smalltalk", "dialogues"), TurnKeys)},
+    keys={
+        "data": (
+            sources.declare(FIELDS, "smalltalk", "dialogues", task="conversation"),
+            TurnKeys,
+        )
+    },
     pairs=Pairs(),
 )

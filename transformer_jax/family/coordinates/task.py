@@ -14,21 +14,19 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from transformer_jax import files, losses, sharding
+from transformer_jax import files, losses
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.reading.records import Concatenation
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text.numerals import read_number
-from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.searching import row_sizes, rows_for
+from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.family.coordinates import picture as drawn
 from transformer_jax.family.coordinates import pixels
@@ -38,10 +36,12 @@ from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.scoring import Scoring, texts_of
-from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
+from transformer_jax.tasks.parts.text import dropout_rngs
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
+    Data,
     DataSource,
+    Objective,
     Record,
     Say,
     Task,
@@ -134,7 +134,18 @@ def learn(
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     """Open the task with the size that a run has recorded."""
-    about = About(**learnt.read(folder / ABOUT_FILE, height=int, width=int))
+    return compose(
+        config, About(**learnt.read(folder / ABOUT_FILE, height=int, width=int))
+    )
+
+
+def open_empty(config: ConfigDict, vocabulary: int) -> Task:
+    """Open the task for a square picture."""
+    return compose(config, About(config.data.size, config.data.size))
+
+
+def compose(config: ConfigDict, about: About) -> Task:
+    """Compose the task from its parts."""
     size = about.height, about.width
     objective = ColourObjective(registry.build(config, "coordinates", size=size))
     inference = ColourInference(config, objective)
@@ -147,12 +158,8 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     )
 
 
-class PixelData:
+class PixelData(Data):
     """Places and colours."""
-
-    texts = None
-    vocabularies: Mapping[str, Tokenizer] = {}
-    filter_fingerprint = ""
 
     def __init__(self, about: About):
         self.fingerprint = f"coordinates-{about}"
@@ -165,13 +172,13 @@ class PixelData:
         """Return the place and the colour of each record unchanged."""
         return [{"place": r["place"], "colour": r["colour"]} for r in records]
 
-    def make_filter(self) -> Any:
-        """Make a filter that keeps all pixels."""
-        return lambda record, row: None
-
     def lengths(self, store: Store) -> np.ndarray:
         """Return a length of 1 per pixel."""
         return np.ones((len(store), 1), int)
+
+    def sides_of(self, length: int) -> tuple[int, ...]:
+        """Return a length of 1."""
+        return (1,)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Fill rows without a pixel with zeros, and give them a weight of 0."""
@@ -183,17 +190,15 @@ class PixelData:
         return {"places": places, "colours": colours, "weights": weights}
 
 
-class ColourObjective:
+class ColourObjective(Objective):
     """The mean squared error of colours."""
-
-    unit = "examples"
 
     def __init__(self, module: Any):
         self.module = module
 
-    def init(self, key: Array) -> Params:
-        """Draw initial parameters."""
-        return self.module.init(key, jnp.zeros((1, 2)))["params"]
+    def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
+        """Return places."""
+        return (jnp.ones((rows, 2)),)
 
     def outputs(self, params: Params, places: Array, key: Array | None = None) -> Array:
         """Return the colours of places, [B, 3]."""
@@ -207,13 +212,13 @@ class ColourObjective:
         errors = jnp.square(painted - batch["colours"]).mean(axis=-1)
         weights = batch["weights"]
         total = (errors * weights).sum()
-        return losses.Sums(total, total, jnp.zeros(()), weights.sum())
+        return losses.Sums(total, weights.sum())
 
     def means(
         self, sums: losses.Sums, records: Sequence[Record] | None = None
     ) -> dict[str, float]:
         """Return the mean squared error and the corresponding PSNR."""
-        found = mean_sums(sums, "loss")
+        found = super().means(sums)
         return found | {"psnr": pixels.psnr(found["loss"])}
 
 
@@ -221,8 +226,12 @@ class ColourInference(WholeAnswers):
     """A place in, its colour out."""
 
     def __init__(self, config: ConfigDict, objective: ColourObjective):
-        self.config, self.objective = config, objective
-        self.compiled = functools.cache(self._compile)
+        self.objective = objective
+        rows, multiple = config.eval.batch_rows, config.data.row_multiple
+        self.forward = BatchedForward(self._outputs, rows, multiple, equal=True)
+
+    def _outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+        return self.objective.outputs(params, batch["places"])
 
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:
         """Read two numbers."""
@@ -257,22 +266,10 @@ class ColourInference(WholeAnswers):
 
     def paint(self, params: Params, places: np.ndarray, mesh: Mesh) -> np.ndarray:
         """Return the colours [N, 3] of places [N, 2]."""
-        rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
-        sizes = row_sizes(rows, multiple, sharding.row_devices(mesh))
         found = np.zeros((len(places), 3), np.float32)
-        for begin in range(0, len(places), sizes[0]):
-            part = places[begin : begin + sizes[0]]
-            batch = np.zeros((rows_for(sizes, len(part)), 2), np.float32)
-            batch[: len(part)] = part
-            with jax.set_mesh(mesh):
-                given = sharding.to_global({"places": batch}, mesh)["places"]
-                colours = jax.device_get(self.compiled(mesh)(params, given))
-            found[begin : begin + len(part)] = colours[: len(part)]
+        for i, colour in self.forward(params, {"places": list(places)}, mesh):
+            found[i] = colour
         return found
-
-    def _compile(self, mesh: Mesh) -> Any:
-        places = sharding.replicated(mesh)
-        return jax.jit(self.objective.outputs, out_shardings=places)
 
 
 class ColourScoring(Scoring):
@@ -312,7 +309,9 @@ TASK = TaskDefinition(
     source=lambda config: Picture(config.data),
     learn=learn,
     open=open_run,
-    role="coordinates",
+    open_empty=open_empty,
+    interface="coordinates",
+    model="coordinate_mlp",
     metrics=("psnr",),
     keys={"data": (PictureKeys,)},
     choices={"data.batching": ("buckets",), "checkpoint.best": ("loss", "psnr")},

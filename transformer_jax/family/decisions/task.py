@@ -19,30 +19,36 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, sharding
+from transformer_jax import losses
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text.numerals import read_number
-from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.searching import row_sizes, rows_for
+from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.family.decisions import episodes, rollouts
 from transformer_jax.family.decisions.episodes import EpisodeKeys, EpisodeSource
-from transformer_jax.family.decisions.model import DecisionSizes, ReturnKeys, Steps
+from transformer_jax.family.decisions.model import (
+    DecisionSizes,
+    DecisionTransformer,
+    ReturnKeys,
+    Steps,
+)
 from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.scoring import Scoring
-from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
+from transformer_jax.tasks.parts.text import dropout_rngs
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
+    Data,
     DataSource,
+    Objective,
     Record,
     Say,
     Task,
@@ -51,6 +57,10 @@ from transformer_jax.tasks.protocols import (
 
 WORLD_FILE = "world.json"  # in the tokenizer's folder
 CHOSEN = {False: "drawn actions", True: "the likeliest actions"}  # by eval.greedy
+
+
+MODULES = {"transformer": DecisionTransformer}
+RULES = ((r"(action|goal|state)/(kernel|bias)$", PartitionSpec()),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,19 +153,15 @@ def compose(config: ConfigDict) -> Task:
     sizes = DecisionSizes(
         world.FEATURES, world.ACTIONS, data.window, config.model.returns
     )
-    module = registry.build(config, "decisions", sizes=sizes)
+    module = registry.build(config, "decisions", MODULES, sizes=sizes)
     objective = ActionObjective(module, world)
     inference = ReturnInference(config, objective, world)
     scoring = ReturnScoring(config.eval)
     return Task(config, WindowData(data, world), objective, inference, scoring)
 
 
-class WindowData:
+class WindowData(Data):
     """Windows of steps, padded at their ends."""
-
-    texts = None
-    vocabularies: Mapping[str, Tokenizer] = {}
-    filter_fingerprint = ""
 
     def __init__(self, data: ConfigDict, world: Any):
         self.window, self.world = data.window, world
@@ -185,13 +191,13 @@ class WindowData:
             "steps": steps,
         }
 
-    def make_filter(self) -> Any:
-        """Make a filter that leaves no window out."""
-        return lambda record, row: None
-
     def lengths(self, store: Store) -> np.ndarray:
         """Count a window as its steps, padding too: all batches have one shape."""
         return np.full((len(store), 1), self.window)
+
+    def sides_of(self, length: int) -> tuple[int, ...]:
+        """Return the length of a window; all have the same."""
+        return (self.window,)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Fill rows without a window with padding."""
@@ -207,20 +213,20 @@ class WindowData:
         return arrays
 
 
-class ActionObjective:
+class ActionObjective(Objective):
     """Cross-entropy of the actions that were taken."""
 
     unit = "actions"
+    logged = ("accuracy",)
 
     def __init__(self, module: Any, world: Any):
         self.module, self.world = module, world
 
-    def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
-        none = jnp.zeros((1, 1), jnp.int32)
-        blank = jnp.zeros((1, 1, self.world.FEATURES))
-        steps = Steps(before=none, returns=jnp.zeros((1, 1)), states=blank)
-        return self.module.init(key, steps, none + 1)["params"]
+    def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
+        """Return the steps of episodes, all of them real."""
+        steps = jnp.ones((rows, target), jnp.int32)
+        states = jnp.ones((rows, target, self.world.FEATURES))
+        return Steps(steps, steps.astype(jnp.float32), states), steps
 
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
@@ -236,19 +242,13 @@ class ActionObjective:
         kinds = self.world.ACTIONS
         return losses.cross_entropy(outputs.logits, actions, weights, 0.0, kinds)
 
-    def means(
-        self, sums: losses.Sums, records: Sequence[Record] | None = None
-    ) -> dict[str, float]:
-        """Return loss and accuracy per action."""
-        return mean_sums(sums, "loss", "accuracy")
-
 
 class ReturnInference(WholeAnswers):
     """The return asked for in, the mean of those reached out."""
 
     def __init__(self, config: ConfigDict, objective: ActionObjective, world: Any):
         self.config, self.objective, self.world = config, objective, world
-        self.compiled = functools.cache(self._compile)
+        self.forward = functools.cache(self._make_forward)
 
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:
         """Read a return that an episode can have."""
@@ -300,25 +300,13 @@ class ReturnInference(WholeAnswers):
         states = np.concatenate([first_states(world, one, count) for one in asked])
         seeds = np.concatenate([np.arange(count) + one.begins for one in asked])
         seeds = seeds.astype(np.int32)
-        rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
-        sizes = row_sizes(rows, multiple, sharding.row_devices(mesh))
+        sides = {"goals": goals, "states": states, "seeds": seeds}
         found = np.zeros(len(goals), np.float32)
-        for begin in range(0, len(goals), sizes[0]):
-            part = slice(begin, begin + sizes[0])
-            used = len(goals[part])
-            after = (0, rows_for(sizes, used) - used)
-            batch = {
-                "goals": np.pad(goals[part], after),
-                "states": np.pad(states[part], (after, (0, 0))),
-                "seeds": np.pad(seeds[part], after),
-            }
-            with jax.set_mesh(mesh):
-                given = sharding.to_global(batch, mesh)
-                made = self.compiled(mesh, self.config.eval.greedy)(params, given)
-            found[part] = jax.device_get(made)[:used]
+        for i, reached in self.forward(self.config.eval.greedy)(params, sides, mesh):
+            found[i] = reached
         return found.reshape(len(asked), count)
 
-    def _compile(self, mesh: Mesh, greedy: bool) -> Any:
+    def _make_forward(self, greedy: bool) -> BatchedForward:
         module, half = self.objective.module, self.config.data.window // 2
         rules = rollouts.Rules(self.world, half, greedy)
 
@@ -328,7 +316,8 @@ class ReturnInference(WholeAnswers):
             states = batch["states"]
             return rollouts.play(module, rules, params, batch["goals"], states, keys)
 
-        return jax.jit(play, out_shardings=sharding.replicated(mesh))
+        rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
+        return BatchedForward(play, rows, multiple, equal=True)
 
 
 def first_states(world: Any, asked: Asked, count: int) -> np.ndarray:
@@ -389,7 +378,10 @@ TASK = TaskDefinition(
     source=lambda config: EpisodeSource(config.data),
     learn=learn,
     open=open_run,
-    role="decisions",
+    open_empty=lambda config, vocabulary: compose(config),
+    interface="decisions",
+    modules=MODULES,
+    rules=RULES,
     metrics=("reached",),
     keys={"data": (EpisodeKeys,), "model": (ReturnKeys,), "eval": (PlayKeys,)},
     choices={

@@ -6,7 +6,7 @@
 A codebook of patches is learned from the training pictures, as a tokenizer is from
 text. An encoder-decoder reads the caption and writes the codes of the patches, row by
 row. The answer is the line of codes, or with `--pictures` the path of a PNG file. A
-picture is right if it shows exactly what the caption says, by `family/drawings/regions.py`.
+picture is right if it shows exactly what the caption says, by `regions.py`.
 """
 
 import dataclasses

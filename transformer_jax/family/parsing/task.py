@@ -19,10 +19,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax import decoding
-from transformer_jax.corpora import treebank
 from transformer_jax.data.reading import sources, trees
 from transformer_jax.data.reading.records import Reading
-from transformer_jax.data.reading.sources import FIELDS, GeneratedSource, Source
+from transformer_jax.data.reading.sources import FIELDS, Source, find_generated
 from transformer_jax.data.text.tokenizer import SPACE, Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.decoding.constraints import ROOT, TreeConstraint
@@ -113,9 +112,9 @@ def check(config: ConfigDict) -> list[str]:
 
 def source(config: ConfigDict) -> Source:
     """Read the generated treebank, or files of trees."""
-    about = ("treebank", treebank.VERSION, treebank.SPLITS, treebank.generate)
+    generated = find_generated("parsing", config.data)
     readings = {"trees": Reading(_read_tree)}
-    return Source(config.data, embedded=GeneratedSource(*about), readings=readings)
+    return Source(config.data, FIELDS, generated, readings)
 
 
 def learn(
@@ -200,6 +199,19 @@ class TreeInference(Seq2SeqInference):
     def __init__(self, *parts: Any, form: TreeForm):
         super().__init__(*parts)
         self.form = form
+
+    def nest(self, text: str) -> Any:
+        """Return a tree as [label, children…], with words as strings."""
+
+        def nest(node: Any) -> Any:
+            return (
+                node
+                if isinstance(node, str)
+                else [node.label, *map(nest, node.children)]
+            )
+
+        found = trees.read(text)
+        return nest(found[0]) if found else None
 
     def parse(
         self,
@@ -331,8 +343,11 @@ TASK = TaskDefinition(
     check=check,
     learn=learn,
     open=open_run,
+    open_empty=functools.partial(seq2seq.open_empty, options=Options),
     metrics=("f1", "exact", "well_formed"),
-    keys={"data": (sources.declare(FIELDS, "treebank", "trees"), TreeKeys)},
+    keys={
+        "data": (sources.declare(FIELDS, "treebank", "trees", task="parsing"), TreeKeys)
+    },
     options=Options,
     pairs=Pairs(words_apart=True),
 )

@@ -10,10 +10,8 @@ Pitfall: padding must leave the state unchanged, or an answer depends on its bat
 """
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
@@ -24,7 +22,7 @@ from transformer_jax import sharding
 from transformer_jax.family.recurrent.recurrence import CELLS, Recurrence
 from transformer_jax.keys import key
 from transformer_jax.models.attention import MASKED, all_real
-from transformer_jax.models.cache import coverage_penalty
+from transformer_jax.models.cache import SearchState
 from transformer_jax.models.embeddings import TIES, EmbeddingTables, Vocabularies
 from transformer_jax.models.layers import DTYPES, Dropout, dense
 from transformer_jax.models.outputs import Outputs
@@ -228,34 +226,6 @@ class AdditiveAttention(Attention):
 ATTENTIONS = {"none": None, "additive": AdditiveAttention, "dot": DotAttention}
 
 
-class State(flax.struct.PyTreeNode):
-    """The state of each hypothesis; leaves are [B, beams, …]."""
-
-    layers: Any  # for each layer a tuple of Float [B, beams, D]
-    attended: Any = None  # Float [B, beams, S], if attention is tracked
-    real: Any = None  # Bool [B, beams, S]
-
-    def track_attention(self, source_segments: Int[Array, "B S"]) -> "State":
-        """From now on, sum the attention that each word of the source receives."""
-        real = source_segments[:, None] != 0
-        return self.replace(attended=jnp.zeros(real.shape), real=real)
-
-    def uncovered(self) -> Float[Array, "B beams"]:
-        """Sum log min(attention, 1) over the source; 0 if every word is covered."""
-        return coverage_penalty(self.attended, self.real)
-
-    def end_step(self, layers: tuple, weights: Any, positions: Any) -> "State":
-        """Store the states after a step, and the attention that it paid to the source.
-
-        Positions of -1 are padding.
-        """
-        attended = self.attended
-        if attended is not None:
-            seen = weights.reshape(*positions.shape, -1)
-            attended += jnp.where(positions[..., None] < 0, 0, seen).sum(axis=2)
-        return self.replace(layers=layers, attended=attended)
-
-
 class Recurrent(EmbeddingTables):
     """A recurrent encoder and decoder, with or without attention between them."""
 
@@ -307,20 +277,20 @@ class Recurrent(EmbeddingTables):
         x = self._drop(self.embed_source(source, train), train)
         return self.encoder(x, segments != 0, train=train)
 
-    def start(self, batch: dict, length: int) -> tuple[dict, State]:
+    def start(self, batch: dict, length: int) -> tuple[dict, SearchState]:
         """Encode a batch; return its static part and the initial state."""
         segments = batch["source_segments"]
         memory, states = self.encode(batch["source"], segments)
         states = jax.tree.map(lambda part: part[:, None], states)
-        return self._static(memory, segments), State(states)
+        return self._static(memory, segments), SearchState(states)
 
     def extend(
         self,
         tokens: Int[Array, "B K T"],
         positions: Int[Array, "B K T"],
         static: dict,
-        state: State,
-    ) -> tuple[Float[Array, "B K T V"], State]:
+        state: SearchState,
+    ) -> tuple[Float[Array, "B K T V"], SearchState]:
         """Read tokens (position -1 is padding); return the logits of the next ones."""
         rows, beams, length = tokens.shape
 

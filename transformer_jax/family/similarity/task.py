@@ -21,17 +21,17 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.corpora import paraphrases
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading import filters, sources
-from transformer_jax.data.reading.sources import FIELDS, GeneratedSource, Source
+from transformer_jax.data.reading.sources import FIELDS, Source, find_generated
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text import retrieval
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import Refused
+from transformer_jax.family.similarity.model import Embedder
 from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.keys import key
 from transformer_jax.models import registry
@@ -41,14 +41,14 @@ from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import Scoring, in_percent
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
+    EmptyTokenizer,
     TextData,
+    TextObjective,
     check_length,
     check_positions,
     check_room,
     dropout_rngs,
-    init_text_model,
     learn_tokenizer,
-    mean_sums,
     open_tokenizer,
     segments,
 )
@@ -62,6 +62,8 @@ from transformer_jax.tasks.protocols import (
     Task,
     TaskDefinition,
 )
+
+MODULES = {"transformer": Embedder}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +106,8 @@ def check(config: ConfigDict) -> list[str]:
 
 def source(config: ConfigDict) -> Source:
     """Read the generated paraphrases, or pairs of texts."""
-    kind = paraphrases.VERSION, paraphrases.SPLITS, paraphrases.generate
-    return Source(config.data, FIELDS, GeneratedSource("paraphrases", *kind))
+    generated = find_generated("similarity", config.data)
+    return Source(config.data, FIELDS, generated)
 
 
 def learn(
@@ -120,10 +122,15 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     return compose(config, open_tokenizer(folder))
 
 
+def open_empty(config: ConfigDict, vocabulary: int) -> Task:
+    """Open the task with a vocabulary of this size."""
+    return compose(config, EmptyTokenizer(config, vocabulary))
+
+
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task from its parts."""
     size = tokenizer.vocab_size
-    module = registry.build(config, "text_embedder", source_vocab_size=size)
+    module = registry.build(config, "text_embedder", MODULES, source_vocab_size=size)
     objective = ContrastiveObjective(config, module)
     inference = PairInference(config, objective, tokenizer)
     return Task(
@@ -164,6 +171,10 @@ class PairedTexts(TextData):
         check_positions(self.config, int(lengths.max(initial=0)), "an example")
         return lengths
 
+    def sides_of(self, length: int) -> tuple[int, ...]:
+        """Return the length of both sides."""
+        return length, length
+
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Pad both sides; a row without an example is only padding."""
         return {
@@ -172,17 +183,13 @@ class PairedTexts(TextData):
         }
 
 
-class ContrastiveObjective:
+class ContrastiveObjective(TextObjective):
     """InfoNCE: each text picks its partner among those of the whole batch."""
 
-    unit = "examples"
+    logged = ("accuracy",)
 
     def __init__(self, config: ConfigDict, module: Any):
         self.module, self.temperature = module, config.train.temperature
-
-    def init(self, key: Array) -> Params:
-        """Draw initial parameters."""
-        return init_text_model(self.module, key)
 
     def vectors(self, params: Params, tokens: Array, key: Array | None = None) -> Array:
         """Return the vectors of texts, [B, D]."""
@@ -208,12 +215,6 @@ class ContrastiveObjective:
         return losses.contrastive(
             vectors[0], vectors[1], self.temperature, others, weights
         )
-
-    def means(
-        self, sums: losses.Sums, records: Sequence[Record] | None = None
-    ) -> dict[str, float]:
-        """Return the mean loss, and how often a source finds its target in a batch."""
-        return mean_sums(sums, "loss", "accuracy")
 
 
 class PairInference(WholeAnswers):
@@ -348,10 +349,12 @@ TASK = TaskDefinition(
     check=check,
     learn=learn,
     open=open_run,
-    role="text_embedder",
+    open_empty=open_empty,
+    interface="text_embedder",
+    modules=MODULES,
     metrics=("recall", "mrr"),
     keys={
-        "data": (sources.declare(FIELDS, "paraphrases"),),
+        "data": (sources.declare(FIELDS, "paraphrases", task="similarity"),),
         "train": (ContrastKeys,),
     },
     choices={"data.batching": ("buckets",), "model.tie": ("none",)},

@@ -7,7 +7,6 @@ before the first vector.
 """
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,13 +18,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import losses, sharding
+from transformer_jax import losses
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.store import Column, Store
-from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.engine import pad_length
-from transformer_jax.decoding.searching import row_sizes, rows_for
+from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.errors import UserError
 from transformer_jax.family.speech import sounds as sound
 from transformer_jax.family.speech.log_mel import DTYPE, log_mel
@@ -37,10 +34,12 @@ from transformer_jax.sharding import Params
 from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.scoring import LabelScoring
-from transformer_jax.tasks.parts.text import dropout_rngs, mean_sums
+from transformer_jax.tasks.parts.text import dropout_rngs
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
+    Data,
     DataSource,
+    Objective,
     Record,
     Row,
     Say,
@@ -48,6 +47,7 @@ from transformer_jax.tasks.protocols import (
     TaskDefinition,
 )
 
+CLASSES = 10  # if nothing says how many
 ABOUT_FILE = "sounds.json"  # in the tokenizer's folder: the classes
 
 
@@ -91,6 +91,11 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     return compose(config, about["labels"])
 
 
+def open_empty(config: ConfigDict, vocabulary: int) -> Task:
+    """Open the task for a number of classes."""
+    return compose(config, [*map(str, range(vocabulary or CLASSES))])
+
+
 def compose(config: ConfigDict, labels: Sequence[str]) -> Task:
     """Compose the task of its parts."""
     module = registry.build(config, "sound_classifier", classes=len(labels))
@@ -99,11 +104,8 @@ def compose(config: ConfigDict, labels: Sequence[str]) -> Task:
     return Task(config, SoundData(config, labels), objective, inference, LabelScoring())
 
 
-class SoundData:
+class SoundData(Data):
     """Frames of sound, and the places of labels."""
-
-    texts = None
-    vocabularies: Mapping[str, Tokenizer] = {}
 
     def __init__(self, config: ConfigDict, labels: Sequence[str]):
         self.bands, self.labels = config.data.bands, list(labels)
@@ -148,19 +150,18 @@ class SoundData:
         return {**padded, "labels": labels}
 
 
-class SoundObjective:
+class SoundObjective(Objective):
     """Cross-entropy of labels."""
 
-    unit = "examples"
+    logged = ("accuracy",)
 
     def __init__(self, config: ConfigDict, module: Any, labels: int):
         self.module, self.labels, self.train = module, labels, config.train
         self.bands = config.data.bands
 
-    def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
-        frames = jnp.zeros((1, STRIDE, self.bands), jnp.float32)
-        return self.module.init(key, frames)["params"]
+    def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
+        """Return frames of sound."""
+        return (jnp.ones((rows, max(length, STRIDE), self.bands), jnp.float32),)
 
     def outputs(
         self, params: Params, frames: Array, segments: Array, key: Array | None = None
@@ -185,12 +186,6 @@ class SoundObjective:
             self.labels,
         )
 
-    def means(
-        self, sums: losses.Sums, records: Sequence[Record] | None = None
-    ) -> dict[str, float]:
-        """Return mean loss and accuracy."""
-        return mean_sums(sums, "loss", "accuracy")
-
 
 class SoundInference(WholeAnswers):
     """The path of a WAV file in, its class out."""
@@ -199,7 +194,11 @@ class SoundInference(WholeAnswers):
         self, config: ConfigDict, objective: SoundObjective, labels: Sequence[str]
     ):
         self.config, self.objective, self.labels = config, objective, labels
-        self.compiled = functools.cache(self._compile)
+        rows, multiple = config.eval.batch_rows, config.data.row_multiple
+        self.forward = BatchedForward(self._outputs, rows, multiple)
+
+    def _outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+        return self.objective.outputs(params, batch["frames"], batch["segments"])
 
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:
         """Read the sound of a path; samples are read as they are."""
@@ -218,27 +217,13 @@ class SoundInference(WholeAnswers):
         options: Options,
     ) -> Iterator[tuple[int, Reply]]:
         """Yield (number of a request, its class), short sounds first."""
-        rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
-        sizes = row_sizes(rows, multiple, sharding.row_devices(mesh))
-        by_length: dict[int, list[int]] = {}
-        for i, request in enumerate(requests):
-            length = pad_length(len(request.source))
-            by_length.setdefault(length, []).append(i)
-        for length, members in sorted(by_length.items()):
-            for begin in range(0, len(members), sizes[0]):
-                part = members[begin : begin + sizes[0]]
-                sources = [requests[i].source for i in part]
-                batch = sound.pad_rows(sources, rows_for(sizes, len(part)), length)
-                with jax.set_mesh(mesh):
-                    placed = sharding.to_global(batch, mesh)
-                    arrays = placed["frames"], placed["segments"]
-                    found = jax.device_get(self.compiled(mesh)(params, *arrays))
-                for row, i in enumerate(part):
-                    yield i, likeliest(requests[i].line, found[row], self.labels)
-
-    def _compile(self, mesh: Mesh) -> Any:
-        places = sharding.replicated(mesh)
-        return jax.jit(self.objective.outputs, out_shardings=places)
+        frames = [request.source for request in requests]
+        sides = {
+            "frames": frames,
+            "segments": [np.ones(len(one), np.int32) for one in frames],
+        }
+        for i, found in self.forward(params, sides, mesh):
+            yield i, likeliest(requests[i].line, found, self.labels)
 
 
 TASK = TaskDefinition(
@@ -246,7 +231,9 @@ TASK = TaskDefinition(
     source=lambda config: open_sounds(config.data),
     learn=learn,
     open=open_run,
-    role="sound_classifier",
+    open_empty=open_empty,
+    interface="sound_classifier",
+    model="speech",
     metrics=("accuracy", "f1"),
     keys={"data": (SoundKeys, FrameKeys), "train": (MaskKeys,)},
     choices={"data.batching": ("buckets",), "model.positions": sound.POSITIONS},

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.corpora import speech
 from transformer_jax.data import cache
 from transformer_jax.data.reading.forms import entries
 from transformer_jax.data.reading.records import (
@@ -30,6 +29,7 @@ from transformer_jax.data.reading.records import (
 from transformer_jax.data.reading.sources import SPLITS
 from transformer_jax.data.text.text import Lines, find_files, require_files
 from transformer_jax.errors import UserError
+from transformer_jax.family.speech import voice as speech
 from transformer_jax.family.speech import wav
 from transformer_jax.keys import key
 

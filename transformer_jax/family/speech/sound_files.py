@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.corpora import sounds
 from transformer_jax.data import cache
 from transformer_jax.data.images import class_folders
 from transformer_jax.data.reading.records import Concatenation, Record, Records
 from transformer_jax.data.reading.sources import SPLITS
 from transformer_jax.errors import UserError
+from transformer_jax.family.speech import generated as sounds
 from transformer_jax.family.speech import wav
 from transformer_jax.keys import key
 

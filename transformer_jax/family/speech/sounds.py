@@ -8,7 +8,7 @@ depend on the key of the step and the number of the row only.
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -96,17 +96,6 @@ def pad_frames(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarra
     frames = np.zeros((*there.shape, *column.values.shape[1:]), np.float32)
     frames[there] = column.values
     return {"frames": frames, "segments": there.astype(np.int32)}
-
-
-def pad_rows(
-    sources: Sequence[np.ndarray], rows: int, length: int
-) -> dict[str, np.ndarray]:
-    """Pad frames to [rows, length, bands] with segments; there may be empty rows."""
-    frames = np.zeros((rows, length, sources[0].shape[1]), np.float32)
-    segments = np.zeros((rows, length), np.int32)
-    for i, source in enumerate(sources):
-        frames[i, : len(source)], segments[i, : len(source)] = source, 1
-    return {"frames": frames, "segments": segments}
 
 
 def make_filter(most: int) -> Callable[[Record, Row], str | None]:

@@ -2,7 +2,7 @@
 
     python -m transformer_jax.predict --workdir RUN < paths.txt
 
-The encoder reads log-mel frames through two convolutions (`family/speech/model.py`); the
+The encoder reads log-mel frames through two convolutions (`model.py`); the
 decoder and its search are those of translation.
 
     loss = 0.7 · decoder's cross-entropy + 0.3 · CTC of the encoder
@@ -50,14 +50,21 @@ from transformer_jax.models import kernels, registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
 from transformer_jax.tasks.parts.reading import check_shown
-from transformer_jax.tasks.parts.text import TEXT_FILE, attention_of, open_tokenizer
+from transformer_jax.tasks.parts.text import (
+    TEXT_FILE,
+    EmptyTokenizer,
+    attention_of,
+    open_tokenizer,
+)
 from transformer_jax.tasks.parts.writing import Writer, make_reply
 from transformer_jax.tasks.protocols import (
     AttentionMaps,
+    Data,
     DataSource,
     Record,
     Row,
     Say,
+    ShowsAttention,
     Task,
     TaskDefinition,
 )
@@ -107,6 +114,11 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     return compose(config, open_tokenizer(folder))
 
 
+def open_empty(config: ConfigDict, vocabulary: int) -> Task:
+    """Open the task with a vocabulary of this size."""
+    return compose(config, EmptyTokenizer(config, vocabulary))
+
+
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task of its parts."""
     module = registry.build(
@@ -127,14 +139,13 @@ def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     )
 
 
-class SpeechData:
+class SpeechData(Data):
     """Frames of sound, and the pieces of transcripts with their ends."""
-
-    texts = None
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         self.bands, self.max_length = config.data.bands, config.data.max_length
         self.aligns = config.train.ctc > 0
+        self.longest = config.decode.max_length
         self.tokenizer = tokenizer
         self.vocabularies = {"target_embedding": tokenizer}
         self.fingerprint = f"speech-{self.bands}-{DTYPE.__name__}"
@@ -175,6 +186,10 @@ class SpeechData:
         """Return the lengths [examples, 2]: frames, and pieces."""
         return np.stack([store.lengths("source"), store.lengths("target")], axis=1)
 
+    def sides_of(self, length: int) -> tuple[int, ...]:
+        """Return the length of a sound, and that of the longest transcript."""
+        return length, self.longest
+
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Pad frames and pieces."""
         frames, pieces = batch.shape.lengths
@@ -194,10 +209,10 @@ class SpeechObjective(Seq2SeqObjective):
         super().__init__(config, module, vocab_size)
         self.train, self.bands = config.train, config.data.bands
 
-    def init(self, key: Array) -> Params:
-        """Draw fresh parameters."""
-        frames = jnp.zeros((1, STRIDE, self.bands), jnp.float32)
-        return self.module.init(key, frames, jnp.ones((1, 1), jnp.int32))["params"]
+    def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
+        """Return frames of sound, and the tokens of transcripts."""
+        frames = jnp.ones((rows, max(length, STRIDE), self.bands), jnp.float32)
+        return frames, jnp.ones((rows, target), jnp.int32)
 
     def loss(self, params: Params, batch: Any, key: Array | None = None) -> losses.Sums:
         """Sum over the pieces; a key masks the sounds and adds the loss of CTC."""
@@ -213,7 +228,7 @@ class SpeechObjective(Seq2SeqObjective):
         aligned, pieces = self._align(params, outputs.memory, batch)
         return sums.replace(
             loss=(1 - share) * sums.loss + share * aligned,
-            named={"ctc": (aligned, pieces)},
+            metrics={**sums.metrics, "ctc": (aligned, pieces)},
         )
 
     def _align(self, params: Params, memory: Array, batch: Any) -> tuple[Array, Array]:
@@ -258,6 +273,10 @@ class SpeechInference:
         begun = self.writer.tokenizer.encode(prefix) if prefix else []
         return DecodeRequest(frames, tuple(begun), draw_seed, line)
 
+    def longest_request(self, length: int) -> DecodeRequest:
+        """Return a request with silence of this many frames."""
+        return DecodeRequest(np.zeros((length, self.bands), np.float32), prefix=())
+
     def question(self, record: Record) -> Sound:
         """Return the sound of an example."""
         return Sound(record["samples"], record["name"])
@@ -275,7 +294,7 @@ class SpeechInference:
             yield number, make_reply(requests[number].line, texts)
 
 
-class SpeechInspector:
+class SpeechInspector(ShowsAttention):
     """Show the attention while a transcript is written."""
 
     def __init__(self, data: SpeechData, inference: SpeechInference, module: Any):
@@ -314,7 +333,9 @@ TASK = TaskDefinition(
     source=lambda config: open_recordings(config.data),
     learn=learn,
     open=open_run,
-    role="transcriber",
+    open_empty=open_empty,
+    interface="transcriber",
+    model="speech",
     metrics=("word_accuracy",),
     keys={"data": (RecordingKeys, FrameKeys), "train": (MaskKeys, AlignmentKeys)},
     choices={

@@ -20,17 +20,17 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.corpora import phrasebook
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.reading import sources
 from transformer_jax.data.reading.records import Reading
-from transformer_jax.data.reading.sources import GeneratedSource, Source
+from transformer_jax.data.reading.sources import Source, find_generated
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.numerals import is_whole
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.family.tagging import tags
+from transformer_jax.family.tagging.model import Tagger
 from transformer_jax.family.tagging.tags import Lexicon
 from transformer_jax.ids import BOS, EOS, UNK
 from transformer_jax.keys import key
@@ -46,15 +46,15 @@ from transformer_jax.tasks.parts.scoring import (
 )
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
+    EmptyTokenizer,
     TextData,
+    TextObjective,
     check_count,
     check_positions,
     check_room,
     dropout_rngs,
-    init_text_model,
     learn_tokenizer,
     make_length_filter,
-    mean_sums,
     open_tokenizer,
     segments,
 )
@@ -70,6 +70,9 @@ from transformer_jax.tasks.protocols import (
 
 FIELDS = ("text", "tags")
 LEXICON_FILE = "tags.json"  # in the tokenizer's folder
+
+
+MODULES = {"transformer": Tagger}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,17 +118,21 @@ def source(config: ConfigDict) -> Source:
         columns = int(data.text_column or 1), int(data.tags_column or 0)
         return tags.read_sentence(block, *columns)
 
-    def generate(split: str, size: int) -> list[dict[str, str]]:
-        pairs = phrasebook.generate(split, size)
-        return [record for p in pairs for record in read_trees(p.target_tree)]
+    generated = find_generated("tagging", data)  # records with a tree each
+    if generated:
+        grow = generated.generate
 
-    about = ("phrasebook", phrasebook.VERSION, phrasebook.SPLITS, generate)
+        def generate(split: str, size: int) -> list[dict[str, str]]:
+            return [found for r in grow(split, size) for found in read_trees(r["tree"])]
+
+        key = (data.tagset,)
+        generated = dataclasses.replace(generated, generate=generate, key=key)
     columns = f"{data.text_column} {data.tags_column}"
     readings = {
         "conll": Reading(read_block, columns, blocks=True),
         "trees": Reading(read_trees, data.tagset),
     }
-    return Source(data, FIELDS, GeneratedSource(*about, (data.tagset,)), readings)
+    return Source(data, FIELDS, generated, readings)
 
 
 def learn(
@@ -144,11 +151,17 @@ def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     return compose(config, open_tokenizer(folder), lexicon)
 
 
+def open_empty(config: ConfigDict, vocabulary: int) -> Task:
+    """Open the task with a vocabulary of this size."""
+    return compose(config, EmptyTokenizer(config, vocabulary), Lexicon(("0", "1")))
+
+
 def compose(config: ConfigDict, tokenizer: Tokenizer, lexicon: Lexicon) -> Task:
     """Compose the task from its parts."""
     module = registry.build(
         config,
         "token_classifier",
+        MODULES,
         source_vocab_size=tokenizer.vocab_size,
         outputs=len(lexicon.tags),
     )
@@ -219,18 +232,15 @@ class TaggedData(TextData):
         }
 
 
-class TagObjective:
+class TagObjective(TextObjective):
     """Cross-entropy of the tags of words."""
 
     unit = "words"
+    logged = ("accuracy",)
 
     def __init__(self, config: ConfigDict, module: Any, outputs: int):
         self.module, self.outputs = module, outputs
         self.smoothing = config.train.label_smoothing
-
-    def init(self, key: Array) -> Params:
-        """Draw initial parameters."""
-        return init_text_model(self.module, key)
 
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
@@ -245,12 +255,6 @@ class TagObjective:
         return losses.cross_entropy(
             logits, targets, weights, self.smoothing, self.outputs
         )
-
-    def means(
-        self, sums: losses.Sums, records: Sequence[Record] | None = None
-    ) -> dict[str, float]:
-        """Return loss and accuracy per word."""
-        return mean_sums(sums, "loss", "accuracy")
 
 
 class TagInference(WholeAnswers):
@@ -374,10 +378,15 @@ TASK = TaskDefinition(
     check=check,
     learn=learn,
     open=open_run,
-    role="token_classifier",
+    open_empty=open_empty,
+    interface="token_classifier",
+    modules=MODULES,
     metrics=("accuracy", "f1"),
     keys={
-        "data": (sources.declare(FIELDS, "phrasebook", "conll", "trees"), TagKeys),
+        "data": (
+            sources.declare(FIELDS, "phrasebook", "conll", "trees", task="tagging"),
+            TagKeys,
+        ),
     },
     choices={
         "data.batching": ("buckets",),

@@ -34,7 +34,14 @@ from transformer_jax.tasks.parts.text import (
     shift_right,
     token_loss,
 )
-from transformer_jax.tasks.protocols import DataSource, Record, Row, Say
+from transformer_jax.tasks.protocols import (
+    Data,
+    DataSource,
+    Objective,
+    Record,
+    Row,
+    Say,
+)
 
 
 def learn_tokenizers(
@@ -73,8 +80,10 @@ def open_tokenizers(
     return source, target
 
 
-class PairData:
+class PairData(Data):
     """Pieces of both sides, each with its end of sentence."""
+
+    texts: TextColumns
 
     def __init__(
         self,
@@ -130,6 +139,10 @@ class PairData:
         check_positions(self.config, needed, what, SHORTEN_ANSWER)
         return lengths
 
+    def sides_of(self, length: int) -> tuple[int, ...]:
+        """Return the length of both sides."""
+        return length, length
+
     def collate(self, columns: Any, batch: Batch) -> dict[str, Any]:
         """Pad or pack both sides into int32 arrays [rows, length].
 
@@ -143,7 +156,7 @@ class PairData:
         return arrays
 
 
-class Seq2SeqObjective:
+class Seq2SeqObjective(Objective):
     """Label-smoothed cross-entropy of the target's tokens, given the source."""
 
     unit = "tokens"
@@ -152,10 +165,9 @@ class Seq2SeqObjective:
         self.module, self.vocab_size = module, vocab_size
         self.smoothing = config.train.label_smoothing
 
-    def init(self, key: Array) -> Params:
-        """Draw initial parameters, whose shapes do not depend on a batch."""
-        tokens = jnp.ones((1, 1), jnp.int32)
-        return self.module.init(key, tokens, tokens, tokens, tokens)["params"]
+    def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
+        """Return the tokens of sources and targets."""
+        return tuple(jnp.ones((rows, n), jnp.int32) for n in (length, target))
 
     def outputs(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
@@ -193,9 +205,3 @@ class Seq2SeqObjective:
             self.smoothing,
             self.vocab_size,
         )
-
-    def means(
-        self, sums: losses.Sums, records: Sequence[Record] | None = None
-    ) -> dict[str, float]:
-        """Return loss, perplexity and accuracy per token."""
-        return losses.means(sums)

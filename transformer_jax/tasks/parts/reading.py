@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.text import tokenizer as tokenizers
 from transformer_jax.data.text.tokenizer import Tokenizer
+from transformer_jax.decoding import Reply
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import PairScorer, TextScorer
 from transformer_jax.decoding.memory import check_attention, count_layers
@@ -28,7 +29,7 @@ from transformer_jax.tasks.parts.text import (
     check_positions,
     check_room,
 )
-from transformer_jax.tasks.protocols import AttentionMaps
+from transformer_jax.tasks.protocols import AttentionMaps, ShowsAttention
 
 NO_ATTENTION = "model.attention is 'none' in this run: no word attends to another"
 
@@ -43,7 +44,7 @@ class Reading:
     attention: np.ndarray  # [target, source], last layer's mean; [target, 0] if none
 
 
-class PairInspector:
+class PairInspector(ShowsAttention):
     """Score, align and embed pairs, and show attention."""
 
     def __init__(self, data: PairData, module: Any, advice: str):
@@ -186,7 +187,7 @@ def check_shown(config: ConfigDict, length: int) -> None:
     check_attention(config, length, what, SHORTEN, copies=copies, rows=1)
 
 
-class EncoderInspector:
+class EncoderInspector(ShowsAttention):
     """Show attention in an encoder that reads one text."""
 
     def __init__(self, inference: Any, module: Any, tokenizer: Tokenizer):
@@ -207,7 +208,7 @@ class EncoderInspector:
         return self.inference.parse(self.tokenizer.compose(text)).source
 
 
-class TextInspector:
+class TextInspector(ShowsAttention):
     """Score texts with a language model, and show attention."""
 
     def __init__(self, config: ConfigDict, module: Any, tokenizer: Tokenizer):
@@ -235,6 +236,10 @@ class TextInspector:
         for i, log_probs in self.scorer.texts(params, given, rest, mesh):
             found[i] = log_probs
         return found
+
+    def texts_of(self, line: Any, reply: Reply) -> tuple[Any, str]:
+        """Return the whole text, which is read as one."""
+        return reply.details.get("text", reply.text), ""
 
     def attention(self, params: Params, source: str, target: str) -> AttentionMaps:
         """Return the weights of `decoder` while it reads the source."""

@@ -2,10 +2,15 @@
 
 from collections.abc import Callable
 
+from ml_collections import ConfigDict
+
+from transformer_jax.decoding import Options
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.models import registry
 from transformer_jax.tasks.parts.pairs import PairData, Seq2SeqObjective
 from transformer_jax.tasks.parts.reading import PairInspector
+from transformer_jax.tasks.parts.scoring import BleuScoring
+from transformer_jax.tasks.parts.text import EmptyTokenizer
 from transformer_jax.tasks.parts.writing import Seq2SeqInference, Writer
 from transformer_jax.tasks.protocols import Scoring, Task
 
@@ -34,3 +39,12 @@ def compose(
         scoring=scoring,
         inspector=PairInspector(data, module, writing.advice),
     )
+
+
+def open_empty(
+    config: ConfigDict, vocabulary: int, options: type[Options] = Options
+) -> Task:
+    """Open a task of pairs with vocabularies of this size."""
+    tokenizer = EmptyTokenizer(config, vocabulary)
+    data = PairData(config, tokenizer, tokenizer, options)
+    return compose(data, Seq2SeqInference, BleuScoring(False))

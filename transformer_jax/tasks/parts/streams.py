@@ -4,43 +4,19 @@ import functools
 
 from ml_collections import ConfigDict
 
-from transformer_jax.corpora import phrasebook, stories
 from transformer_jax.data.reading import canaries
 from transformer_jax.data.reading.records import Records
-from transformer_jax.data.reading.sources import GeneratedSource, Source
+from transformer_jax.data.reading.sources import Source, find_generated
 from transformer_jax.data.reading.windows import Windows
 
 CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
 
 
-def _phrases(split: str, size: int) -> list[dict[str, str]]:
-    return [{"text": p.target} for p in phrasebook.generate(split, size)]
-
-
-PHRASES = GeneratedSource(
-    "phrasebook", phrasebook.VERSION, phrasebook.SPLITS, _phrases, ("en",)
-)
-
-
-def _stories(split: str, size: int) -> list[dict[str, str]]:
-    return [{"text": story} for story in stories.generate(split, size)]
-
-
-STORIES = GeneratedSource("stories", stories.VERSION, stories.SPLITS, _stories)
-EMBEDDED = {source.name: source for source in (PHRASES, STORIES)}
-
-
 class Stream(Source):
     """Splits whose lines are one running text, in windows."""
 
-    def __init__(
-        self,
-        config: ConfigDict,
-        embedded: GeneratedSource | None = None,
-        flat: bool = False,
-    ):
-        generated = EMBEDDED.get(config.data.source, PHRASES)
-        super().__init__(config.data, ("text",), embedded or generated)
+    def __init__(self, config: ConfigDict, task: str = "language", flat: bool = False):
+        super().__init__(config.data, ("text",), find_generated(task, config.data))
         self.whole_words = config.tokenizer.kind not in CHARACTERS
         self.flat = flat
         self.context = 0 if flat else config.eval.context

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import Store
 from transformer_jax.data.text import tokenizer as tokenizers
 from transformer_jax.data.text.tokenizer import Tokenizer
@@ -20,8 +19,14 @@ from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.memory import check_attention
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.ids import BOS, PAD
-from transformer_jax.sharding import Params
-from transformer_jax.tasks.protocols import DataSource, Record, Row, Say
+from transformer_jax.tasks.protocols import (
+    Data,
+    DataSource,
+    Objective,
+    Record,
+    Row,
+    Say,
+)
 
 TEXT_FILE = "text.model"  # in the tokenizer's folder
 
@@ -89,26 +94,47 @@ def check_count(pieces: int, max_length: int, advice: str) -> None:
         )
 
 
-class TextData:
+class TextData(Data):
     """Base of data parts with one text per record."""
-
-    texts: TextColumns | None = None
-    filter_fingerprint = ""
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         self.config, self.tokenizer = config, tokenizer
         self.fingerprint = f"{config.task}-{tokenizer.fingerprint}"
         self.vocabularies = {"embedding": tokenizer}
 
-    def make_filter(self) -> Any:
-        """Make a filter that keeps all examples."""
-        return lambda record, row: None
-
     def lengths(self, store: Store) -> np.ndarray:
         """Return the lengths [examples, 1] of the texts."""
         lengths = store.lengths("text")[:, None]
         check_positions(self.config, int(lengths.max(initial=0)), "an example")
         return lengths
+
+
+class TextObjective(Objective):
+    """Base of objectives whose model reads one text."""
+
+    def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
+        """Return tokens."""
+        return (jnp.ones((rows, length), jnp.int32),)
+
+
+class EmptyTokenizer(Tokenizer):
+    """A vocabulary of a given size, in which only some pieces have a name."""
+
+    vocab_size: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
+    fingerprint: str = ""  # pyright: ignore[reportIncompatibleMethodOverride]
+    lowercase: bool = False  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def __init__(self, config: ConfigDict, size: int, named: Sequence[str] = ()):
+        self.vocab_size = size or config.tokenizer.vocab_size
+        self.named = named
+
+    def pieces(self, ids: Any) -> list[str]:
+        """Name the pieces: the given names, then numbers."""
+        return [*self.named, *map(str, range(len(self.named), len(ids)))]
+
+    def encode(self, text: str) -> list[int]:
+        """Return nothing, because there is no text."""
+        return []
 
 
 def make_length_filter(
@@ -123,12 +149,6 @@ def make_length_filter(
         return None
 
     return why_not
-
-
-def init_text_model(module: Any, key: Array) -> Params:
-    """Draw initial parameters of a model that reads one text."""
-    tokens = jnp.ones((1, 1), jnp.int32)
-    return module.init(key, tokens, tokens)["params"]
 
 
 def token_loss(
@@ -176,12 +196,3 @@ def attention_of(weights: Sequence[Array]) -> np.ndarray:
             "models.kernels.with_weights(module) instead"
         )
     return np.stack([np.asarray(w[0]) for w in jax.device_get(weights)])
-
-
-def mean_sums(sums: losses.Sums, *names: str) -> dict[str, float]:
-    """Divide sums, and return only the means with these names (default: all).
-
-    What the sums name themselves is always among them.
-    """
-    found = losses.means(sums)
-    return {name: found[name] for name in (*names, *sums.named) or found}

@@ -116,6 +116,10 @@ class Seq2SeqInference:
         check_positions(self.data.config, needed, what, SHORTEN_ANSWER)
         return request
 
+    def longest_request(self, length: int) -> DecodeRequest:
+        """Return a request with a source of this length."""
+        return DecodeRequest(range(length), prefix=())
+
     def question(self, record: Record) -> str:
         """Return the source of an example."""
         return record["source"]

@@ -41,13 +41,11 @@ def calls(
     module: nn.Module,
     *arguments: Any,
     depth: int = 3,
-    pack: Callable[..., tuple] | None = None,
 ) -> list[Call]:
     """List the calls of a model's modules in order, from shapes alone.
 
-    `arguments` are `jax.ShapeDtypeStruct`s whose sizes are keys of AXES; `pack` makes
-    the model's arguments of them. Nothing is computed. Modules deeper than `depth` are
-    left out.
+    `arguments` are `jax.ShapeDtypeStruct`s whose sizes are keys of AXES. Nothing is
+    computed. Modules deeper than `depth` are left out.
     """
     found: list[Call] = []
 
@@ -75,8 +73,7 @@ def calls(
 
     def run(*arrays):
         with nn.intercept_methods(note):
-            given = pack(*arrays) if pack else arrays
-            return module.init_with_output(jax.random.key(0), *given)
+            return module.init_with_output(jax.random.key(0), *arrays)
 
     jax.eval_shape(run, *arguments)
     return found

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax import tasks
-from transformer_jax.data.reading import trees
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.memory import count_layers
 from transformer_jax.decoding.trace import trace
 from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs.run import Run, decode_options
-from transformer_jax.tasks.protocols import ShowsAttention, Writes
+from transformer_jax.tasks.protocols import ShowsAttention, Writes, WritesTrees
 from transformer_jax.visualize.viewer import numbers, search
 
 MOST = 1 << 26  # weights of a line, each of which takes a byte
@@ -49,8 +47,8 @@ def collect(run: Run, line: Any, candidates: int = 8, **changes: Any) -> dict[st
     reply = run.replies([line], **changes)[0]
     if reply.error:
         raise UserError(f"{shown}: {reply.error}")
-    source, target = _texts(run, line, reply)
-    kinds, tokens, note = _attention(run, source, target)
+    kinds, tokens, note = _attention(run, line, reply)
+    inference = run.task.inference
     reading = [k["queries"] for k in kinds if k["name"] in ("decoder", "cross")]
     read = tokens[reading[0]] if reading else ()
     return {
@@ -61,7 +59,9 @@ def collect(run: Run, line: Any, candidates: int = 8, **changes: Any) -> dict[st
         "tokens": tokens,
         "note": note,
         "search": _search(run, request, options, candidates, read),
-        "tree": nest_tree(reply.text) if run.config.task == "parsing" else None,
+        "tree": inference.nest(reply.text)
+        if isinstance(inference, WritesTrees)
+        else None,
         "picture": _picture(run, request),
         "answers": list(_answers(reply)),
     }
@@ -95,33 +95,14 @@ def describe_picture(pixels: Float[np.ndarray, "H W C"], patch: int) -> dict[str
     }
 
 
-def nest_tree(text: str) -> Any:
-    """Return a bracketed tree as [label, children…], with words as strings."""
-
-    def nest(node: Any) -> Any:
-        return (
-            node if isinstance(node, str) else [node.label, *map(nest, node.children)]
-        )
-
-    found = trees.read(text)
-    return nest(found[0]) if found else None
-
-
-def _texts(run: Run, line: Any, reply: Reply) -> tuple[Any, str]:
-    """Return the target to read again; a language model reads all of the text."""
-    written = reply.details.get("text", reply.text)
-    if tasks.find(run.config.task).role == "language_model":
-        return written, ""
-    return line, written
-
-
 def _attention(
-    run: Run, source: Any, target: str
+    run: Run, line: Any, reply: Reply
 ) -> tuple[list[dict[str, Any]], list[list[str]], str]:
     """Return kinds of attention, the tokens on their axes, and a note if none."""
     inspector = run.task.inspector
     if not isinstance(inspector, ShowsAttention):
         return [], [], f"The task {run.config.task} does not show its attention."
+    source, target = inspector.texts_of(line, reply)
     try:
         found = inspector.attention(run.params, source, target)
     except UserError as error:

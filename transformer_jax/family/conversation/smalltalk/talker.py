@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from random import Random
 
-from transformer_jax.corpora.smalltalk.lexicon import (
+from transformer_jax.family.conversation.smalltalk.lexicon import (
     AGAIN,
     CITIES,
     CURIOUS,

@@ -1,7 +1,7 @@
 """Read data sets of TensorFlow Datasets (TFDS) with random access, without TensorFlow.
 
 `Split` is one split of a data set that was prepared as ArrayRecord; the command
-`python -m transformer_jax.data.reading.tfds` prepares your own parallel text as one. Both need
+`python -m transformer_jax.data.tfds` prepares your own parallel text as one. Both need
 `pip install 'transformer_jax[tfds]'`.
 Without TensorFlow, TFDS reads and writes text, labels, numbers, sequences and tensors;
 it reads images (with Pillow), and writes them from files but not from arrays. It cannot

@@ -11,8 +11,8 @@ from zlib import crc32
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.corpora.speech.synthesizer import RATE, add_noise
 from transformer_jax.data.draws import check_split
+from transformer_jax.family.speech.voice.synthesizer import RATE, add_noise
 
 VERSION = 1  # part of the data fingerprint: raise when the sounds change
 SPLITS = ("train", "validation", "test")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from random import Random
 
-from transformer_jax.corpora.smalltalk.lexicon import (
+from transformer_jax.family.conversation.smalltalk.lexicon import (
     CITIES,
     CURIOUS,
     DAYS,
@@ -13,8 +13,8 @@ from transformer_jax.corpora.smalltalk.lexicon import (
     NUMBERS,
     Exchange,
 )
-from transformer_jax.corpora.smalltalk.off_topic import OffTopic
-from transformer_jax.corpora.smalltalk.talker import Talker
+from transformer_jax.family.conversation.smalltalk.off_topic import OffTopic
+from transformer_jax.family.conversation.smalltalk.talker import Talker
 
 
 class WideTalker(Talker):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Complex, Float
 
-from transformer_jax.corpora.speech.phonemes import LEXICON, PHONEMES, Segment
+from transformer_jax.family.speech.voice.phonemes import LEXICON, PHONEMES, Segment
 
 RATE = 16_000
 HOP = 128  # samples, 8 ms

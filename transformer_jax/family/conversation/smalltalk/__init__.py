@@ -11,11 +11,16 @@ replies to learn. With many topics there are lines from outside the grammar, too
 from collections.abc import Iterator
 from random import Random
 
-from transformer_jax.corpora.smalltalk.lexicon import COMMON, FIXED, SEPARATOR, Exchange
-from transformer_jax.corpora.smalltalk.off_topic import FALLBACKS
-from transformer_jax.corpora.smalltalk.talker import Talker
-from transformer_jax.corpora.smalltalk.wide import WideTalker
 from transformer_jax.data.draws import check_split, split_of
+from transformer_jax.family.conversation.smalltalk.lexicon import (
+    COMMON,
+    FIXED,
+    SEPARATOR,
+    Exchange,
+)
+from transformer_jax.family.conversation.smalltalk.off_topic import FALLBACKS
+from transformer_jax.family.conversation.smalltalk.talker import Talker
+from transformer_jax.family.conversation.smalltalk.wide import WideTalker
 
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 SPLITS = ("train", "validation", "test")

@@ -8,8 +8,8 @@ words occur in the validation split alone, another tenth in the test.
 import re
 from random import Random
 
-from transformer_jax.corpora.smalltalk.lexicon import Exchange
 from transformer_jax.data.draws import split_of
+from transformer_jax.family.conversation.smalltalk.lexicon import Exchange
 
 UNKNOWN = "Sorry, I do not know about that"  # an answer to other topics
 UNCLEAR = "Sorry, I do not understand"  # an answer to no sentence at all

@@ -11,9 +11,9 @@ from zlib import crc32
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.corpora.speech import grammar
-from transformer_jax.corpora.speech.phonemes import LEXICON
-from transformer_jax.corpora.speech.synthesizer import (
+from transformer_jax.family.speech.voice import grammar
+from transformer_jax.family.speech.voice.phonemes import LEXICON
+from transformer_jax.family.speech.voice.synthesizer import (
     RATE,
     Voice,
     add_noise,

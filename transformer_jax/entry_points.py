@@ -1,0 +1,84 @@
+"""Find what packages add to this one, by name: tasks, models, data, figures.
+
+    [transformer_jax.tasks]
+    reverse = mypackage.reverse:TASK
+
+A package lists its additions in its metadata, as entry points (`entry_points` in its
+setup.py, or a table of its pyproject.toml). This package does the same: its core, each
+system of `family/` and the data of `corpora/` have a file `entry_points.txt`, which
+setup.py puts into the metadata. These files are read directly, so that a checkout needs
+no new installation after each change. A module is imported when its name is first used.
+"""
+
+import configparser
+import functools
+import importlib
+import importlib.metadata
+import pathlib
+from typing import Any
+
+from transformer_jax.errors import UserError
+
+PACKAGE = "transformer_jax"
+HERE = pathlib.Path(__file__).parent
+
+
+def names(group: str) -> list[str]:
+    """List the names of a group, such as "tasks": ours, then those of others."""
+    return [*_own().get(group, {}), *sorted(_foreign(group))]
+
+
+def find(group: str, name: str) -> Any:
+    """Import what a name stands for; None if no package has listed it."""
+    place = _own().get(group, {}).get(name) or _foreign(group).get(name)
+    return load(place, f"{PACKAGE}.{group}: {name}") if place else None
+
+
+def load(place: str, what: str) -> Any:
+    """Import "module:attribute"."""
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"the entry point {what} = {place} cannot be imported ({error}): install "
+            "its package again"
+        ) from error
+
+
+def files() -> list[pathlib.Path]:
+    """List the files with the entry points of this package."""
+    return [
+        HERE / "entry_points.txt",
+        *sorted(HERE.glob("*/entry_points.txt")),
+        *sorted(HERE.glob("family/*/entry_points.txt")),
+    ]
+
+
+@functools.cache
+def _own() -> dict[str, dict[str, str]]:
+    """Read the entry points of this package, by group."""
+    parser = configparser.ConfigParser(delimiters="=")
+    parser.optionxform = str  # type: ignore[assignment]  # names keep their case
+    parser.read(files(), encoding="utf-8")
+    return {
+        section.removeprefix(f"{PACKAGE}."): dict(parser[section])
+        for section in parser.sections()
+    }
+
+
+@functools.cache
+def _foreign(group: str) -> dict[str, str]:
+    """Return the entry points of the other packages that are installed."""
+    found = importlib.metadata.entry_points(group=f"{PACKAGE}.{group}")
+    own = _own().get(group, {})
+    listed: dict[str, str] = {}
+    for entry in found:
+        known = {**own, **listed}.get(entry.name, entry.value)
+        if known != entry.value:
+            raise UserError(
+                f"two packages have the entry point {PACKAGE}.{group}: {entry.name}, "
+                f"{known} and {entry.value}: uninstall one of them"
+            )
+        listed[entry.name] = entry.value
+    return {name: place for name, place in listed.items() if name not in own}
