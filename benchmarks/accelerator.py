@@ -195,8 +195,10 @@ def measure_model(part: str, args: Any, note: Callable) -> None:
     import numpy as np
 
     from transformer_jax import config as configs
+    from transformer_jax import hardware as targets
     from transformer_jax import plan, sharding, train
-    from transformer_jax.planning import flops, forecast, targets, workload
+    from transformer_jax.planning import forecast, workload
+    from transformer_jax.training import flops
 
     spec, rows, length, vocabulary = MODELS[part]
     overrides = {"data.row_multiple": "8", "train.accumulation": "1"}

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, tasks
 from transformer_jax import config as configs
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 
 def main() -> int:

@@ -25,8 +25,8 @@ from unittest import mock
 
 from transformer_jax import cli, sharding, train
 from transformer_jax import config as configs
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.store import summary
-from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
 from transformer_jax.training import scoring

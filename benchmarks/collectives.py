@@ -21,7 +21,8 @@ import jax
 
 from transformer_jax import cli, plan, train
 from transformer_jax import config as configs
-from transformer_jax.planning import collectives, targets, workload
+from transformer_jax import hardware as targets
+from transformer_jax.planning import collectives, workload
 
 
 def main() -> int:

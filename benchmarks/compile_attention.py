@@ -15,8 +15,9 @@ import jax
 from absl import app, flags
 
 from transformer_jax import config as configs
+from transformer_jax import hardware as targets
 from transformer_jax import plan, train
-from transformer_jax.planning import compiled, targets, workload
+from transformer_jax.planning import compiled, workload
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("case", "gpu_350m", [

@@ -21,7 +21,7 @@ import jax
 
 from transformer_jax import cli, sharding, train
 from transformer_jax import config as configs
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
 from transformer_jax.training import log as metrics

@@ -33,8 +33,8 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli
 from transformer_jax import config as configs
-from transformer_jax.errors import UserError
-from transformer_jax.ids import EOS
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import EOS
 from transformer_jax.runs import folder as folders
 from transformer_jax.training.prepare import prepare
 

@@ -17,8 +17,8 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, tasks
 from transformer_jax import config as configs
+from transformer_jax.base.errors import UserError
 from transformer_jax.decoding import Reply
-from transformer_jax.errors import UserError
 from transformer_jax.family.speech.log_mel import log_mel
 from transformer_jax.family.speech.word_errors import WordErrorScoring
 

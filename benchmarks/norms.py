@@ -32,8 +32,8 @@ from jax.sharding import Mesh
 
 from transformer_jax import cli, sharding, tasks, train
 from transformer_jax import config as configs
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.batches import Batch, Shape
-from transformer_jax.errors import UserError
 from transformer_jax.models import layers, norms
 from transformer_jax.models.stack import Stack
 from transformer_jax.runs import environment

@@ -11,7 +11,7 @@ import sys
 
 import transformer_jax
 from transformer_jax import cli
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.family.conversation.smalltalk import FALLBACKS
 
 QUESTIONS = """

@@ -21,8 +21,8 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, tasks
 from transformer_jax import config as configs
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.images.arrays import as_floats
-from transformer_jax.errors import UserError
 from transformer_jax.tasks.parts import augmentation
 
 ROWS = 64  # images of an update

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 import transformer_jax
 from transformer_jax import cli
+from transformer_jax.base.errors import UserError
 from transformer_jax.corpora import stories
 from transformer_jax.corpora.stories import checker
 from transformer_jax.data.text.tokenizer import Tokenizer
-from transformer_jax.errors import UserError
 
 LONGEST = 160  # pieces that are added to a first sentence
 

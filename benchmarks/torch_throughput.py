@@ -29,8 +29,8 @@ from importlib import metadata
 import numpy as np
 import settings
 
+from transformer_jax.base.ids import BOS, EOS, PAD
 from transformer_jax.data.batches import Buckets
-from transformer_jax.ids import BOS, EOS, PAD
 from transformer_jax.runs import environment
 
 SIDES = ("ours", "torch")

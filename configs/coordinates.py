@@ -12,8 +12,8 @@ Measured: gaussian 26.0, sinusoid 31.1, raw 16.1 dB PSNR; see
 results/coordinates_*.json.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("gaussian", "sinusoid", "raw")
 

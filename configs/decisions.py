@@ -13,8 +13,8 @@ and 500.0 with the likeliest (evaluate --greedy), whatever it is asked for. orch
 asked for 8 apples, picks 4.6 with drawn actions. See results/decisions_*.json.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("cartpole", "cloning", "orchard")
 

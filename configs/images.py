@@ -19,8 +19,8 @@ Measured: digits 98.3 % of the test right, mnist 98.76 % of the validation, colo
 results/images_colour.json. cifar10 and vit_*: not yet measured.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VIT = {"vit_ti": (192, 3), "vit_s": (384, 6), "vit_b": (768, 12)}  # d_model, heads
 VARIANTS = ("digits", "mnist", "colour", "cifar10", *VIT)

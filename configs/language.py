@@ -16,8 +16,8 @@ Measured, each window read alone: phrasebook 1.178 bits per character, stories 0
 perplexity 141.4 per word; see results/language_*.json.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("phrasebook", "stories", "canaries", "shakespeare", "wikitext2")
 

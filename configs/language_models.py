@@ -12,8 +12,8 @@ Models of these sizes were compiled for v5e-8 and v5e-256 (benchmarks/README.md)
 are not yet measured.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("350m", "1_3b")
 

@@ -13,8 +13,8 @@ Measured, hidden words found: phrasebook 48.0 %, opinions 60.0 %, wikitext2 15.7
 results/masked_*.json.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("phrasebook", "wikitext2", "opinions")
 

@@ -13,8 +13,8 @@ Measured: BLEU on test_2016_flickr en_de 40.08, en_de_lower 41.08, en_fr 60.68, 
 scores.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 DIRECTIONS = {  # variant → source and target corpora of a split
     "en_de": ["en de"],

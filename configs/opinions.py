@@ -20,8 +20,8 @@ Measured on the test: label 99.1 % right, score r = 0.995, pretrained 70.5 % rig
 random parameters: 69.0 %, no difference); see results/opinions_*.json.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("label", "score", "pretrained")
 

@@ -13,8 +13,8 @@ Measured: F1 99.72 (treebank), 69.69 (ptb_sample, dev); see results/parsing_*.js
 The others: not yet measured.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("treebank", "ptb_sample", "wsj", "semi_supervised")
 

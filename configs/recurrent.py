@@ -15,8 +15,8 @@ Measured: BLEU on the test 99.65 (lstm_attention), 64.34 (lstm), 50.98 (gru) and
 (rnn); see results/recurrent_*.json. The others: not yet measured.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 WIDTHS = {"rnn": 256, "lstm": 160, "gru": 184}  # about 1.2 million parameters each
 VARIANTS = ("multi30k", *(cell + end for cell in WIDTHS for end in ("", "_attention")))

@@ -11,8 +11,8 @@ Measured on 1,000 sets: both 100.0 % right in ascending order; in another order 
 100.0 %, sinusoid 96.3 %; see results/sets_*.json.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("none", "sinusoid")
 

@@ -15,8 +15,8 @@ results/similarity_paraphrases.json. tatoeba 79.2 % of dev (5.3); see
 results/similarity_tatoeba.json.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("paraphrases", "tatoeba")
 

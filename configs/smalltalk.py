@@ -16,8 +16,8 @@ the 40 questions are met with "Sorry, …"); see results/smalltalk.json and
 results/smalltalk_many.json.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("few", "many")
 

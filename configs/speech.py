@@ -18,8 +18,8 @@ Measured: commands, WER 0.30 % of the test (3.19 % in loud noise), and sounds,
 results/speech_sounds.json. folder: not yet measured.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("commands", "folder", "sounds")
 

@@ -18,8 +18,8 @@ Measured: 93.0 BLEU for tiny_base after 800 updates; the other tiny_ rows and th
 discussion are in results/table3_tiny_base.json.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 # name: the change to the base model; the paper's perplexity, BLEU, and parameters in
 # millions if it states them. Widths are for the full-size model.

@@ -18,8 +18,8 @@ of the words right (95.76), ptb_sample 89.14 % of dev (88.73, hardly less); see
 results/tagging_*.json.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("phrases", "pos", "ptb_sample")
 

@@ -11,8 +11,8 @@ Measured: de_en 51.02 BLEU on dev (sacreBLEU, cased, beam 4); see
 results/tatoeba_de_en.json. en_de: not yet measured.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 VARIANTS = ("de_en", "en_de")
 

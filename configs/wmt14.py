@@ -20,8 +20,8 @@ Published by the paper (compounds split, 1 to 1.5 above sacreBLEU): EN-DE 27.3, 
 Here: not yet measured.
 """
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 
 PAIRS = ("en_de_base", "en_de_big", "en_fr_base", "en_fr_big")
 VARIANTS = (*PAIRS, *(f"{pair}_tpu" for pair in PAIRS))

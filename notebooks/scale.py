@@ -55,8 +55,9 @@ print(count, "×", jax.devices()[0].device_kind)
 
 # %%
 from transformer_jax import config as configs
+from transformer_jax import hardware as targets
 from transformer_jax import sharding, train
-from transformer_jax.planning import forecast, targets, workload
+from transformer_jax.planning import forecast, workload
 
 for pattern, spec in sharding.RULES[:9]:
     print(f"{pattern:45} {spec}")
@@ -210,7 +211,7 @@ for remat in ("none", "attention", "dots", "full"):
 # rows are looked up, not multiplied. The package counts the products themselves.
 
 # %%
-from transformer_jax.planning import flops
+from transformer_jax.training import flops
 
 mesh = sharding.local_mesh(1)
 _, abstract, _ = train.make_update(config, load.task, mesh)

@@ -121,7 +121,7 @@ def tiny_run(tiny_run_of, tmp_path_factory):
 
     One worker trains it; each has a copy.
     """
-    from transformer_jax import files
+    from transformer_jax.base import files
 
     shared = SHARED / "tiny_run"
     with open(f"{shared}.lock", "a") as file:

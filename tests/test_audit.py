@@ -10,7 +10,7 @@ from absl import flags
 
 import transformer_jax
 from transformer_jax import audit
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.tasks.protocols import ReadsTexts
 
 

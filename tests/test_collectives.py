@@ -7,11 +7,12 @@ import jax
 import pytest
 
 from transformer_jax import config as configs
+from transformer_jax import hardware as targets
 from transformer_jax import losses, plan, sharding, train
+from transformer_jax.base.errors import UserError
 from transformer_jax.decoding import DecodeRequest
 from transformer_jax.decoding.engine import Engine, _collate, _shape_of
-from transformer_jax.errors import UserError
-from transformer_jax.planning import collectives, targets, workload
+from transformer_jax.planning import collectives, workload
 from transformer_jax.runs.run import decode_options
 
 ROWS, LENGTH, VOCAB, PADDED = 16, 20, 420, 448

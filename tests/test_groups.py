@@ -10,9 +10,9 @@ import statistics
 import pytest
 
 from transformer_jax import config, evaluate
+from transformer_jax.base.errors import UserError
 from transformer_jax.comparison import groups, significance
 from transformer_jax.comparison.significance import Difference
-from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 

@@ -9,8 +9,8 @@ import pytest
 
 from transformer_jax import config as configs
 from transformer_jax import inspect_data
+from transformer_jax.base.errors import UserError
 from transformer_jax.corpora.phrasebook import generate
-from transformer_jax.errors import UserError
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training.prepare import prepare
 

@@ -9,16 +9,16 @@ import pytest
 
 from transformer_jax import __main__ as commands
 from transformer_jax import cli, scores, tasks
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import loading
 from transformer_jax.data import tfds
 from transformer_jax.data.images import arrays as images
 from transformer_jax.data.reading import records
-from transformer_jax.data.text import similarity, vectors
-from transformer_jax.errors import UserError
+from transformer_jax.data.text import vectors
 from transformer_jax.models import registry
 from transformer_jax.runs import run as runs
 from transformer_jax.tasks import classification
-from transformer_jax.visualize import explain
+from transformer_jax.visualize import explain, similarity
 
 ROOT = pathlib.Path(__file__).parents[1]
 RAISED = {"UserError", "Refused", "NoImage", "Damaged", "Unusable", "fail"}

@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 
 import transformer_jax
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.visualize import neighbours
 
 GLOVE = "man 1 0 0\nwoman 0 1 0\nking 1 0 2\nqueen 0 1 2\nstone -1 -1 0.5\n"

@@ -7,8 +7,9 @@ import optax
 import pytest
 
 from transformer_jax import config as configs
-from transformer_jax import keys, losses, optim, sharding, train
-from transformer_jax.errors import UserError
+from transformer_jax import losses, optim, sharding, train
+from transformer_jax.base import schema
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import TrainState
 
@@ -75,7 +76,7 @@ def test_decay_steps_end_a_schedule_elsewhere():
 
 
 def test_decay_steps_say_which_schedules_they_move():
-    fields = {f.name: f.metadata["meaning"] for f in keys.fields(optim.OptimKeys)}
+    fields = {f.name: f.metadata["meaning"] for f in schema.fields(optim.OptimKeys)}
     named = fields["decay_steps"].split(":")[0].split(", ")
     for schedule in optim.SCHEDULES:
         common = {"schedule": schedule, "warmup_steps": 100, "constant": 1.0}

@@ -13,9 +13,10 @@ import pytest
 from absl import flags
 
 from transformer_jax import config as configs
+from transformer_jax import hardware as targets
 from transformer_jax import plan, sharding
-from transformer_jax.errors import UserError
-from transformer_jax.planning import forecast, targets, workload
+from transformer_jax.base.errors import UserError
+from transformer_jax.planning import forecast, workload
 
 KEY = jax.random.key(0)
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 import transformer_jax
+from transformer_jax import hardware as targets
 from transformer_jax import sharding
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.hosts import clusters
 from transformer_jax.models import kernels, scanning
-from transformer_jax.planning import flops, targets
+from transformer_jax.training import flops
 
 PACKAGE = pathlib.Path(transformer_jax.__file__).parent
 
@@ -41,8 +42,8 @@ BORROWED = {
         "CausalMask FullMask BlockSizes MultiHeadMask SegmentIds "
         "make_splash_mha_single_device",
     ),
-    "jax.experimental.topologies": ("planning/targets.py", "get_topology_desc"),
-    "jax.interpreters.partial_eval": ("planning/flops.py", "dce_jaxpr"),
+    "jax.experimental.topologies": ("hardware.py", "get_topology_desc"),
+    "jax.interpreters.partial_eval": ("training/flops.py", "dce_jaxpr"),
     "flax.linen.dtypes": ("models/layers.py", "promote_dtype"),
 }
 

@@ -18,6 +18,7 @@ import pytest
 
 import transformer_jax
 from transformer_jax import evaluate, predict, sharding
+from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data import store as stores
 from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.records import Generated
@@ -25,7 +26,6 @@ from transformer_jax.data.reading.sources import Source
 from transformer_jax.decoding import answering
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.requests import one_line
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import translation

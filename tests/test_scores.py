@@ -16,8 +16,8 @@ import sacremoses
 from sacrebleu.significance import PairedTest
 
 from transformer_jax import config, scores
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.text.tokenizer import Bytes
-from transformer_jax.errors import UserError
 from transformer_jax.family.conversation import task as conversation
 from transformer_jax.family.coordinates import task as coordinates
 from transformer_jax.family.parsing import task as parsing

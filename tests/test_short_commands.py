@@ -7,9 +7,9 @@ import pytest
 
 from transformer_jax import __main__ as commands
 from transformer_jax import config
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import smoke
 from transformer_jax.config.loading import _run_file
-from transformer_jax.errors import UserError
 
 
 def run(monkeypatch, capsys, *words):

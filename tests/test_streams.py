@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from transformer_jax import audit, cli, evaluate, inspect_data, plan, predict
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.sources import parallel_text
 from transformer_jax.data.text import retrieval
 from transformer_jax.decoding import DecodeRequest
-from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.session import Session
 from transformer_jax.visualize.command import Drawing

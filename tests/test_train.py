@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from transformer_jax import cli, config, losses, sharding, train
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.data.reading.records import Concatenation, Generated
 from transformer_jax.decoding import Reply
-from transformer_jax.errors import UserError
 from transformer_jax.runs import checkpoint
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs

@@ -10,7 +10,7 @@ import sys
 
 from transformer_jax import cli
 from transformer_jax import config as configs
-from transformer_jax.errors import UserError, nearest
+from transformer_jax.base.errors import UserError, nearest
 
 HERE = pathlib.Path(__file__).parent
 MODULES = {  # short name → module that has `define_flags` and `main`

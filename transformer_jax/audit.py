@@ -24,10 +24,10 @@ import numpy as np
 from absl import flags
 
 from transformer_jax import cli, tasks
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import UNK
 from transformer_jax.data.reading import canaries
 from transformer_jax.data.reading.canaries import Canary
-from transformer_jax.errors import UserError
-from transformer_jax.ids import UNK
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 from transformer_jax.runs.run import Run

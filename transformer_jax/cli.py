@@ -20,8 +20,8 @@ from typing import IO, Any, TextIO
 from absl import app, flags
 from absl import logging as absl_logging
 
-from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import extensions
+from transformer_jax.base import extensions
+from transformer_jax.base.errors import UserError, nearest
 
 USER_MISTAKE = 2
 PREEMPTED = 75

@@ -26,7 +26,9 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, hosts, keys, tasks
+from transformer_jax import cli, hosts, tasks
+from transformer_jax.base import schema
+from transformer_jax.base.errors import UserError
 from transformer_jax.comparison import groups
 from transformer_jax.comparison.significance import (
     Difference,
@@ -38,7 +40,6 @@ from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.records import Records
 from transformer_jax.data.reading.sources import parallel_text
 from transformer_jax.decoding import Options
-from transformer_jax.errors import UserError
 from transformer_jax.runs import bundle, environment
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
@@ -74,7 +75,7 @@ def define_flags() -> None:
         "Another run: is this one significantly better? With several seeds: do the two "
         "configs differ by more than their seeds do?",
     )
-    keys.define_flags(flags, *tasks.evaluation_classes().values())
+    schema.define_flags(flags, *tasks.evaluation_classes().values())
 
 
 def main(overrides: dict[str, str]) -> None:
@@ -122,7 +123,7 @@ def _score(args: Any, workdir: str, compare: str) -> None:
     if other is not None:
         _refuse_incomparable(run, other)
     _refuse_source(args, run.config)
-    changed = keys.given_flags(args, *tasks.evaluation_classes().values())
+    changed = schema.given_flags(args, *tasks.evaluation_classes().values())
     change_evaluation(run.config, changed)
     name, records = _open_records(args, run)
     changes = {"beams": args.beams} if args.beams else {}
@@ -159,7 +160,7 @@ def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -
     """Compare two groups of runs, after scoring the runs without valid scores."""
     group, baseline = groups.open_groups(workdirs, others)
     members = [*baseline, *group]
-    changed = keys.given_flags(args, *tasks.evaluation_classes().values())
+    changed = schema.given_flags(args, *tasks.evaluation_classes().values())
     for member in members:
         _refuse_source(args, member.config)
         change_evaluation(member.config, changed)

@@ -17,11 +17,11 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, tasks
 from transformer_jax import config as configs
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import UNK
 from transformer_jax.data import store as stores
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading import findings
-from transformer_jax.errors import UserError
-from transformer_jax.ids import UNK
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.prepare import Prepared, Split, make_plan, prepare

@@ -19,7 +19,7 @@ import optax
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax.keys import key
+from transformer_jax.base.schema import option
 from transformer_jax.sharding import path_name
 
 
@@ -27,38 +27,38 @@ from transformer_jax.sharding import path_name
 class OptimKeys:
     """The optimizer and its learning rate: the keys of `config.optim`."""
 
-    name: str = key("adam", "Optimizer (5.3).", choices=lambda: OPTIMIZERS)
-    schedule: str = key(
+    name: str = option("adam", "Optimizer (5.3).", choices=lambda: OPTIMIZERS)
+    schedule: str = option(
         "noam", "Learning-rate schedule (5.3).", choices=lambda: SCHEDULES
     )
-    learning_rate: float = key(
+    learning_rate: float = option(
         0.0, "Highest rate of any schedule; 0 means by optim.constant.", least=0
     )
-    constant: float = key(1.0, "noam: a factor; others: the peak rate.", least=0)
-    warmup_steps: int = key(4000, "Updates of linear warmup.", least=1, most=10**9)
-    decay_steps: int = key(
+    constant: float = option(1.0, "noam: a factor; others: the peak rate.", least=0)
+    warmup_steps: int = option(4000, "Updates of linear warmup.", least=1, most=10**9)
+    decay_steps: int = option(
         0,
         "linear, cosine, wsd: updates until the rate is 0; 0 means train.steps.",
         least=0,
         most=10**9,
     )
-    decay_share: float = key(
+    decay_share: float = option(
         0.1, "wsd: the final share of these updates, with decay.", above=0, most=1
     )
-    beta1: float = key(0.9, "Decay of the mean gradient.", least=0, below=1)
-    beta2: float = key(0.98, "Decay of the mean squared gradient.", least=0, below=1)
-    epsilon: float = key(1e-9, "Added to its square root.", least=1e-30, most=1)
-    weight_decay: float = key(
+    beta1: float = option(0.9, "Decay of the mean gradient.", least=0, below=1)
+    beta2: float = option(0.98, "Decay of the mean squared gradient.", least=0, below=1)
+    epsilon: float = option(1e-9, "Added to its square root.", least=1e-30, most=1)
+    weight_decay: float = option(
         0.0, "For matrices and tables, times the rate; not for adam.", least=0
     )
-    clip_norm: float = key(0.0, "Largest gradient norm; 0 means any.", least=0)
-    state_dtype: str = key(
+    clip_norm: float = option(0.0, "Largest gradient norm; 0 means any.", least=0)
+    state_dtype: str = option(
         "float32", "Type of the stored moments.", choices=("float32", "bfloat16")
     )
-    lowered: tuple = key(
+    lowered: tuple = option(
         (), "(step, factor) pairs: after this step the rate is multiplied by factor."
     )
-    ema: float = key(
+    ema: float = option(
         0.0,
         "Decay of a running mean of the parameters; 0 means none.",
         least=0,

@@ -5,7 +5,7 @@
     python -m transformer_jax.plan --all --target cpu
 
 The real training step and the real search are compiled for the target but not run.
-Targets are `here`, `cpu-8`, `h200x8`, `v5e-8`, … (see planning/targets.py). Compiling
+Targets are `here`, `cpu-8`, `h200x8`, `v5e-8`, … (see hardware.py). Compiling
 for GPUs and TPUs needs JAX's plugin for that hardware, but no device. Exit code 1
 means that the run does not fit.
 """
@@ -21,14 +21,16 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, sharding, tasks, train
 from transformer_jax import config as configs
+from transformer_jax import hardware as targets
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import checks
 from transformer_jax.data.batches import Shape
-from transformer_jax.errors import UserError
-from transformer_jax.planning import collectives, flops, forecast, targets, workload
+from transformer_jax.hardware import Target
+from transformer_jax.planning import collectives, forecast, workload
 from transformer_jax.planning.forecast import FULL
-from transformer_jax.planning.targets import Target
 from transformer_jax.planning.workload import Workload
 from transformer_jax.tasks.protocols import Writes
+from transformer_jax.training import flops
 
 
 def define_flags() -> None:

@@ -24,14 +24,15 @@ from typing import IO, Any, Protocol, cast
 import jax
 from absl import flags
 
-from transformer_jax import cli, hosts, keys, tasks
+from transformer_jax import cli, hosts, tasks
+from transformer_jax.base import schema
+from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.sources import FIELDS
 from transformer_jax.data.text import retrieval
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.answering import ON_LONG, answer_lines
 from transformer_jax.decoding.requests import UnknownParts, check_text
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
@@ -82,7 +83,7 @@ def define_flags() -> None:
     flags.DEFINE_string("among", "", "A file; answer each line with its nearest line.")
     flags.DEFINE_integer("nearest", 1, "With --among, lines per answer (in jsonl).", 1)
     # Search options, which default to the run's config.
-    keys.define_flags(flags, *tasks.option_classes())
+    schema.define_flags(flags, *tasks.option_classes())
 
 
 def main(overrides: dict[str, str]) -> int:
@@ -127,7 +128,7 @@ def refuse_pairs(args: Any) -> None:
         raise UserError("--nearest needs --among: the file whose lines are searched")
     if not modes or modes[0] == "alignment":
         return
-    searched = [*keys.given_flags(args, *tasks.option_classes())]
+    searched = [*schema.given_flags(args, *tasks.option_classes())]
     searched += ["prefixes"] * bool(args.prefixes)
     searched += ["on_long"] * (args.on_long != "refuse")
     if searched:
@@ -160,7 +161,7 @@ def _answer(args: Any) -> int:
     answerer = LineAnswerer(
         run,
         runs.decode_options(
-            run.config, **keys.given_flags(args, *tasks.option_classes())
+            run.config, **schema.given_flags(args, *tasks.option_classes())
         ),
         args.max_input or run.config.data.get("max_length", 0),
         args.format,

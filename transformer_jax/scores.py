@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 # The rows of the panel: their names, and published figures by the same protocol.
 READINGS = {

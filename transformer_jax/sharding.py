@@ -18,8 +18,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from transformer_jax.errors import UserError
-from transformer_jax.keys import key
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.schema import option
 
 try:
     from jax.experimental import mesh_utils
@@ -56,15 +56,17 @@ RULES: tuple[Rule, ...] = (
 class MeshKeys:
     """The arrangement of the devices: the keys of `config.mesh`."""
 
-    platform: str = key(
+    platform: str = option(
         "any", "Stop unless jax finds this platform.", choices=PLATFORMS
     )
-    data: int = key(
+    data: int = option(
         -1, "Devices that split a batch's rows; -1 means all that are left.", least=-1
     )
-    fsdp: int = key(1, "Devices that split rows and all parameters.", least=-1)
-    tensor: int = key(1, "Devices that split heads and feed-forward columns.", least=-1)
-    sequence: int = key(
+    fsdp: int = option(1, "Devices that split rows and all parameters.", least=-1)
+    tensor: int = option(
+        1, "Devices that split heads and feed-forward columns.", least=-1
+    )
+    sequence: int = option(
         1, "Devices that split positions of the residual stream.", least=-1
     )
 

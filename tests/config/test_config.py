@@ -9,9 +9,10 @@ import sys
 import jax
 import pytest
 
-from transformer_jax import cli, config, keys, tasks
+from transformer_jax import cli, config, tasks
+from transformer_jax.base import schema
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import checks, loading, resuming
-from transformer_jax.errors import UserError
 from transformer_jax.models import layers, registry
 from transformer_jax.models.transformer_config import TransformerConfig
 
@@ -122,7 +123,7 @@ FREE = {
     r"tokenizer\.(file|user_symbols)": "a path, and whatever shall be one piece",
     r"model\.word_vectors|train\.initial": "paths",
     r"imports": "modules, which may be anybody's",
-    r"targets": "hardware and a number of devices: planning/targets.py",
+    r"targets": "hardware and a number of devices: hardware.py",
     r"eval\.splits": "splits that the data have",
     r"data\.canaries": "how often each is planted, which canaries.find_problems checks",
     r"optim\.lowered": "pairs of numbers, which optim.find_problems checks",
@@ -139,8 +140,10 @@ def test_every_key_says_what_it_means_and_what_it_may_be(task, model):
         if kind in (int, float):
             assert about["least"] is not None or about["above"] is not None, name
         elif kind is not bool:
-            assert keys.choices(field) or any(re.fullmatch(k, name) for k in FREE), name
-        assert keys.find_problem(name, field.default, field) is None
+            assert schema.choices(field) or any(re.fullmatch(k, name) for k in FREE), (
+                name
+            )
+        assert schema.find_problem(name, field.default, field) is None
 
 
 WRONG_TYPES = {
@@ -160,7 +163,7 @@ def values_outside(field):
         yield from (math.nan, math.inf, -math.inf)
     if kind in (int, float):
         least = about["least"] if about["above"] is None else about["above"]
-        most = about["most"] or about["below"] or keys.MOST
+        most = about["most"] or about["below"] or schema.MOST
         beyond = [10**20, most + 1, least - 1, *[-1] * (least > -1)]
         beyond += [
             limit for limit in (about["above"], about["below"]) if limit is not None
@@ -184,7 +187,7 @@ def test_a_value_outside_is_refused_by_its_key_and_no_device_is_touched(
     alone = [
         {name: text}
         for name, field in declared.items()
-        for text in ("", "nonsense") * bool(keys.choices(field))
+        for text in ("", "nonsense") * bool(schema.choices(field))
     ]
     for wrong in at_once + alone:
         changed = config.base(task, model)

@@ -9,8 +9,8 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config
-from transformer_jax.errors import UserError
-from transformer_jax.keys import extensions
+from transformer_jax.base import extensions
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import bundle
 
 HELPER = '# transformer_jax\nimport pathlib\npathlib.Path("EXECUTED").touch()\n'

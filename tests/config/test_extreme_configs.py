@@ -10,8 +10,9 @@ import random
 
 import pytest
 
-from transformer_jax import config, keys, train
-from transformer_jax.errors import UserError
+from transformer_jax import config, train
+from transformer_jax.base import schema
+from transformer_jax.base.errors import UserError
 
 FAR = ("nan", "inf", "-inf", "-1", "1e308", "100000000000000000000", "0", "1e-300", "")
 # An end that the test would wait for, or one that ends the process.
@@ -29,7 +30,7 @@ def extremes(field):
             found += [repr(kind(limit + step))] if name != "below" else []
     if about["most"] is not None:
         found.append(repr(kind(about["most"] + 1)))
-        if kind is float or about["most"] == keys.SEEDS:
+        if kind is float or about["most"] == schema.SEEDS:
             found.append(repr(kind(about["most"])))
     return found
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from transformer_jax import tasks
+from transformer_jax.base.errors import UserError
 from transformer_jax.convert import ctranslate2 as convert
 from transformer_jax.corpora.phrasebook import generate
-from transformer_jax.errors import UserError
 from transformer_jax.sharding import path_name
 
 try:

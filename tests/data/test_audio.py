@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
-from transformer_jax.errors import UserError
 from transformer_jax.family.speech import log_mel, wav
 from transformer_jax.family.speech.recordings import open_recordings
 

@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data import cache, store
 from transformer_jax.data.reading import windows
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.text import text
-from transformer_jax.errors import UserError
 from transformer_jax.runs import environment
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import EOS, UNK
 from transformer_jax.family.drawings import codebook, png
 from transformer_jax.family.drawings.codebook import Codebook, CodeTokenizer
-from transformer_jax.ids import EOS, UNK
 
 
 @pytest.fixture(scope="module")

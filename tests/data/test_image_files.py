@@ -5,11 +5,11 @@ import os
 import numpy as np
 import pytest
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
 from transformer_jax.corpora import colour
 from transformer_jax.data.images import files as image_files
 from transformer_jax.data.images.sources import open_pictures
-from transformer_jax.errors import UserError
 
 NAMES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 

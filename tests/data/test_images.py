@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.images.arrays import (
     Images,
     NoImage,
@@ -18,7 +19,6 @@ from transformer_jax.data.images.arrays import (
     read_image,
 )
 from transformer_jax.data.reading.records import Concatenation
-from transformer_jax.errors import UserError
 from transformer_jax.family.coordinates.pixels import read_picture
 
 SPLITS = {"train": 1293, "validation": 144, "test": 360}

@@ -4,7 +4,7 @@ import pytest
 
 from transformer_jax import config as configs
 from transformer_jax import tasks
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 TREES = (
     "((S (NP-SBJ (DT The) (NN cat)) (VP (VBD slept) (NP (-NONE- *T*))) (. .)))\n"

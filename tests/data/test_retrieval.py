@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.text import retrieval
-from transformer_jax.errors import UserError
 
 TEXTS = ["The cat sleeps.", "A dog and a cat", "The dog, the dog!", "Nobody"]
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from transformer_jax.base.ids import EOS
 from transformer_jax.data import store
 from transformer_jax.data.batches import Batch, Buckets, Shape
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.sampling import Sampler
 from transformer_jax.data.text import tokenizer
-from transformer_jax.ids import EOS
 
 TEXTS = [f"O gato número {i} dorme na casa da Maria." for i in range(67)]
 RECORDS = Generated(lambda: [{"source": t, "target": t[::-1]} for t in TEXTS], "")

@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
-from transformer_jax.data.text.similarity import (
-    Answered,
-    WordVectors,
-    read_questions,
-)
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
+from transformer_jax.visualize.similarity import Answered, WordVectors, read_questions
 
 # Two directions: who (man, woman, boy, …) and rank (plain, royal).
 VECTORS = {

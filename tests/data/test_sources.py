@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import config
+from transformer_jax.base.errors import UserError
 from transformer_jax.corpora import phrasebook
 from transformer_jax.data.reading import filters
 from transformer_jax.data.reading.records import (
@@ -18,7 +19,6 @@ from transformer_jax.data.reading.records import (
     whole_numbers,
 )
 from transformer_jax.data.reading.sources import Source, parallel_text
-from transformer_jax.errors import UserError
 
 
 @pytest.fixture

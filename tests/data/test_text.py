@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from transformer_jax import files
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading.records import JsonTable
 from transformer_jax.data.text import text, tokenizer
 from transformer_jax.data.text.text import Lines
-from transformer_jax.errors import UserError
 
 
 @pytest.fixture

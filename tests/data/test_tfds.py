@@ -11,10 +11,10 @@ import pytest
 import tensorflow_datasets
 
 from transformer_jax import config
+from transformer_jax.base.errors import UserError
 from transformer_jax.data import tfds
 from transformer_jax.data.reading.sources import Source
 from transformer_jax.data.tfds import Split, prepare
-from transformer_jax.errors import UserError
 
 GERMAN = [f"Der {i}. Kahn liegt\u2028 am  Ufer.\t" for i in range(19)] + ["", "Schluß"]
 ENGLISH = [f'The "{i}th" barge lies ashore.' for i in range(19)] + ["nothing", "end"]

@@ -7,10 +7,10 @@ import pytest
 import sentencepiece
 
 from transformer_jax import config
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import BOS, EOS, PAD, UNK
 from transformer_jax.data.reading.records import Concatenation, Generated
 from transformer_jax.data.text import tokenizer
-from transformer_jax.errors import UserError
-from transformer_jax.ids import BOS, EOS, PAD, UNK
 
 TEXTS = [f"O gato número {i} dorme na casa da Maria." for i in range(300)]
 

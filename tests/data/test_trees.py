@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.corpora import treebank
 from transformer_jax.data.reading import trees
 from transformer_jax.data.reading.trees import Tree
-from transformer_jax.errors import UserError
 
 PENN = [
     """( (S (NP-SBJ-1 (NNP Mr.) (NNP Vinken))

@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.text import vectors
-from transformer_jax.errors import UserError
 
 GLOVE = "the 0.5 -1.0 2e-1\n. . . 7 8 9\nthé 1 2 3 \nthe 4 4 4\n"
 

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.constraints import TreeConstraint
 from transformer_jax.decoding.sampling import SamplingSearch
 from transformer_jax.decoding.searching import BoundModel, DecodeInputs, run
-from transformer_jax.ids import BOS, EOS
 
 A, B, CLOSE_A, CLOSE_B, X, Y, LEAD, INNER = range(4, 12)
 PAIRS = ((A, CLOSE_A), (B, CLOSE_B))

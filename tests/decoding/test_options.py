@@ -7,7 +7,8 @@ import jax
 import pytest
 from absl import flags
 
-from transformer_jax import config, keys, predict, tasks
+from transformer_jax import config, predict, tasks
+from transformer_jax.base import schema
 from transformer_jax.decoding import Options
 from transformer_jax.family.drawings import task as drawings
 from transformer_jax.family.parsing import task as parsing
@@ -45,7 +46,7 @@ def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
     want = not field.default if type(field.default) is bool else field.default
     known_flags(["predict", f"--{field.name}={want}"])
     assert flag.value == want and type(flag.value) is type(field.default)
-    assert keys.given_flags(known_flags, *KINDS) == {field.name: want}
+    assert schema.given_flags(known_flags, *KINDS) == {field.name: want}
 
 
 @pytest.mark.parametrize(
@@ -65,9 +66,9 @@ def test_a_config_has_only_keys_of_the_options(task, model):
 
 def test_a_translation_has_the_defaults_of_the_dataclass():
     assert Options(**config.base().decode) == Options()
-    assert set(config.base().decode) == set(keys.defaults(Options))
+    assert set(config.base().decode) == set(schema.defaults(Options))
     own = {"well_formed", "window", "pictures"}
-    assert keys.defaults(Options).keys() | own == {f.name for f in FIELDS}
+    assert schema.defaults(Options).keys() | own == {f.name for f in FIELDS}
 
 
 @pytest.mark.parametrize(
@@ -128,10 +129,10 @@ def test_options_are_a_static_argument_of_jit():
 def test_a_default_that_cannot_be_a_flag_is_refused(known_flags):
     @dataclasses.dataclass
     class Several:
-        several: tuple = keys.key((), "Several.")
+        several: tuple = schema.key((), "Several.")
 
-    assert keys.defaults(Several) == {"several": ()}
+    assert schema.defaults(Several) == {"several": ()}
     with pytest.raises(TypeError, match="several of type tuple cannot be a flag"):
-        keys.define_flags(flags, Several)
+        schema.define_flags(flags, Several)
     with pytest.raises(TypeError, match="dict cannot be a key"):
-        keys.key({}, "By name.")
+        schema.key({}, "By name.")

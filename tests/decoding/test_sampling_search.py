@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax.base.ids import BOS, EOS, PAD
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.sampling import SamplingSearch, narrow
 from transformer_jax.decoding.searching import BoundModel, DecodeInputs, numbers_of, run
-from transformer_jax.ids import BOS, EOS, PAD
 
 V, LENGTH = 11, 7
 TABLE = np.random.default_rng(2).normal(size=(V, V)) * 1.5

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_jax import config, sharding
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import EOS
 from transformer_jax.data.text.tokenizer import Bytes
 from transformer_jax.decoding import sliding
 from transformer_jax.decoding.answering import answer_lines
 from transformer_jax.decoding.engine import Engine
 from transformer_jax.decoding.requests import DecodeRequest
-from transformer_jax.errors import UserError
-from transformer_jax.ids import EOS
 from transformer_jax.tasks.language import Options, compose
 
 WINDOW = 16

@@ -202,7 +202,7 @@ def test_a_form_made_by_the_recipe_says_what_is_wrong(extended):
     code = f"""
 from transformer_jax import config
 from transformer_jax.data.reading.sources import Source
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 def problem(**keys):
     data = config.base().data

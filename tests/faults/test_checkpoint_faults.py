@@ -13,7 +13,7 @@ import pytest
 from orbax.checkpoint._src.metadata import array_metadata_store
 
 from transformer_jax import config, train
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training.averaging import average_last

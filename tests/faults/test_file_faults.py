@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config, files
+from transformer_jax import config
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading import records
 from transformer_jax.data.text import tokenizer
-from transformer_jax.errors import UserError
 from transformer_jax.family.drawings import codebook
 from transformer_jax.family.tagging import task as tagging
 from transformer_jax.runs.folder import Folder

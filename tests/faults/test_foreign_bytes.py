@@ -18,7 +18,8 @@ import wave
 import numpy as np
 import pytest
 
-from transformer_jax import files
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
 from transformer_jax.data import cache
 from transformer_jax.data.images import arrays as images
 from transformer_jax.data.reading import trees
@@ -29,7 +30,6 @@ from transformer_jax.data.reading.records import (
     TsvTable,
 )
 from transformer_jax.data.text import tokenizer, vectors
-from transformer_jax.errors import UserError
 from transformer_jax.family.speech import wav
 from transformer_jax.family.tagging import tags
 from transformer_jax.runs import bundle

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import load
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 
 @pytest.fixture(scope="module")

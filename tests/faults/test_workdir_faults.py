@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from transformer_jax import config, train
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints
 from transformer_jax.runs.folder import Folder

@@ -6,7 +6,7 @@ import pytest
 from jax.experimental import multihost_utils
 
 from transformer_jax import hosts
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.hosts import agreement
 
 

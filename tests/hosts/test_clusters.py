@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.hosts.clusters import Place, find_place
 
 SLURM = {

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.hosts import peers
 from transformer_jax.hosts.clusters import Place
 from transformer_jax.hosts.peers import Absent, meet

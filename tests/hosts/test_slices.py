@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 
 def test_a_mesh_that_leaves_devices_over_is_refused():

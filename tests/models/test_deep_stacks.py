@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import config as configs
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.models.attention import look_ahead_mask
 from transformer_jax.models.layers import deepnorm_for
 from transformer_jax.models.positions import sinusoid

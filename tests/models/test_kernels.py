@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh
 
 from transformer_jax import config as configs
 from transformer_jax import optim, sharding
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.family.recurrent.model import Recurrent, RecurrentConfig
 from transformer_jax.models import kernels
 from transformer_jax.models.attention import Mask, attend, look_ahead_mask, padding_mask

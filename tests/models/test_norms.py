@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import config as configs
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.models import layers
 from transformer_jax.models.norms import batch_norm, layer_norm, moments
 from transformer_jax.models.stack import Stack

@@ -9,10 +9,10 @@ import pytest
 
 from transformer_jax import config as configs
 from transformer_jax import sharding
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import checks
 from transformer_jax.decoding import Options, searching
 from transformer_jax.decoding.engine import DecodeRequest, Engine
-from transformer_jax.errors import UserError
 from transformer_jax.family.recurrent import model as recurrent
 from transformer_jax.family.recurrent.model import Recurrent, RecurrentConfig
 from transformer_jax.models import registry

@@ -8,8 +8,9 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from transformer_jax import config as configs
-from transformer_jax import keys, sharding
-from transformer_jax.errors import UserError
+from transformer_jax import sharding
+from transformer_jax.base import schema
+from transformer_jax.base.errors import UserError
 from transformer_jax.family.recurrent.model import Recurrent
 from transformer_jax.models import LanguageModel, Seq2Seq, registry
 
@@ -33,14 +34,14 @@ def test_a_role_lists_its_models_and_every_role_has_one():
 @pytest.mark.parametrize("name", registry.names())
 def test_every_field_of_a_model_is_a_key_or_derived(name):
     model = registry.find(name)
-    own, all_fields = keys.fields(model.config), dataclasses.fields(model.config)
+    own, all_fields = schema.fields(model.config), dataclasses.fields(model.config)
     derived = {field.name for field in all_fields} - {field.name for field in own}
     assert all(field.metadata["meaning"].endswith(".") for field in own)
     of_words = {"vocab_size", "vocab_rows", "source_vocab_size", "source_vocab_rows"}
     assert derived == (set() if name == "coordinate_mlp" else of_words)
-    section = keys.defaults(model.config)
+    section = schema.defaults(model.config)
     assert list(section) == [field.name for field in own]
-    assert keys.find_problems("model", section, model.config) == []
+    assert schema.find_problems("model", section, model.config) == []
     assert set(model.modules) <= set(registry.ROLES)
 
 

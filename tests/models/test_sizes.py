@@ -11,8 +11,8 @@ import pytest
 
 from transformer_jax import config as configs
 from transformer_jax import plan, sharding, tasks
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.text import tokenizer
-from transformer_jax.errors import UserError
 from transformer_jax.family.decisions import task as decisions
 from transformer_jax.family.decisions.model import DecisionSizes, Steps
 from transformer_jax.family.speech import classification as sounds

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
-from transformer_jax.ids import BOS, EOS, UNK
+from transformer_jax.base.ids import BOS, EOS, UNK
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig

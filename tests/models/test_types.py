@@ -11,7 +11,7 @@ import pytest
 
 from transformer_jax import config as configs
 from transformer_jax import losses, optim
-from transformer_jax.ids import EOS
+from transformer_jax.base.ids import EOS
 from transformer_jax.models.attention import attend
 from transformer_jax.models.layers import dense, layer_norm
 from transformer_jax.models.transformer import LanguageModel

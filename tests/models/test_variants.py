@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
+from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.decoding import searching
-from transformer_jax.ids import BOS, PAD
 from transformer_jax.models import Encoder
 from transformer_jax.models import positions as place
 from transformer_jax.models.attention import attend

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.models.transformer_config import TransformerConfig
 from transformer_jax.models.vision import (
     VisionConfig,

@@ -8,9 +8,9 @@ import jax
 import pytest
 
 from transformer_jax import config as configs
+from transformer_jax import hardware as targets
 from transformer_jax import plan
-from transformer_jax.errors import UserError
-from transformer_jax.planning import targets
+from transformer_jax.base.errors import UserError
 
 
 @pytest.mark.parametrize(

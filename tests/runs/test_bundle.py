@@ -11,7 +11,7 @@ import pytest
 
 import transformer_jax
 from transformer_jax import evaluate
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import bundle
 from transformer_jax.runs.folder import Folder
 

@@ -11,7 +11,7 @@ import pytest
 from orbax.checkpoint._src.path import atomicity
 
 from transformer_jax import config, optim
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import signature
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 from transformer_jax.runs.signature import Findings

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import transformer_jax
+from transformer_jax.base.errors import UserError
 from transformer_jax.convert import ctranslate2
-from transformer_jax.errors import UserError
 from transformer_jax.visualize import capture
 
 pytestmark = pytest.mark.system

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from transformer_jax import config, train
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import lock
 
 HOLD = """

@@ -9,9 +9,9 @@ import jax
 import pytest
 
 from transformer_jax import load, predict
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.text import retrieval
 from transformer_jax.decoding import engine, memory
-from transformer_jax.errors import UserError
 from transformer_jax.runs.run import decode_options
 
 LINES = ["O gato dorme.", "A menina lê o livro.", "Ele corre.", "Nós vemos a casa."]

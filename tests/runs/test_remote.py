@@ -19,7 +19,7 @@ from etils.epath import backend
 from fsspec.implementations.memory import MemoryFileSystem
 
 from transformer_jax import cli, config, train
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import lock, remote
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training.log import read_entries

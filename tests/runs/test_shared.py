@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from transformer_jax import hosts
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import shared
 
 

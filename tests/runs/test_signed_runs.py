@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 

@@ -9,11 +9,11 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, sharding
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.text.tokenizer import Bytes
 from transformer_jax.decoding import Options
-from transformer_jax.errors import UserError
-from transformer_jax.ids import BOS, EOS
 from transformer_jax.runs import folder as folders
 from transformer_jax.tasks import classification
 from transformer_jax.tasks.classification import Scale, compose

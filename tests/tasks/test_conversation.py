@@ -6,8 +6,8 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, predict
+from transformer_jax.base.errors import UserError
 from transformer_jax.decoding import Reply
-from transformer_jax.errors import UserError
 from transformer_jax.family.conversation.smalltalk import SEPARATOR
 from transformer_jax.runs.session import Session
 

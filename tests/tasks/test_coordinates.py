@@ -9,8 +9,8 @@ from PIL import Image
 
 import transformer_jax
 from transformer_jax import config
+from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.batches import Batch, Shape
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.family.coordinates import figure as painting
 from transformer_jax.family.coordinates import model as coordinate_mlp
 from transformer_jax.family.coordinates import picture as drawn

@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import transformer_jax
 from transformer_jax import config, evaluate
+from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.batches import Batch, Shape
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.family.decisions import cartpole, episodes, rollouts
 from transformer_jax.family.decisions import figure as playing
 from transformer_jax.family.decisions import task as decisions

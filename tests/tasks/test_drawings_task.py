@@ -9,8 +9,8 @@ from PIL import Image
 
 import transformer_jax
 from transformer_jax import config
+from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.decoding import Reply
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.family.drawings import figure as sheets
 from transformer_jax.family.drawings import regions
 from transformer_jax.family.drawings import task as drawings

@@ -9,8 +9,8 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, tasks, train
+from transformer_jax.base.errors import UserError
 from transformer_jax.decoding import Options
-from transformer_jax.errors import UserError
 from transformer_jax.visualize import neighbours
 
 

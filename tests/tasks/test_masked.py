@@ -7,11 +7,11 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.reading.windows import Windows
 from transformer_jax.data.text import tokenizer
 from transformer_jax.decoding import Reply
-from transformer_jax.errors import UserError
 from transformer_jax.tasks import masked
 from transformer_jax.tasks.masked import MASK
 

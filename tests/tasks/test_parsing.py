@@ -7,12 +7,12 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import loading
 from transformer_jax.corpora import treebank
 from transformer_jax.data.reading import trees
 from transformer_jax.data.text.tokenizer import SPACE
 from transformer_jax.decoding import Reply
-from transformer_jax.errors import UserError
 from transformer_jax.family.parsing.task import Options, TreeScoring, restore
 
 SMALL = {

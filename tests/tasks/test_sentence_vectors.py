@@ -10,11 +10,11 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, losses, predict, sharding
+from transformer_jax.base.errors import Refused, UserError
+from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.data.store import Ragged
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.family.similarity import task as similarity
-from transformer_jax.ids import BOS, EOS
 from transformer_jax.runs import run as runs
 from transformer_jax.tasks.protocols import AttentionMaps
 

@@ -6,8 +6,8 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, sharding
+from transformer_jax.base.errors import UserError
 from transformer_jax.decoding import Options
-from transformer_jax.errors import UserError
 from transformer_jax.family.speech import classification as sounds_task
 from transformer_jax.family.speech import generated as sounds
 from transformer_jax.family.speech import wav

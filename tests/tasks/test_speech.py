@@ -10,11 +10,11 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import EOS, PAD
 from transformer_jax.decoding import Options
-from transformer_jax.errors import UserError
 from transformer_jax.family.speech import sounds as sound
 from transformer_jax.family.speech import wav
-from transformer_jax.ids import EOS, PAD
 from transformer_jax.losses import Sums
 from transformer_jax.models.outputs import Outputs
 from transformer_jax.visualize import figures

@@ -6,12 +6,12 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, evaluate
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.data.text import tokenizer
 from transformer_jax.decoding import Reply
-from transformer_jax.errors import UserError
 from transformer_jax.family.tagging import task as tagging
 from transformer_jax.family.tagging.tags import Lexicon
-from transformer_jax.ids import BOS, EOS
 from transformer_jax.visualize.figures import beams
 
 LINES = ["The girl sleeps .", "extraordinarily ☃ unlikely", "", "  two   words "]

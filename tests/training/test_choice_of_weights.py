@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from transformer_jax import config, load, train
+from transformer_jax.base.errors import UserError
 from transformer_jax.convert import bundle as bundles
-from transformer_jax.errors import UserError
 from transformer_jax.runs import bundle
 from transformer_jax.runs.checkpoint import Checkpoints
 from transformer_jax.training import scoring

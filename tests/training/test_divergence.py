@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import cli, config, losses, optim, train
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
 from transformer_jax.training import divergence

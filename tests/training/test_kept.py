@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_jax import config, train
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training import prepare as preparing
 from transformer_jax.training import resuming

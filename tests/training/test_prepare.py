@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from transformer_jax import config, sharding, tasks, train
+from transformer_jax.base.errors import UserError
 from transformer_jax.data import store as stores
 from transformer_jax.data import tfds
-from transformer_jax.errors import UserError
 from transformer_jax.runs import folder as folders
 from transformer_jax.training import feed
 from transformer_jax.training import log as metrics

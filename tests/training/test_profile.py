@@ -6,9 +6,9 @@ import jax
 import pytest
 
 from transformer_jax import config as configs
+from transformer_jax import hardware as targets
 from transformer_jax import train
-from transformer_jax.errors import UserError
-from transformer_jax.planning import targets
+from transformer_jax.base.errors import UserError
 from transformer_jax.training import rehearsal
 from transformer_jax.training.profile import Profile
 

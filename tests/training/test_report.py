@@ -7,8 +7,8 @@ import pytest
 
 from transformer_jax import config as configs
 from transformer_jax import optim, sharding
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.batches import Shape
-from transformer_jax.errors import UserError
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training import report
 from transformer_jax.training.window import LogWindow

@@ -9,9 +9,9 @@ import pytest
 
 import transformer_jax
 from transformer_jax import config, optim, sharding, train
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.text import tokenizer as tokenizers
 from transformer_jax.data.text.tokenizer import SPACE
-from transformer_jax.errors import UserError
 from transformer_jax.models import transformer_config
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.visualize import capture, explain, figures
 from transformer_jax.visualize.examples import EXAMPLES
 

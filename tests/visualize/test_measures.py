@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import config
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.visualize import aligning, measures
 
 

@@ -11,7 +11,7 @@ import pytest
 from absl import flags
 
 from transformer_jax import sharding
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.visualize import __main__
 from transformer_jax.visualize.viewer import command, numbers, page

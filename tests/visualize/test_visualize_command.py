@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.visualize import __main__, aligning, command, commands, explain
 from transformer_jax.visualize.__main__ import COMMANDS
 from transformer_jax.visualize.figures import beams

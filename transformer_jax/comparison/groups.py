@@ -16,9 +16,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
 from transformer_jax import tasks
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading.records import Records
 from transformer_jax.decoding import Options
-from transformer_jax.errors import UserError
 from transformer_jax.runs import bundle
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder

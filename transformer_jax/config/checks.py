@@ -9,7 +9,9 @@ import os
 
 from ml_collections import ConfigDict
 
-from transformer_jax import decoding, files, keys, optim, sharding, tasks
+from transformer_jax import decoding, optim, sharding, tasks
+from transformer_jax import hardware as targets
+from transformer_jax.base import files, schema
 from transformer_jax.config.defaults import declared, items
 from transformer_jax.data.text import vectors
 from transformer_jax.decoding import DecodeRequest
@@ -17,7 +19,6 @@ from transformer_jax.decoding.engine import positions_needed
 from transformer_jax.models import registry
 from transformer_jax.models.registry import Longest
 from transformer_jax.models.transformer_config import divisor_near
-from transformer_jax.planning import targets
 
 LONGEST = "data.max_length or data.window, and its ends"
 
@@ -34,7 +35,9 @@ def find_problems(config: ConfigDict, data: bool = True) -> list[str]:
             f"keys than this config (such as {others[0]}): begin a config file with "
             "base(task=…, model=…), or name another config"
         ]
-    found = {name: keys.find_problem(name, values[name], known[name]) for name in known}
+    found = {
+        name: schema.find_problem(name, values[name], known[name]) for name in known
+    }
     found = {name: problem for name, problem in found.items() if problem}
     problems = list(found.values())
     # The checks below divide by sizes and count to them, but tolerate wrong names.

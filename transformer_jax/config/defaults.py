@@ -12,12 +12,13 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference
 
-from transformer_jax import cli, keys, sharding, tasks
+from transformer_jax import cli, sharding, tasks
+from transformer_jax.base import schema
+from transformer_jax.base.errors import UserError, nearest
+from transformer_jax.base.schema import SEEDS, option
 from transformer_jax.data import batches
 from transformer_jax.data.reading import filters
 from transformer_jax.data.text import tokenizer, vectors
-from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import SEEDS, key
 from transformer_jax.models import registry
 from transformer_jax.optim import OptimKeys
 from transformer_jax.tasks.protocols import TaskDefinition
@@ -27,17 +28,19 @@ from transformer_jax.tasks.protocols import TaskDefinition
 class RunKeys:
     """Keys outside of all sections."""
 
-    task: str = key("translation", "The task: a file of tasks/.", choices=tasks.names)
-    seed: int = key(
+    task: str = option(
+        "translation", "The task: a file of tasks/.", choices=tasks.names
+    )
+    seed: int = option(
         0,
         "Seed of initial weights, dropout and the order of examples.",
         least=0,
         most=SEEDS,
     )
-    imports: tuple = key(
+    imports: tuple = option(
         (), "Modules to import first, which add to tables such as ACTIVATIONS."
     )
-    targets: tuple = key(
+    targets: tuple = option(
         ("cpu",), "Hardware that `plan` compiles the training for, such as h200x8."
     )
 
@@ -46,94 +49,96 @@ class RunKeys:
 class TrainKeys:
     """Training: the keys of `config.train`."""
 
-    steps: int = key(100_000, "Updates.", least=1, most=10**9)
-    accumulation: int = key(1, "Micro-batches per batch, to save memory.", least=1)
-    label_smoothing: float = key(
+    steps: int = option(100_000, "Updates.", least=1, most=10**9)
+    accumulation: int = option(1, "Micro-batches per batch, to save memory.", least=1)
+    label_smoothing: float = option(
         0.1, "Probability moved from the true token to all others (5.4).",
         least=0, below=1,
     )  # fmt: skip
-    initial: str = key(
+    initial: str = option(
         "", "A run whose parameters this one begins with; empty means none."
     )
-    on_divergence: str = key(
+    on_divergence: str = option(
         "stop",
         "If the loss or a gradient is not finite: stop; skip the batch; or go back to "
         "the last checkpoint and continue at half the learning rate.",
         choices=("stop", "skip", "back"),
     )
-    divergences: int = key(
+    divergences: int = option(
         5, "Divergences before stopping; skip: in sequence, back: in total.", least=1
     )
-    patience: int = key(
+    patience: int = option(
         0, "Evaluations without improvement before stopping; 0 means never.", least=0
     )
-    smoke: bool = key(False, "Marks a run that only tried its config; set by --smoke.")
+    smoke: bool = option(
+        False, "Marks a run that only tried its config; set by --smoke."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalKeys:
     """Evaluation during and after training: the keys of `config.eval`."""
 
-    every: int = key(
+    every: int = option(
         5000,
         "Updates between evaluations of the validation split.",
         least=1,
         most=10**9,
     )
-    max_length: int = key(
+    max_length: int = option(
         1024, "Most pieces of an example; longer ones are refused.", least=1
     )
-    answers: int = key(
+    answers: int = option(
         0, "Validation examples to answer, evenly spaced; 0 means all.",
         least=0, most=10**9,
     )  # fmt: skip
-    samples: int = key(3, "Answers to show in the log, evenly spaced.", least=0)
-    splits: tuple = key(("test",), "Splits to score after training.")
-    weights: str = key(
+    samples: int = option(3, "Answers to show in the log, evenly spaced.", least=0)
+    splits: tuple = option(("test",), "Splits to score after training.")
+    weights: str = option(
         "auto",
         "Weights that answer; auto: the average, the last or ema, by validation.",
         choices=cli.WEIGHTS,
     )
-    batch_rows: int = key(128, "Sentences decoded together.", least=1)
+    batch_rows: int = option(128, "Sentences decoded together.", least=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointKeys:
     """Saving and averaging: the keys of `config.checkpoint`."""
 
-    every: int = key(1000, "Updates between checkpoints.", least=1, most=10**9)
-    minutes: float = key(
+    every: int = option(1000, "Updates between checkpoints.", least=1, most=10**9)
+    minutes: float = option(
         0.0, "Also save after this time, to lose less in a crash; 0 means never.",
         least=0,
     )  # fmt: skip
-    keep_last: int = key(5, "Newest checkpoints to keep.", least=1)
-    keep_best: int = key(1, "Checkpoints to keep by validation score.", least=0)
-    best: str = key(
+    keep_last: int = option(5, "Newest checkpoints to keep.", least=1)
+    keep_best: int = option(1, "Checkpoints to keep by validation score.", least=0)
+    best: str = option(
         "loss", "Score that ranks checkpoints.", choices=("loss", "accuracy")
     )
-    average: int = key(5, "Number of last checkpoints to average (6.1).", least=1)
+    average: int = option(5, "Number of last checkpoints to average (6.1).", least=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class TimeoutKeys:
     """Seconds after which a hanging process ends: `config.timeout`; 0 means never."""
 
-    start: int = key(300, "Until all processes of a run have started.", least=1)
-    compile: int = key(3600, "To compile a step and run it once.", least=0)
-    step: int = key(
+    start: int = option(300, "Until all processes of a run have started.", least=1)
+    compile: int = option(3600, "To compile a step and run it once.", least=0)
+    step: int = option(
         600, "For a step, or 20 × the slowest step so far if that is longer.", least=0
     )
-    evaluate: int = key(3600, "To score a batch, or until the next answer.", least=0)
-    save: int = key(1800, "To restore or save a checkpoint.", least=0)
-    preemption: int = key(120, "From SIGTERM until the state is saved.", least=0)
+    evaluate: int = option(3600, "To score a batch, or until the next answer.", least=0)
+    save: int = option(1800, "To restore or save a checkpoint.", least=0)
+    preemption: int = option(120, "From SIGTERM until the state is saved.", least=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class LogKeys:
     """Logging: the keys of `config.log`."""
 
-    every: int = key(50, "Updates per log line.", least=1, most=10**9)
-    tensorboard: bool = key(
+    every: int = option(50, "Updates per log line.", least=1, most=10**9)
+    tensorboard: bool = option(
         True, "Also write TensorBoard events, if TensorBoard is installed."
     )
 
@@ -165,7 +170,7 @@ def renew(task: str, model: str, values: dict[str, Any]) -> dict[str, Any]:
     """Translate the values of an older config, by dotted key, to today's."""
     known = declared(task, model)
     return {
-        name: keys.renew(known[name], value) if name in known else value
+        name: schema.renew(known[name], value) if name in known else value
         for name, value in values.items()
     }
 
@@ -182,10 +187,10 @@ def declared(task: str, model: str) -> dict[str, dataclasses.Field]:
         f"{section}.{field.name}".lstrip("."): field
         for section, classes in _sections(kind, model).items()
         for cls in classes
-        for field in keys.fields(cls)
+        for field in schema.fields(cls)
     }
     return {
-        name: keys.narrow(known[name], value, choices.get(name))
+        name: schema.narrow(known[name], value, choices.get(name))
         for name, value in items(base(task, model))
     }
 
@@ -201,12 +206,12 @@ def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _open_to_older(cls: type) -> dict[str, Any]:
     """Return the defaults; a key that used to have another type accepts both."""
-    fields = {field.name: field for field in keys.fields(cls)}
+    fields = {field.name: field for field in schema.fields(cls)}
     return {
         name: FieldReference(value, field_type=object)
         if fields[name].metadata["was"]
         else value
-        for name, value in keys.defaults(cls).items()
+        for name, value in schema.defaults(cls).items()
     }
 
 

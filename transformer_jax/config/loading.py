@@ -12,13 +12,13 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax.base import extensions
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.config import checks
 from transformer_jax.config.defaults import items, renew
 from transformer_jax.config.smoke import shrink
 from transformer_jax.data.reading.sources import SPLITS
 from transformer_jax.data.text.text import find_files
-from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import extensions
 
 
 def load(

@@ -5,7 +5,7 @@ import pathlib
 from absl import flags
 
 from transformer_jax import cli
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import run as runs
 
 

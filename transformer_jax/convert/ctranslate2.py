@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax import cli
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.convert import define_flags, open_run
-from transformer_jax.errors import UserError
-from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.positions import sinusoid
 from transformer_jax.runs.run import Run
 from transformer_jax.sharding import Params

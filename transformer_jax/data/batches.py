@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.base.schema import option
 from transformer_jax.data.store import Ragged
-from transformer_jax.keys import key
 
 BATCHINGS = ("buckets", "packed")
 TPU_SHAPES, TPU_LENGTHS = 4, 128  # shapes compile slowly; tiles are 128 wide
@@ -30,29 +30,31 @@ GRID = 512  # distinct lengths per side to try when choosing shapes
 class BatchKeys:
     """Form batches: the keys of `config.data` that all forms of data share."""
 
-    batch_tokens: int = key(
+    batch_tokens: int = option(
         4096,
         "Tokens per batch, with padding, on the longer side.",
         least=1,
         most=10**9,
     )
-    max_length: int = key(
+    max_length: int = option(
         128, "Most pieces in a training example; longer ones are dropped.", least=1
     )
-    batching: str = key(
+    batching: str = option(
         "buckets",
         "Pad examples of similar length, or pack several into a row.",
         choices=BATCHINGS,
     )
-    shapes: int = key(8, "buckets: most shapes to use; each is compiled.", least=1)
-    pack_length: int = key(256, "packed: tokens per row, on the longer side.", least=1)
-    row_multiple: int = key(
+    shapes: int = option(8, "buckets: most shapes to use; each is compiled.", least=1)
+    pack_length: int = option(
+        256, "packed: tokens per row, on the longer side.", least=1
+    )
+    row_multiple: int = option(
         8, "The rows are a multiple of this, on any hardware.", least=1
     )
-    length_multiple: int = key(
+    length_multiple: int = option(
         1, "Lengths are multiples of this; 128 suits a TPU.", least=1
     )
-    shapes_for: str = key(
+    shapes_for: str = option(
         "auto",
         "tpu: at most 4 shapes, multiples of 128; auto: tpu if the run starts on one.",
         choices=("auto", "any", "tpu"),

@@ -25,8 +25,8 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
-from transformer_jax import files
-from transformer_jax.errors import UserError
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
 
 logger = logging.getLogger(__name__)
 

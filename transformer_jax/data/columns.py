@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from transformer_jax.base.ids import EOS
 from transformer_jax.data.text.tokenizer import Tokenizer
-from transformer_jax.ids import EOS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data import cache
 from transformer_jax.data.reading.records import Records
-from transformer_jax.errors import UserError
 
 FORMAT = 3  # version of the files; part of the fingerprint
 SHOWN = 3  # examples per reason in a ledger

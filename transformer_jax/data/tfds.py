@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from transformer_jax import cli, files
+from transformer_jax import cli
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.reading.records import Parallel, Record, Records, as_text
-from transformer_jax.errors import UserError, nearest
 
 SPLITS = ("train", "validation", "test")
 CHUNK = 256  # records read at once: three times as fast as one by one

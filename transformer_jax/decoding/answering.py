@@ -13,6 +13,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.decoding.engine import check_least
 from transformer_jax.decoding.options import Options
 from transformer_jax.decoding.requests import (
@@ -23,7 +24,6 @@ from transformer_jax.decoding.requests import (
     SplitsLines,
     check_text,
 )
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.sharding import Params
 
 ON_LONG = ("refuse", "split")

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.rules import top_next_tokens
@@ -28,7 +29,6 @@ from transformer_jax.decoding.searching import (
     prefill,
     reorder,
 )
-from transformer_jax.ids import EOS
 
 
 class Beam(flax.struct.PyTreeNode):

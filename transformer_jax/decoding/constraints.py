@@ -30,8 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.base.ids import EOS
 from transformer_jax.decoding.searching import NEG_INF
-from transformer_jax.ids import EOS
 
 ROOT = 3  # a tree has at least this many tokens besides its outline: ( ) and the end
 

@@ -24,6 +24,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
+from transformer_jax.base.errors import Refused, UserError
+from transformer_jax.base.ids import BOS
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.constraints import Constraint
@@ -40,8 +42,6 @@ from transformer_jax.decoding.searching import (
     row_sizes,
     rows_for,
 )
-from transformer_jax.errors import Refused, UserError
-from transformer_jax.ids import BOS
 from transformer_jax.sharding import Params
 
 IN_FLIGHT = 2  # batches searched at a time

@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
+from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.searching import (
     NEG_INF,
@@ -23,7 +24,6 @@ from transformer_jax.decoding.searching import (
     row_sizes,
     rows_for,
 )
-from transformer_jax.ids import BOS, PAD
 from transformer_jax.models import kernels
 from transformer_jax.sharding import Params
 

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from transformer_jax.base.errors import Refused
 from transformer_jax.decoding.options import Options
-from transformer_jax.errors import Refused
 
 FLOAT = 4  # bytes of a score of attention, which is a float32
 # Limits of a container: what its processes may use, and what they do use.

@@ -6,8 +6,8 @@ further options declares them in a subclass.
 
 import dataclasses
 
-from transformer_jax import keys
-from transformer_jax.keys import SEEDS, key
+from transformer_jax.base import schema
+from transformer_jax.base.schema import SEEDS, option
 
 # The numbers that a search reads as data, not as a part of its program.
 NUMBERS = ("alpha", "coverage", "temperature", "top_p", "min_p", "seed")
@@ -19,52 +19,52 @@ SWITCHES = {"coverage": 1.0, "top_p": 0.5, "min_p": 0.5}
 class Options:
     """How to search; hashable, because jit compiles for each value but `NUMBERS`."""
 
-    beams: int = key(4, "Beam width; 1 is greedy search.", least=1)
-    alpha: float = key(
+    beams: int = option(4, "Beam width; 1 is greedy search.", least=1)
+    alpha: float = option(
         0.6, "Exponent of the length penalty; 0 means none (6.1).", least=-10, most=10
     )
-    coverage: float = key(
+    coverage: float = option(
         0.0,
         "Penalty for source words that receive little attention; 0 means none.",
         least=0,
     )
-    extra_length: int = key(
+    extra_length: int = option(
         50, "Most pieces that an answer may have beyond its line's (6.1).", least=0
     )
-    max_length: int = key(
+    max_length: int = option(
         0, "Most pieces of an answer, with its end; 0 means extra_length.", least=0
     )
-    min_length: int = key(0, "Fewest pieces of an answer, with its end.", least=0)
-    n_best: int = key(
+    min_length: int = option(0, "Fewest pieces of an answer, with its end.", least=0)
+    n_best: int = option(
         1,
         "Answers per line (with --format=jsonl); at most beams, unless sampled.",
         least=1,
     )
-    no_repeat: int = key(
+    no_repeat: int = option(
         0, "Length of an n-gram that may not occur twice; 0 means any may.", least=0
     )
-    sample: bool = key(
+    sample: bool = option(
         False, "Sample answers at random instead of searching for the best."
     )
-    temperature: float = key(
+    temperature: float = option(
         1.0, "sample: below 1, likely pieces get even likelier.", least=1e-6
     )
-    top_k: int = key(
+    top_k: int = option(
         0, "sample: draw from the k likeliest pieces; 0 means from all.", least=0
     )
-    top_p: float = key(
+    top_p: float = option(
         1.0,
         "sample: draw from the smallest set of pieces with this probability.",
         least=1e-9,
         most=1,
     )
-    min_p: float = key(
+    min_p: float = option(
         0.0,
         "sample: least probability of a piece, relative to the likeliest one's.",
         least=0,
         most=1,
     )
-    seed: int = key(
+    seed: int = option(
         0,
         "sample: seed of the draws, which also depend on the line's number.",
         least=0,
@@ -82,7 +82,7 @@ class Options:
 
     def find_problems(self) -> list[str]:
         """List values that are out of bounds or contradict each other."""
-        problems = keys.find_problems("decode", self)
+        problems = schema.find_problems("decode", self)
         if self.n_best > self.beams and not self.sample:
             problems.append(
                 f"decode.n_best {self.n_best} is more than decode.beams "

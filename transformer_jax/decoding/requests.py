@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jax.sharding import Mesh
 
+from transformer_jax.base.errors import Refused
 from transformer_jax.decoding.options import Options
-from transformer_jax.errors import Refused
 from transformer_jax.sharding import Params
 
 SHOWN, MOST = 8, 20  # unknown characters that a warning names, and such warnings

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.searching import NEG_INF, DecodeInputs
-from transformer_jax.ids import EOS
 
 
 def top_next_tokens(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import length_penalty
 from transformer_jax.decoding.constraints import Constraint
@@ -31,7 +32,6 @@ from transformer_jax.decoding.searching import (
     Hypotheses,
     prefill,
 )
-from transformer_jax.ids import EOS
 
 
 class Texts(flax.struct.PyTreeNode):

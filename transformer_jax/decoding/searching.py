@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.decoding.options import NUMBERS, Options
-from transformer_jax.ids import BOS, PAD
 from transformer_jax.models.attention import MASKED
 from transformer_jax.sharding import Params
 

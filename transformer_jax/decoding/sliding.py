@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 
+from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.beam import length_penalty
 from transformer_jax.decoding.engine import Engine, Hypothesis, longest_answer
-from transformer_jax.ids import EOS
 from transformer_jax.sharding import Params
 
 

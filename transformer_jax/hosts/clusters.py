@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 try:
     from jax._src import clusters as jax_clusters

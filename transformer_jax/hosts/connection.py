@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.hosts import agreement
 from transformer_jax.hosts import peers as meeting
 from transformer_jax.hosts.clusters import find_place

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.hosts.clusters import Place
 
 RESTART = 75  # the exit code that asks a launcher for the same command again

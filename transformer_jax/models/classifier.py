@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
-from transformer_jax.keys import key
+from transformer_jax.base.schema import option
 from transformer_jax.models.attention import Mask, all_real
 from transformer_jax.models.embeddings import TokenEmbedding
 from transformer_jax.models.layers import Dropout, output_layer
@@ -37,7 +37,7 @@ POOLINGS = ("special", "mean")
 class PoolingKeys:
     """How a text becomes one vector: keys of `config.model`."""
 
-    pooling: str = key(
+    pooling: str = option(
         "special",
         "The head reads the special token, or the mean of all tokens.",
         choices=POOLINGS,

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
-from transformer_jax.ids import EOS, UNK
-from transformer_jax.keys import derived
+from transformer_jax.base.ids import EOS, UNK
+from transformer_jax.base.schema import derived
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.layers import dot_rows, keep_mask, output_layer
 

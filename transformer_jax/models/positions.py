@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 SCALINGS = ("none", "linear", "ntk")
 

@@ -1,7 +1,7 @@
 """Find models by name: their sizes, their modules and the checks of their configs.
 
 A model is a module that defines a record `MODEL`, and an entry point that names it
-(`transformer_jax/entry_points.py`), or the full name of its module, such as
+(`transformer_jax/base/entry_points.py`), or the full name of its module, such as
 "mypackage.averaging". A task names the interface of the module that it needs, such as
 "seq2seq", and can be trained with every model that lists a module under this name. The
 interfaces are no fixed list: a package may bring a task and a model with one of its
@@ -17,9 +17,10 @@ from typing import Any
 import flax.linen as nn
 from ml_collections import ConfigDict
 
-from transformer_jax import entry_points, sharding
-from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import extensions, key
+from transformer_jax import sharding
+from transformer_jax.base import entry_points, extensions
+from transformer_jax.base.errors import UserError, nearest
+from transformer_jax.base.schema import option
 
 Modules = Mapping[str, Callable[..., nn.Module]]
 
@@ -30,7 +31,7 @@ _others: list[str] = []  # models found so far by the full names of their module
 class NameKeys:
     """The choice of the model: the first key of `config.model`."""
 
-    name: str = key(
+    name: str = option(
         "transformer",
         "The model, such as transformer or recurrent.",
         choices=lambda: names(),

@@ -5,7 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.keys import fields, key, renew
+from transformer_jax.base.schema import fields, option, renew
 from transformer_jax.models import kernels
 from transformer_jax.models.embeddings import TIES, Vocabularies
 from transformer_jax.models.layers import (
@@ -26,112 +26,114 @@ from transformer_jax.models.registry import Longest
 class TransformerConfig(Vocabularies):
     """Every size of a model; the defaults are the paper's base model (Table 3)."""
 
-    encoder_layers: int = key(6, "Layers of the encoder (N).", least=1, most=1000)
-    decoder_layers: int = key(6, "Layers of the decoder (N).", least=1, most=1000)
-    d_model: int = key(512, "Width of the residual stream.", least=1)
-    d_ff: int = key(2048, "Width inside a feed-forward layer.", least=1)
-    num_heads: int = key(8, "Attention heads of a layer.", least=1)
-    d_k: int = key(
+    encoder_layers: int = option(6, "Layers of the encoder (N).", least=1, most=1000)
+    decoder_layers: int = option(6, "Layers of the decoder (N).", least=1, most=1000)
+    d_model: int = option(512, "Width of the residual stream.", least=1)
+    d_ff: int = option(2048, "Width inside a feed-forward layer.", least=1)
+    num_heads: int = option(8, "Attention heads of a layer.", least=1)
+    d_k: int = option(
         0, "Size of a head's queries and keys; 0 means d_model / num_heads.", least=0
     )
-    d_v: int = key(0, "Size of a head's values; 0 means d_model / num_heads.", least=0)
-    kv_heads: int = key(
+    d_v: int = option(
+        0, "Size of a head's values; 0 means d_model / num_heads.", least=0
+    )
+    kv_heads: int = option(
         0, "Heads of keys and values, shared by queries; 0 means num_heads.", least=0
     )
-    qk_norm: bool = key(False, "Normalise queries and keys before their product.")
-    norm: str = key(
+    qk_norm: bool = option(False, "Normalise queries and keys before their product.")
+    norm: str = option(
         "post",
         "Normalise after a sublayer (the paper), before it, or both; deepnorm: after "
         "it, scaled for deep stacks.",
         choices=NORMS,
     )
-    norm_kind: str = key(
+    norm_kind: str = option(
         "layer",
         "LayerNorm, or RMSNorm (no mean subtracted, no bias).",
         choices=lambda: NORM_KINDS,
     )
-    parallel_sublayers: bool = key(
+    parallel_sublayers: bool = option(
         False, "A layer's sublayers read the same input, and their sum is added to it."
     )
-    shared_layers: str = key(
+    shared_layers: str = option(
         "none",
         "all: every layer of a stack has the same parameters (ALBERT); universal: they "
         "also read the number of the layer (Universal Transformer).",
         choices=SHARINGS,
     )
-    norm_epsilon: float = key(1e-6, "Added to the variance.", least=0)
-    activation: str = key(
+    norm_epsilon: float = option(1e-6, "Added to the variance.", least=0)
+    activation: str = option(
         "relu",
         "Activation of a feed-forward layer; gated ones have a third matrix.",
         choices=lambda: (*ACTIVATIONS, *GATES),
         was=OLDER_ACTIVATIONS,
     )
-    positions: str = key(
+    positions: str = option(
         "sinusoid",
         "How positions are encoded: see models/positions.py.",
         choices=lambda: dict.fromkeys((*POSITIONS, *BIASES)),
     )
-    max_positions: int = key(512, "Rows of a learned table.", least=1)
-    rotary_base: float = key(
+    max_positions: int = option(512, "Rows of a learned table.", least=1)
+    rotary_base: float = option(
         10_000.0,
         "Wavelength of the slowest rotation, divided by 2π.",
         least=1,
         most=1e12,
     )
-    rotary_scaling: str = key(
+    rotary_scaling: str = option(
         "none", "Scaling of angles, to read longer texts.", choices=SCALINGS
     )
-    rotary_factor: float = key(
+    rotary_factor: float = option(
         1.0, "Scaling: length to read, relative to the training length.", least=1
     )
-    relative_buckets: int = key(
+    relative_buckets: int = option(
         32, "Buckets of distances; each holds one number per head.", least=2
     )
-    relative_distance: int = key(
+    relative_distance: int = option(
         128, "Distance beyond which all distances share a bucket.", least=1
     )
-    tie: str = key(
+    tie: str = option(
         "all", "Which of source, target and output share a table.", choices=TIES
     )
-    dropout_words: float = key(
+    dropout_words: float = option(
         0.0,
         "Share of source and target tokens that are read as unknown.",
         least=0,
         below=1,
     )
-    dropout_embedding: float = key(
+    dropout_embedding: float = option(
         0.1, "Dropout rate of embedding + position (5.4).", least=0, below=1
     )
-    dropout_residual: float = key(
+    dropout_residual: float = option(
         0.1, "Dropout rate of each sublayer's output (5.4).", least=0, below=1
     )
-    dropout_attention: float = key(
+    dropout_attention: float = option(
         0.0, "Dropout rate of the attention weights.", least=0, below=1
     )
-    dropout_feed_forward: float = key(
+    dropout_feed_forward: float = option(
         0.0, "Dropout rate of the inner activation.", least=0, below=1
     )
-    dropout_layers: float = key(
+    dropout_layers: float = option(
         0.0, "Probability of skipping a layer in a training step.", least=0, below=1
     )
-    dtype: str = key(
+    dtype: str = option(
         "float32", "Type of the computation; weights are float32.", choices=DTYPES
     )
-    gradient_dtype: str = key(
+    gradient_dtype: str = option(
         "same",
         "Type in which the gradients of a layer's matrices are summed.",
         choices=("same", *DTYPES),
     )
-    remat: Any = key(
+    remat: Any = option(
         "none",
         "What to recompute in the backward pass: see models/layers.py.",
         choices=REMATS,
         was={False: "none", True: "full", "false": "none", "true": "full"},
     )
-    scan_layers: bool = key(
+    scan_layers: bool = option(
         False, "Compile one layer for a whole stack, so deep models compile sooner."
     )
-    attention: str = key(
+    attention: str = option(
         "auto",
         "Attention kernel; auto: the best one for the hardware, see models/kernels.",
         choices=kernels.KERNELS,

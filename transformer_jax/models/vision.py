@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax import sharding
-from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import key
+from transformer_jax.base.errors import UserError, nearest
+from transformer_jax.base.schema import option
 from transformer_jax.models import positions
 from transformer_jax.models.layers import Dropout, dense
 from transformer_jax.models.outputs import Outputs
@@ -33,7 +33,7 @@ POSITIONS = (*positions.POSITIONS, "sinusoid_2d")
 class PatchKeys:
     """How images are cut into patches: keys of `config.model`."""
 
-    patch: int = key(2, "Side of a patch, in pixels.", least=1)
+    patch: int = option(2, "Side of a patch, in pixels.", least=1)
 
 
 @dataclasses.dataclass(frozen=True)

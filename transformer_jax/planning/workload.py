@@ -15,9 +15,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax import sharding, tasks
+from transformer_jax.base.errors import UserError
 from transformer_jax.config import checks
 from transformer_jax.data.batches import Shape, limits, nothing
-from transformer_jax.errors import UserError
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.parts.streams import CHARACTERS
 from transformer_jax.tasks.protocols import Task

@@ -24,8 +24,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax import files, sharding
-from transformer_jax.errors import UserError
+from transformer_jax import sharding
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
 from transformer_jax.sharding import Params
 
 logger = logging.getLogger(__name__)

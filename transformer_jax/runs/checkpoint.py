@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from transformer_jax import cli, hosts
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import signature, steps
 from transformer_jax.runs.remote import is_remote, move_aside
 from transformer_jax.runs.signature import Identity

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 import transformer_jax
+from transformer_jax.base.errors import UserError
 from transformer_jax.data import cache
-from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 

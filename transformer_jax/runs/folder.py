@@ -12,9 +12,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
-from transformer_jax import files, keys
-from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import extensions
+from transformer_jax.base import extensions, files, schema
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.runs import notes, signature, steps
 from transformer_jax.runs.environment import versions
 from transformer_jax.runs.remote import Remote, is_remote
@@ -323,10 +322,10 @@ class Folder:
         declared = configs.declared(config.task, config.model.name)
         for key, value in configs.items(config):
             field = declared[key]
-            problem = keys.find_problem(key, value, field)
+            problem = schema.find_problem(key, value, field)
             if problem and not key.startswith("model."):
                 # The bounds of other keys are for new runs; this one has run already.
-                problem = keys.find_wrong_type(key, value, field.default)
+                problem = schema.find_wrong_type(key, value, field.default)
             if problem:
                 raise self._damaged_config(problem)
         return config

@@ -9,8 +9,9 @@ from typing import Any
 
 import jax
 
-from transformer_jax import files, hosts
-from transformer_jax.errors import UserError
+from transformer_jax import hosts
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import remote
 
 FILE = ".lock"  # never removed, otherwise two processes could lock two files

@@ -25,8 +25,9 @@ import fsspec.config
 import jax
 from etils import epath
 
-from transformer_jax import cli, files
-from transformer_jax.errors import UserError
+from transformer_jax import cli
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
 
 logger = logging.getLogger(__name__)
 

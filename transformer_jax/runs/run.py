@@ -22,12 +22,13 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, hosts, keys, sharding, tasks
+from transformer_jax import cli, hosts, sharding, tasks
+from transformer_jax.base import schema
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.config import checks
 from transformer_jax.data.reading.records import Records
 from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.decoding.requests import UnknownParts, check_text
-from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs import bundle, environment, steps
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
@@ -432,7 +433,7 @@ def decode_options(config: ConfigDict, **changes: Any) -> Options:
     kind = tasks.find(config.task).options
     if not names:
         return kind()
-    if problems := keys.find_problems("decode", changes, kind):
+    if problems := schema.find_problems("decode", changes, kind):
         raise UserError(*problems)
     options = dataclasses.replace(kind(**config.decode), **changes)
     if problems := checks.find_search_problems(config, options):

@@ -16,9 +16,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.text.numerals import is_whole
 from transformer_jax.decoding import Options, Reply
-from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks import protocols
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from transformer_jax import hosts
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 PATIENCE = 30.0  # seconds that a file system may take to show a new file to others
 

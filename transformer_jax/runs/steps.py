@@ -13,8 +13,8 @@ import shutil
 import time
 from typing import Any
 
-from transformer_jax import files
-from transformer_jax.errors import UserError
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs.remote import is_remote, move_aside
 
 logger = logging.getLogger(__name__)

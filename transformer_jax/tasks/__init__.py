@@ -1,15 +1,15 @@
 """Find a task by its name.
 
 A task is a module that ends in `TASK = TaskDefinition(...)`, and an entry point that
-names it (`transformer_jax/entry_points.py`), or the full name of its module:
+names it (`transformer_jax/base/entry_points.py`), or the full name of its module:
 "mypackage.reverse". It is composed of parts; those that several tasks share are in
 `parts/`. `protocols.py` defines what training, evaluation and prediction require of a
 task.
 """
 
-from transformer_jax import entry_points, sharding
-from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import extensions
+from transformer_jax import sharding
+from transformer_jax.base import entry_points, extensions
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.tasks.protocols import TaskDefinition
 
 _others: dict[str, TaskDefinition] = {}  # found by the full names of their modules

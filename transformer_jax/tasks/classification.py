@@ -20,6 +20,9 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import BOS, EOS, PAD
+from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading import sources
@@ -29,9 +32,6 @@ from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
-from transformer_jax.errors import UserError
-from transformer_jax.ids import BOS, EOS, PAD
-from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.models.classifier import Classifier, PoolingKeys
 from transformer_jax.sharding import Params
@@ -88,7 +88,7 @@ class Scale:
 class AnswerKeys:
     """The kind of answers: keys of `config.data`."""
 
-    answers: str = key("labels", "Classes, or numbers (regression).", choices=KINDS)
+    answers: str = option("labels", "Classes, or numbers (regression).", choices=KINDS)
 
 
 def configure(config: ConfigDict) -> None:

@@ -20,6 +20,7 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.images import arrays as images
 from transformer_jax.data.images.sources import (
@@ -30,7 +31,6 @@ from transformer_jax.data.images.sources import (
 from transformer_jax.data.store import Column, Store
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.models import kernels, registry
 from transformer_jax.models.vision import POSITIONS, PatchKeys, VisionConfig, ViT
 from transformer_jax.sharding import Params

@@ -21,6 +21,9 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import decoding, losses, scores
+from transformer_jax.base.errors import Refused
+from transformer_jax.base.ids import PAD
+from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.reading import canaries, sources, windows
 from transformer_jax.data.reading.windows import WindowKeys
@@ -28,9 +31,6 @@ from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply, sliding
 from transformer_jax.decoding.requests import one_line
-from transformer_jax.errors import Refused
-from transformer_jax.ids import PAD
-from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.models.positions import BIASES
 from transformer_jax.sharding import Params
@@ -62,7 +62,7 @@ PROMPT = 1 / 4  # share of a held-out window that is given, to be continued
 class EvaluationKeys:
     """How held-out windows are judged."""
 
-    context: int = key(
+    context: int = option(
         0, "Characters of a language model's window that are not judged.", least=0
     )
 
@@ -71,7 +71,7 @@ class EvaluationKeys:
 class Options(decoding.Options):
     """Set how to continue a text."""
 
-    window: int = key(
+    window: int = option(
         0,
         "Language models: pieces that are read at once; of a longer text, the last; 0 "
         "means data.window, if the positions allow longer texts.",

@@ -23,6 +23,9 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.errors import Refused, UserError
+from transformer_jax.base.ids import BOS, EOS, UNK
+from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.reading import sources, windows
 from transformer_jax.data.reading.windows import WindowKeys
@@ -31,9 +34,6 @@ from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.decoding.requests import one_line
-from transformer_jax.errors import Refused, UserError
-from transformer_jax.ids import BOS, EOS, UNK
-from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.classifier import MaskedLM
@@ -68,7 +68,7 @@ MODULES = {"transformer": MaskedLM}
 class GuessKeys:
     """The guesses of a mask: keys of `config.eval`."""
 
-    guesses: int = key(5, "Guesses per mask, in jsonl.", least=1)
+    guesses: int = option(5, "Guesses per mask, in jsonl.", least=1)
 
 
 def configure(config: ConfigDict) -> None:

@@ -27,6 +27,7 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading.records import Records
@@ -34,7 +35,6 @@ from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.requests import DecodeRequest, Inference
-from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.scores import Comparison, Score
 from transformer_jax.sharding import Params, Rule

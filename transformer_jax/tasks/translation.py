@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from transformer_jax import scores
+from transformer_jax.base.schema import option
 from transformer_jax.data.reading import sources
 from transformer_jax.data.reading.sources import FIELDS, Source, find_generated
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Reply
-from transformer_jax.keys import key
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import (
     PairData,
@@ -37,7 +37,7 @@ SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’
 class LanguageKeys:
     """The languages: keys of `config.data`."""
 
-    target_language: str = key(
+    target_language: str = option(
         "", "The target language, such as de, by whose tokens some scores count."
     )
 

@@ -7,7 +7,7 @@ import jax
 from ml_collections import ConfigDict
 
 from transformer_jax import hosts
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params

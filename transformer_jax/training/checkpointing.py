@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from transformer_jax import hosts
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 from transformer_jax.runs.folder import Folder
 

@@ -12,9 +12,9 @@ import jax
 from jax.sharding import Mesh
 
 from transformer_jax import sharding
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.batches import Buckets, limits
 from transformer_jax.decoding import Options, Reply, answering
-from transformer_jax.errors import UserError
 from transformer_jax.losses import Sums
 from transformer_jax.scores import Score
 from transformer_jax.sharding import Params

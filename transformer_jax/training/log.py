@@ -12,7 +12,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import files, hosts
+from transformer_jax import hosts
+from transformer_jax.base import files
 from transformer_jax.cli import Bar, PlainHandler
 from transformer_jax.runs.folder import Folder
 from transformer_jax.runs.steps import DAMAGED

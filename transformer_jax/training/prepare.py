@@ -14,6 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, tasks
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data import cache
 from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Buckets, Plan, limits
@@ -21,7 +22,6 @@ from transformer_jax.data.packing import Packed
 from transformer_jax.data.reading.sources import splits_of_generated
 from transformer_jax.data.sampling import Sampler
 from transformer_jax.data.text.tokenizer import Tokenizer
-from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import DataSource, Task
 from transformer_jax.training.log import RunLog

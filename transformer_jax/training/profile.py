@@ -6,7 +6,7 @@ import re
 
 import jax
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 
 class Profile:

@@ -18,9 +18,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
 from transformer_jax import tasks
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.text import vectors
 from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
-from transformer_jax.errors import UserError, nearest
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.sharding import Params, path_name

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from transformer_jax import hardware as targets
 from transformer_jax import hosts
 from transformer_jax.cli import duration
 from transformer_jax.data.batches import Shape
 from transformer_jax.losses import Sums
-from transformer_jax.planning import flops, targets
+from transformer_jax.training import flops
 from transformer_jax.training.divergence import Divergence
 from transformer_jax.training.log import RunLog, in_words
 from transformer_jax.training.parts import StepOutcome, Training

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax import cli
-from transformer_jax.errors import nearest
+from transformer_jax.base.errors import nearest
 from transformer_jax.visualize.command import Drawing, Explain, define_flags
 from transformer_jax.visualize.commands import DRAWINGS
 from transformer_jax.visualize.viewer import command as view

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.corpora import phrasebook
 from transformer_jax.decoding.engine import pad_length
-from transformer_jax.errors import UserError
 from transformer_jax.models import kernels
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.parts.text import segments, shift_right

@@ -7,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.models.attention import Mask, MultiHeadAttention
 from transformer_jax.models.positions import DistanceBias, rotate
 from transformer_jax.models.stack import Layer

@@ -14,7 +14,7 @@ from absl import flags
 
 from transformer_jax import cli
 from transformer_jax import config as configs
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs.folder import Folder
 from transformer_jax.visualize import (

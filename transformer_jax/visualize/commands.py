@@ -12,8 +12,8 @@ import numpy as np
 
 from transformer_jax import cli, optim
 from transformer_jax import config as configs
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.text.numerals import is_whole
-from transformer_jax.errors import UserError, nearest
 from transformer_jax.family.coordinates import figure as painting
 from transformer_jax.family.decisions import figure as playing
 from transformer_jax.family.drawings import figure as sheets

@@ -16,8 +16,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import files
-from transformer_jax.errors import UserError, nearest
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.models.attention import attend_by_head, look_ahead_mask
 from transformer_jax.visualize.examples import EXAMPLES
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax import config as configs
+from transformer_jax.base.ids import EOS
 from transformer_jax.decoding.engine import pad_length
-from transformer_jax.ids import EOS
 from transformer_jax.models import registry
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.parts.text import segments, shift_right

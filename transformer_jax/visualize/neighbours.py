@@ -13,11 +13,12 @@ import numpy as np
 from absl import flags
 
 from transformer_jax import cli
-from transformer_jax.data.text import similarity, vectors
-from transformer_jax.data.text.similarity import Answered, WordVectors
+from transformer_jax.base.errors import UserError
+from transformer_jax.data.text import vectors
 from transformer_jax.data.text.tokenizer import SPACE, SPECIAL
-from transformer_jax.errors import UserError
 from transformer_jax.runs import run as runs
+from transformer_jax.visualize import similarity
+from transformer_jax.visualize.similarity import Answered, WordVectors
 
 
 def define_flags() -> None:

@@ -5,10 +5,10 @@ import collections
 import pytest
 
 from transformer_jax import config
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading import canaries
 from transformer_jax.data.reading.canaries import Planted, draw, list_candidates
 from transformer_jax.data.reading.records import Generated
-from transformer_jax.errors import UserError
 from transformer_jax.tasks.language import Stream
 
 LINES = Generated(lambda: [{"text": f"line {i}"} for i in range(7)], "seven lines")

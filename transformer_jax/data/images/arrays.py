@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading.records import Record, Records
-from transformer_jax.errors import UserError
 
 DIGITS_SEED = 0
 LARGEST = 1 << 34  # bytes of an idx file, unpacked

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 from zlib import crc32
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 
 def list_files(

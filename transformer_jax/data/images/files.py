@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data import cache
 from transformer_jax.data.images import class_folders
 from transformer_jax.data.images.arrays import Labelled, NoImage, read_image
 from transformer_jax.data.reading.records import Record, Records
-from transformer_jax.errors import UserError
 
 READING = 2  # version of how pixels are read: 2 turns images and puts them on white
 SUFFIXES = (".png", ".jpg", ".jpeg")

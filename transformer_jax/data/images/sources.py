@@ -9,39 +9,39 @@ from collections.abc import Mapping
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax import entry_points, files
+from transformer_jax.base import entry_points, files
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.schema import option
 from transformer_jax.data.images import arrays as images
 from transformer_jax.data.images import class_folders
 from transformer_jax.data.images import files as image_files
 from transformer_jax.data.reading.records import Concatenation, Records
 from transformer_jax.data.reading.sources import SPLITS
-from transformer_jax.errors import UserError
-from transformer_jax.keys import key
 
 
 @dataclasses.dataclass(frozen=True)
 class PictureKeys:
     """Locate images and labels: keys of `config.data`."""
 
-    source: str = key(
+    source: str = option(
         "digits",
         "Scikit-learn's digits; generated colour images; files of MNIST or CIFAR-10; "
         "folders of PNG and JPEG by class.",
         choices=lambda: SOURCES,
     )
-    folder: str = key("", "Relative paths start here.")
-    train_images: str = key("", "idx: a path, plain or .gz.")
-    train_labels: str = key("", "idx: a path, plain or .gz.")
-    test_images: str = key("", "idx: a path; empty means no test split.")
-    test_labels: str = key("", "idx: a path; empty means no test split.")
-    validation_size: int = key(
+    folder: str = option("", "Relative paths start here.")
+    train_images: str = option("", "idx: a path, plain or .gz.")
+    train_labels: str = option("", "idx: a path, plain or .gz.")
+    test_images: str = option("", "idx: a path; empty means no test split.")
+    test_labels: str = option("", "idx: a path; empty means no test split.")
+    validation_size: int = option(
         5000,
         "Images held out of train: the last ones (idx, cifar10) or random ones (a "
         "folder without validation).",
         least=1,
     )
-    image_size: int = key(32, "folder: height and width after scaling.", least=1)
-    grey: bool = key(False, "folder: read images as grey.")
+    image_size: int = option(32, "folder: height and width after scaling.", least=1)
+    grey: bool = option(False, "folder: read images as grey.")
 
 
 class Pictures:

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
+from transformer_jax.base.schema import SEEDS, option
 from transformer_jax.data.draws import Drawer
 from transformer_jax.data.reading.records import Record, Records
 from transformer_jax.data.text.numerals import is_whole
-from transformer_jax.keys import SEEDS, key
 
 VERSION = 1  # part of the data fingerprint: raise when the generated text changes
 PROMPTS = {
@@ -43,12 +43,12 @@ MOST_LINES = 10**6
 class CanaryKeys:
     """Plant canaries in the training text: keys of `config.data`."""
 
-    canaries: tuple = key(
+    canaries: tuple = option(
         (),
         "How often to plant each canary: (0, 1, 100) makes a name, a telephone number "
         "and an address for each number; those of 0 are a control.",
     )
-    canary_seed: int = key(0, "Seed of the canaries.", least=0, most=SEEDS)
+    canary_seed: int = option(0, "Seed of the canaries.", least=0, most=SEEDS)
 
 
 @dataclasses.dataclass(frozen=True)

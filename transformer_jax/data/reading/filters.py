@@ -15,8 +15,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax.base.schema import option
 from transformer_jax.data.reading.records import Tagged
-from transformer_jax.keys import key
 
 FOREIGN = 0.5  # the largest share of letters outside the expected script
 
@@ -25,16 +25,16 @@ FOREIGN = 0.5  # the largest share of letters outside the expected script
 class FilterKeys:
     """Select the training pairs to leave out: the keys of `config.filter`."""
 
-    empty: bool = key(True, "Drop pairs with an empty side.")
-    max_ratio: float = key(
+    empty: bool = option(True, "Drop pairs with an empty side.")
+    max_ratio: float = option(
         0.0, "Largest length ratio of the sides; 0 means any.", least=0
     )
-    identical: bool = key(False, "Drop pairs whose target is their source.")
-    duplicates: bool = key(False, "Drop repeated pairs.")
-    source_script: str = key(
+    identical: bool = option(False, "Drop pairs whose target is their source.")
+    duplicates: bool = option(False, "Drop repeated pairs.")
+    source_script: str = option(
         "", "Drop sources in other scripts than this (latin, …); empty keeps all."
     )
-    target_script: str = key("", "The same for the targets.")
+    target_script: str = option("", "The same for the targets.")
 
 
 def make(

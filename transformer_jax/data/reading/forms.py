@@ -12,7 +12,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import files
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.schema import option
 from transformer_jax.data import tfds
 from transformer_jax.data.reading.records import (
     JsonTable,
@@ -24,8 +26,6 @@ from transformer_jax.data.reading.records import (
 )
 from transformer_jax.data.text import text
 from transformer_jax.data.text.numerals import is_whole
-from transformer_jax.errors import UserError
-from transformer_jax.keys import key
 
 
 class Form(abc.ABC):
@@ -86,7 +86,7 @@ class TextFiles(Form):
     def split_keys(cls, split, fields):
         """Declare a key for each field."""
         meaning = "A path; the files are paired line by line."
-        return {f"{split}_{field}": key("", meaning) for field in fields}
+        return {f"{split}_{field}": option("", meaning) for field in fields}
 
     def corpora(self, split):
         """Pair the files of the fields, corpus by corpus."""
@@ -114,7 +114,7 @@ class LineFiles(Form):
     @classmethod
     def split_keys(cls, split, fields):
         """Declare the one key that names the files."""
-        return {f"{split}_files": key("", "A path, with one record per line.")}
+        return {f"{split}_files": option("", "A path, with one record per line.")}
 
     def corpora(self, split):
         """Open each file, corpus by corpus."""
@@ -140,7 +140,7 @@ class Columns(Form):
     @classmethod
     def shared_keys(cls, fields):
         """Declare a key for each field's column."""
-        return {f"{field}_column": key("", cls.meaning) for field in fields}
+        return {f"{field}_column": option("", cls.meaning) for field in fields}
 
     @property
     def columns(self) -> dict[str, str]:
@@ -222,7 +222,7 @@ class Tfds(Columns):
     def split_keys(cls, split, fields):
         """Declare the key that names the split of the data set."""
         return {
-            f"{split}_split": key(
+            f"{split}_split": option(
                 split, "Such as train[:90%]; empty means no such split."
             )
         }
@@ -231,7 +231,7 @@ class Tfds(Columns):
     def shared_keys(cls, fields):
         """Declare the keys of the columns and of the data sets."""
         meaning = "Such as wmt14_translate/de-en, or the folder of a prepared version."
-        return {**super().shared_keys(fields), "tfds_name": key("", meaning)}
+        return {**super().shared_keys(fields), "tfds_name": option("", meaning)}
 
     def find_problems(self):
         """List missing columns and a missing name."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax import files
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.reading.streams import HeldLines
 from transformer_jax.data.text.text import Lines
-from transformer_jax.errors import UserError, nearest
 
 Record = dict[str, Any]
 SCALARS = (int, float, np.generic)  # allowed types of a label, besides text

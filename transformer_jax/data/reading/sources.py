@@ -12,7 +12,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import entry_points, keys
+from transformer_jax.base import entry_points, schema
+from transformer_jax.base.errors import UserError, nearest
+from transformer_jax.base.schema import option
 from transformer_jax.data.reading.forms import (
     Form,
     JsonLines,
@@ -29,8 +31,6 @@ from transformer_jax.data.reading.records import (
     Reading,
 )
 from transformer_jax.data.reading.streams import UTF8, open_lines
-from transformer_jax.errors import UserError, nearest
-from transformer_jax.keys import key
 
 FORMS: dict[str, type[Form]] = {
     "text": TextFiles,
@@ -184,12 +184,14 @@ def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
     same key, such as `{split}_files`.
     """
     declared = {
-        "source": key(
+        "source": option(
             names[0],
             "The name of generated data, or a storage format.",
             choices=lambda: dict.fromkeys((*names, *list_generated(task), *FORMS)),
         ),
-        "folder": key("", "Relative paths start here; for tfds, its data directory."),
+        "folder": option(
+            "", "Relative paths start here; for tfds, its data directory."
+        ),
         "train_size": _size(20_000, "Number of generated examples."),
         "validation_size": _size(500, "Number of generated examples."),
         "test_size": _size(500, "Number of generated examples per test split."),
@@ -198,13 +200,13 @@ def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
         for form in FORMS.values():
             declared |= form.split_keys(split, fields)
         meaning = "Tags to put before the sources, one per corpus."
-        declared[f"{split}_tags"] = key("", meaning)
+        declared[f"{split}_tags"] = option("", meaning)
     meaning = "How often to repeat each corpus, in proportion; () means once."
-    declared["train_weights"] = key((), meaning)
+    declared["train_weights"] = option((), meaning)
     for form in FORMS.values():
         declared |= form.shared_keys(fields)
-    return keys.collect("SourceKeys", declared)
+    return schema.collect("SourceKeys", declared)
 
 
 def _size(default: int, meaning: str) -> Any:
-    return key(default, meaning, least=1, most=10**8)
+    return option(default, meaning, least=1, most=10**8)

@@ -17,8 +17,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.text.text import BOM, GZIP, Lines
-from transformer_jax.errors import UserError
 
 CHUNK = 2000  # lines read, sorted and answered together
 LONGEST = 1 << 24  # the most bytes in a line

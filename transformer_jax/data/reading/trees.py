@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 WORD = "XX"  # a word in a linearised tree, and the tag of untagged words
 TOP = "TOP"

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.base.schema import option
 from transformer_jax.data import cache
 from transformer_jax.data.reading.records import Record, Records
 from transformer_jax.data.reading.running import RunningText
-from transformer_jax.keys import key
 
 FORMAT = 1  # version of the files
 SPANS = "spans"
@@ -33,8 +33,8 @@ WRITTEN = 1 << 10  # numbers written, or windows read, at a time
 class WindowKeys:
     """Cut running text: keys of `config.data`."""
 
-    window: int = key(256, "Characters per window.", least=2)
-    stride: int = key(
+    window: int = option(256, "Characters per window.", least=2)
+    stride: int = option(
         0, "Characters from one training window to the next; 0 means `window`.", least=0
     )
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.reading.streams import UTF8, open_lines
-from transformer_jax.errors import Refused, UserError
 
 BLOCK = 1024  # queries compared at once: [BLOCK, texts] cosines
 _WORD = re.compile(r"\w+")

@@ -24,9 +24,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from transformer_jax import files
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
 from transformer_jax.data import cache
-from transformer_jax.errors import UserError
 
 FORMAT = 2  # version of the index files
 BLOCK = 1 << 24  # bytes read at a time

@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from transformer_jax import files
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import BOS, EOS, PAD, UNK
+from transformer_jax.base.schema import option
 from transformer_jax.data import cache
 from transformer_jax.data.text import vocabulary
 from transformer_jax.data.text.segmentation import Segmenter, parse_model
-from transformer_jax.errors import UserError
-from transformer_jax.ids import BOS, EOS, PAD, UNK
-from transformer_jax.keys import key
 
 KINDS = ("unigram", "bpe", "word", "char", "byte", "file")
 # SentencePiece writes spaces as this character, so a literal one becomes bytes.
@@ -49,22 +49,22 @@ WORD = 3  # SentencePiece's type of a model of words
 class TokenizerKeys:
     """Learn or name the vocabularies: the keys of `config.tokenizer`."""
 
-    kind: str = key(
+    kind: str = option(
         "unigram", "What to learn; file means a given model.", choices=KINDS
     )
-    vocab_size: int = key(8000, "Most pieces of a vocabulary.", least=1)
-    shared: bool = key(True, "One vocabulary for source and target.")
-    file: str = key("", "A SentencePiece model; if not shared, two: a,b.")
-    lowercase: bool = key(False, "Lower-case all text that is read.")
-    lines: int = key(
+    vocab_size: int = option(8000, "Most pieces of a vocabulary.", least=1)
+    shared: bool = option(True, "One vocabulary for source and target.")
+    file: str = option("", "A SentencePiece model; if not shared, two: a,b.")
+    lowercase: bool = option(False, "Lower-case all text that is read.")
+    lines: int = option(
         300_000, "Random examples to learn from; 0 means all.", least=0, most=10**9
     )
-    byte_fallback: bool = key(True, "Encode unknown characters as bytes, not <unk>.")
-    user_symbols: tuple = key((), "Strings that are always one piece.")
-    sampling: float = key(
+    byte_fallback: bool = option(True, "Encode unknown characters as bytes, not <unk>.")
+    user_symbols: tuple = option((), "Strings that are always one piece.")
+    sampling: float = option(
         0.0, "Sample segmentations: BPE-dropout, or unigram's α.", least=0, below=1
     )
-    row_multiple: int = key(
+    row_multiple: int = option(
         64, "Embedding rows are padded to a multiple of this.", least=1
     )
 

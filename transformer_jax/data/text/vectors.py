@@ -13,9 +13,9 @@ from collections.abc import Container, Iterator
 
 import numpy as np
 
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.schema import option
 from transformer_jax.data.text.text import open_binary
-from transformer_jax.errors import UserError
-from transformer_jax.keys import key
 
 LARGEST = 1 << 16  # numbers per vector
 LONGEST = 1 << 21  # bytes per line
@@ -25,8 +25,8 @@ LONGEST = 1 << 21  # bytes per line
 class VectorKeys:
     """Start from given word vectors: keys of `config.model`, for any model."""
 
-    word_vectors: str = key("", "A text file of word vectors to start from.")
-    train_word_vectors: bool = key(
+    word_vectors: str = option("", "A text file of word vectors to start from.")
+    train_word_vectors: bool = option(
         True, "Train them further; False freezes the embeddings."
     )
 

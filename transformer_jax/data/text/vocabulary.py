@@ -6,7 +6,7 @@ SentencePiece's own errors name its source files and options that no config has.
 import re
 from collections.abc import Sequence
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 NAMES = ("<pad>", "<unk>", "<s>", "</s>")
 BYTES = 256

@@ -13,6 +13,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax import scores
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.schema import option
 from transformer_jax.data.reading import sources
 from transformer_jax.data.reading.records import Reading
 from transformer_jax.data.reading.sources import (
@@ -22,10 +24,8 @@ from transformer_jax.data.reading.sources import (
     find_generated,
 )
 from transformer_jax.decoding import Reply
-from transformer_jax.errors import UserError
 from transformer_jax.family.conversation import smalltalk
 from transformer_jax.family.conversation.smalltalk import FIXED, SEPARATOR
-from transformer_jax.keys import key
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import (
     PairData,
@@ -43,8 +43,8 @@ END_OF_TURN = "__eou__"
 class TurnKeys:
     """Dialogues; `source` is a context, `target` its reply: keys of `config.data`."""
 
-    turns: int = key(3, "Turns of a dialogue that are read.", least=1)
-    topics: str = key(
+    turns: int = option(3, "Turns of a dialogue that are read.", least=1)
+    topics: str = option(
         "few",
         "Generated small talk; many: more topics, and lines that are not understood.",
         choices=smalltalk.TOPICS,

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax import tasks
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.family.coordinates import pixels
 from transformer_jax.runs.run import Run
 from transformer_jax.training.log import read_entries

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from transformer_jax.keys import key
+from transformer_jax.base.schema import option
 from transformer_jax.models.layers import ACTIVATIONS, DTYPES, dense
 from transformer_jax.models.positions import sinusoid
 from transformer_jax.models.registry import Longest, Model
@@ -30,21 +30,21 @@ FEATURES = ("raw", "sinusoid", "gaussian")
 class CoordinateMLPConfig:
     """Sizes of a coordinate network: keys of `config.model`."""
 
-    features: str = key("gaussian", "Encoding of a place.", choices=FEATURES)
-    frequencies: int = key(
+    features: str = option("gaussian", "Encoding of a place.", choices=FEATURES)
+    frequencies: int = option(
         128, "Waves, each a sine and a cosine; sinusoid: half per axis.", least=2
     )
-    bandwidth: float = key(
+    bandwidth: float = option(
         10.0,
         "gaussian: standard deviation of the frequencies, in waves per picture.",
         above=0,
     )
-    layers: int = key(4, "Hidden layers.", least=1, most=1000)
-    d_model: int = key(256, "Width of a hidden layer.", least=1)
-    activation: str = key(
+    layers: int = option(4, "Hidden layers.", least=1, most=1000)
+    d_model: int = option(256, "Width of a hidden layer.", least=1)
+    activation: str = option(
         "relu", "Activation of the layers.", choices=lambda: tuple(ACTIVATIONS)
     )
-    dtype: str = key("float32", "Type of the computation.", choices=DTYPES)
+    dtype: str = option("float32", "Type of the computation.", choices=DTYPES)
 
 
 def find_problems(config: ConfigDict, longest: Longest) -> list[str]:

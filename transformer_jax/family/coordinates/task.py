@@ -20,18 +20,19 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from transformer_jax import files, losses
+from transformer_jax import losses
+from transformer_jax.base import files
+from transformer_jax.base.errors import Refused, UserError
+from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.reading.records import Concatenation
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text.numerals import read_number
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.family.coordinates import picture as drawn
 from transformer_jax.family.coordinates import pixels
 from transformer_jax.family.coordinates.pixels import Pixels
-from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
@@ -65,10 +66,10 @@ class About:
 class PictureKeys:
     """The picture: keys of `config.data`."""
 
-    source: str = key("drawn", "Drawn in code, or an image file.", choices=SOURCES)
-    folder: str = key("", "Folder of relative paths.")
-    picture: str = key("", "file: the path of the image.")
-    size: int = key(128, "Pixels of the longer side.", least=4, most=4096)
+    source: str = option("drawn", "Drawn in code, or an image file.", choices=SOURCES)
+    folder: str = option("", "Folder of relative paths.")
+    picture: str = option("", "file: the path of the image.")
+    size: int = option(128, "Pixels of the longer side.", least=4, most=4096)
 
 
 class Picture:

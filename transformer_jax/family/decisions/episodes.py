@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.schema import option
 from transformer_jax.data.reading.records import Concatenation, Record
 from transformer_jax.data.reading.sources import SPLITS, GeneratedSource
-from transformer_jax.errors import UserError
 from transformer_jax.family.decisions import cartpole, orchard
-from transformer_jax.keys import key
 
 WORLDS: dict[str, Any] = {world.NAME: world for world in (cartpole, orchard)}
 
@@ -31,12 +31,14 @@ BEGINS = {"train": 30_000, "validation": 10_000, "test": 20_000}
 class EpisodeKeys:
     """Record episodes: keys of `config.data`."""
 
-    source: str = key("cartpole", "The world that is played.", choices=lambda: WORLDS)
-    train_size: int = key(2000, "Episodes.", least=1, most=10**6)
-    validation_size: int = key(100, "Episodes.", least=1, most=10**6)
-    test_size: int = key(100, "Episodes.", least=1, most=10**6)
-    window: int = key(20, "Steps that are read together; even.", least=2, most=1000)
-    asked: tuple = key(
+    source: str = option(
+        "cartpole", "The world that is played.", choices=lambda: WORLDS
+    )
+    train_size: int = option(2000, "Episodes.", least=1, most=10**6)
+    validation_size: int = option(100, "Episodes.", least=1, most=10**6)
+    test_size: int = option(100, "Episodes.", least=1, most=10**6)
+    window: int = option(20, "Steps that are read together; even.", least=2, most=1000)
+    asked: tuple = option(
         (50.0, 100.0, 200.0, 300.0, 400.0, 500.0), "Returns to be judged by."
     )
 

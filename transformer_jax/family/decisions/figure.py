@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.family.decisions.task import CHOSEN, Asked
 from transformer_jax.runs.run import Run
 from transformer_jax.visualize.style import LINES, MARKERS, clean, line, make_figure

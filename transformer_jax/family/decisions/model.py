@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax import sharding
-from transformer_jax.keys import key
+from transformer_jax.base.schema import option
 from transformer_jax.models.attention import look_ahead_mask
 from transformer_jax.models.cache import KVCache
 from transformer_jax.models.layers import Dropout, dense
@@ -31,7 +31,7 @@ from transformer_jax.models.transformer_config import TransformerConfig
 class ReturnKeys:
     """Say what is read of a step: keys of `config.model`."""
 
-    returns: bool = key(
+    returns: bool = option(
         True, "Read the return that is asked for; False: behaviour cloning."
     )
 

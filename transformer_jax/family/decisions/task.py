@@ -24,12 +24,13 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.errors import Refused, UserError
+from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text.numerals import read_number
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.family.decisions import episodes, rollouts
 from transformer_jax.family.decisions.episodes import EpisodeKeys, EpisodeSource
 from transformer_jax.family.decisions.model import (
@@ -38,7 +39,6 @@ from transformer_jax.family.decisions.model import (
     ReturnKeys,
     Steps,
 )
-from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
@@ -86,8 +86,10 @@ class Played:
 class PlayKeys:
     """Play episodes: keys of `config.eval`."""
 
-    episodes: int = key(100, "Played for each return asked for.", least=1, most=10**5)
-    greedy: bool = key(False, "Take the likeliest action; False: draw one.")
+    episodes: int = option(
+        100, "Played for each return asked for.", least=1, most=10**5
+    )
+    greedy: bool = option(False, "Take the likeliest action; False: draw one.")
 
 
 def configure(config: ConfigDict) -> None:

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from transformer_jax import files
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import UNK
 from transformer_jax.data.text.numerals import is_whole
 from transformer_jax.data.text.tokenizer import SPECIAL, Tokenizer
-from transformer_jax.errors import UserError
-from transformer_jax.ids import UNK
 
 ROUNDS = 30  # of k-means, at most
 PICTURES = 4000  # of the training split that are learned from

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, UInt8
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.family.drawings import regions, task
 from transformer_jax.runs.run import Run
 from transformer_jax.visualize.style import LINES, make_figure

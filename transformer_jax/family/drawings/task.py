@@ -22,15 +22,15 @@ from jaxtyping import UInt8
 from ml_collections import ConfigDict
 
 from transformer_jax import decoding
+from transformer_jax.base.errors import Refused, UserError
+from transformer_jax.base.ids import UNK
+from transformer_jax.base.schema import option
 from transformer_jax.data.reading.records import Concatenation
 from transformer_jax.data.reading.sources import GeneratedSource
 from transformer_jax.decoding import DecodeRequest, Reply
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.family.drawings import captions as drawings
 from transformer_jax.family.drawings import codebook, png, regions
 from transformer_jax.family.drawings.codebook import Codebook, CodeTokenizer
-from transformer_jax.ids import UNK
-from transformer_jax.keys import key
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import PairData
@@ -55,25 +55,25 @@ METRICS = ("right", "figures", "relation")
 class DrawingKeys:
     """Draw pictures to learn from: keys of `config.data`."""
 
-    source: str = key("drawings", "Drawn by the package.", choices=("drawings",))
-    train_size: int = key(20_000, "Pictures.", least=1, most=10**7)
-    validation_size: int = key(100, "Pictures.", least=1, most=10**7)
-    test_size: int = key(500, "Pictures, of each test split.", least=1, most=10**7)
+    source: str = option("drawings", "Drawn by the package.", choices=("drawings",))
+    train_size: int = option(20_000, "Pictures.", least=1, most=10**7)
+    validation_size: int = option(100, "Pictures.", least=1, most=10**7)
+    test_size: int = option(500, "Pictures, of each test split.", least=1, most=10**7)
 
 
 @dataclasses.dataclass(frozen=True)
 class CodeKeys:
     """Learn the codebook: keys of `config.tokenizer`."""
 
-    codes: int = key(64, "Patches of the codebook, at most.", least=2, most=65_000)
-    patch: int = key(4, "Pixels of a patch's side.", least=1, most=32)
+    codes: int = option(64, "Patches of the codebook, at most.", least=2, most=65_000)
+    patch: int = option(4, "Pixels of a patch's side.", least=1, most=32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(decoding.Options):
     """Set how to draw."""
 
-    pictures: str = key("", "Drawings: a folder to write PNG files into.")
+    pictures: str = option("", "Drawings: a folder to write PNG files into.")
 
 
 class Source:

@@ -19,6 +19,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax import decoding
+from transformer_jax.base.errors import Refused, UserError
+from transformer_jax.base.schema import option
 from transformer_jax.data.reading import sources, trees
 from transformer_jax.data.reading.records import Reading
 from transformer_jax.data.reading.sources import FIELDS, Source, find_generated
@@ -26,8 +28,6 @@ from transformer_jax.data.text.tokenizer import SPACE, Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.decoding.constraints import ROOT, TreeConstraint
 from transformer_jax.decoding.engine import longest_answer
-from transformer_jax.errors import Refused, UserError
-from transformer_jax.keys import key
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import (
     PairData,
@@ -52,7 +52,9 @@ COMPACT = ("unigram", "bpe")  # kinds of tokenizer that get brackets as pieces
 class Options(decoding.Options):
     """How to search for a tree."""
 
-    well_formed: bool = key(True, "Parsing: search only trees over the line's words.")
+    well_formed: bool = option(
+        True, "Parsing: search only trees over the line's words."
+    )
 
     def find_problems(self) -> list[str]:
         """List values that are out of bounds or contradict each other."""
@@ -70,7 +72,7 @@ class Options(decoding.Options):
 class TreeKeys:
     """How trees are written: keys of `config.data`."""
 
-    leaves: str = key(
+    leaves: str = option(
         "XX",
         "Leaves of the trees that are learned: one symbol, or the words.",
         choices=(trees.WORD, "words"),

@@ -19,8 +19,8 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import sharding
+from transformer_jax.base.schema import option
 from transformer_jax.family.recurrent.recurrence import CELLS, Recurrence
-from transformer_jax.keys import key
 from transformer_jax.models.attention import MASKED, all_real
 from transformer_jax.models.cache import SearchState
 from transformer_jax.models.embeddings import TIES, EmbeddingTables, Vocabularies
@@ -33,35 +33,37 @@ from transformer_jax.models.registry import Longest, Model
 class RecurrentConfig(Vocabularies):
     """Every size of a recurrent model."""
 
-    cell: str = key("lstm", "Recurrent cell of a layer.", choices=CELLS)
-    layers: int = key(
+    cell: str = option("lstm", "Recurrent cell of a layer.", choices=CELLS)
+    layers: int = option(
         2, "Layers of the encoder and of the decoder, each.", least=1, most=1000
     )
-    d_model: int = key(512, "Width of the embeddings and of a layer's output.", least=1)
-    bidirectional: bool = key(
+    d_model: int = option(
+        512, "Width of the embeddings and of a layer's output.", least=1
+    )
+    bidirectional: bool = option(
         True, "The encoder reads in both directions, with half the width each."
     )
-    attention: str = key(
+    attention: str = option(
         "additive",
         "Scoring of source words: additive (Bahdanau) or dot (Luong, / √d_model).",
         choices=lambda: ATTENTIONS,
     )
-    tie: str = key(
+    tie: str = option(
         "all", "Which of source, target and output share a table.", choices=TIES
     )
-    dropout_words: float = key(
+    dropout_words: float = option(
         0.0,
         "Share of source and target tokens that are read as unknown.",
         least=0,
         below=1,
     )
-    dropout_embedding: float = key(
+    dropout_embedding: float = option(
         0.1, "Dropout rate of the embeddings.", least=0, below=1
     )
-    dropout_residual: float = key(
+    dropout_residual: float = option(
         0.1, "Dropout rate of each layer's output.", least=0, below=1
     )
-    dtype: str = key(
+    dtype: str = option(
         "float32", "Type of the computation; weights are float32.", choices=DTYPES
     )
 

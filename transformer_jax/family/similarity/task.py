@@ -21,6 +21,9 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.errors import Refused
+from transformer_jax.base.ids import BOS, EOS, PAD
+from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading import filters, sources
@@ -30,10 +33,7 @@ from transformer_jax.data.text import retrieval
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
-from transformer_jax.errors import Refused
 from transformer_jax.family.similarity.model import Embedder
-from transformer_jax.ids import BOS, EOS, PAD
-from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.masking import of_content
@@ -70,7 +70,7 @@ MODULES = {"transformer": Embedder}
 class ContrastKeys:
     """The contrastive loss: keys of `config.train`."""
 
-    temperature: float = key(
+    temperature: float = option(
         0.05, "Divisor of the cosines in the softmax.", above=0, most=100
     )
 

@@ -19,11 +19,11 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.store import Column, Store
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
-from transformer_jax.errors import UserError
 from transformer_jax.family.speech import sounds as sound
 from transformer_jax.family.speech.log_mel import DTYPE, log_mel
 from transformer_jax.family.speech.model import STRIDE

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.schema import option
 from transformer_jax.data import cache
 from transformer_jax.data.reading.forms import entries
 from transformer_jax.data.reading.records import (
@@ -28,10 +30,8 @@ from transformer_jax.data.reading.records import (
 )
 from transformer_jax.data.reading.sources import SPLITS
 from transformer_jax.data.text.text import Lines, find_files, require_files
-from transformer_jax.errors import UserError
 from transformer_jax.family.speech import voice as speech
 from transformer_jax.family.speech import wav
-from transformer_jax.keys import key
 
 PROBED = 3  # generated sounds that are hashed, to notice a change of the synthesizer
 
@@ -40,18 +40,18 @@ PROBED = 3  # generated sounds that are hashed, to notice a change of the synthe
 class RecordingKeys:
     """Find sound and transcripts: keys of `config.data`."""
 
-    source: str = key(
+    source: str = option(
         "commands",
         "Generated; folders as LibriSpeech's, of WAV; tables of paths and transcripts.",
         choices=lambda: SOURCES,
     )
-    folder: str = key("", "Relative paths begin here.")
-    train_files: str = key("", "librispeech: folders, by commas; tsv: tables.")
-    validation_files: str = key("", "Likewise.")
-    test_files: str = key("", "Likewise, or none.")
-    train_size: int = key(6000, "Generated: examples.", least=1, most=10**8)
-    validation_size: int = key(200, "Generated: examples.", least=1, most=10**8)
-    test_size: int = key(500, "Generated: of each test split.", least=1, most=10**8)
+    folder: str = option("", "Relative paths begin here.")
+    train_files: str = option("", "librispeech: folders, by commas; tsv: tables.")
+    validation_files: str = option("", "Likewise.")
+    test_files: str = option("", "Likewise, or none.")
+    train_size: int = option(6000, "Generated: examples.", least=1, most=10**8)
+    validation_size: int = option(200, "Generated: examples.", least=1, most=10**8)
+    test_size: int = option(500, "Generated: of each test split.", least=1, most=10**8)
 
 
 class Spoken(Records):

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.schema import option
 from transformer_jax.data import cache
 from transformer_jax.data.images import class_folders
 from transformer_jax.data.reading.records import Concatenation, Record, Records
 from transformer_jax.data.reading.sources import SPLITS
-from transformer_jax.errors import UserError
 from transformer_jax.family.speech import generated as sounds
 from transformer_jax.family.speech import wav
-from transformer_jax.keys import key
 
 PROBED = 10  # generated sounds that are hashed: one of each kind
 
@@ -29,15 +29,15 @@ PROBED = 10  # generated sounds that are hashed: one of each kind
 class SoundKeys:
     """Find labelled sounds: keys of `config.data`."""
 
-    source: str = key(
+    source: str = option(
         "sounds", "Generated, or a folder of WAV by class.", choices=lambda: SOURCES
     )
-    folder: str = key("", "Relative paths begin here.")
-    train_size: int = key(2000, "Generated: examples.", least=1, most=10**8)
-    validation_size: int = key(
+    folder: str = option("", "Relative paths begin here.")
+    train_size: int = option(2000, "Generated: examples.", least=1, most=10**8)
+    validation_size: int = option(
         200, "Generated, or held out of a folder without validation.", least=1
     )
-    test_size: int = key(500, "Generated: examples.", least=1, most=10**8)
+    test_size: int = option(500, "Generated: examples.", least=1, most=10**8)
 
 
 class Made(Records):

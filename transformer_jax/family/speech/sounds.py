@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
+from transformer_jax.base.errors import Refused
+from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.store import Ragged
-from transformer_jax.errors import Refused
 from transformer_jax.family.speech import log_mel, wav
-from transformer_jax.keys import key
 from transformer_jax.models import positions
 from transformer_jax.tasks.protocols import Record, Row
 
@@ -35,16 +35,18 @@ MASKS = 7921  # folded into the key of a step, for the masks of its sounds
 class FrameKeys:
     """Size the frames: keys of `config.data`."""
 
-    bands: int = key(40, "Bands of the log-mel spectrogram.", least=4, most=256)
+    bands: int = option(40, "Bands of the log-mel spectrogram.", least=4, most=256)
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskKeys:
     """Hide parts of training sounds: keys of `config.train`."""
 
-    masks: int = key(2, "Masks of either kind for each sound.", least=0, most=20)
-    mask_bands: int = key(0, "Bands that a mask hides at most; 0 hides none.", least=0)
-    mask_frames: int = key(
+    masks: int = option(2, "Masks of either kind for each sound.", least=0, most=20)
+    mask_bands: int = option(
+        0, "Bands that a mask hides at most; 0 hides none.", least=0
+    )
+    mask_frames: int = option(
         0, "Frames that a mask hides at most, below half of them.", least=0
     )
 

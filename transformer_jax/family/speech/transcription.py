@@ -29,6 +29,8 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.ids import BOS, EOS, PAD
+from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text import tokenizer as tokenizers
@@ -44,8 +46,6 @@ from transformer_jax.family.speech.recordings import (
 )
 from transformer_jax.family.speech.sounds import FrameKeys, MaskKeys, Sound
 from transformer_jax.family.speech.word_errors import WordErrorScoring
-from transformer_jax.ids import BOS, EOS, PAD
-from transformer_jax.keys import key
 from transformer_jax.models import kernels, registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
@@ -74,7 +74,7 @@ from transformer_jax.tasks.protocols import (
 class AlignmentKeys:
     """Learn the alignment of sound and text: a key of `config.train`."""
 
-    ctc: float = key(
+    ctc: float = option(
         0.3,
         "Share of the loss that is the encoder's own, by CTC; 0.0: none.",
         least=0,

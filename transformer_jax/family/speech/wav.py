@@ -12,7 +12,7 @@ import os
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 RATE = 16_000  # samples a second of everything that a model hears
 RATES = (4_000, 384_000)  # of a file, at least and at most

@@ -14,9 +14,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading import trees
 from transformer_jax.data.reading.trees import Tree
-from transformer_jax.errors import UserError
 
 OUTSIDE = "O"
 PHRASES = ("NP", "PP", "ADJP", "ADVP")

@@ -20,6 +20,8 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.ids import BOS, EOS, UNK
+from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.reading import sources
 from transformer_jax.data.reading.records import Reading
@@ -32,8 +34,6 @@ from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.family.tagging import tags
 from transformer_jax.family.tagging.model import Tagger
 from transformer_jax.family.tagging.tags import Lexicon
-from transformer_jax.ids import BOS, EOS, UNK
-from transformer_jax.keys import key
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
@@ -79,7 +79,7 @@ MODULES = {"transformer": Tagger}
 class TagKeys:
     """The tags of the words of a tree: keys of `config.data`."""
 
-    tagset: str = key(
+    tagset: str = option(
         "phrases",
         "Tags read from trees: outermost phrases (BIO) or parts of speech.",
         choices=tuple(tags.TAGSETS),

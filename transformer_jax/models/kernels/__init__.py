@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from transformer_jax import sharding
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 KERNELS = ("auto", "einsum", "cudnn", "splash", "blockwise")
 HARDWARE = {"cudnn": "gpu", "splash": "tpu"}

@@ -14,18 +14,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.keys import key
+from transformer_jax.base.schema import option
 
 
 @dataclasses.dataclass(frozen=True)
 class AugmentKeys:
     """Augmentation of training images: keys of `config.train`."""
 
-    random_crop: int = key(
+    random_crop: int = option(
         0, "Pixels of black padding from which an image is cropped at random.", least=0
     )
-    random_flip: bool = key(False, "Mirror half of the images, left and right.")
-    mixup: float = key(
+    random_flip: bool = option(False, "Mirror half of the images, left and right.")
+    mixup: float = option(
         0.0,
         "Mix pairs of images with shares from Beta(a, a); 0 means no mixing.",
         least=0,

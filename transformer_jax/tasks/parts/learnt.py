@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from transformer_jax import files
-from transformer_jax.errors import UserError
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
 
 
 def check_classes(labels: Sequence[str], what: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.ids import PAD
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading import filters
@@ -23,7 +24,6 @@ from transformer_jax.data.text import tokenizer as tokenizers
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.engine import positions_needed
-from transformer_jax.ids import PAD
 from transformer_jax.models.outputs import Outputs
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.text import (

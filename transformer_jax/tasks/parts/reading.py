@@ -11,14 +11,14 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.data.text import tokenizer as tokenizers
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Reply
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import PairScorer, TextScorer
 from transformer_jax.decoding.memory import check_attention, count_layers
-from transformer_jax.errors import UserError
-from transformer_jax.ids import BOS, EOS
 from transformer_jax.models import kernels
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from transformer_jax import scores
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.text.numerals import read_number
 from transformer_jax.decoding import Reply
-from transformer_jax.errors import UserError
 from transformer_jax.family.tagging.tags import find_spans
 from transformer_jax.tasks.protocols import Record
 

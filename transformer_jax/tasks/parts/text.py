@@ -12,13 +12,13 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
+from transformer_jax.base.errors import Refused, UserError
+from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.data.store import Store
 from transformer_jax.data.text import tokenizer as tokenizers
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.memory import check_attention
-from transformer_jax.errors import Refused, UserError
-from transformer_jax.ids import BOS, PAD
 from transformer_jax.tasks.protocols import (
     Data,
     DataSource,

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from transformer_jax.base.errors import Refused
 from transformer_jax.decoding import DecodeRequest, Options
-from transformer_jax.errors import Refused
 
 
 class WholeAnswers:

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from transformer_jax.base.ids import EOS
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply, sliding
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.engine import Engine, positions_needed
 from transformer_jax.decoding.requests import one_line
-from transformer_jax.ids import EOS
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
 from transformer_jax.tasks.parts.text import (

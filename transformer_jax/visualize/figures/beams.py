@@ -5,9 +5,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import EOS
 from transformer_jax.decoding.trace import Step, trace
-from transformer_jax.errors import UserError
-from transformer_jax.ids import EOS
 from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks.protocols import Writes
 from transformer_jax.visualize.style import LINES, make_figure

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax import losses
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training.log import read_entries
 from transformer_jax.visualize import style

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.memory import count_layers
 from transformer_jax.decoding.trace import trace
-from transformer_jax.errors import Refused, UserError
 from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks.protocols import ShowsAttention, Writes, WritesTrees
 from transformer_jax.visualize.viewer import numbers, search

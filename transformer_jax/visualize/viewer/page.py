@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 from transformer_jax.runs.run import Run
 from transformer_jax.visualize.viewer.collect import collect, describe
 

@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 _imported: set[str] = set()  # at the word of the user
 _allowed = False  # whether a flag of this command allows any

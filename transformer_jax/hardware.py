@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from transformer_jax.errors import UserError, nearest
+from transformer_jax.base.errors import UserError, nearest
 
 try:
     from jax.experimental import topologies

@@ -10,7 +10,7 @@ import shutil
 import stat
 from typing import IO, Any
 
-from transformer_jax.errors import nearest
+from transformer_jax.base.errors import nearest
 
 LARGEST = 1 << 26  # bytes; a larger JSON file is refused
 PROPOSED = 1000  # entries of a folder among which a misspelt name is looked for

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.text.text import Lines
-from transformer_jax.errors import UserError, nearest
 
 BLOCK = 256  # questions answered at once: [BLOCK, words] similarities
 

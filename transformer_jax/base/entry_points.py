@@ -17,7 +17,7 @@ import importlib.metadata
 import pathlib
 from typing import Any
 
-from transformer_jax.errors import UserError
+from transformer_jax.base.errors import UserError
 
 PACKAGE = "transformer_jax"
 HERE = pathlib.Path(__file__).parent

@@ -1,6 +1,6 @@
 """Declare options as fields of a dataclass: default, meaning, bounds and choices.
 
-A dataclass declares each option by `key`. Its fields give the defaults of a config
+A dataclass declares each option by `option`. Its fields give the defaults of a config
 section, the flags of a command line and the checks of values, so these always agree.
 A number is at most MOST unless its key declares another upper bound. This refuses nan
 and infinity, and absurd sizes before anything is allocated for them.
@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.errors import nearest
+from transformer_jax.base.errors import nearest
 
 FLAG_KINDS = {bool: "bool", int: "integer", float: "float", str: "string"}
 
@@ -29,7 +29,7 @@ SEEDS = 2**32 - 1  # the largest seed: JAX reads 32 bits
 Choices = Iterable[str] | Callable[[], Iterable[str]]
 
 
-def key(
+def option(
     default: Any,
     meaning: str,
     *,
@@ -61,7 +61,7 @@ def narrow(
     declared: dict[str, Any] = dict(field.metadata)
     if choices:
         declared["choices"] = choices
-    return key(default, **declared)
+    return option(default, **declared)
 
 
 def derived(default: Any, meaning: str) -> Any:
