@@ -17,7 +17,8 @@ from absl import app, flags
 from transformer_jax import config as configs
 from transformer_jax import hardware as targets
 from transformer_jax import plan, train
-from transformer_jax.planning import compiled, workload
+from transformer_jax.planning import workload
+from transformer_jax.training import compiled
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("case", "gpu_350m", [

@@ -76,7 +76,7 @@ def test_decay_steps_end_a_schedule_elsewhere():
 
 
 def test_decay_steps_say_which_schedules_they_move():
-    fields = {f.name: f.metadata["meaning"] for f in schema.fields(optim.OptimKeys)}
+    fields = {f.name: f.metadata["meaning"] for f in schema.fields(optim.OptimOptions)}
     named = fields["decay_steps"].split(":")[0].split(", ")
     for schedule in optim.SCHEDULES:
         common = {"schedule": schedule, "warmup_steps": 100, "constant": 1.0}

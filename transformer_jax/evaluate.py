@@ -27,7 +27,6 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, tasks
-from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError
 from transformer_jax.comparison import groups
 from transformer_jax.comparison.significance import (
@@ -75,7 +74,7 @@ def define_flags() -> None:
         "Another run: is this one significantly better? With several seeds: do the two "
         "configs differ by more than their seeds do?",
     )
-    schema.define_flags(flags, *tasks.evaluation_classes().values())
+    tasks.define_flags(flags, "evaluation")
 
 
 def main(overrides: dict[str, str]) -> None:
@@ -123,7 +122,7 @@ def _score(args: Any, workdir: str, compare: str) -> None:
     if other is not None:
         _refuse_incomparable(run, other)
     _refuse_source(args, run.config)
-    changed = schema.given_flags(args, *tasks.evaluation_classes().values())
+    changed = tasks.given_flags(args, "evaluation")
     change_evaluation(run.config, changed)
     name, records = _open_records(args, run)
     changes = {"beams": args.beams} if args.beams else {}
@@ -160,7 +159,7 @@ def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -
     """Compare two groups of runs, after scoring the runs without valid scores."""
     group, baseline = groups.open_groups(workdirs, others)
     members = [*baseline, *group]
-    changed = schema.given_flags(args, *tasks.evaluation_classes().values())
+    changed = tasks.given_flags(args, "evaluation")
     for member in members:
         _refuse_source(args, member.config)
         change_evaluation(member.config, changed)
@@ -260,11 +259,7 @@ def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:
     """Change keys of `config.eval`, as far as the run's task allows it."""
     for name, value in changed.items():
         if name not in config.eval:
-            have = [
-                task
-                for task, keys in tasks.evaluation_classes().items()
-                if name in keys.__dataclass_fields__
-            ]
+            have = tasks.tasks_with("evaluation", name)
             raise UserError(
                 f"--{name} is for runs of the task {' or '.join(have)}, and this "
                 f"run's task is {config.task}"

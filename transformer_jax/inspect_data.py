@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, tasks
 from transformer_jax import config as configs
+from transformer_jax.base import entry_points
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import UNK
 from transformer_jax.data import store as stores
@@ -25,7 +26,6 @@ from transformer_jax.data.reading import findings
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.prepare import Prepared, Split, make_plan, prepare
-from transformer_jax.visualize import figures
 
 PROBED = 2000  # examples per split that are encoded and decoded
 UNKNOWN = 0.01  # a larger share of unknown pieces is serious
@@ -203,7 +203,7 @@ def _draw(prepared: Prepared, path: str) -> None:
         s: prepared.train.store.lengths(s) for s in _texts(prepared.task).tokenizers
     }
     try:
-        figures.length_histogram(sides).savefig(path)
+        entry_points.require("plots", "lengths")(sides).savefig(path)
     except OSError as error:
         raise UserError(f"--picture={path}: {error.strerror}") from None
 

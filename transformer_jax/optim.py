@@ -24,8 +24,8 @@ from transformer_jax.sharding import path_name
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimKeys:
-    """The optimizer and its learning rate: the keys of `config.optim`."""
+class OptimOptions:
+    """The optimizer and its learning rate: the options of `config.optim`."""
 
     name: str = option("adam", "Optimizer (5.3).", choices=lambda: OPTIMIZERS)
     schedule: str = option(

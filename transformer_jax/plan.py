@@ -197,7 +197,7 @@ def compile_decoding(
             read = jax.jit(load.task.objective.loss).lower(params, batch)
             programs = {"read": read.compile(target.options)}
     else:
-        options = tasks.find(config.task).options(**config.decode)
+        options = tasks.find(config.task).search(**config.decode)
         request = load.task.inference.longest_request(load.largest.lengths[0])
         begin, advance = load.task.inference.writer.engine(mesh).compile(
             params, request, options, **target.options

@@ -25,7 +25,6 @@ import jax
 from absl import flags
 
 from transformer_jax import cli, hosts, tasks
-from transformer_jax.base import schema
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.sources import FIELDS
@@ -83,7 +82,7 @@ def define_flags() -> None:
     flags.DEFINE_string("among", "", "A file; answer each line with its nearest line.")
     flags.DEFINE_integer("nearest", 1, "With --among, lines per answer (in jsonl).", 1)
     # Search options, which default to the run's config.
-    schema.define_flags(flags, *tasks.option_classes())
+    tasks.define_flags(flags, "search")
 
 
 def main(overrides: dict[str, str]) -> int:
@@ -128,7 +127,7 @@ def refuse_pairs(args: Any) -> None:
         raise UserError("--nearest needs --among: the file whose lines are searched")
     if not modes or modes[0] == "alignment":
         return
-    searched = [*schema.given_flags(args, *tasks.option_classes())]
+    searched = [*tasks.given_flags(args, "search")]
     searched += ["prefixes"] * bool(args.prefixes)
     searched += ["on_long"] * (args.on_long != "refuse")
     if searched:
@@ -160,9 +159,7 @@ def _answer(args: Any) -> int:
         logging.getLogger("transformer_jax.decoding").setLevel(logging.DEBUG)
     answerer = LineAnswerer(
         run,
-        runs.decode_options(
-            run.config, **schema.given_flags(args, *tasks.option_classes())
-        ),
+        runs.decode_options(run.config, **tasks.given_flags(args, "search")),
         args.max_input or run.config.data.get("max_length", 0),
         args.format,
         args.on_long,

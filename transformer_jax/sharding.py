@@ -53,8 +53,8 @@ RULES: tuple[Rule, ...] = (
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshKeys:
-    """The arrangement of the devices: the keys of `config.mesh`."""
+class MeshOptions:
+    """The arrangement of the devices: the options of `config.mesh`."""
 
     platform: str = option(
         "any", "Stop unless jax finds this platform.", choices=PLATFORMS

@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, losses, optim, sharding
 from transformer_jax import config as configs
+from transformer_jax.base import entry_points
 from transformer_jax.losses import LossFn
 from transformer_jax.runs import environment, lock, shared
 from transformer_jax.runs import run as runs
@@ -42,7 +43,6 @@ from transformer_jax.training.profile import Profile
 from transformer_jax.training.rehearsal import rehearse
 from transformer_jax.training.watchdog import Watchdog
 from transformer_jax.training.window import DispatchedStep, LogWindow
-from transformer_jax.visualize.figures import training as curves
 
 IN_FLIGHT = 2  # dispatched steps that are not yet read; more of them can deadlock
 
@@ -63,7 +63,9 @@ def main(overrides: dict[str, str]) -> int:
     cli.require("config", args.config, "a config file, such as configs/quickstart.py")
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
     config = configs.load(args.config, overrides, args.smoke)
-    with hosts.end_together(), curves.drawn(args.workdir, args.plots):
+    with hosts.end_together(), contextlib.ExitStack() as stack:
+        if args.plots:
+            stack.enter_context(entry_points.require("plots", "curves")(args.workdir))
         return train(config, args.workdir, args.accept_changes, args.profile)
 
 

@@ -8,8 +8,13 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.corpora import phrasebook
 from transformer_jax.data.reading import trees
 from transformer_jax.family.tagging import tags
-from transformer_jax.family.tagging.tags import Lexicon, Span, find_spans, read_sentence
-from transformer_jax.tasks.parts.scoring import score_tags
+from transformer_jax.family.tagging.tags import (
+    Lexicon,
+    Span,
+    find_spans,
+    read_sentence,
+    score_tags,
+)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
 )
 def test_a_config_has_only_keys_of_the_options(task, model):
     section = config.base(task, model).get("decode", {})
-    options = tasks.find(task).options(**section)
+    options = tasks.find(task).search(**section)
     types = {field.name: type(field.default) for field in FIELDS}
     assert all(type(value) is types[name] for name, value in section.items())
     assert ("well_formed" in section) == (task == "parsing")

@@ -13,9 +13,9 @@ from transformer_jax import config as configs
 from transformer_jax import hardware as targets
 from transformer_jax import plan, sharding, train
 from transformer_jax.data.batches import Shape
-from transformer_jax.planning import compiled, forecast, workload
+from transformer_jax.planning import forecast, workload
 from transformer_jax.runs import environment
-from transformer_jax.training import flops
+from transformer_jax.training import compiled, flops
 
 SIZES = {
     "model.encoder_layers": "1", "model.decoder_layers": "1", "model.d_model": "160",

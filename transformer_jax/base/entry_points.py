@@ -34,6 +34,17 @@ def find(group: str, name: str) -> Any:
     return load(place, f"{PACKAGE}.{group}: {name}") if place else None
 
 
+def require(group: str, name: str) -> Any:
+    """Import what a name stands for; refuse a name that no package has listed."""
+    found = find(group, name)
+    if found is None:
+        raise UserError(
+            f"there is no entry point {PACKAGE}.{group}: {name}: install the package "
+            "that has it"
+        )
+    return found
+
+
 def load(place: str, what: str) -> Any:
     """Import "module:attribute"."""
     module, _, attribute = place.partition(":")

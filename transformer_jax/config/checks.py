@@ -51,7 +51,7 @@ def find_problems(config: ConfigDict, data: bool = True) -> list[str]:
     if "tokenizer" in config:
         problems += _impossible_text(config)
     if "decode" in config:
-        options = task.options(**config.decode)
+        options = task.search(**config.decode)
         problems += find_search_problems(config, options)
     return problems + (task.find_problems(config) if data else task.check(config))
 
@@ -80,7 +80,7 @@ def _longest(config: ConfigDict) -> Longest:
     positions = pieces
     if "decode" in config:
         asked = DecodeRequest(range(pieces))
-        options = tasks.find(config.task).options(**config.decode)
+        options = tasks.find(config.task).search(**config.decode)
         positions = positions_needed(asked, options)
     return Longest(pieces, positions, LONGEST)
 

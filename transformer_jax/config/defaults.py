@@ -20,12 +20,12 @@ from transformer_jax.data import batches
 from transformer_jax.data.reading import filters
 from transformer_jax.data.text import tokenizer, vectors
 from transformer_jax.models import registry
-from transformer_jax.optim import OptimKeys
+from transformer_jax.optim import OptimOptions
 from transformer_jax.tasks.protocols import TaskDefinition
 
 
 @dataclasses.dataclass(frozen=True)
-class RunKeys:
+class RunOptions:
     """Keys outside of all sections."""
 
     task: str = option(
@@ -46,8 +46,8 @@ class RunKeys:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainKeys:
-    """Training: the keys of `config.train`."""
+class TrainOptions:
+    """Training: the options of `config.train`."""
 
     steps: int = option(100_000, "Updates.", least=1, most=10**9)
     accumulation: int = option(1, "Micro-batches per batch, to save memory.", least=1)
@@ -76,8 +76,8 @@ class TrainKeys:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvalKeys:
-    """Evaluation during and after training: the keys of `config.eval`."""
+class EvalOptions:
+    """Evaluation during and after training: the options of `config.eval`."""
 
     every: int = option(
         5000,
@@ -103,8 +103,8 @@ class EvalKeys:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointKeys:
-    """Saving and averaging: the keys of `config.checkpoint`."""
+class CheckpointOptions:
+    """Saving and averaging: the options of `config.checkpoint`."""
 
     every: int = option(1000, "Updates between checkpoints.", least=1, most=10**9)
     minutes: float = option(
@@ -120,7 +120,7 @@ class CheckpointKeys:
 
 
 @dataclasses.dataclass(frozen=True)
-class TimeoutKeys:
+class TimeoutOptions:
     """Seconds after which a hanging process ends: `config.timeout`; 0 means never."""
 
     start: int = option(300, "Until all processes of a run have started.", least=1)
@@ -134,8 +134,8 @@ class TimeoutKeys:
 
 
 @dataclasses.dataclass(frozen=True)
-class LogKeys:
-    """Logging: the keys of `config.log`."""
+class LogOptions:
+    """Logging: the options of `config.log`."""
 
     every: int = option(50, "Updates per log line.", least=1, most=10**9)
     tensorboard: bool = option(
@@ -218,20 +218,20 @@ def _open_to_older(cls: type) -> dict[str, Any]:
 def _sections(task: TaskDefinition, model: str) -> dict[str, Sequence[type]]:
     """List the classes of keys of each section, in the order of a config."""
     found = {
-        "": [RunKeys],
-        "data": [batches.BatchKeys],
-        "filter": [filters.FilterKeys],
-        "tokenizer": [tokenizer.TokenizerKeys],
+        "": [RunOptions],
+        "data": [batches.BatchOptions],
+        "filter": [filters.FilterOptions],
+        "tokenizer": [tokenizer.TokenizerOptions],
         "model": [
-            registry.NameKeys, registry.find(model).config, vectors.VectorKeys
+            registry.NameOptions, registry.find(model).config, vectors.VectorOptions
         ],
-        "train": [TrainKeys],
-        "optim": [OptimKeys],
-        "eval": [EvalKeys],
-        "decode": [task.options],
-        "checkpoint": [CheckpointKeys],
-        "mesh": [sharding.MeshKeys],
-        "timeout": [TimeoutKeys],
-        "log": [LogKeys],
+        "train": [TrainOptions],
+        "optim": [OptimOptions],
+        "eval": [EvalOptions],
+        "decode": [task.search],
+        "checkpoint": [CheckpointOptions],
+        "mesh": [sharding.MeshOptions],
+        "timeout": [TimeoutOptions],
+        "log": [LogOptions],
     }  # fmt: skip
-    return {name: [*own, *task.keys.get(name, ())] for name, own in found.items()}
+    return {name: [*own, *task.options.get(name, ())] for name, own in found.items()}

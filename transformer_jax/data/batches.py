@@ -27,8 +27,8 @@ GRID = 512  # distinct lengths per side to try when choosing shapes
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchKeys:
-    """Form batches: the keys of `config.data` that all forms of data share."""
+class BatchOptions:
+    """Form batches: the options of `config.data` that all forms of data share."""
 
     batch_tokens: int = option(
         4096,

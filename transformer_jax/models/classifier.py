@@ -34,8 +34,8 @@ POOLINGS = ("special", "mean")
 
 
 @dataclasses.dataclass(frozen=True)
-class PoolingKeys:
-    """How a text becomes one vector: keys of `config.model`."""
+class PoolingOptions:
+    """How a text becomes one vector: options of `config.model`."""
 
     pooling: str = option(
         "special",

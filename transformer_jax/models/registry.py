@@ -28,7 +28,7 @@ _others: list[str] = []  # models found so far by the full names of their module
 
 
 @dataclasses.dataclass(frozen=True)
-class NameKeys:
+class NameOptions:
     """The choice of the model: the first key of `config.model`."""
 
     name: str = option(

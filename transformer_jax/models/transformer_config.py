@@ -1,4 +1,4 @@
-"""Sizes of a Transformer: the keys of `config.model`, and the checks on them."""
+"""Sizes of a Transformer: the options of `config.model`, and the checks on them."""
 
 import dataclasses
 from typing import Any

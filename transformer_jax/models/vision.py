@@ -30,8 +30,8 @@ POSITIONS = (*positions.POSITIONS, "sinusoid_2d")
 
 
 @dataclasses.dataclass(frozen=True)
-class PatchKeys:
-    """How images are cut into patches: keys of `config.model`."""
+class PatchOptions:
+    """How images are cut into patches: options of `config.model`."""
 
     patch: int = option(2, "Side of a patch, in pixels.", least=1)
 

@@ -8,7 +8,8 @@ import jax
 
 from transformer_jax import sharding
 from transformer_jax.data.batches import Shape
-from transformer_jax.planning import collectives, compiled
+from transformer_jax.planning import collectives
+from transformer_jax.training import compiled
 
 FULL = 0.9  # usable share of a device's memory; fragmentation and the runtime take more
 SHOWN = 6  # shapes named in a line

@@ -430,7 +430,7 @@ def decode_options(config: ConfigDict, **changes: Any) -> Options:
         if name not in names:
             hint = nearest(name, names)
             raise UserError(f"the task {config.task!r} has no option {name!r}.{hint}")
-    kind = tasks.find(config.task).options
+    kind = tasks.find(config.task).search
     if not names:
         return kind()
     if problems := schema.find_problems("decode", changes, kind):

@@ -7,8 +7,13 @@ names it (`transformer_jax/base/entry_points.py`), or the full name of its modul
 task.
 """
 
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
 from transformer_jax import sharding
-from transformer_jax.base import entry_points, extensions
+from transformer_jax.base import entry_points, extensions, files, schema
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.tasks.protocols import TaskDefinition
 
@@ -36,12 +41,49 @@ def find(name: str) -> TaskDefinition:
     return task
 
 
-def option_classes() -> list[type]:
-    """List the classes of search options, for the flags of commands."""
-    return list(dict.fromkeys(find(name).options for name in names()))
+def define_flags(flags: Any, kind: str) -> None:
+    """Define a flag for each option that a command can change of its runs.
+
+    `kind` is "search" or "evaluation", a field of TaskDefinition. Only the tasks of the
+    runs on the command line are imported; all of them if it asks for help, or has a
+    flag that is not defined.
+    """
+    words = [part for word in sys.argv[1:] for part in (word, *word.split("=", 1))]
+    places = [part for word in words for part in word.split(",") if part]
+    found = list(filter(None, map(_task_of, places)))
+    _classes[kind] = _classes_of(kind, found or names())
+    given = {word.lstrip("-").removeprefix("no") for word in words if word[:1] == "-"}
+    fields = {field.name for cls in _classes[kind] for field in schema.fields(cls)}
+    known = (
+        fields | set(flags.FLAGS) | {name.removeprefix("no") for name in flags.FLAGS}
+    )
+    if {word.partition("=")[0] for word in given} - known:
+        _classes[kind] = _classes_of(kind, names())
+    schema.define_flags(flags, *_classes[kind])
 
 
-def evaluation_classes() -> dict[str, type]:
-    """Return, by task, the class of the keys that `evaluate` can change."""
-    found = {name: find(name).evaluation for name in names()}
-    return {name: cls for name, cls in found.items() if cls is not None}
+def given_flags(values: Any, kind: str) -> dict[str, Any]:
+    """Return the options of `define_flags` that were set on the command line."""
+    return schema.given_flags(values, *_classes[kind])
+
+
+def tasks_with(kind: str, name: str) -> list[str]:
+    """List the tasks that have an option of this name."""
+    found = {task: getattr(find(task), kind) for task in names()}
+    return [t for t, cls in found.items() if cls and name in schema.defaults(cls)]
+
+
+_classes: dict[str, list[type]] = {}  # whose options are flags, by kind
+
+
+def _classes_of(kind: str, found: Sequence[str]) -> list[type]:
+    return list(dict.fromkeys(filter(None, (getattr(find(n), kind) for n in found))))
+
+
+def _task_of(folder: str) -> str:
+    """Return the task of a run; "" if this is no folder of a run that can be read."""
+    try:
+        task = files.read_object(pathlib.Path(folder) / "config.json").get("task", "")
+    except (OSError, ValueError):
+        return ""
+    return task if task in names() else ""

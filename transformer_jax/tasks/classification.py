@@ -33,7 +33,7 @@ from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.models import registry
-from transformer_jax.models.classifier import Classifier, PoolingKeys
+from transformer_jax.models.classifier import Classifier, PoolingOptions
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.reading import EncoderInspector
@@ -85,8 +85,8 @@ class Scale:
 
 
 @dataclasses.dataclass(frozen=True)
-class AnswerKeys:
-    """The kind of answers: keys of `config.data`."""
+class AnswerOptions:
+    """The kind of answers: options of `config.data`."""
 
     answers: str = option("labels", "Classes, or numbers (regression).", choices=KINDS)
 
@@ -377,14 +377,14 @@ TASK = TaskDefinition(
     interface="text_classifier",
     modules=MODULES,
     metrics=("accuracy", "f1", "r"),
-    keys={
+    options={
         "data": (
             sources.declare(
                 FIELDS, "opinions", "sets", "labelled", task="classification"
             ),
-            AnswerKeys,
+            AnswerOptions,
         ),
-        "model": (PoolingKeys,),
+        "model": (PoolingOptions,),
     },
     choices={"data.batching": ("buckets",), "model.tie": ("none",)},
     ends=2,

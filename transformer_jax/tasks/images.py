@@ -24,7 +24,7 @@ from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.images import arrays as images
 from transformer_jax.data.images.sources import (
-    PictureKeys,
+    PictureOptions,
     Pictures,
     open_pictures,
 )
@@ -32,11 +32,11 @@ from transformer_jax.data.store import Column, Store
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.models import kernels, registry
-from transformer_jax.models.vision import POSITIONS, PatchKeys, VisionConfig, ViT
+from transformer_jax.models.vision import POSITIONS, PatchOptions, VisionConfig, ViT
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts import augmentation, learnt
-from transformer_jax.tasks.parts.augmentation import AugmentKeys
+from transformer_jax.tasks.parts.augmentation import AugmentOptions
 from transformer_jax.tasks.parts.scoring import LabelScoring
 from transformer_jax.tasks.parts.text import attention_of, dropout_rngs
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
@@ -319,7 +319,11 @@ TASK = TaskDefinition(
     modules=MODULES,
     rules=RULES,
     metrics=("accuracy", "f1"),
-    keys={"data": (PictureKeys,), "model": (PatchKeys,), "train": (AugmentKeys,)},
+    options={
+        "data": (PictureOptions,),
+        "model": (PatchOptions,),
+        "train": (AugmentOptions,),
+    },
     choices={
         "data.batching": ("buckets",),
         "model.positions": POSITIONS,

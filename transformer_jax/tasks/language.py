@@ -26,7 +26,7 @@ from transformer_jax.base.ids import PAD
 from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.reading import canaries, sources, windows
-from transformer_jax.data.reading.windows import WindowKeys
+from transformer_jax.data.reading.windows import WindowOptions
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply, sliding
@@ -35,7 +35,7 @@ from transformer_jax.models import registry
 from transformer_jax.models.positions import BIASES
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.reading import TextInspector
-from transformer_jax.tasks.parts.scoring import Scoring, texts_of
+from transformer_jax.tasks.parts.scoring import texts_of
 from transformer_jax.tasks.parts.streams import CHARACTERS, Stream
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
@@ -52,14 +52,14 @@ from transformer_jax.tasks.parts.text import (
     token_loss,
 )
 from transformer_jax.tasks.parts.writing import Writer, Written
-from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
+from transformer_jax.tasks.protocols import Record, Scoring, Task, TaskDefinition
 
 SLIDING = ("rotary", "relative", *BIASES, "none")  # positions that are distances
 PROMPT = 1 / 4  # share of a held-out window that is given, to be continued
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationKeys:
+class EvaluationOptions:
     """How held-out windows are judged."""
 
     context: int = option(
@@ -376,16 +376,16 @@ TASK = TaskDefinition(
     open=open_run,
     open_empty=open_empty,
     interface="language_model",
-    options=Options,
-    keys={
+    search=Options,
+    options={
         "data": (
             sources.declare(("text",), "phrasebook", "stories", task="language"),
-            WindowKeys,
-            canaries.CanaryKeys,
+            WindowOptions,
+            canaries.CanaryOptions,
         ),
-        "eval": (EvaluationKeys,),
+        "eval": (EvaluationOptions,),
     },
     choices={"model.tie": ("all", "none")},
     ends=0,
-    evaluation=EvaluationKeys,
+    evaluation=EvaluationOptions,
 )

@@ -28,7 +28,7 @@ from transformer_jax.base.ids import BOS, EOS, UNK
 from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.reading import sources, windows
-from transformer_jax.data.reading.windows import WindowKeys
+from transformer_jax.data.reading.windows import WindowOptions
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
@@ -40,7 +40,6 @@ from transformer_jax.models.classifier import MaskedLM
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.masking import PERCENT, hide, of_content
 from transformer_jax.tasks.parts.reading import EncoderInspector
-from transformer_jax.tasks.parts.scoring import Scoring
 from transformer_jax.tasks.parts.streams import Stream
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
@@ -56,7 +55,7 @@ from transformer_jax.tasks.parts.text import (
     token_loss,
 )
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
-from transformer_jax.tasks.protocols import Record, Task, TaskDefinition
+from transformer_jax.tasks.protocols import Record, Scoring, Task, TaskDefinition
 
 MASK = "<mask>"
 
@@ -65,8 +64,8 @@ MODULES = {"transformer": MaskedLM}
 
 
 @dataclasses.dataclass(frozen=True)
-class GuessKeys:
-    """The guesses of a mask: keys of `config.eval`."""
+class GuessOptions:
+    """The guesses of a mask: options of `config.eval`."""
 
     guesses: int = option(5, "Guesses per mask, in jsonl.", least=1)
 
@@ -346,12 +345,12 @@ TASK = TaskDefinition(
     interface="masked_language_model",
     modules=MODULES,
     metrics=("filled",),
-    keys={
+    options={
         "data": (
             sources.declare(("text",), "phrasebook", "opinions", task="masked"),
-            WindowKeys,
+            WindowOptions,
         ),
-        "eval": (GuessKeys,),
+        "eval": (GuessOptions,),
     },
     choices={
         "data.batching": ("buckets",),

@@ -135,39 +135,38 @@ class Objective(abc.ABC):
         return {n: found[n] for n in ("loss", *self.logged)} if self.logged else found
 
 
-@runtime_checkable
-class Scoring(Protocol):
-    """Judge the replies to a split."""
+class Scoring(abc.ABC):
+    """Judge the replies to a split; by default all examples count, in one group."""
 
+    @abc.abstractmethod
     def reference(self, record: Record) -> str:
         """Return the right answer of an example."""
-        ...
 
     def count_answered(self, records: Sequence[Record]) -> int:
         """Count the examples to answer in order to judge a split."""
-        ...
+        return len(records)
 
+    @abc.abstractmethod
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
         """Score replies with the metrics of the task."""
-        ...
 
+    @abc.abstractmethod
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Format the scores of the task for a log line."""
-        ...
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
         """Return the scores of one run by which groups of runs are compared."""
-        ...
+        return {"loss": scores["loss"]}
 
     def readings(
         self, answers: Sequence[str], records: Sequence[Record]
     ) -> list[Score]:
         """Score the same answers by each protocol that published figures use."""
-        ...
+        return []
 
     def groups(self, records: Sequence[Record]) -> Mapping[str, Sequence[int]]:
         """Return the numbers of the examples of each group to score separately."""
-        ...
+        return {}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -331,15 +330,17 @@ class TaskDefinition:
     rules: tuple[Rule, ...] = ()  # for parameters that sharding.RULES lacks
     model: str = "transformer"  # of a config that names none
     metrics: tuple[str, ...] = ()  # scores for which higher is better
-    # Dataclasses of the keys that it adds, by section, and the choices that it allows
-    # for keys declared elsewhere, by dotted name.
-    keys: Mapping[str, Sequence[type]] = dataclasses.field(default_factory=dict)
+    # Dataclasses of the options that it adds, by section, and choices that it allows
+    # for options declared elsewhere, by dotted name.
+    options: Mapping[str, Sequence[type]] = dataclasses.field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     # Opens the task before there is data, with a vocabulary of this size, to plan it.
     open_empty: Callable[[ConfigDict, int], Task] | None = None
     ends: int = 1  # pieces of an example in addition to those of its text
-    options: type[Options] = Options  # of `config.decode`
-    evaluation: type | None = None  # keys of `config.eval` that `evaluate` can change
+    search: type[Options] = Options  # the options of `config.decode`
+    evaluation: type | None = (
+        None  # options of `config.eval` that `evaluate` can change
+    )
     pairs: Pairs | None = None
     check: Callable[[ConfigDict], list[str]] = lambda config: []  # checks its own keys
 

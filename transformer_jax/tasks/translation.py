@@ -34,8 +34,8 @@ SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageKeys:
-    """The languages: keys of `config.data`."""
+class LanguageOptions:
+    """The languages: options of `config.data`."""
 
     target_language: str = option(
         "", "The target language, such as de, by whose tokens some scores count."
@@ -115,10 +115,10 @@ TASK = TaskDefinition(
     open=open_run,
     open_empty=seq2seq.open_empty,
     metrics=("bleu", "chrf"),
-    keys={
+    options={
         "data": (
             sources.declare(FIELDS, "phrasebook", task="translation"),
-            LanguageKeys,
+            LanguageOptions,
         )
     },
     pairs=Pairs(),

@@ -17,7 +17,7 @@ import jax
 from jax.sharding import Mesh
 
 from transformer_jax.data.batches import Shape
-from transformer_jax.planning import compiled
+from transformer_jax.training import compiled
 
 logger = logging.getLogger(__name__)
 

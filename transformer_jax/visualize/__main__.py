@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax import cli
+from transformer_jax.base import entry_points
 from transformer_jax.base.errors import nearest
 from transformer_jax.visualize.command import Drawing, Explain, define_flags
-from transformer_jax.visualize.commands import DRAWINGS
 from transformer_jax.visualize.viewer import command as view
 
 # Each has define_flags() and main(overrides).
 COMMANDS: dict[str, Any] = {
-    **{name: Drawing(name) for name in DRAWINGS},
+    **{name: Drawing(name) for name in entry_points.names("figures")},
     "explain": Explain,
     "view": view,
 }
@@ -51,7 +51,8 @@ def main(argv: Sequence[str]) -> None:
 
 def usage() -> str:
     """List the names and what each of them draws."""
-    listed = [(name, function.__doc__) for name, function in DRAWINGS.items()]
+    names = entry_points.names("figures")
+    listed = [(name, entry_points.require("figures", name).__doc__) for name in names]
     listed.append(("explain", "Print one attention computation with its numbers."))
     listed.append(
         ("view", "Write a page that shows attention and search in a browser.")

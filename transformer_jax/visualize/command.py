@@ -14,6 +14,7 @@ from absl import flags
 
 from transformer_jax import cli
 from transformer_jax import config as configs
+from transformer_jax.base import entry_points
 from transformer_jax.base.errors import UserError
 from transformer_jax.runs import environment
 from transformer_jax.runs.folder import Folder
@@ -82,13 +83,14 @@ class Drawing:
     define_flags = staticmethod(define_flags)
 
     def __init__(self, name: str):
-        self.name, self.draw = name, commands.DRAWINGS[name]
+        self.name = name
 
     def main(self, overrides: dict[str, str]) -> int:
         """Draw the figure; return the exit code."""
         args = flags.FLAGS
         path = _prepare(args, overrides, self.name)
-        _write(self.draw(args), path, args.dpi)
+        draw = entry_points.require("figures", self.name)
+        _write(draw(args), path, args.dpi)
         return 0
 
 

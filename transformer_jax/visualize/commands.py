@@ -4,7 +4,6 @@ Each function reads the flags that it needs, opens a run if the figure shows one
 calls a function of `figures`.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -14,9 +13,6 @@ from transformer_jax import cli, optim
 from transformer_jax import config as configs
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.text.numerals import is_whole
-from transformer_jax.family.coordinates import figure as painting
-from transformer_jax.family.decisions import figure as playing
-from transformer_jax.family.drawings import figure as sheets
 from transformer_jax.models.attention import look_ahead_mask
 from transformer_jax.runs import run as runs
 from transformer_jax.tasks.protocols import AttentionMaps
@@ -35,7 +31,6 @@ from transformer_jax.visualize.figures import beams, training
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SAMPLES = 8  # pictures drawn for each caption
 # For figures without a run.
 SENTENCE = "The girl is making the decision more difficult ."
 
@@ -165,17 +160,6 @@ def draw_patches(args: Any) -> "Figure":
     return figures.patches(maps["encoder"], maps.picture, maps.grid)
 
 
-def draw_spectrogram(args: Any) -> "Figure":
-    """Draw a spectrogram and the attention of each written piece to it."""
-    run, line, _, maps = read(args)
-    if run.config.task != "speech":
-        raise UserError("a spectrogram is of sound: use a run of configs/speech.py")
-    weights = maps["cross"][layer_of(args, maps, "cross")]
-    weights = weights.mean(axis=0) if args.head < 0 else weights[args.head]
-    frames = run.task.inference.parse(line).source
-    return figures.spectrogram(frames, weights, style.readable(maps.written))
-
-
 def draw_alignment(args: Any) -> "Figure":
     """Draw the alignment error rate of each head on the phrasebook's gold links."""
     errors = aligning.head_errors(open_run(args), args.split, args.sentences, args.when)
@@ -300,27 +284,6 @@ def draw_curves(args: Any) -> "Figure":
     return figures.curves(training.read_groups(folders))
 
 
-def draw_painting(args: Any) -> "Figure":
-    """Draw what RUNs of coordinate networks have painted, and their PSNR."""
-    if not args.run:
-        raise UserError("name runs of configs/coordinates.py after 'painting'")
-    return figures.painting(*painting.read([runs.load(path) for path in args.run]))
-
-
-def draw_returns(args: Any) -> "Figure":
-    """Draw what RUNs of decisions reach against what they are asked for."""
-    if not args.run:
-        raise UserError("name runs of configs/decisions.py after 'returns'")
-    return figures.returns(*playing.play([runs.load(path) for path in args.run]))
-
-
-def draw_drawings(args: Any) -> "Figure":
-    """Draw pictures that a run draws for --text, or for --count captions of --split."""
-    run = open_run(args)
-    captions = [args.text] if args.text else sheets.choose(run, args.split, args.count)
-    return figures.drawings(captions, *sheets.sample(run, captions, SAMPLES))
-
-
 def draw_beam(args: Any) -> "Figure":
     """Draw the search for an answer to --text as a tree."""
     run = open_run(args)
@@ -373,10 +336,3 @@ def numbers(name: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"--{name}={text}: give numbers separated by commas") from None
-
-
-DRAWINGS: dict[str, Callable[[Any], "Figure"]] = {
-    name.removeprefix("draw_"): function
-    for name, function in list(globals().items())
-    if name.startswith("draw_")
-}

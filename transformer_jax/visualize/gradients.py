@@ -41,8 +41,9 @@ def reach_untrained(
     found = {}
     for name in models:
         config = configs.load(FRESH[name])
-        sizes = {"vocab_size": vocabulary, "source_vocab_size": vocabulary}
-        module = registry.build(config, "seq2seq", **sizes)
+        module = registry.build(
+            config, "seq2seq", vocab_size=vocabulary, source_vocab_size=vocabulary
+        )
         ones = jnp.ones((1, 1), jnp.int32)
         params = module.init(jax.random.key(0), ones, ones, ones, ones)["params"]
         found[name] = mean_norms(module, params, tokens)

@@ -20,8 +20,8 @@ from transformer_jax.data.reading.sources import SPLITS
 
 
 @dataclasses.dataclass(frozen=True)
-class PictureKeys:
-    """Locate images and labels: keys of `config.data`."""
+class PictureOptions:
+    """Locate images and labels: options of `config.data`."""
 
     source: str = option(
         "digits",
@@ -97,10 +97,7 @@ class Colour(Pictures):
     """Generated images in colour, 32 x 32 pixels."""
 
     def _open(self, split: str) -> Records:
-        pictures = entry_points.find("corpora", "images.colour")
-        if pictures is None:
-            raise UserError("data.source = 'colour': its generator is not installed")
-        return pictures(split)
+        return entry_points.require("corpora", "images.colour")(split)
 
 
 class HeldOut(Pictures):

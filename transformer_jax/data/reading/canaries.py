@@ -40,8 +40,8 @@ MOST_LINES = 10**6
 
 
 @dataclasses.dataclass(frozen=True)
-class CanaryKeys:
-    """Plant canaries in the training text: keys of `config.data`."""
+class CanaryOptions:
+    """Plant canaries in the training text: options of `config.data`."""
 
     canaries: tuple = option(
         (),

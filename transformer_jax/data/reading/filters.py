@@ -22,8 +22,8 @@ FOREIGN = 0.5  # the largest share of letters outside the expected script
 
 
 @dataclasses.dataclass(frozen=True)
-class FilterKeys:
-    """Select the training pairs to leave out: the keys of `config.filter`."""
+class FilterOptions:
+    """Select the training pairs to leave out: the options of `config.filter`."""
 
     empty: bool = option(True, "Drop pairs with an empty side.")
     max_ratio: float = option(

@@ -205,7 +205,7 @@ def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
     declared["train_weights"] = option((), meaning)
     for form in FORMS.values():
         declared |= form.shared_keys(fields)
-    return schema.collect("SourceKeys", declared)
+    return schema.collect("SourceOptions", declared)
 
 
 def _size(default: int, meaning: str) -> Any:

@@ -30,8 +30,8 @@ WRITTEN = 1 << 10  # numbers written, or windows read, at a time
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowKeys:
-    """Cut running text: keys of `config.data`."""
+class WindowOptions:
+    """Cut running text: options of `config.data`."""
 
     window: int = option(256, "Characters per window.", least=2)
     stride: int = option(

@@ -46,8 +46,8 @@ WORD = 3  # SentencePiece's type of a model of words
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenizerKeys:
-    """Learn or name the vocabularies: the keys of `config.tokenizer`."""
+class TokenizerOptions:
+    """Learn or name the vocabularies: the options of `config.tokenizer`."""
 
     kind: str = option(
         "unigram", "What to learn; file means a given model.", choices=KINDS

@@ -22,8 +22,8 @@ LONGEST = 1 << 21  # bytes per line
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorKeys:
-    """Start from given word vectors: keys of `config.model`, for any model."""
+class VectorOptions:
+    """Start from given word vectors: options of `config.model`, for any model."""
 
     word_vectors: str = option("", "A text file of word vectors to start from.")
     train_word_vectors: bool = option(

@@ -40,8 +40,8 @@ END_OF_TURN = "__eou__"
 
 
 @dataclasses.dataclass(frozen=True)
-class TurnKeys:
-    """Dialogues; `source` is a context, `target` its reply: keys of `config.data`."""
+class TurnOptions:
+    """Dialogues, whose `source` is a context: options of `config.data`."""
 
     turns: int = option(3, "Turns of a dialogue that are read.", least=1)
     topics: str = option(
@@ -149,10 +149,10 @@ TASK = TaskDefinition(
     open=open_run,
     open_empty=seq2seq.open_empty,
     metrics=("bleu", "exact", "distinct_2"),
-    keys={
+    options={
         "data": (
             sources.declare(FIELDS, "smalltalk", "dialogues", task="conversation"),
-            TurnKeys,
+            TurnOptions,
         )
     },
     pairs=Pairs(),

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from transformer_jax import tasks
 from transformer_jax.base.errors import UserError
 from transformer_jax.family.coordinates import pixels
+from transformer_jax.runs import run as runs
 from transformer_jax.runs.run import Run
 from transformer_jax.training.log import read_entries
 from transformer_jax.visualize.style import clean, line, make_figure
@@ -98,3 +99,10 @@ def paint(run: Run, size: tuple[int, int]) -> Picture:
     places = pixels.places_of(size).reshape(-1, 2)
     inference: Any = run.task.inference
     return inference.paint(run.params, places, run.mesh).reshape(*size, 3)
+
+
+def draw_painting(args: Any) -> "Figure":
+    """Draw what RUNs of coordinate networks have painted, and their PSNR."""
+    if not args.run:
+        raise UserError("name runs of configs/coordinates.py after 'painting'")
+    return painting(*read([runs.load(path) for path in args.run]))

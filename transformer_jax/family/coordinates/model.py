@@ -28,7 +28,7 @@ FEATURES = ("raw", "sinusoid", "gaussian")
 
 @dataclasses.dataclass(frozen=True)
 class CoordinateMLPConfig:
-    """Sizes of a coordinate network: keys of `config.model`."""
+    """Sizes of a coordinate network: options of `config.model`."""
 
     features: str = option("gaussian", "Encoding of a place.", choices=FEATURES)
     frequencies: int = option(

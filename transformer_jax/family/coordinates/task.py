@@ -36,7 +36,7 @@ from transformer_jax.family.coordinates.pixels import Pixels
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
-from transformer_jax.tasks.parts.scoring import Scoring, texts_of
+from transformer_jax.tasks.parts.scoring import texts_of
 from transformer_jax.tasks.parts.text import dropout_rngs
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
@@ -45,6 +45,7 @@ from transformer_jax.tasks.protocols import (
     Objective,
     Record,
     Say,
+    Scoring,
     Task,
     TaskDefinition,
 )
@@ -63,8 +64,8 @@ class About:
 
 
 @dataclasses.dataclass(frozen=True)
-class PictureKeys:
-    """The picture: keys of `config.data`."""
+class PictureOptions:
+    """The picture: options of `config.data`."""
 
     source: str = option("drawn", "Drawn in code, or an image file.", choices=SOURCES)
     folder: str = option("", "Folder of relative paths.")
@@ -314,6 +315,6 @@ TASK = TaskDefinition(
     interface="coordinates",
     model="coordinate_mlp",
     metrics=("psnr",),
-    keys={"data": (PictureKeys,)},
+    options={"data": (PictureOptions,)},
     choices={"data.batching": ("buckets",), "checkpoint.best": ("loss", "psnr")},
 )

@@ -28,8 +28,8 @@ BEGINS = {"train": 30_000, "validation": 10_000, "test": 20_000}
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeKeys:
-    """Record episodes: keys of `config.data`."""
+class EpisodeOptions:
+    """Record episodes: options of `config.data`."""
 
     source: str = option(
         "cartpole", "The world that is played.", choices=lambda: WORLDS

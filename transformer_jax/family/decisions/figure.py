@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.family.decisions.task import CHOSEN, Asked
+from transformer_jax.runs import run as runs
 from transformer_jax.runs.run import Run
 from transformer_jax.visualize.style import LINES, MARKERS, clean, line, make_figure
 
@@ -62,3 +63,10 @@ def play(opened: Sequence[Run]) -> tuple[list[float], dict[str, Reached]]:
         found = inference.play(run.params, [Asked(goal) for goal in asked], run.mesh)
         reached[str(run.folder.place) if name in reached else name] = found
     return asked, reached
+
+
+def draw_returns(args: Any) -> "Figure":
+    """Draw what RUNs of decisions reach against what they are asked for."""
+    if not args.run:
+        raise UserError("name runs of configs/decisions.py after 'returns'")
+    return returns(*play([runs.load(path) for path in args.run]))

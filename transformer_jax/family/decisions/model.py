@@ -28,8 +28,8 @@ from transformer_jax.models.transformer_config import TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class ReturnKeys:
-    """Say what is read of a step: keys of `config.model`."""
+class ReturnOptions:
+    """Say what is read of a step: options of `config.model`."""
 
     returns: bool = option(
         True, "Read the return that is asked for; False: behaviour cloning."

@@ -32,17 +32,16 @@ from transformer_jax.data.text.numerals import read_number
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.family.decisions import episodes, rollouts
-from transformer_jax.family.decisions.episodes import EpisodeKeys, EpisodeSource
+from transformer_jax.family.decisions.episodes import EpisodeOptions, EpisodeSource
 from transformer_jax.family.decisions.model import (
     DecisionSizes,
     DecisionTransformer,
-    ReturnKeys,
+    ReturnOptions,
     Steps,
 )
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
-from transformer_jax.tasks.parts.scoring import Scoring
 from transformer_jax.tasks.parts.text import dropout_rngs
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
@@ -51,6 +50,7 @@ from transformer_jax.tasks.protocols import (
     Objective,
     Record,
     Say,
+    Scoring,
     Task,
     TaskDefinition,
 )
@@ -83,8 +83,8 @@ class Played:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlayKeys:
-    """Play episodes: keys of `config.eval`."""
+class PlayOptions:
+    """Play episodes: options of `config.eval`."""
 
     episodes: int = option(
         100, "Played for each return asked for.", least=1, most=10**5
@@ -385,12 +385,16 @@ TASK = TaskDefinition(
     modules=MODULES,
     rules=RULES,
     metrics=("reached",),
-    keys={"data": (EpisodeKeys,), "model": (ReturnKeys,), "eval": (PlayKeys,)},
+    options={
+        "data": (EpisodeOptions,),
+        "model": (ReturnOptions,),
+        "eval": (PlayOptions,),
+    },
     choices={
         "data.batching": ("buckets",),
         "model.positions": ("sinusoid", "sinusoid_concat", "learned", "rotary"),
     },
     ends=0,
-    evaluation=PlayKeys,
+    evaluation=PlayOptions,
     check=check,
 )

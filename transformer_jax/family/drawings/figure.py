@@ -10,11 +10,13 @@ from jaxtyping import Bool, UInt8
 from transformer_jax.base.errors import UserError
 from transformer_jax.family.drawings import regions, task
 from transformer_jax.runs.run import Run
+from transformer_jax.visualize import commands
 from transformer_jax.visualize.style import LINES, make_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SAMPLES = 8  # pictures drawn for each caption
 Pictures = UInt8[np.ndarray, "captions samples H W 3"]
 
 
@@ -79,3 +81,10 @@ def check(run: Run) -> None:
             f"{run.folder.place} is of the task {run.config.task}: name a run of "
             "configs/drawings.py"
         )
+
+
+def draw_drawings(args: Any) -> "Figure":
+    """Draw pictures that a run draws for --text, or for --count captions of --split."""
+    run = commands.open_run(args)
+    captions = [args.text] if args.text else choose(run, args.split, args.count)
+    return drawings(captions, *sample(run, captions, SAMPLES))

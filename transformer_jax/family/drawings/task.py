@@ -52,8 +52,8 @@ METRICS = ("right", "figures", "relation")
 
 
 @dataclasses.dataclass(frozen=True)
-class DrawingKeys:
-    """Draw pictures to learn from: keys of `config.data`."""
+class DrawingOptions:
+    """Draw pictures to learn from: options of `config.data`."""
 
     source: str = option("drawings", "Drawn by the package.", choices=("drawings",))
     train_size: int = option(20_000, "Pictures.", least=1, most=10**7)
@@ -62,8 +62,8 @@ class DrawingKeys:
 
 
 @dataclasses.dataclass(frozen=True)
-class CodeKeys:
-    """Learn the codebook: keys of `config.tokenizer`."""
+class CodeOptions:
+    """Learn the codebook: options of `config.tokenizer`."""
 
     codes: int = option(64, "Patches of the codebook, at most.", least=2, most=65_000)
     patch: int = option(4, "Pixels of a patch's side.", least=1, most=32)
@@ -294,7 +294,7 @@ TASK = TaskDefinition(
     learn=learn,
     open=open_run,
     metrics=("right", "figures"),
-    keys={"data": (DrawingKeys,), "tokenizer": (CodeKeys,)},
-    options=Options,
+    options={"data": (DrawingOptions,), "tokenizer": (CodeOptions,)},
+    search=Options,
     check=check,
 )

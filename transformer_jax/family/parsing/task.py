@@ -69,8 +69,8 @@ class Options(decoding.Options):
 
 
 @dataclasses.dataclass(frozen=True)
-class TreeKeys:
-    """How trees are written: keys of `config.data`."""
+class TreeOptions:
+    """How trees are written: options of `config.data`."""
 
     leaves: str = option(
         "XX",
@@ -347,9 +347,12 @@ TASK = TaskDefinition(
     open=open_run,
     open_empty=functools.partial(seq2seq.open_empty, options=Options),
     metrics=("f1", "exact", "well_formed"),
-    keys={
-        "data": (sources.declare(FIELDS, "treebank", "trees", task="parsing"), TreeKeys)
+    options={
+        "data": (
+            sources.declare(FIELDS, "treebank", "trees", task="parsing"),
+            TreeOptions,
+        )
     },
-    options=Options,
+    search=Options,
     pairs=Pairs(words_apart=True),
 )

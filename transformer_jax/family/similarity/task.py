@@ -38,7 +38,7 @@ from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.masking import of_content
 from transformer_jax.tasks.parts.reading import EncoderInspector
-from transformer_jax.tasks.parts.scoring import Scoring, in_percent
+from transformer_jax.tasks.parts.scoring import in_percent
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
     EmptyTokenizer,
@@ -59,6 +59,7 @@ from transformer_jax.tasks.protocols import (
     Record,
     Row,
     Say,
+    Scoring,
     Task,
     TaskDefinition,
 )
@@ -67,8 +68,8 @@ MODULES = {"transformer": Embedder}
 
 
 @dataclasses.dataclass(frozen=True)
-class ContrastKeys:
-    """The contrastive loss: keys of `config.train`."""
+class ContrastOptions:
+    """The contrastive loss: options of `config.train`."""
 
     temperature: float = option(
         0.05, "Divisor of the cosines in the softmax.", above=0, most=100
@@ -353,9 +354,9 @@ TASK = TaskDefinition(
     interface="text_embedder",
     modules=MODULES,
     metrics=("recall", "mrr"),
-    keys={
+    options={
         "data": (sources.declare(FIELDS, "paraphrases", task="similarity"),),
-        "train": (ContrastKeys,),
+        "train": (ContrastOptions,),
     },
     choices={"data.batching": ("buckets",), "model.tie": ("none",)},
     ends=2,

@@ -27,8 +27,8 @@ from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.family.speech import sounds as sound
 from transformer_jax.family.speech.log_mel import DTYPE, log_mel
 from transformer_jax.family.speech.model import STRIDE
-from transformer_jax.family.speech.sound_files import SoundKeys, Sounds, open_sounds
-from transformer_jax.family.speech.sounds import FrameKeys, MaskKeys, Sound
+from transformer_jax.family.speech.sound_files import SoundOptions, Sounds, open_sounds
+from transformer_jax.family.speech.sounds import FrameOptions, MaskOptions, Sound
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.classification import likeliest
@@ -235,7 +235,7 @@ TASK = TaskDefinition(
     interface="sound_classifier",
     model="speech",
     metrics=("accuracy", "f1"),
-    keys={"data": (SoundKeys, FrameKeys), "train": (MaskKeys,)},
+    options={"data": (SoundOptions, FrameOptions), "train": (MaskOptions,)},
     choices={"data.batching": ("buckets",), "model.positions": sound.POSITIONS},
     check=sound.check,
 )

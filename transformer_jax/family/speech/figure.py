@@ -1,11 +1,13 @@
 """Draw a spectrogram and the attention of each written piece to it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.base.errors import UserError
+from transformer_jax.visualize import commands, style
 from transformer_jax.visualize.style import AMOUNTS, CELL, make_figure
 
 if TYPE_CHECKING:
@@ -46,3 +48,14 @@ def spectrogram(
     )
     figure.colorbar(image, ax=below, label="weight", pad=0.01)
     return figure
+
+
+def draw_spectrogram(args: Any) -> "Figure":
+    """Draw a spectrogram and the attention of each written piece to it."""
+    run, line, _, maps = commands.read(args)
+    if run.config.task != "speech":
+        raise UserError("a spectrogram is of sound: use a run of configs/speech.py")
+    weights = maps["cross"][commands.layer_of(args, maps, "cross")]
+    weights = weights.mean(axis=0) if args.head < 0 else weights[args.head]
+    frames = run.task.inference.parse(line).source
+    return spectrogram(frames, weights, style.readable(maps.written))

@@ -37,8 +37,8 @@ PROBED = 3  # generated sounds that are hashed, to notice a change of the synthe
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordingKeys:
-    """Find sound and transcripts: keys of `config.data`."""
+class RecordingOptions:
+    """Find sound and transcripts: options of `config.data`."""
 
     source: str = option(
         "commands",

@@ -26,8 +26,8 @@ PROBED = 10  # generated sounds that are hashed: one of each kind
 
 
 @dataclasses.dataclass(frozen=True)
-class SoundKeys:
-    """Find labelled sounds: keys of `config.data`."""
+class SoundOptions:
+    """Find labelled sounds: options of `config.data`."""
 
     source: str = option(
         "sounds", "Generated, or a folder of WAV by class.", choices=lambda: SOURCES

@@ -32,15 +32,15 @@ MASKS = 7921  # folded into the key of a step, for the masks of its sounds
 
 
 @dataclasses.dataclass(frozen=True)
-class FrameKeys:
-    """Size the frames: keys of `config.data`."""
+class FrameOptions:
+    """Size the frames: options of `config.data`."""
 
     bands: int = option(40, "Bands of the log-mel spectrogram.", least=4, most=256)
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskKeys:
-    """Hide parts of training sounds: keys of `config.train`."""
+class MaskOptions:
+    """Hide parts of training sounds: options of `config.train`."""
 
     masks: int = option(2, "Masks of either kind for each sound.", least=0, most=20)
     mask_bands: int = option(

@@ -40,11 +40,11 @@ from transformer_jax.family.speech import sounds as sound
 from transformer_jax.family.speech.log_mel import DTYPE, log_mel
 from transformer_jax.family.speech.model import STRIDE, shorten
 from transformer_jax.family.speech.recordings import (
-    RecordingKeys,
+    RecordingOptions,
     Recordings,
     open_recordings,
 )
-from transformer_jax.family.speech.sounds import FrameKeys, MaskKeys, Sound
+from transformer_jax.family.speech.sounds import FrameOptions, MaskOptions, Sound
 from transformer_jax.family.speech.word_errors import WordErrorScoring
 from transformer_jax.models import kernels, registry
 from transformer_jax.sharding import Params
@@ -71,7 +71,7 @@ from transformer_jax.tasks.protocols import (
 
 
 @dataclasses.dataclass(frozen=True)
-class AlignmentKeys:
+class AlignmentOptions:
     """Learn the alignment of sound and text: a key of `config.train`."""
 
     ctc: float = option(
@@ -337,7 +337,10 @@ TASK = TaskDefinition(
     interface="transcriber",
     model="speech",
     metrics=("word_accuracy",),
-    keys={"data": (RecordingKeys, FrameKeys), "train": (MaskKeys, AlignmentKeys)},
+    options={
+        "data": (RecordingOptions, FrameOptions),
+        "train": (MaskOptions, AlignmentOptions),
+    },
     choices={
         "data.batching": ("buckets",),
         "model.positions": sound.POSITIONS,

@@ -95,6 +95,29 @@ def find_spans(tags: Sequence[str]) -> list[Span]:
     return spans
 
 
+def score_tags(
+    answers: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Return the accuracy of words, and precision, recall and F1 of all spans.
+
+    A span is right if its kind and both of its ends are right.
+    """
+    right = words = both = found = wanted = 0
+    for answer, reference in zip(answers, references, strict=True):
+        words += len(reference)
+        right += sum(a == r for a, r in zip(answer, reference, strict=False))
+        ours, theirs = set(find_spans(answer)), set(find_spans(reference))
+        both += len(ours & theirs)
+        found += len(ours)
+        wanted += len(theirs)
+    return {
+        "accuracy": right / max(words, 1),
+        "precision": both / max(found, 1),
+        "recall": both / max(wanted, 1),
+        "f1": 2 * both / max(found + wanted, 1),
+    }
+
+
 def outermost_phrases(tree: Tree) -> list[str]:
     """Return BIO tags of the outermost phrases (`PHRASES`) of a tree.
 

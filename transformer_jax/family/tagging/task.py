@@ -33,17 +33,12 @@ from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.family.tagging import tags
 from transformer_jax.family.tagging.model import Tagger
-from transformer_jax.family.tagging.tags import Lexicon
+from transformer_jax.family.tagging.tags import Lexicon, score_tags
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.reading import EncoderInspector
-from transformer_jax.tasks.parts.scoring import (
-    ResampledScoring,
-    in_percent,
-    score_tags,
-    texts_of,
-)
+from transformer_jax.tasks.parts.scoring import ResampledScoring, in_percent, texts_of
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
     EmptyTokenizer,
@@ -76,8 +71,8 @@ MODULES = {"transformer": Tagger}
 
 
 @dataclasses.dataclass(frozen=True)
-class TagKeys:
-    """The tags of the words of a tree: keys of `config.data`."""
+class TagOptions:
+    """The tags of the words of a tree: options of `config.data`."""
 
     tagset: str = option(
         "phrases",
@@ -382,10 +377,10 @@ TASK = TaskDefinition(
     interface="token_classifier",
     modules=MODULES,
     metrics=("accuracy", "f1"),
-    keys={
+    options={
         "data": (
             sources.declare(FIELDS, "phrasebook", "conll", "trees", task="tagging"),
-            TagKeys,
+            TagOptions,
         ),
     },
     choices={

@@ -18,8 +18,8 @@ from transformer_jax.base.schema import option
 
 
 @dataclasses.dataclass(frozen=True)
-class AugmentKeys:
-    """Augmentation of training images: keys of `config.train`."""
+class AugmentOptions:
+    """Augmentation of training images: options of `config.train`."""
 
     random_crop: int = option(
         0, "Pixels of black padding from which an image is cropped at random.", least=0

@@ -9,30 +9,7 @@ from transformer_jax import scores
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.text.numerals import read_number
 from transformer_jax.decoding import Reply
-from transformer_jax.family.tagging.tags import find_spans
-from transformer_jax.tasks.protocols import Record
-
-
-class Scoring:
-    """Base of most scoring parts: all examples count, in one group."""
-
-    def count_answered(self, records: Sequence[Record]) -> int:
-        """Count all examples."""
-        return len(records)
-
-    def readings(
-        self, answers: Sequence[str], records: Sequence[Record]
-    ) -> list[scores.Score]:
-        """Return nothing, because there is only one way to score these answers."""
-        return []
-
-    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return the loss, the only measure of these answers."""
-        return {"loss": scores["loss"]}
-
-    def groups(self, records: Sequence[Record]) -> dict[str, list[int]]:
-        """Return nothing, because no examples are scored separately."""
-        return {}
+from transformer_jax.tasks.protocols import Record, Scoring
 
 
 class BleuScoring(Scoring):
@@ -177,29 +154,6 @@ def score_labels(answers: Sequence[str], references: Sequence[str]) -> dict:
         f1s.append(2 * both / either)
     right = sum(a == r for a, r in pairs)
     return {"accuracy": right / max(len(pairs), 1), "f1": float(np.mean(f1s))}
-
-
-def score_tags(
-    answers: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
-) -> dict[str, float]:
-    """Return the accuracy of words, and precision, recall and F1 of all spans.
-
-    A span is right if its kind and both of its ends are right.
-    """
-    right = words = both = found = wanted = 0
-    for answer, reference in zip(answers, references, strict=True):
-        words += len(reference)
-        right += sum(a == r for a, r in zip(answer, reference, strict=False))
-        ours, theirs = set(find_spans(answer)), set(find_spans(reference))
-        both += len(ours & theirs)
-        found += len(ours)
-        wanted += len(theirs)
-    return {
-        "accuracy": right / max(words, 1),
-        "precision": both / max(found, 1),
-        "recall": both / max(wanted, 1),
-        "f1": 2 * both / max(found + wanted, 1),
-    }
 
 
 def score_numbers(answers: Sequence[float], references: Sequence[float]) -> dict:

@@ -6,10 +6,6 @@ what to look for, and `python -m transformer_jax.visualize` draws the figures fr
 run.
 """
 
-from transformer_jax.family.coordinates.figure import painting
-from transformer_jax.family.decisions.figure import returns
-from transformer_jax.family.drawings.figure import drawings
-from transformer_jax.family.speech.figure import spectrogram
 from transformer_jax.visualize.figures.attention import (
     alignment_errors,
     arcs,
@@ -40,10 +36,30 @@ from transformer_jax.visualize.figures.training import (
 )
 
 __all__ = [
-    "alignment_errors", "arcs", "attention", "beam_tree", "computation", "curves",
-    "dot_products", "drawings", "entropy_and_distance", "heads", "length_histogram",
-    "mask", "masking", "neighbours", "padding", "painting", "patch_similarity",
-    "patches", "positional_encoding", "positional_slices", "reach", "returns",
-    "rollout", "schedules", "shapes", "similarity", "smoothed_target", "spectrogram",
-    "waves", "word_links",
-]  # fmt: skip
+    "alignment_errors",
+    "arcs",
+    "attention",
+    "beam_tree",
+    "computation",
+    "curves",
+    "dot_products",
+    "entropy_and_distance",
+    "heads",
+    "length_histogram",
+    "mask",
+    "masking",
+    "neighbours",
+    "padding",
+    "patch_similarity",
+    "patches",
+    "positional_encoding",
+    "positional_slices",
+    "reach",
+    "rollout",
+    "schedules",
+    "shapes",
+    "similarity",
+    "smoothed_target",
+    "waves",
+    "word_links",
+]

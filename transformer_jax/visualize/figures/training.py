@@ -185,15 +185,14 @@ def read_groups(paths: Sequence[Any]) -> dict[str, list[Entries]]:
 
 
 @contextlib.contextmanager
-def drawn(workdir: str | os.PathLike, wanted: bool) -> Iterator[None]:
+def drawn(workdir: str | os.PathLike) -> Iterator[None]:
     """Write curves.png into a run directory when its training ends, or is preempted.
 
     If drawing is impossible, refuse at once rather than after an hour of training.
     """
-    if wanted:
-        require_matplotlib()
+    require_matplotlib()
     yield
-    if not wanted or jax.process_index():
+    if jax.process_index():
         return
     folder = Folder(workdir)
     if read_entries(folder.path / "metrics.jsonl"):

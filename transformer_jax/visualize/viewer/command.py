@@ -11,7 +11,6 @@ from typing import Any
 from absl import flags
 
 from transformer_jax import cli, tasks
-from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.text.numerals import is_whole
 from transformer_jax.runs import environment
@@ -33,7 +32,7 @@ def define_flags() -> None:
     flags.DEFINE_string("output", "attention.html", "The file to write.")
     cli.define_weights()
     # How to search; the defaults come from the run's config.
-    schema.define_flags(flags, *tasks.option_classes())
+    tasks.define_flags(flags, "search")
 
 
 def main(overrides: dict[str, str]) -> int:
@@ -51,7 +50,7 @@ def main(overrides: dict[str, str]) -> int:
     opened = [(name, runs.load(f, args.weights)) for name, f in _named(folders)]
     first = opened[0][1]
     lines = [*args.text, *(find_example(first, text) for text in args.example)]
-    changes = schema.given_flags(args, *tasks.option_classes())
+    changes = tasks.given_flags(args, "search")
     size = page.write(args.output, opened, lines, **changes)
     logger.info("wrote %s (%d KB)", args.output, -(-size // 1000))
     return 0
