@@ -92,6 +92,7 @@ setup(
         "ml-collections>=1.0",
         "jaxtyping>=0.3",
         "numpy>=2.0",
+        "scipy>=1.13",  # jax needs it, too
     ],
     entry_points={
         "console_scripts": ["transformer-jax=transformer_jax.__main__:main"],

@@ -92,7 +92,7 @@ def peak(config: ConfigDict) -> float:
     scale = settings.constant
     if settings.schedule == "noam":
         scale /= math.sqrt(config.model.d_model * settings.warmup_steps)
-    return settings.get("learning_rate", 0.0) or scale  # old runs lack the key
+    return settings.learning_rate or scale
 
 
 def _rsqrt(step: Array, end: int, settings: ConfigDict) -> Array:

@@ -38,18 +38,16 @@ def option(
     most: float | None = None,
     below: float | None = None,
     choices: Choices | None = None,
-    was: Mapping[Any, Any] | None = None,
 ) -> Any:
     """Declare an option with its meaning and its allowed values.
 
-    `least` and `most` are inclusive bounds, `above` and `below` exclusive ones. `was`
-    maps values in older configs to their present form.
+    `least` and `most` are inclusive bounds, `above` and `below` exclusive ones.
     """
     if type(default) not in (*FLAG_KINDS, tuple):
         raise TypeError(f"an option of type {type(default).__name__} cannot be a key")
     metadata = {
         "meaning": meaning, "least": least, "above": above, "most": most,
-        "below": below, "choices": choices, "was": was,
+        "below": below, "choices": choices,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -83,13 +81,6 @@ def fields(cls: type) -> list[dataclasses.Field]:
 def defaults(cls: type) -> dict[str, Any]:
     """Return the default of each key, in order of declaration."""
     return {f.name: f.default for f in fields(cls)}
-
-
-def renew(field: dataclasses.Field, value: Any) -> Any:
-    """Translate a value from an older config into its present form."""
-    was: Any = field.metadata["was"] or {}
-    word = value.lower() if isinstance(value, str) else value
-    return was.get(word, value) if was else value
 
 
 def choices(field: dataclasses.Field) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 LEVEL = 0.975  # the quantile for a 95 % interval
 POWER = 0.8  # the probability with which enough seeds show an existing difference
-MOST = 1000  # seeds; more are never trained
+MOST = 1000  # seeds; more are never trainedfrom scipy.special import stdtr, stdtrit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Difference:
         """The half-width of the 95 % interval; None if no seed varies."""
         sizes = len(self.baseline_values), len(self.values)
         error, freedom = welch(self.deviations, sizes)
-        return t_quantile(LEVEL, freedom) * error if error else None
+        return stdtrit(freedom, LEVEL) * error if error else None
 
     @functools.cached_property
     def p(self) -> float:
         """Return how often equal methods differ so much; 1 if no seed varies."""
         sizes = len(self.baseline_values), len(self.values)
         error, freedom = welch(self.deviations, sizes)
-        return 2 * t_tail(abs(self.measured) / error, freedom) if error else 1.0
+        return 2 * stdtr(freedom, -abs(self.measured) / error) if error else 1.0
 
     @property
     def is_seen(self) -> bool:
@@ -73,7 +73,7 @@ class Difference:
 
         def is_enough(size: int) -> bool:
             error, freedom = welch(self.deviations, (size, size))
-            factor = t_quantile(LEVEL, freedom) + t_quantile(POWER, freedom)
+            factor = stdtrit(freedom, LEVEL) + stdtrit(freedom, POWER)
             return abs(self.measured) >= factor * error
 
         if not any(self.deviations) or not is_enough(MOST):
@@ -167,62 +167,6 @@ def welch(
     parts = [(d / largest) ** 2 / n for d, n in zip(deviations, sizes, strict=True)]
     within = sum(part**2 / (n - 1) for part, n in zip(parts, sizes, strict=True))
     return largest * math.sqrt(sum(parts)), sum(parts) ** 2 / within
-
-
-def t_quantile(level: float, freedom: float) -> float:
-    """Return the t that Student's distribution exceeds with probability 1 - level.
-
-    `level` is more than 0.5, and the degrees of freedom are 1 or more.
-    """
-    high = 1.0
-    while t_tail(high, freedom) > 1 - level:
-        high *= 2
-    low = 0.0
-    while (middle := (low + high) / 2) not in (low, high):
-        if t_tail(middle, freedom) > 1 - level:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def t_tail(t: float, freedom: float) -> float:
-    """Return P(T > t) for t ≥ 0: half of I(ν / (ν + t²); ν/2, 1/2)."""
-    return _beta_share(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
-
-
-def _beta_share(x: float, a: float, b: float) -> float:
-    """Return the regularised incomplete beta function I(x; a, b)."""
-    if x in (0.0, 1.0):
-        return x
-    if x > (a + 1) / (a + b + 2):  # the fraction converges slowly there
-        return 1 - _beta_share(1 - x, b, a)
-    log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    front = math.exp(log + a * math.log(x) + b * math.log1p(-x)) / a
-    return front * _beta_fraction(x, a, b)
-
-
-def _beta_fraction(x: float, a: float, b: float) -> float:
-    """Evaluate the continued fraction of I(x; a, b) by Lentz's method (DLMF 8.17.22).
-
-    This evaluates 1 / (1 + d₁ / (1 + d₂ / (1 + …))) from the front, until it converges.
-    """
-    tiny = 1e-300
-    value, c, d = 1.0, 1.0, 0.0
-    for step in range(1000):
-        m = step // 2
-        if step == 0:
-            part = 1.0
-        elif step % 2:
-            part = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        else:
-            part = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        d = 1 / (1 + part * d or tiny)
-        c = 1 + part / c or tiny
-        value *= c * d
-        if step and abs(c * d - 1) < 1e-15:
-            break
-    return value - 1
 
 
 def _first(is_enough: Callable[[int], bool], low: int, high: int) -> int:

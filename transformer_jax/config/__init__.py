@@ -3,7 +3,7 @@
 `python -m transformer_jax keys CONFIG` lists the keys of a config.
 """
 
-from transformer_jax.config.defaults import base, declared, items, renew
+from transformer_jax.config.defaults import base, declared, items
 from transformer_jax.config.loading import (
     find_file,
     load,
@@ -16,5 +16,5 @@ from transformer_jax.config.resuming import differences
 
 __all__ = [
     "base", "declared", "differences", "find_file", "items", "load", "named_files",
-    "renew", "shipped", "shipped_folder", "variants",
+    "shipped", "shipped_folder", "variants",
 ]  # fmt: skip

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import FieldReference
 
 from transformer_jax import cli, sharding, tasks
 from transformer_jax.base import schema
@@ -159,20 +158,11 @@ def base(task: str = "translation", model: str = "") -> ConfigDict:
     config = ConfigDict()
     for section, classes in _sections(kind, model).items():
         for cls in classes:
-            found = _open_to_older(cls)
+            found = schema.defaults(cls)
             config.update({section: found} if section else found)
     config.task, config.model.name = task, model
     kind.configure(config)
     return config.lock()
-
-
-def renew(task: str, model: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Translate the values of an older config, by dotted key, to today's."""
-    known = declared(task, model)
-    return {
-        name: schema.renew(known[name], value) if name in known else value
-        for name, value in values.items()
-    }
 
 
 def declared(task: str, model: str) -> dict[str, dataclasses.Field]:
@@ -202,17 +192,6 @@ def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from items(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
-
-
-def _open_to_older(cls: type) -> dict[str, Any]:
-    """Return the defaults; a key that used to have another type accepts both."""
-    fields = {field.name: field for field in schema.fields(cls)}
-    return {
-        name: FieldReference(value, field_type=object)
-        if fields[name].metadata["was"]
-        else value
-        for name, value in schema.defaults(cls).items()
-    }
 
 
 def _sections(task: TaskDefinition, model: str) -> dict[str, Sequence[type]]:

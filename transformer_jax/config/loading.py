@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from transformer_jax.base import extensions
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.config import checks
-from transformer_jax.config.defaults import items, renew
+from transformer_jax.config.defaults import items
 from transformer_jax.config.smoke import shrink
 from transformer_jax.data.reading.sources import SPLITS
 from transformer_jax.data.text.text import find_files
@@ -43,8 +43,6 @@ def load(
             problems.append(problem)
     for name in config.imports:
         extensions.load(str(name), "imports:")
-    values = renew(config.task, config.model.name, dict(items(config)))
-    config.update_from_flattened_dict(values)
 
     problems += checks.find_problems(config, data)
     if problems:

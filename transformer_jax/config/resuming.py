@@ -3,7 +3,7 @@
 from typing import Any
 
 from transformer_jax import optim
-from transformer_jax.config.defaults import base, items, renew
+from transformer_jax.config.defaults import base, items
 
 # Keys that may differ when a run is continued, because they do not change what is
 # learned from which example. All others must be as in the run's config.json.
@@ -33,7 +33,6 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     # A key that is newer than the run had its default value, in the form of JSON.
     default = dict(items(base(new["task"], new["model.name"])))
     old = {k: list(v) if type(v) is tuple else v for k, v in default.items()} | old
-    old = renew(new["task"], new["model.name"], old)
     lines = []
     for key in sorted({*old, *new}):
         free = any(key == k or key.startswith(k + ".") for k in may_change)

@@ -37,7 +37,6 @@ GATES = {  # gated linear units: the activation of the gate (Shazeer 2020)
     "geglu": nn.gelu,  # tanh approximation
     "swiglu": nn.silu,
 }
-OLDER_ACTIVATIONS = {"gelu": "gelu_tanh"}  # in configs that name only one of them
 NORMS = ("post", "pre", "sandwich", "deepnorm")
 NORM_FIRST = ("pre", "sandwich")  # such a stack ends with one more norm
 SHARINGS = ("none", "all", "universal")  # how the layers of a stack share parameters
@@ -335,8 +334,7 @@ class FeedForward(nn.Module):
             passed, hidden = apply_together([gate, inner], x)
             hidden = GATES[self.activation](passed) * hidden
         else:
-            name = OLDER_ACTIVATIONS.get(self.activation, self.activation)
-            hidden = ACTIVATIONS[name](inner(x))
+            hidden = ACTIVATIONS[self.activation](inner(x))
         return outer(Dropout(self.dropout)(hidden, train))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.base.schema import fields, option, renew
+from transformer_jax.base.schema import option
 from transformer_jax.models import kernels
 from transformer_jax.models.embeddings import TIES, Vocabularies
 from transformer_jax.models.layers import (
@@ -14,7 +14,6 @@ from transformer_jax.models.layers import (
     GATES,
     NORM_KINDS,
     NORMS,
-    OLDER_ACTIVATIONS,
     REMATS,
     SHARINGS,
 )
@@ -66,7 +65,6 @@ class TransformerConfig(Vocabularies):
         "relu",
         "Activation of a feed-forward layer; gated ones have a third matrix.",
         choices=lambda: (*ACTIVATIONS, *GATES),
-        was=OLDER_ACTIVATIONS,
     )
     positions: str = option(
         "sinusoid",
@@ -124,11 +122,10 @@ class TransformerConfig(Vocabularies):
         "Type in which the gradients of a layer's matrices are summed.",
         choices=("same", *DTYPES),
     )
-    remat: Any = option(
+    remat: str = option(
         "none",
         "What to recompute in the backward pass: see models/layers.py.",
         choices=REMATS,
-        was={False: "none", True: "full", "false": "none", "true": "full"},
     )
     scan_layers: bool = option(
         False, "Compile one layer for a whole stack, so deep models compile sooner."
@@ -143,9 +140,6 @@ class TransformerConfig(Vocabularies):
         super().__post_init__()
         head = self.d_model // self.num_heads
         self.imply(d_k=head, d_v=head)
-        for field in fields(type(self)):
-            value = renew(field, getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
 
 
 def find_problems(config: ConfigDict, longest: Longest) -> list[str]:

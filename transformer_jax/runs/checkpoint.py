@@ -317,9 +317,6 @@ class Checkpoints:
     def _look(self, step: int) -> tuple[dict[str, Any], str]:
         """Return the signature of a checkpoint, if any, and a description of damage."""
         folder = self.folder / str(step)
-        if (folder / signature.OLD).exists():
-            changed = ", ".join(signature.changed_files(folder)[:3])
-            return {}, f"{changed} changed since it was saved" if changed else ""
         if not (folder / signature.ITEM).exists():
             logger.warning("warning    %s is not signed: it cannot be checked", folder)
             return {}, ""

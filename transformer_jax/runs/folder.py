@@ -315,7 +315,6 @@ class Folder:
             tupled = isinstance(known[key], tuple) and isinstance(value, list)
             flat[key] = tuple(value) if tupled else value
         try:
-            flat = configs.renew(config.task, config.model.name, flat)
             config.update_from_flattened_dict(flat)
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise self._damaged_config(str(error).split("\n")[0]) from None

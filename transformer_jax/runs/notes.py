@@ -48,7 +48,7 @@ def _can_be_printed(scores: Any) -> bool:
     if not isinstance(scores, dict):
         return False
     shown = [scores[k] for k in ("loss", "perplexity", "accuracy") if k in scores]
-    groups = scores.get("groups", scores.get("by_tag", {}))
+    groups = scores.get("groups", {})
     return (
         isinstance(scores.get("summary"), str)
         and isinstance(scores.get("examples"), int)

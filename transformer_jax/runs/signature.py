@@ -25,7 +25,6 @@ from etils import epath
 from transformer_jax.sharding import path_name
 
 ITEM = "signature"  # an item of a checkpoint
-OLD = "checksums.json"  # checksums of the files, in checkpoints without that item
 
 # Keys of `config.model` with these prefixes do not affect what the parameters mean.
 FREE = ("attention", "dropout", "dtype", "remat", "scan", "train_", "word_vectors")
@@ -145,20 +144,6 @@ def as_asked(found: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
         found,
         items,
     )
-
-
-def changed_files(folder: pathlib.Path) -> list[str]:
-    """List the files of an old checkpoint that have changed since it was saved."""
-    try:
-        expected = json.loads((folder / OLD).read_text(encoding="utf-8"))
-    except ValueError:
-        return [OLD]
-    files = {name: folder / name for name in expected}
-    return [
-        name
-        for name, file in files.items()
-        if not file.is_file() or _digest(file.read_bytes()) != expected[name]
-    ]
 
 
 @jax.jit

@@ -25,8 +25,7 @@ from transformer_jax.training.prepare import Split
 SHAPES, LENGTH_MULTIPLE = 2, 8
 TOKENS = 2**16  # per device at most; the run may have been trained on many devices
 
-# Of an entry in scores.json: 2 has `groups` where 1 had `by_tag`; older ones have none.
-SCHEMA = 2
+SCHEMA = 2  # of an entry in scores.json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -99,7 +99,7 @@ def validation(step: int, evaluation: Evaluation, samples: int) -> list[str]:
 
 def group_lines(scores: dict[str, Any]) -> list[str]:
     """Describe the scores of groups of examples, if there are any."""
-    groups = scores.get("groups", scores.get("by_tag", {}))  # the name in older runs
+    groups = scores.get("groups", {})
     return [
         f"  {name or 'no tag'}: {found['summary']}  "
         f"({found['examples']:,} example{'s' * (found['examples'] != 1)})"
@@ -117,9 +117,7 @@ def print_result(
         log.console.info(f"smoke      {folder.place} {runs.SMOKE}")
     state = "was already done" if already else "done"
     early = ", stopped early" if result["stopped_early"] else ""
-    took = ""
-    if "seconds" in result:  # results of older versions lack the time
-        took = f", trained {cli.duration(result['seconds'])}"
+    took = f", trained {cli.duration(result['seconds'])}"
     lines = [f"{state}: {folder.place}, step {result['step']}{early}{took}"]
     for split, scores in result["scores"].items():
         summary = scores["summary"]

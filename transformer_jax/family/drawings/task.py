@@ -11,6 +11,7 @@ picture is right if it shows exactly what the caption says, by `regions.py`.
 
 import dataclasses
 import functools
+import importlib.util
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ from transformer_jax.data.reading.records import Concatenation
 from transformer_jax.data.reading.sources import GeneratedSource
 from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.family.drawings import captions as drawings
-from transformer_jax.family.drawings import codebook, png, regions
+from transformer_jax.family.drawings import codebook, regions
 from transformer_jax.family.drawings.codebook import Codebook, CodeTokenizer
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import seq2seq
@@ -228,14 +229,27 @@ class DrawingInference(Seq2SeqInference):
             if folder and reply.text:
                 path = pathlib.Path(folder, f"{requests[number].seed + 1:06d}.png")
                 if jax.process_index() == 0:
-                    png.write(path, as_picture(self.book, reply.text), ZOOM)
+                    write_png(path, as_picture(self.book, reply.text))
                 details = {**reply.details, "codes": reply.text}
                 reply = dataclasses.replace(reply, text=str(path), details=details)
             yield number, reply
 
 
+def write_png(path: pathlib.Path, picture: UInt8[np.ndarray, "H W 3"]) -> None:
+    """Write a picture, each of its pixels as a square of several."""
+    from PIL import Image
+
+    height, width, _ = picture.shape
+    size = ZOOM * width, ZOOM * height
+    Image.fromarray(picture).resize(size, Image.Resampling.NEAREST).save(path)
+
+
 def make_folder(folder: str) -> None:
-    """Make the folder of pictures."""
+    """Make the folder of pictures; refuse if they cannot be written."""
+    if importlib.util.find_spec("PIL") is None:
+        raise UserError(
+            "--pictures needs Pillow: pip install 'transformer_jax[images]'"
+        )
     try:
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
