@@ -13,9 +13,11 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from scipy.special import stdtr, stdtrit
+
 LEVEL = 0.975  # the quantile for a 95 % interval
 POWER = 0.8  # the probability with which enough seeds show an existing difference
-MOST = 1000  # seeds; more are never trainedfrom scipy.special import stdtr, stdtrit
+MOST = 1000  # seeds; more are never trained
 
 
 @dataclasses.dataclass(frozen=True)
