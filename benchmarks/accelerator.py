@@ -198,7 +198,7 @@ def measure_model(part: str, args: Any, note: Callable) -> None:
     from transformer_jax import hardware as targets
     from transformer_jax import plan, sharding, train
     from transformer_jax.planning import forecast, workload
-    from transformer_jax.training import flops
+    from transformer_jax.training.steps import programs
 
     spec, rows, length, vocabulary = MODELS[part]
     overrides = {"data.row_multiple": "8", "train.accumulation": "1"}
@@ -232,7 +232,7 @@ def measure_model(part: str, args: Any, note: Callable) -> None:
             jax.block_until_ready((state, outcome))
             seconds.append(time.monotonic() - began)
     step = statistics.median(seconds[2:])
-    work = flops.count_step(load.task.objective, abstract.params, like)
+    work = programs.count_step(load.task.objective, abstract.params, like)
     peak = targets.peak_of(mesh, config.model.dtype)
     used = jax.devices()[0].memory_stats() or {}
     note(step_ms=1000 * step, target_tokens_a_second=rows * length / step, flops=work,

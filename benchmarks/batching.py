@@ -32,8 +32,8 @@ from transformer_jax.runs import folder as folders
 from transformer_jax.training import scoring
 from transformer_jax.training.log import RunLog
 from transformer_jax.training.prepare import prepare
-from transformer_jax.training.profile import Profile
-from transformer_jax.training.window import LogWindow
+from transformer_jax.training.steps.profile import Profile
+from transformer_jax.training.steps.window import LogWindow
 
 GOES_ON = types.SimpleNamespace(  # never preempted
     requested=lambda step: False, requested_meanwhile=lambda: False

@@ -18,7 +18,7 @@ from transformer_jax import config as configs
 from transformer_jax import hardware as targets
 from transformer_jax import plan, train
 from transformer_jax.planning import workload
-from transformer_jax.training import compiled
+from transformer_jax.training.steps import programs as compiled
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("case", "gpu_350m", [

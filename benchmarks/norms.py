@@ -40,8 +40,8 @@ from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
 from transformer_jax.tasks.parts.text import segments
 from transformer_jax.tasks.protocols import Task
-from transformer_jax.training.feed import assemble
 from transformer_jax.training.prepare import Split, prepare
+from transformer_jax.training.steps.feed import assemble
 
 FORMS = {  # name → its label in the figure
     "layer": "layer norm",

@@ -29,8 +29,8 @@ from transformer_jax import cli, hosts, sharding
 from transformer_jax import config as configs
 from transformer_jax.runs import folder as folders
 from transformer_jax.training import log as metrics
-from transformer_jax.training.feed import Feed
 from transformer_jax.training.prepare import make_plan, prepare_together
+from transformer_jax.training.steps.feed import Feed
 
 SAMPLED = {"tokenizer.kind": "bpe", "tokenizer.sampling": "0.1"}
 BATCHINGS = ("buckets", "packed")

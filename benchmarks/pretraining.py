@@ -37,8 +37,8 @@ from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.feed import assemble
 from transformer_jax.training.prepare import Prepared, prepare
+from transformer_jax.training.steps.feed import assemble
 from transformer_jax.training.warm_start import Origin
 
 BEGINNINGS = ("pretrained", "random")

@@ -29,7 +29,7 @@
 # | 5.1 | batches | `data/batches.py` |
 # | 5.3 | optimizer, learning rate | `optim.py` |
 # | 5.4 | dropout, label smoothing | `models/layers.py`, `losses.py` |
-# | 6.1 | averaged checkpoints, beam search | `training/averaging.py`, `decoding/` |
+# | 6.1 | averaged checkpoints, beam search | `training/scoring.py`, `decoding/` |
 # | 6.2 | sizes (Table 3) | `models/transformer_config.py` |
 
 # %% tags=["install"]
@@ -283,7 +283,7 @@ for margin in (0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 20.0):
 # The minimum is where the model's probabilities equal the target, 0.9 for the truth: a
 # margin of $\ln(0.9 \cdot 49 / 0.1) = 6.1$.
 #
-# ## 6.1 Averages and beams → `training/averaging.py`, `decoding/beam.py`
+# ## 6.1 Averages and beams → `training/scoring.py`, `decoding/beam.py`
 #
 # *"For the base models, we used a single model obtained by averaging the last 5
 # checkpoints"*, *"beam search with a beam size of 4 and length penalty α = 0.6"*. A

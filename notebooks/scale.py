@@ -211,13 +211,13 @@ for remat in ("none", "attention", "dots", "full"):
 # rows are looked up, not multiplied. The package counts the products themselves.
 
 # %%
-from transformer_jax.training import flops
+from transformer_jax.training.steps import programs
 
 mesh = sharding.local_mesh(1)
 _, abstract, _ = train.make_update(config, load.task, mesh)
 shape = load.largest
 batch = load.abstract(shape, mesh)
-counted = flops.count_step(load.task.objective, abstract.params, batch)
+counted = programs.count_step(load.task.objective, abstract.params, batch)
 parts = forecast.count_parameters(abstract.params)
 rule = 6 * sum(parts.values()) * shape.rows * max(shape.lengths)
 print({name: f"{size:,}" for name, size in parts.items()})

@@ -30,7 +30,7 @@ from transformer_jax.planning import collectives, forecast, workload
 from transformer_jax.planning.forecast import FULL
 from transformer_jax.planning.workload import Workload
 from transformer_jax.tasks.protocols import Writes
-from transformer_jax.training import flops
+from transformer_jax.training.steps import programs
 
 
 def define_flags() -> None:
@@ -127,7 +127,7 @@ def plan(
     params, objective = abstract.params, load.task.objective
 
     def count(shape: Shape) -> float:
-        return flops.count_step(objective, params, load.abstract(shape, mesh))
+        return programs.count_step(objective, params, load.abstract(shape, mesh))
 
     counted = {shape: count(shape) for shape in load.batches}
     shapes = list(load.batches) if every_shape else [load.largest]
@@ -195,16 +195,16 @@ def compile_decoding(
         batch = load.abstract(shape, mesh)
         with jax.set_mesh(mesh):
             read = jax.jit(load.task.objective.loss).lower(params, batch)
-            programs = {"read": read.compile(target.options)}
+            compiled = {"read": read.compile(target.options)}
     else:
         options = tasks.find(config.task).search(**config.decode)
         request = load.task.inference.longest_request(load.largest.lengths[0])
         begin, advance = load.task.inference.writer.engine(mesh).compile(
             params, request, options, **target.options
         )
-        programs = {"begin": begin, "write": advance}
+        compiled = {"begin": begin, "write": advance}
     seconds = time.monotonic() - began
-    for name, program in programs.items():
+    for name, program in compiled.items():
         described = forecast.describe_program(
             program, program.as_text() or "", mesh.size
         )
@@ -234,7 +234,7 @@ def compare_heads(config: ConfigDict, load: Workload) -> dict[str, Any] | None:
         batch = other.abstract(other.largest, sharding.local_mesh())
         found[name] = {
             "parameters": sum(x.size for x in jax.tree.leaves(params)),
-            "flops": flops.count_step(other.task.objective, params, batch),
+            "flops": programs.count_step(other.task.objective, params, batch),
         }
     return found
 

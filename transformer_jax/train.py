@@ -25,24 +25,25 @@ from transformer_jax import cli, hosts, losses, optim, sharding
 from transformer_jax import config as configs
 from transformer_jax.base import entry_points
 from transformer_jax.losses import LossFn
-from transformer_jax.runs import environment, lock, shared
+from transformer_jax.runs import environment, lock, resuming, shared
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import NotFinite, TrainState
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
-from transformer_jax.training import divergence, report, resuming, scoring, warm_start
+from transformer_jax.training import report, scoring, warm_start
 from transformer_jax.training.checkpointing import Saver
-from transformer_jax.training.compiled_steps import CompiledSteps
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.feed import Feed
 from transformer_jax.training.log import RunLog, console, stopped_early
 from transformer_jax.training.parts import StepOutcome, Training
 from transformer_jax.training.preemption import Preempted, Preemption
 from transformer_jax.training.prepare import Prepared, make_plan, prepare_together
-from transformer_jax.training.profile import Profile
-from transformer_jax.training.rehearsal import rehearse
+from transformer_jax.training.steps import divergence
+from transformer_jax.training.steps.compiled_steps import CompiledSteps
+from transformer_jax.training.steps.feed import Feed
+from transformer_jax.training.steps.profile import Profile
+from transformer_jax.training.steps.rehearsal import rehearse
+from transformer_jax.training.steps.window import DispatchedStep, LogWindow
 from transformer_jax.training.watchdog import Watchdog
-from transformer_jax.training.window import DispatchedStep, LogWindow
 
 IN_FLIGHT = 2  # dispatched steps that are not yet read; more of them can deadlock
 
@@ -84,7 +85,9 @@ def train(
     folder.check_place()
     mesh = open_mesh(config)
     shared.prove(folder.place)
-    config = resuming.resolve(config, folder, mesh.devices.flat[0].platform)
+    config = resuming.resolve(
+        config, folder.stored_config, mesh.devices.flat[0].platform
+    )
     result = hosts.decide_in_first(lambda: folder.read_result())
     if result is not None and is_done(config, folder, result["step"]):
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes, False))

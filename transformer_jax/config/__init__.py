@@ -12,9 +12,8 @@ from transformer_jax.config.loading import (
     shipped_folder,
     variants,
 )
-from transformer_jax.config.resuming import differences
 
 __all__ = [
-    "base", "declared", "differences", "find_file", "items", "load", "named_files",
+    "base", "declared", "find_file", "items", "load", "named_files",
     "shipped", "shipped_folder", "variants",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import jax
 from transformer_jax import sharding
 from transformer_jax.data.batches import Shape
 from transformer_jax.planning import collectives
-from transformer_jax.training import compiled
+from transformer_jax.training.steps import programs
 
 FULL = 0.9  # usable share of a device's memory; fragmentation and the runtime take more
 SHOWN = 6  # shapes named in a line
@@ -51,7 +51,7 @@ def describe_batches(
 
 def describe_program(program: Any, text: str, devices: int) -> dict[str, Any]:
     """Return the memory, kernels, operations and communication of one device."""
-    memory = compiled.read_memory(program)
+    memory = programs.read_memory(program)
     sent: dict[str, float] = {}
     for one in collectives.read(text, devices):
         sent[one.kind] = sent.get(one.kind, 0.0) + one.sent
@@ -61,8 +61,8 @@ def describe_program(program: Any, text: str, devices: int) -> dict[str, Any]:
             "arguments": memory.arguments,
             "temporary": memory.temporary,
         },
-        "xla_flops_a_device": compiled.read_flops(program),
-        "kernels": compiled.read_kernels(text),
+        "xla_flops_a_device": programs.read_flops(program),
+        "kernels": programs.read_kernels(text),
         "sent_bytes": sent,
     }  # fmt: skip
 
@@ -141,8 +141,8 @@ def _describe_unknown(kind: str) -> list[str]:
     ]
 
 
-def _worst(programs: Any) -> Mapping[str, Any]:
-    return max(programs, key=lambda p: p["memory"]["total"] if p["memory"] else 0)
+def _worst(compiled: Any) -> Mapping[str, Any]:
+    return max(compiled, key=lambda p: p["memory"]["total"] if p["memory"] else 0)
 
 
 def _describe_heads(heads: Mapping[str, Any] | None) -> list[str]:
@@ -215,8 +215,8 @@ def _kernels(program: Mapping[str, Any]) -> str:
 
 
 def _describe_decoding(found: Mapping[str, Any]) -> list[str]:
-    programs = found["decoding"]
-    largest, last = _worst(programs), programs[-1]
+    decoding = found["decoding"]
+    largest, last = _worst(decoding), decoding[-1]
     what = f"decoding {largest['rows']} rows"
     lines = _describe_memory(what, largest, found)
     lines.append(f"compiled   decoding in {last['seconds']['all']:.0f} s")

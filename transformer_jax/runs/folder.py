@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from transformer_jax import config as configs
 from transformer_jax.base import extensions, files, schema
 from transformer_jax.base.errors import UserError, nearest
-from transformer_jax.runs import notes, signature, steps
+from transformer_jax.runs import notes, resuming, signature, steps
 from transformer_jax.runs.environment import versions
 from transformer_jax.runs.remote import Remote, is_remote
 
@@ -189,7 +189,7 @@ class Folder:
         if old is None and write:
             self.note_start(config)
         if old is not None and not accept_changes:
-            lines = configs.differences(_flat(old), _flat(_plain(config)))
+            lines = resuming.differences(_flat(old), _flat(_plain(config)))
             if lines:
                 raise UserError(
                     f"{self.place} is a run of another config: use another --workdir, "

@@ -19,8 +19,8 @@ from transformer_jax.losses import Sums
 from transformer_jax.scores import Score
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.protocols import Record, Task
-from transformer_jax.training.feed import assemble
 from transformer_jax.training.prepare import Split
+from transformer_jax.training.steps.feed import assemble
 
 SHAPES, LENGTH_MULTIPLE = 2, 8
 TOKENS = 2**16  # per device at most; the run may have been trained on many devices

@@ -17,11 +17,11 @@ from transformer_jax.runs.checkpoint import TrainState
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.checkpointing import Saver
-from transformer_jax.training.compiled_steps import CompiledSteps
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.feed import Feed
 from transformer_jax.training.log import RunLog
 from transformer_jax.training.prepare import Prepared
+from transformer_jax.training.steps.compiled_steps import CompiledSteps
+from transformer_jax.training.steps.feed import Feed
 from transformer_jax.training.watchdog import Watchdog
 
 

@@ -15,8 +15,8 @@ from transformer_jax.data import store as stores
 from transformer_jax.data.batches import nothing
 from transformer_jax.decoding import Options
 from transformer_jax.training.evaluator import Evaluator, answer_all
-from transformer_jax.training.feed import assemble
 from transformer_jax.training.parts import Training
+from transformer_jax.training.steps.feed import assemble
 
 
 def rehearse(training: Training, options: Options) -> None:

@@ -1,16 +1,20 @@
-"""Count the floating-point operations of a training step, from its mathematics.
+"""Count the operations of a training step, and read what its compiled program takes.
 
 Only matrix products and convolutions count, with multiplications and additions counted
 separately, as for the peak in a data sheet. The backward pass takes two products for
 each product of the forward pass. Rematerialisation does not count, so that the share of
 the peak (MFU) tells how fast a model trains, not how busy the hardware is.
+The memory and the kernels are those that the compiler chose.
 Pitfall: causal attention counts the whole square of scores, as einsum computes it and
 as most published figures count it. A kernel that leaves the masked half out shows a
 higher MFU than it has.
 """
 
+import collections
 import copy
+import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -79,3 +83,51 @@ def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
             part = getattr(part, "jaxpr", part)
             if hasattr(part, "eqns"):
                 yield part
+
+
+# Custom calls that compute nothing.
+_MARKS = ("Sharding", "AllocateBuffer", "AssumeGatherIndicesInBound", "annotate_")
+_CALL = re.compile(r'custom_call_target="([^"]+)"')
+_PALLAS = re.compile(r'op_name="[^"]*?(splash_\w+?)(?:_(?:no_)?residuals)?[/"]')
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """The bytes that a program takes on a device while it runs, by the compiler."""
+
+    arguments: int
+    temporary: int
+    results: int  # without those that reuse the memory of arguments
+
+    @property
+    def total(self) -> int:
+        """All bytes that must fit at the same time."""
+        return self.arguments + self.temporary + self.results
+
+
+def read_memory(program: Any) -> Memory | None:
+    """Return the memory of a compiled program; None if its compiler does not say."""
+    found = program.memory_analysis()
+    if found is None:
+        return None
+    results = found.output_size_in_bytes - found.alias_size_in_bytes
+    return Memory(found.argument_size_in_bytes, found.temp_size_in_bytes, results)
+
+
+def read_flops(program: Any) -> float:
+    """Return XLA's own count for one device, which includes every operation."""
+    found = program.cost_analysis() or {}
+    found = found[0] if isinstance(found, list) else found
+    return float(found.get("flops", 0.0))
+
+
+def read_kernels(text: str) -> dict[str, int]:
+    """Count the calls of kernels that XLA did not generate itself, by name."""
+    found: collections.Counter = collections.Counter()
+    for line in text.split("\n"):
+        if call := _CALL.search(line):
+            if call[1].startswith(_MARKS):
+                continue
+            pallas = _PALLAS.search(line)
+            found[pallas[1] if pallas else call[1]] += 1
+    return dict(found.most_common())

@@ -17,7 +17,7 @@ import jax
 from jax.sharding import Mesh
 
 from transformer_jax.data.batches import Shape
-from transformer_jax.training import compiled
+from transformer_jax.training.steps import programs
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class CompiledSteps:
         """
         most: dict[Shape, int] = {}
         for shape in self.shapes:
-            memory = compiled.read_memory(self.get(shape))
+            memory = programs.read_memory(self.get(shape))
             most[shape] = memory.total if memory else shape.tokens
         return max(self.shapes, key=lambda shape: (most[shape], shape))
 

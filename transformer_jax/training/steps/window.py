@@ -15,10 +15,10 @@ from transformer_jax import hosts
 from transformer_jax.cli import duration
 from transformer_jax.data.batches import Shape
 from transformer_jax.losses import Sums
-from transformer_jax.training import flops
-from transformer_jax.training.divergence import Divergence
 from transformer_jax.training.log import RunLog, in_words
 from transformer_jax.training.parts import StepOutcome, Training
+from transformer_jax.training.steps import programs
+from transformer_jax.training.steps.divergence import Divergence
 
 SLOW = 1.2  # a process slower than this multiple of the median is named in the log
 COMMON = ("nll", "accuracy")  # metrics that every log line shows in its own way
@@ -45,7 +45,7 @@ def utilization(training: Training) -> Utilization | None:
     def count(shape: Shape) -> float:
         batch = training.feed.abstract(shape)
         params = training.abstract.params
-        return flops.count_step(training.task.objective, params, batch)
+        return programs.count_step(training.task.objective, params, batch)
 
     return Utilization(count, peak)
 

@@ -1,0 +1,1 @@
+"""What happens at each step of a training, and to its compiled programs."""
