@@ -46,9 +46,11 @@ def define_flags() -> None:
     flags.DEFINE_string("split", "validation", "A split that was not trained on.")
     flags.DEFINE_integer("lines", 500, "Lines of each split.", lower_bound=2)
     flags.DEFINE_integer(
-        "candidates", 0, "Candidates per canary, drawn at random; 0 means all.",
+        "candidates",
+        0,
+        "Candidates per canary, drawn at random; 0 means all.",
         lower_bound=0,
-    )  # fmt: skip
+    )
     flags.DEFINE_integer("seed", 0, "Seed for drawing lines and candidates.")
     flags.DEFINE_string("output", "", "A JSON file for the figures.")
     cli.define_weights()

@@ -27,8 +27,13 @@ USER_MISTAKE = 2
 PREEMPTED = 75
 COMMON = ("allow_imports", "verbose")  # flags of every command
 OF_THE_MACHINE = (  # errors that no code can fix
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG,
-)  # fmt: skip
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EIO,
+    errno.EFBIG,
+)
 HELP = ("-h", "-help", "--help", "--helpshort", "--helpfull")
 # The parameters of a run that answer; "auto" takes those that training found best.
 WEIGHTS = ("auto", "average", "best", "last", "ema")

@@ -49,15 +49,24 @@ def _peak(bfloat16: float, float32: float) -> dict[str, float]:
 def _describe_gpu(name: str, **changes: Any) -> str:
     """Describe a GPU to XLA, which would otherwise ask the driver."""
     numbers = {
-        "threads_per_block_limit": 1024, "threads_per_warp": 32,
-        "shared_memory_per_block": 49152, "shared_memory_per_core": 233472,
-        "threads_per_core_limit": 2048, "core_count": 132, "fpus_per_core": 128,
-        "block_dim_limit_x": 2147483647, "block_dim_limit_y": 65535,
-        "block_dim_limit_z": 65535, "memory_bandwidth": 4_800_000_000_000,
-        "l2_cache_size": 62914560, "clock_rate_ghz": 1.98,
-        "device_memory_size": 150_000_000_000, "shared_memory_per_block_optin": 232448,
-        "registers_per_core_limit": 65536, "registers_per_block_limit": 65536,
-    } | changes  # fmt: skip
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "shared_memory_per_block": 49152,
+        "shared_memory_per_core": 233472,
+        "threads_per_core_limit": 2048,
+        "core_count": 132,
+        "fpus_per_core": 128,
+        "block_dim_limit_x": 2147483647,
+        "block_dim_limit_y": 65535,
+        "block_dim_limit_z": 65535,
+        "memory_bandwidth": 4_800_000_000_000,
+        "l2_cache_size": 62914560,
+        "clock_rate_ghz": 1.98,
+        "device_memory_size": 150_000_000_000,
+        "shared_memory_per_block_optin": 232448,
+        "registers_per_core_limit": 65536,
+        "registers_per_block_limit": 65536,
+    } | changes
     major = numbers.pop("major", 9)
     lines = " ".join(f"{key}: {value}" for key, value in numbers.items())
     return (
@@ -67,44 +76,77 @@ def _describe_gpu(name: str, **changes: Any) -> str:
     )
 
 
-_FLAT = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8",
-         128: "8x16", 256: "16x16"}  # fmt: skip
+_FLAT = {
+    1: "1x1",
+    4: "2x2",
+    8: "2x4",
+    16: "4x4",
+    32: "4x8",
+    64: "8x8",
+    128: "8x16",
+    256: "16x16",
+}
 _A100 = {
-    "major": 8, "core_count": 108, "shared_memory_per_core": 167936,
-    "fpus_per_core": 64, "memory_bandwidth": 2_039_000_000_000,
-    "l2_cache_size": 41943040, "clock_rate_ghz": 1.41,
-    "device_memory_size": 85_000_000_000, "shared_memory_per_block_optin": 166912,
-}  # fmt: skip
+    "major": 8,
+    "core_count": 108,
+    "shared_memory_per_core": 167936,
+    "fpus_per_core": 64,
+    "memory_bandwidth": 2_039_000_000_000,
+    "l2_cache_size": 41943040,
+    "clock_rate_ghz": 1.41,
+    "device_memory_size": 85_000_000_000,
+    "shared_memory_per_block_optin": 166912,
+}
 
 HARDWARE = {
     "cpu": Hardware("cpu", ("cpu",)),
     "a100": Hardware(
-        "gpu", ("NVIDIA A100-SXM4-80GB",), 80 * GIB, _peak(312, 156), 400,
+        "gpu",
+        ("NVIDIA A100-SXM4-80GB",),
+        80 * GIB,
+        _peak(312, 156),
+        400,
         _describe_gpu("NVIDIA A100-SXM4-80GB", **_A100),
     ),
     "h100": Hardware(
-        "gpu", ("NVIDIA H100 80GB HBM3",), 80 * GIB, _peak(989, 495), 700,
+        "gpu",
+        ("NVIDIA H100 80GB HBM3",),
+        80 * GIB,
+        _peak(989, 495),
+        700,
         _describe_gpu(
-            "NVIDIA H100 80GB HBM3", memory_bandwidth=3_350_000_000_000,
-            l2_cache_size=52428800, device_memory_size=85_000_000_000,
+            "NVIDIA H100 80GB HBM3",
+            memory_bandwidth=3_350_000_000_000,
+            l2_cache_size=52428800,
+            device_memory_size=85_000_000_000,
         ),
     ),
     "h200": Hardware(
-        "gpu", ("NVIDIA H200",), 141_000_000_000, _peak(989, 495), 700,
+        "gpu",
+        ("NVIDIA H200",),
+        141_000_000_000,
+        _peak(989, 495),
+        700,
         _describe_gpu("NVIDIA H200"),
     ),
     # Programs get 15.75 of the 16 GiB of a TPU v5e. Google publishes no power figures.
     "v5e": Hardware(
-        "tpu", ("TPU v5 lite", "TPU v5e"), int(15.75 * GIB), _peak(197, 197),
+        "tpu",
+        ("TPU v5 lite", "TPU v5e"),
+        int(15.75 * GIB),
+        _peak(197, 197),
         topologies={n: f"v5e:{shape}" for n, shape in _FLAT.items()},
     ),
     "v6e": Hardware(
-        "tpu", ("TPU v6 lite", "TPU v6e"), int(31.25 * GIB), _peak(918, 918),
+        "tpu",
+        ("TPU v6 lite", "TPU v6e"),
+        int(31.25 * GIB),
+        _peak(918, 918),
         topologies={n: f"v6e:{shape}" for n, shape in _FLAT.items()},
     ),
     "v4": Hardware("tpu", ("TPU v4",), 32 * GIB, _peak(275, 275)),
     "v5p": Hardware("tpu", ("TPU v5p", "TPU v5"), 95 * GIB, _peak(459, 459)),
-}  # fmt: skip
+}
 
 # Devices that may be found here, and that are no targets to compile for elsewhere.
 OTHERS = (

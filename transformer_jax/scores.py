@@ -210,12 +210,19 @@ def compare(
             p = 1.0 if a.score == b.score else b.p_value
             comparisons.append(
                 Comparison(
-                    metric, baseline, system,
-                    float(a.score), float(a.mean), float(a.ci),
-                    float(b.score), float(b.mean), float(b.ci),
-                    float(p), str(signature),
+                    metric,
+                    baseline,
+                    system,
+                    float(a.score),
+                    float(a.mean),
+                    float(a.ci),
+                    float(b.score),
+                    float(b.mean),
+                    float(b.ci),
+                    float(p),
+                    str(signature),
                 )
-            )  # fmt: skip
+            )
     return comparisons
 
 

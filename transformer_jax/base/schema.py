@@ -46,9 +46,13 @@ def option(
     if type(default) not in (*FLAG_KINDS, tuple):
         raise TypeError(f"an option of type {type(default).__name__} cannot be a key")
     metadata = {
-        "meaning": meaning, "least": least, "above": above, "most": most,
-        "below": below, "choices": choices,
-    }  # fmt: skip
+        "meaning": meaning,
+        "least": least,
+        "above": above,
+        "most": most,
+        "below": below,
+        "choices": choices,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 

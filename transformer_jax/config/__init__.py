@@ -14,6 +14,13 @@ from transformer_jax.config.loading import (
 )
 
 __all__ = [
-    "base", "declared", "find_file", "items", "load", "named_files",
-    "shipped", "shipped_folder", "variants",
-]  # fmt: skip
+    "base",
+    "declared",
+    "find_file",
+    "items",
+    "load",
+    "named_files",
+    "shipped",
+    "shipped_folder",
+    "variants",
+]

@@ -51,9 +51,11 @@ class TrainOptions:
     steps: int = option(100_000, "Updates.", least=1, most=10**9)
     accumulation: int = option(1, "Micro-batches per batch, to save memory.", least=1)
     label_smoothing: float = option(
-        0.1, "Probability moved from the true token to all others (5.4).",
-        least=0, below=1,
-    )  # fmt: skip
+        0.1,
+        "Probability moved from the true token to all others (5.4).",
+        least=0,
+        below=1,
+    )
     initial: str = option(
         "", "A run whose parameters this one begins with; empty means none."
     )
@@ -88,9 +90,11 @@ class EvalOptions:
         1024, "Most pieces of an example; longer ones are refused.", least=1
     )
     answers: int = option(
-        0, "Validation examples to answer, evenly spaced; 0 means all.",
-        least=0, most=10**9,
-    )  # fmt: skip
+        0,
+        "Validation examples to answer, evenly spaced; 0 means all.",
+        least=0,
+        most=10**9,
+    )
     samples: int = option(3, "Answers to show in the log, evenly spaced.", least=0)
     splits: tuple = option(("test",), "Splits to score after training.")
     weights: str = option(
@@ -107,9 +111,10 @@ class CheckpointOptions:
 
     every: int = option(1000, "Updates between checkpoints.", least=1, most=10**9)
     minutes: float = option(
-        0.0, "Also save after this time, to lose less in a crash; 0 means never.",
+        0.0,
+        "Also save after this time, to lose less in a crash; 0 means never.",
         least=0,
-    )  # fmt: skip
+    )
     keep_last: int = option(5, "Newest checkpoints to keep.", least=1)
     keep_best: int = option(1, "Checkpoints to keep by validation score.", least=0)
     best: str = option(
@@ -202,7 +207,9 @@ def _sections(task: TaskDefinition, model: str) -> dict[str, Sequence[type]]:
         "filter": [filters.FilterOptions],
         "tokenizer": [tokenizer.TokenizerOptions],
         "model": [
-            registry.NameOptions, registry.find(model).config, vectors.VectorOptions
+            registry.NameOptions,
+            registry.find(model).config,
+            vectors.VectorOptions,
         ],
         "train": [TrainOptions],
         "optim": [OptimOptions],
@@ -212,5 +219,5 @@ def _sections(task: TaskDefinition, model: str) -> dict[str, Sequence[type]]:
         "mesh": [sharding.MeshOptions],
         "timeout": [TimeoutOptions],
         "log": [LogOptions],
-    }  # fmt: skip
+    }
     return {name: [*own, *task.options.get(name, ())] for name, own in found.items()}

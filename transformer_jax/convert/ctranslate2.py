@@ -30,8 +30,11 @@ from transformer_jax.tasks.parts.pairs import PairData
 
 POSITIONS = 2048  # the length of a sinusoid, which CTranslate2 needs as a table
 ACTIVATIONS = {  # their names in CTranslate2
-    "relu": "RELU", "gelu_tanh": "GELUTanh", "gelu_erf": "GELU", "silu": "SWISH",
-}  # fmt: skip
+    "relu": "RELU",
+    "gelu_tanh": "GELUTanh",
+    "gelu_erf": "GELU",
+    "silu": "SWISH",
+}
 NEG_INF = -1e9  # the bias of pieces that must not be chosen
 EXPORTED = {  # the model variants that CTranslate2 also has
     "positions": ("sinusoid", "sinusoid_concat", "learned"),

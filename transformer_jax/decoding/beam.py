@@ -138,9 +138,14 @@ class BeamSearch:
         # selections replace a huge one.
         few = min(beams, beam.logits.shape[-1] // beams)
         gains, tokens = top_next_tokens(
-            beam.logits, beam.tokens, beam.step, beam.inputs,
-            self.options, self.constraint, few,
-        )  # fmt: skip
+            beam.logits,
+            beam.tokens,
+            beam.step,
+            beam.inputs,
+            self.options,
+            self.constraint,
+            few,
+        )
         totals = (beam.log_probs[..., None] + gains).reshape(rows, -1)
         scores, best = jax.lax.top_k(totals, beams)
         tokens = jnp.take_along_axis(tokens.reshape(rows, -1), best, axis=1)

@@ -148,8 +148,10 @@ class UnknownParts:
         more = f" and {len(new) - SHOWN} more" if len(new) > SHOWN else ""
         self.logger.warning(
             "line %d: the model does not know %s%s: the answer may be invented",
-            number, shown, more,
-        )  # fmt: skip
+            number,
+            shown,
+            more,
+        )
 
 
 def one_line(text: str) -> str:

@@ -52,10 +52,14 @@ def trace(
     for state in engine.states(params, request, options):
         row = _Row(*(a[0] for a in jax.device_get(_written(state, options))))
         expected = _rank(
-            state.logits, state.tokens, state.step, state.inputs,
-            options=options.without_numbers(), constraint=engine.constraint,
+            state.logits,
+            state.tokens,
+            state.step,
+            state.inputs,
+            options=options.without_numbers(),
+            constraint=engine.constraint,
             count=candidates,
-        )  # fmt: skip
+        )
         gains, tokens = (np.asarray(a[0]) for a in jax.device_get(expected))
         steps.append(_read_step(row, int(state.step), gains, tokens))
     return steps
@@ -76,9 +80,12 @@ def _written(state: Any, options: Options) -> tuple[Any, ...]:
     """Return the fields of `_Row` for all rows of the state of either search."""
     if hasattr(state, "finished"):
         return (
-            state.tokens, state.log_probs,
-            state.finished, state.finished_log_probs, state.finished_scores,
-        )  # fmt: skip
+            state.tokens,
+            state.log_probs,
+            state.finished,
+            state.finished_log_probs,
+            state.finished_scores,
+        )
     # Texts stay in their slots when they end.
     living = np.where(state.done, -np.inf, state.log_probs)
     ended, scores = (

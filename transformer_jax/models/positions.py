@@ -226,6 +226,12 @@ BIASES = {
 
 SINUSOIDS = ("sinusoid", "sinusoid_concat", "sinusoid+rotary")  # added to embeddings
 POSITIONS = (
-    "sinusoid", "sinusoid_concat", "learned", "rotary", "relative", *BIASES, "none",
+    "sinusoid",
+    "sinusoid_concat",
+    "learned",
+    "rotary",
+    "relative",
+    *BIASES,
+    "none",
     "sinusoid+rotary",
-)  # fmt: skip
+)

@@ -62,13 +62,13 @@ class Layer(nn.Module):
         if self.cross:
             self.cross_attention = _attention(c, self.deepnorm)
         self.feed_forward = FeedForward(
-            c.d_model,
-            c.d_ff,
-            c.activation,
-            c.dropout_feed_forward,
-            c.dtype,
-            c.gradient_dtype,
-            self.deepnorm.beta,
+            d_model=c.d_model,
+            d_ff=c.d_ff,
+            activation=c.activation,
+            dropout=c.dropout_feed_forward,
+            dtype=c.dtype,
+            gradient_dtype=c.gradient_dtype,
+            gain=self.deepnorm.beta,
         )
         for name in ("layer",) if c.parallel_sublayers else self._sublayers():
             setattr(self, f"{name}_norm", _norm(c))
@@ -172,9 +172,12 @@ class Stack(nn.Module):
         if c.norm in NORM_FIRST:
             self.norm = _norm(c)
         if c.positions in ("relative", *BIASES):
-            sizes = c.relative_buckets, c.relative_distance
             self.position_bias = PositionBias(
-                c.positions, c.num_heads, self.causal, *sizes
+                kind=c.positions,
+                num_heads=c.num_heads,
+                causal=self.causal,
+                buckets=c.relative_buckets,
+                furthest=c.relative_distance,
             )
 
     def _make_layer(self, **options: Any) -> Layer:
@@ -309,16 +312,19 @@ class Stack(nn.Module):
 
 
 def _attention(c: TransformerConfig, deepnorm: DeepNorm) -> MultiHeadAttention:
-    sizes = c.d_model, c.num_heads, c.d_k, c.d_v, c.kv_heads
     return MultiHeadAttention(
-        *sizes,
-        c.qk_norm,
-        c.dropout_attention,
-        c.dtype,
-        c.attention,
-        c.gradient_dtype,
-        c.remat == "attention",
-        deepnorm.beta,
+        d_model=c.d_model,
+        num_heads=c.num_heads,
+        d_k=c.d_k,
+        d_v=c.d_v,
+        kv_heads=c.kv_heads,
+        qk_norm=c.qk_norm,
+        dropout=c.dropout_attention,
+        dtype=c.dtype,
+        kernel=c.attention,
+        gradient_dtype=c.gradient_dtype,
+        remat=c.remat == "attention",
+        gain=deepnorm.beta,
     )
 
 

@@ -12,10 +12,28 @@ import jax
 
 from transformer_jax import sharding
 
-KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all",
-         "collective-permute")  # fmt: skip
-BYTES = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2,
-         "f16": 2, "s16": 2, "u16": 2, "s8": 1, "u8": 1, "pred": 1}  # fmt: skip
+KINDS = (
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "all-to-all",
+    "collective-permute",
+)
+BYTES = {
+    "f64": 8,
+    "s64": 8,
+    "u64": 8,
+    "f32": 4,
+    "s32": 4,
+    "u32": 4,
+    "bf16": 2,
+    "f16": 2,
+    "s16": 2,
+    "u16": 2,
+    "s8": 1,
+    "u8": 1,
+    "pred": 1,
+}
 SHAPE = re.compile(rf"\b({'|'.join(BYTES)})\[([\d,]*)\]")
 
 
@@ -177,9 +195,14 @@ def find_least(
     fsdp, tensor = sizes["fsdp"], sizes["tensor"]
     replicas = sizes["data"] * sizes["sequence"]
     least: dict[str, float] = dict.fromkeys(
-        ("parameters gathered", "gathered again for the backward pass",
-         "gradients reduced", "activations over tensor"), 0.0
-    )  # fmt: skip
+        (
+            "parameters gathered",
+            "gathered again for the backward pass",
+            "gradients reduced",
+            "activations over tensor",
+        ),
+        0.0,
+    )
     tokens = rows * length / (sizes["data"] * fsdp * sizes["sequence"])
     added = 2 * (tensor - 1) / tensor * tokens * config.model.d_model * width
     tied = config.model.tie == "all"

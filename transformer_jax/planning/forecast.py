@@ -56,7 +56,8 @@ def describe_program(program: Any, text: str, devices: int) -> dict[str, Any]:
     for one in collectives.read(text, devices):
         sent[one.kind] = sent.get(one.kind, 0.0) + one.sent
     return {
-        "memory": memory and {
+        "memory": memory
+        and {
             "total": memory.total,
             "arguments": memory.arguments,
             "temporary": memory.temporary,
@@ -64,7 +65,7 @@ def describe_program(program: Any, text: str, devices: int) -> dict[str, Any]:
         "xla_flops_a_device": programs.read_flops(program),
         "kernels": programs.read_kernels(text),
         "sent_bytes": sent,
-    }  # fmt: skip
+    }
 
 
 def expect_time(
@@ -128,7 +129,7 @@ def describe(found: Mapping[str, Any]) -> list[str]:
         f"kernels    {_kernels(largest)}",
         *_describe_decoding(found),
         *_describe_time(found["time"]),
-    ]  # fmt: skip
+    ]
 
 
 def _describe_unknown(kind: str) -> list[str]:
@@ -252,11 +253,17 @@ def table_row(spec: str, found: Mapping[str, Any]) -> str:
     seconds = step["seconds"]["trace"] + step["seconds"]["compile"]
     both = f"{seconds:.0f} + {found['decoding'][-1]['seconds']['all']:.0f}"
     cells = [
-        f"`{spec}`", found["target"], _short(sum(found["parameters"].values())),
-        step["shape"], _giga(step), _giga(decoding),
+        f"`{spec}`",
+        found["target"],
+        _short(sum(found["parameters"].values())),
+        step["shape"],
+        _giga(step),
+        _giga(decoding),
         _attention(step),
-        f"{total / 1e6:.0f}" if total else "", ratio, both,
-    ]  # fmt: skip
+        f"{total / 1e6:.0f}" if total else "",
+        ratio,
+        both,
+    ]
     return f"| {' | '.join(cells)} |"
 
 

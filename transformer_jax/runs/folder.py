@@ -22,9 +22,15 @@ logger = logging.getLogger(__name__)
 
 # What a run or a bundle holds beside folders; other files in it are the user's own.
 FILES = (
-    "config.json", "versions.json", "ledger.json", "result.json", "scores.json",
-    "metrics.jsonl", "bundle.json", "weights.safetensors",
-)  # fmt: skip
+    "config.json",
+    "versions.json",
+    "ledger.json",
+    "result.json",
+    "scores.json",
+    "metrics.jsonl",
+    "bundle.json",
+    "weights.safetensors",
+)
 PROPOSED = 5  # runs that are named in place of a folder of runs
 
 

@@ -30,10 +30,16 @@ Say = Callable[[str], None]
 
 # Options of a model that leave the function of its parameters as it is.
 OF_TRAINING = (
-    "model.dropout", "model.dtype", "model.gradient_dtype", "model.attention",
-    "model.remat", "model.scan_layers", "model.word_vectors",
-    "model.train_word_vectors", "model.name",
-)  # fmt: skip
+    "model.dropout",
+    "model.dtype",
+    "model.gradient_dtype",
+    "model.attention",
+    "model.remat",
+    "model.scan_layers",
+    "model.word_vectors",
+    "model.train_word_vectors",
+    "model.name",
+)
 
 
 def fill(task: Task, params: Params, mesh: Mesh, say: Say) -> Params:

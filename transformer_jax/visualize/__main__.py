@@ -11,7 +11,7 @@ from typing import Any
 from transformer_jax import cli
 from transformer_jax.base import entry_points
 from transformer_jax.base.errors import nearest
-from transformer_jax.visualize.command import Drawing, Explain, define_flags
+from transformer_jax.visualize.flags import Drawing, Explain, define_flags
 from transformer_jax.visualize.viewer import command as view
 
 # Each has define_flags() and main(overrides).

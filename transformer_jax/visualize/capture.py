@@ -40,11 +40,14 @@ def follow_head(
     [((query, key, value, allowed, bias), _)] = caught
     group = head * len(key) // len(query)  # queries may share keys and values
     found = compute(
-        query[head], key[group].T, value[group],
-        _of_head(allowed, head), _of_head(bias, head),
+        query[head],
+        key[group].T,
+        value[group],
+        _of_head(allowed, head),
+        _of_head(bias, head),
         f"{kind} attention, layer {layer}, head {head}",
         *axis_labels(maps, kind),
-    )  # fmt: skip
+    )
     return found
 
 

@@ -17,8 +17,12 @@ from typing import Any
 EXAMPLES: dict[str, dict[str, Any]] = {
     "greeting": {
         "title": 'Scores of "Hi how are you", scaled by √64',
-        "scores": [[98, 27, 10, 12], [27, 89, 31, 67], [10, 31, 91, 54],
-                   [12, 67, 54, 92]],
+        "scores": [
+            [98, 27, 10, 12],
+            [27, 89, 31, 67],
+            [10, 31, 91, 54],
+            [12, 67, 54, 92],
+        ],
         "d_k": 64,
         "query_labels": ["Hi", "how", "are", "you"],
     },
@@ -31,8 +35,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "fine": {
         "title": 'Look-ahead mask of "<start> I am fine"',
-        "scores": [[0.7, 0.1, 0.1, 0.1], [0.1, 0.6, 0.2, 0.1], [0.1, 0.3, 0.6, 0.1],
-                   [0.1, 0.3, 0.3, 0.3]],
+        "scores": [
+            [0.7, 0.1, 0.1, 0.1],
+            [0.1, 0.6, 0.2, 0.1],
+            [0.1, 0.3, 0.6, 0.1],
+            [0.1, 0.3, 0.3, 0.3],
+        ],
         "d_k": 1,
         "mask": "look-ahead",
         "query_labels": ["<start>", "I", "am", "fine"],
@@ -45,4 +53,4 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "query_labels": ["how does attention work"],
         "key_labels": ["Attention, explained", "Cats of the year"],
     },
-}  # fmt: skip
+}

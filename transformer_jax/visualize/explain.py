@@ -21,8 +21,17 @@ from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.models.attention import attend_by_head, look_ahead_mask
 from transformer_jax.visualize.examples import EXAMPLES
 
-KEYS = ("title", "queries", "keys", "values", "scores", "d_k", "mask",
-        "query_labels", "key_labels")  # fmt: skip
+KEYS = (
+    "title",
+    "queries",
+    "keys",
+    "values",
+    "scores",
+    "d_k",
+    "mask",
+    "query_labels",
+    "key_labels",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +97,19 @@ def from_scores(
         same = len(query_labels) == source
         key_labels = query_labels if same else [f"k{i}" for i in range(source)]
     return Computation(
-        title, query_labels, key_labels, None, None, values, d_k, scores, scaled,
-        allowed, weights, attended if values is not None else None,
-    )  # fmt: skip
+        title,
+        query_labels,
+        key_labels,
+        None,
+        None,
+        values,
+        d_k,
+        scores,
+        scaled,
+        allowed,
+        weights,
+        attended if values is not None else None,
+    )
 
 
 def _attend(queries, keys, values, allowed, bias):
@@ -141,8 +160,10 @@ def from_numbers(content: Any, name: str) -> Computation:
         )
     shape = scores.shape if "scores" in given else (len(queries), len(keys))
     _check_length(name, "values", tables["values"], shape[1])
-    labels = {key: list(map(str, content.get(key, ()))) for key in
-              ("query_labels", "key_labels")}  # fmt: skip
+    labels = {
+        key: list(map(str, content.get(key, ())))
+        for key in ("query_labels", "key_labels")
+    }
     for (key, found), size in zip(labels.items(), shape, strict=True):
         _check_length(name, key, found or None, size)
     rest: dict[str, Any] = dict(
@@ -201,9 +222,11 @@ def lines(found: Computation, columns: int = 8) -> list[str]:
     keys, most = found.key_labels, len(found.key_labels)
     root = f"√{found.d_k} = {math.sqrt(found.d_k):.4g}"
     shown += table("scores q · k", found.query_labels, found.scores, most, keys)
-    added = "" if np.allclose(
-        found.scaled, found.scores / math.sqrt(found.d_k), atol=1e-4
-    ) else ", plus the position bias"  # fmt: skip
+    added = (
+        ""
+        if np.allclose(found.scaled, found.scores / math.sqrt(found.d_k), atol=1e-4)
+        else ", plus the position bias"
+    )
     step = f"scaled: scores / {root}{added}"
     if not (found.d_k == 1 and np.array_equal(found.scores, found.scaled)):
         shown += table(step, found.query_labels, found.scaled, most, keys)

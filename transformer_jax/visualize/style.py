@@ -152,9 +152,13 @@ def label_points(
     inside = Bounds(*axes.get_window_extent().extents)
     for place, text in zip(places, texts, strict=True):
         note = axes.annotate(
-            text, place, (0, 0), textcoords="offset points", fontsize=8,
+            text,
+            place,
+            (0, 0),
+            textcoords="offset points",
+            fontsize=8,
             fontweight="bold" if text in bold else "normal",
-        )  # fmt: skip
+        )
         covered = []
         for side in SIDES:
             _move(note, *side)

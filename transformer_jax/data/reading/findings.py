@@ -130,18 +130,33 @@ CHECKS = (
     ("are empty", lambda t: not t or t.isspace(), 0, 0.01),
     ("begin or end with white space", lambda t: t.strip() not in ("", t), 0, 1),
     ("contain U+FFFD: a conversion lost letters", lambda t: "\ufffd" in t, 0, 0.01),
-    ("look encoded twice (UTF-8 read as Latin-1): convert them again",
-     lambda t: not t.isascii() and _TWICE.search(t), 0, 0.01),
-    ("contain control or invisible characters",
-     lambda t: not t.isprintable() and _CONTROL.search(t), 0, 0.01),
-    (f"contain HTML entities: unescape them, {_OTHERWISE}",
-     lambda t: "&" in t and _ENTITY.search(t), 0, 0.01),
-    (f"contain a tokenizer's marks (@-@, @@, ▁): undo them, {_OTHERWISE}",
-     lambda t: ("@" in t or "▁" in t) and _MARK.search(t), 0, 0.01),
-    (_SPACED,
-     lambda t: (" ." in t or " ," in t) and _APART.search(t), 0.03, 0.3),
+    (
+        "look encoded twice (UTF-8 read as Latin-1): convert them again",
+        lambda t: not t.isascii() and _TWICE.search(t),
+        0,
+        0.01,
+    ),
+    (
+        "contain control or invisible characters",
+        lambda t: not t.isprintable() and _CONTROL.search(t),
+        0,
+        0.01,
+    ),
+    (
+        f"contain HTML entities: unescape them, {_OTHERWISE}",
+        lambda t: "&" in t and _ENTITY.search(t),
+        0,
+        0.01,
+    ),
+    (
+        f"contain a tokenizer's marks (@-@, @@, ▁): undo them, {_OTHERWISE}",
+        lambda t: ("@" in t or "▁" in t) and _MARK.search(t),
+        0,
+        0.01,
+    ),
+    (_SPACED, lambda t: (" ." in t or " ," in t) and _APART.search(t), 0.03, 0.3),
     ("have no capital letter: compare only lower-cased scores", str.islower, 0.99, 1),
-)  # fmt: skip
+)
 
 
 def _measure(split: Split, watch):

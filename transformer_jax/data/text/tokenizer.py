@@ -77,9 +77,11 @@ class Tokenizer:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._processor = processor
         special = {
-            PAD: processor.pad_id(), UNK: processor.unk_id(),
-            BOS: processor.bos_id(), EOS: processor.eos_id(),
-        }  # fmt: skip
+            PAD: processor.pad_id(),
+            UNK: processor.unk_id(),
+            BOS: processor.bos_id(),
+            EOS: processor.eos_id(),
+        }
         size, given = processor.get_piece_size(), set(special.values())
         self._theirs = [special[i] for i in range(SPECIAL)]
         self._theirs += [i for i in range(size) if i not in given]
@@ -307,10 +309,16 @@ def make(
     if settings.kind == "file":
         return Tokenizer.load(pathlib.Path(given))
     about = [
-        sentencepiece.__version__, records.fingerprint, fields,
-        [*settings.user_symbols, *symbols], settings.kind, settings.vocab_size,
-        settings.lines, settings.byte_fallback, settings.lowercase,
-    ]  # fmt: skip
+        sentencepiece.__version__,
+        records.fingerprint,
+        fields,
+        [*settings.user_symbols, *symbols],
+        settings.kind,
+        settings.vocab_size,
+        settings.lines,
+        settings.byte_fallback,
+        settings.lowercase,
+    ]
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
     learn = functools.partial(_learn, settings, records, fields, symbols, say)
     entry = cache.folder() / "tokenizers" / key

@@ -34,9 +34,14 @@ def spectrogram(
     )
     where = 0.0, end, 0.0, float(frames.shape[1])
     above.imshow(
-        frames.T, origin="lower", aspect="auto", extent=where, cmap=AMOUNTS,
-        vmin=-2.0, vmax=3.0,
-    )  # fmt: skip
+        frames.T,
+        origin="lower",
+        aspect="auto",
+        extent=where,
+        cmap=AMOUNTS,
+        vmin=-2.0,
+        vmax=3.0,
+    )
     above.set(title="What is heard", ylabel="mel band")
     where = 0.0, end, len(pieces) - 0.5, -0.5
     image = below.imshow(weights, aspect="auto", extent=where, cmap=AMOUNTS, vmin=0.0)

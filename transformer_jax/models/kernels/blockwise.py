@@ -146,13 +146,17 @@ def _backward(form, kept, outer):
                     lambda q, k, t: _scores(
                         form, q, k, t, of_queries, of_keys, allowed
                     ),
-                    query, key, table,
-                )  # fmt: skip
+                    query,
+                    key,
+                    table,
+                )
                 weights = jnp.exp(scores - most[..., None]) / total[..., None]
                 d_value = jnp.einsum(
-                    "bgnts,bgnth->bgsh", weights.astype(outer.dtype), outer,
+                    "bgnts,bgnth->bgsh",
+                    weights.astype(outer.dtype),
+                    outer,
                     preferred_element_type=wide,
-                )  # fmt: skip
+                )
                 d_weights = jnp.einsum(
                     "bgnth,bgsh->bgnts", outer, value, preferred_element_type=wide
                 )
@@ -174,9 +178,13 @@ def _backward(form, kept, outer):
         take_keys, begin, (key, value, of_keys)
     )
     return (
-        d_query.astype(query.dtype), d_key.astype(key.dtype),
-        d_value.astype(value.dtype), d_table, None, None,
-    )  # fmt: skip
+        d_query.astype(query.dtype),
+        d_key.astype(key.dtype),
+        d_value.astype(value.dtype),
+        d_table,
+        None,
+        None,
+    )
 
 
 _attend_blocks.defvjp(_forward, _backward)
@@ -232,6 +240,8 @@ def _mix(
     weights: Float[Array, "B G n T S"], value: Float[Array, "B G S H"]
 ) -> Float[Array, "B G n T H"]:
     return jnp.einsum(
-        "bgnts,bgsh->bgnth", weights.astype(value.dtype), value,
+        "bgnts,bgsh->bgnth",
+        weights.astype(value.dtype),
+        value,
         preferred_element_type=jnp.float32,
-    )  # fmt: skip
+    )

@@ -44,10 +44,15 @@ def _make_kernel(heads: int, queries: int, keys: int, causal: bool, interpret: b
     kind = splash_attention.CausalMask if causal else splash_attention.FullMask
     block_q, block_kv = _block(queries), _block(keys)
     blocks = splash_attention.BlockSizes(
-        block_q=block_q, block_kv=block_kv, block_kv_compute=block_kv,
-        block_q_dkv=block_q, block_kv_dkv=block_kv, block_kv_dkv_compute=block_kv,
-        block_q_dq=block_q, block_kv_dq=block_kv,
-    )  # fmt: skip
+        block_q=block_q,
+        block_kv=block_kv,
+        block_kv_compute=block_kv,
+        block_q_dkv=block_q,
+        block_kv_dkv=block_kv,
+        block_kv_dkv_compute=block_kv,
+        block_q_dq=block_q,
+        block_kv_dq=block_kv,
+    )
     return splash_attention.make_splash_mha_single_device(
         splash_attention.MultiHeadMask([kind((queries, keys))] * heads),
         block_sizes=blocks,

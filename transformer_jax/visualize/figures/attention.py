@@ -130,8 +130,11 @@ def arcs(weights: np.ndarray, words: Sequence[str], query: int) -> "Figure":
     axes.set_title(f"Where “{words[query].lstrip('·')}” looks")
     figure.legend(
         *axes.get_legend_handles_labels(),
-        loc="outside upper center", ncols=min(number, 8), frameon=False, fontsize=9,
-    )  # fmt: skip
+        loc="outside upper center",
+        ncols=min(number, 8),
+        frameon=False,
+        fontsize=9,
+    )
     return figure
 
 
@@ -166,9 +169,12 @@ def word_links(
             kind = "several source words to one"
         color, dashes = kinds[kind]
         axes.plot(
-            [places[1][source], places[0][target]], [1, 0], linestyle=dashes,
-            color=color, linewidth=0.8 + 3.5 * float(weights[target, source]),
-        )  # fmt: skip
+            [places[1][source], places[0][target]],
+            [1, 0],
+            linestyle=dashes,
+            color=color,
+            linewidth=0.8 + 3.5 * float(weights[target, source]),
+        )
     style: dict[str, Any] = dict(ha="center", fontsize=10)
     for x, word in zip(places[1], source_words, strict=True):
         axes.text(x, 1.06, word, va="bottom", **style)
@@ -201,12 +207,24 @@ def entropy_and_distance(weights: np.ndarray) -> "Figure":
     axes = figure.subplots()
     for layer in range(len(weights)):
         color, marker = LINES[layer % len(LINES)], MARKERS[layer % len(MARKERS)]
-        axes.plot(apart[layer], bits[layer], marker, color=color, markersize=7,
-                  label=f"layer {layer}")  # fmt: skip
+        axes.plot(
+            apart[layer],
+            bits[layer],
+            marker,
+            color=color,
+            markersize=7,
+            label=f"layer {layer}",
+        )
     most = np.log2(weights.shape[-1])
     axes.axhline(most, color="0.6", linewidth=1, linestyle=":")
-    axes.annotate("all words alike", (0, most), (4, -10), textcoords="offset points",
-                  fontsize=8, color="0.4")  # fmt: skip
+    axes.annotate(
+        "all words alike",
+        (0, most),
+        (4, -10),
+        textcoords="offset points",
+        fontsize=8,
+        color="0.4",
+    )
     axes.set(
         title="How far and how widely heads look",
         xlabel="mean distance of key and query, in pieces",
@@ -268,8 +286,15 @@ def patches(
             seen = weights[layer, head, 0, 1:]
             shares = (seen / max(seen.max(), 1e-9)).reshape(grid)
             _draw_picture(axes, picture)
-            image = axes.imshow(shares, cmap=AMOUNTS, vmin=0, vmax=1, alpha=0.75,
-                                extent=extent, interpolation="nearest")  # fmt: skip
+            image = axes.imshow(
+                shares,
+                cmap=AMOUNTS,
+                vmin=0,
+                vmax=1,
+                alpha=0.75,
+                extent=extent,
+                interpolation="nearest",
+            )
             axes.set_title(f"head {head}: {seen.sum():.2f}", fontsize=8)
     figure.suptitle("What the class token looks at")
     figure.colorbar(image, ax=panels, label="share of the largest weight", pad=0.02)
@@ -298,8 +323,14 @@ def alignment_errors(errors: np.ndarray, examples: int) -> "Figure":
     image = axes.imshow(errors, cmap=AMOUNTS + "_r", vmin=0, vmax=1, aspect="auto")
     write_numbers(axes, image, [[f"{100 * e:.1f} %" for e in row] for row in errors], 9)
     layer, head = np.unravel_index(errors.argmin(), errors.shape)
-    frame = Rectangle((head - 0.47, layer - 0.46), 0.94, 0.92, fill=False,
-                      edgecolor=LINES[1], linewidth=3)  # fmt: skip
+    frame = Rectangle(
+        (head - 0.47, layer - 0.46),
+        0.94,
+        0.92,
+        fill=False,
+        edgecolor=LINES[1],
+        linewidth=3,
+    )
     axes.add_patch(frame)
     axes.set_xticks(range(number), [str(i) for i in range(number)])
     axes.set_yticks(range(layers), [str(i) for i in range(layers)])

@@ -94,18 +94,26 @@ def beam_tree(branches: Sequence[Branch], steps: int = 0) -> "Figure":
         x_from, y_from = x - 1, rows[branch.tokens[:-1]]
         best, discarded = branch.kind == "best", branch.kind == "discarded"
         axes.plot(
-            [x_from + 0.62 * (x > 1), x - 0.08], [y_from, y],
-            linestyle=dashes, color=color, linewidth=1.8 if best else 1.0,
-        )  # fmt: skip
+            [x_from + 0.62 * (x > 1), x - 0.08],
+            [y_from, y],
+            linestyle=dashes,
+            color=color,
+            linewidth=1.8 if best else 1.0,
+        )
         chance = f"{branch.chance:.2f}".replace("0.", ".", 1)
         chance = chance if branch.chance >= 0.005 else "<.01"
         text = f"{_word(branch.pieces)} {chance}"
         if branch.score is not None and branch.tokens[-1] == EOS:
             text += f"  score {branch.score:.2f}"
         axes.text(
-            x - 0.05, y, text, fontsize=7.5, va="center",
-            color="0.35" if discarded else color, weight="bold" if best else "normal",
-        )  # fmt: skip
+            x - 0.05,
+            y,
+            text,
+            fontsize=7.5,
+            va="center",
+            color="0.35" if discarded else color,
+            weight="bold" if best else "normal",
+        )
     for color, dashes, name in KINDS.values():
         axes.plot([], [], color=color, linestyle=dashes, label=name)
     axes.set(xlim=(-0.1, deepest + 1.2), ylim=(max(rows.values()) + 0.8, -0.8))

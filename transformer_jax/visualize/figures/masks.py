@@ -89,8 +89,10 @@ def masking(
             axes_of_row, both, ("before the mask", "after it"), strict=True
         ):
             image = axes.imshow(values, cmap=colors, vmin=least, vmax=largest)
-            texts = [["−∞" if np.ma.is_masked(v) else f"{v:.2f}" for v in r]
-                     for r in np.ma.asarray(values)]  # fmt: skip
+            texts = [
+                ["−∞" if np.ma.is_masked(v) else f"{v:.2f}" for v in r]
+                for r in np.ma.asarray(values)
+            ]
             write_numbers(axes, image, texts)
             axes.set_title(f"{name}s {when}", fontsize=10)
             axes.set_facecolor(YES_NO[0])

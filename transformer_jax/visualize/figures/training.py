@@ -136,17 +136,24 @@ def curves(groups: Mapping[str, Sequence[Entries]]) -> "Figure":
                 axes.plot(steps, values.mean(axis=0), label=label, **look)
                 if len(values) > 1:
                     axes.fill_between(
-                        steps, values.min(axis=0), values.max(axis=0),
-                        color=look["color"], alpha=0.2, linewidth=0,
-                    )  # fmt: skip
+                        steps,
+                        values.min(axis=0),
+                        values.max(axis=0),
+                        color=look["color"],
+                        alpha=0.2,
+                        linewidth=0,
+                    )
         axes.set(title=LABELS.get(name, name), xlabel="update")
         axes.set_xlim(left=0)
         clean(axes)
     panels[0].set_ylim(bottom=0)
     figure.legend(
         *panels[0].get_legend_handles_labels(),
-        loc="outside lower center", ncols=2, frameon=False, fontsize=9,
-    )  # fmt: skip
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=9,
+    )
     return figure
 
 

@@ -138,8 +138,11 @@ def explain_layer(args: Any) -> list[str]:
     labels, steps = capture.follow_layer(run, line, target, kind, layer)
     shown = [f"{kind} layer {layer}, {run.config.model.norm}-norm", ""]
     for number, step in enumerate(steps, start=1):
-        rows = labels if len(labels) == len(step.values) else [
-            str(i) for i in range(len(step.values))]  # fmt: skip
+        rows = (
+            labels
+            if len(labels) == len(step.values)
+            else [str(i) for i in range(len(step.values))]
+        )
         values = np.reshape(step.values, (len(step.values), -1))
         shown += explain.table(f"{number}. {step.name}", rows, values, args.columns)
     return shown
