@@ -20,7 +20,7 @@ from typing import Any
 from transformer_jax.base.errors import UserError
 
 PACKAGE = "transformer_jax"
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parent.parent  # the package
 
 
 def names(group: str) -> list[str]:

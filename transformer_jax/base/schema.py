@@ -38,10 +38,12 @@ def option(
     most: float | None = None,
     below: float | None = None,
     choices: Choices | None = None,
+    of: str = "",
 ) -> Any:
     """Declare an option with its meaning and its allowed values.
 
-    `least` and `most` are inclusive bounds, `above` and `below` exclusive ones.
+    `least` and `most` are inclusive bounds, `above` and `below` exclusive ones. `of`
+    names the part of a task that the option is of; tasks without it do not have it.
     """
     if type(default) not in (*FLAG_KINDS, tuple):
         raise TypeError(f"an option of type {type(default).__name__} cannot be a key")
@@ -52,6 +54,7 @@ def option(
         "most": most,
         "below": below,
         "choices": choices,
+        "of": of,
     }
     return dataclasses.field(default=default, metadata=metadata)
 

@@ -6,7 +6,7 @@ its meaning, bounds and choices, against which `checks.py` checks the values.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -161,12 +161,13 @@ def base(task: str = "translation", model: str = "") -> ConfigDict:
             f"Choose {', '.join(models)}"
         )
     config = ConfigDict()
-    for section, classes in _sections(kind, model).items():
-        for cls in classes:
-            found = schema.defaults(cls)
-            config.update({section: found} if section else found)
+    for name, field in _fields(kind, model).items():
+        section, _, last = name.rpartition(".")
+        config.update(
+            {section: {last: field.default}} if section else {last: field.default}
+        )
+    config.update_from_flattened_dict(dict(kind.defaults))
     config.task, config.model.name = task, model
-    kind.configure(config)
     return config.lock()
 
 
@@ -178,12 +179,7 @@ def declared(task: str, model: str) -> dict[str, dataclasses.Field]:
     """
     kind = tasks.find(task)
     choices = {"checkpoint.best": ("loss", "accuracy", *kind.metrics), **kind.choices}
-    known = {
-        f"{section}.{field.name}".lstrip("."): field
-        for section, classes in _sections(kind, model).items()
-        for cls in classes
-        for field in schema.fields(cls)
-    }
+    known = _fields(kind, model)
     return {
         name: schema.narrow(known[name], value, choices.get(name))
         for name, value in items(base(task, model))
@@ -199,25 +195,34 @@ def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + name, value
 
 
-def _sections(task: TaskDefinition, model: str) -> dict[str, Sequence[type]]:
-    """List the classes of keys of each section, in the order of a config."""
-    found = {
-        "": [RunOptions],
-        "data": [batches.BatchOptions],
-        "filter": [filters.FilterOptions],
-        "tokenizer": [tokenizer.TokenizerOptions],
-        "model": [
-            registry.NameOptions,
-            registry.find(model).config,
-            vectors.VectorOptions,
-        ],
-        "train": [TrainOptions],
-        "optim": [OptimOptions],
-        "eval": [EvalOptions],
-        "decode": [task.search],
-        "checkpoint": [CheckpointOptions],
-        "mesh": [sharding.MeshOptions],
-        "timeout": [TimeoutOptions],
-        "log": [LogOptions],
+def _fields(task: TaskDefinition, model: str) -> dict[str, dataclasses.Field]:
+    """Return the options of a task and a model by dotted name, in order of a config.
+
+    A section or an option that is of a part is there if the task has the part.
+    """
+    sections: dict[str, tuple[str, list[type]]] = {  # with the part, if any
+        "": ("", [RunOptions]),
+        "data": ("", [batches.BatchOptions]),
+        "filter": ("filter", [filters.FilterOptions]),
+        "tokenizer": ("text", [tokenizer.TokenizerOptions]),
+        "model": ("", [registry.NameOptions, registry.find(model).config]),
+        "train": ("", [TrainOptions]),
+        "optim": ("", [OptimOptions]),
+        "eval": ("", [EvalOptions]),
+        "decode": ("search", [task.search]),
+        "checkpoint": ("", [CheckpointOptions]),
+        "mesh": ("", [sharding.MeshOptions]),
+        "timeout": ("", [TimeoutOptions]),
+        "log": ("", [LogOptions]),
     }
-    return {name: [*own, *task.options.get(name, ())] for name, own in found.items()}
+    if "text" in task.parts:
+        sections["model"][1].append(vectors.VectorOptions)
+    has = {"", *task.parts}
+    return {
+        f"{section}.{field.name}".lstrip("."): field
+        for section, (part, classes) in sections.items()
+        if part in has
+        for cls in [*classes, *task.options.get(section, ())]
+        for field in schema.fields(cls)
+        if field.metadata["of"] in has
+    }

@@ -37,7 +37,10 @@ class BatchOptions:
         most=10**9,
     )
     max_length: int = option(
-        128, "Most pieces in a training example; longer ones are dropped.", least=1
+        128,
+        "Most pieces in a training example; longer ones are dropped.",
+        least=1,
+        of="lengths",
     )
     batching: str = option(
         "buckets",
@@ -46,7 +49,7 @@ class BatchOptions:
     )
     shapes: int = option(8, "buckets: most shapes to use; each is compiled.", least=1)
     pack_length: int = option(
-        256, "packed: tokens per row, on the longer side.", least=1
+        256, "packed: tokens per row, on the longer side.", least=1, of="packing"
     )
     row_multiple: int = option(
         8, "The rows are a multiple of this, on any hardware.", least=1

@@ -27,9 +27,13 @@ class Options:
         0.0,
         "Penalty for source words that receive little attention; 0 means none.",
         least=0,
+        of="source",
     )
     extra_length: int = option(
-        50, "Most pieces that an answer may have beyond its line's (6.1).", least=0
+        50,
+        "Most pieces that an answer may have beyond its line's (6.1).",
+        least=0,
+        of="source",
     )
     max_length: int = option(
         0, "Most pieces of an answer, with its end; 0 means extra_length.", least=0

@@ -25,8 +25,12 @@ from transformer_jax.models.registry import Longest
 class TransformerConfig(Vocabularies):
     """Every size of a model; the defaults are the paper's base model (Table 3)."""
 
-    encoder_layers: int = option(6, "Layers of the encoder (N).", least=1, most=1000)
-    decoder_layers: int = option(6, "Layers of the decoder (N).", least=1, most=1000)
+    encoder_layers: int = option(
+        6, "Layers of the encoder (N).", least=1, most=1000, of="encoder"
+    )
+    decoder_layers: int = option(
+        6, "Layers of the decoder (N).", least=1, most=1000, of="decoder"
+    )
     d_model: int = option(512, "Width of the residual stream.", least=1)
     d_ff: int = option(2048, "Width inside a feed-forward layer.", least=1)
     num_heads: int = option(8, "Attention heads of a layer.", least=1)
@@ -71,7 +75,9 @@ class TransformerConfig(Vocabularies):
         "How positions are encoded: see models/positions.py.",
         choices=lambda: dict.fromkeys((*POSITIONS, *BIASES)),
     )
-    max_positions: int = option(512, "Rows of a learned table.", least=1)
+    max_positions: int = option(
+        512, "Rows of a learned table.", least=1, of="positions"
+    )
     rotary_base: float = option(
         10_000.0,
         "Wavelength of the slowest rotation, divided by 2π.",
@@ -91,13 +97,17 @@ class TransformerConfig(Vocabularies):
         128, "Distance beyond which all distances share a bucket.", least=1
     )
     tie: str = option(
-        "all", "Which of source, target and output share a table.", choices=TIES
+        "all",
+        "Which of source, target and output share a table.",
+        choices=TIES,
+        of="tie",
     )
     dropout_words: float = option(
         0.0,
         "Share of source and target tokens that are read as unknown.",
         least=0,
         below=1,
+        of="words",
     )
     dropout_embedding: float = option(
         0.1, "Dropout rate of embedding + position (5.4).", least=0, below=1

@@ -58,6 +58,7 @@ from transformer_jax.tasks.parts.text import (
 )
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
+    ONE_TEXT,
     DataSource,
     Record,
     Row,
@@ -89,17 +90,6 @@ class AnswerOptions:
     """The kind of answers: options of `config.data`."""
 
     answers: str = option("labels", "Classes, or numbers (regression).", choices=KINDS)
-
-
-def configure(config: ConfigDict) -> None:
-    """Remove the keys that labelled text does not use; there is no decoding."""
-    config.train.label_smoothing = 0.0
-    config.model.tie = "none"
-    config.checkpoint.best = "accuracy"
-    for split in ("train", "validation", "test"):
-        del config.data[f"{split}_tags"]
-    del config.data.pack_length, config.tokenizer.shared
-    del config.filter, config.decode, config.model.decoder_layers
 
 
 def check(config: ConfigDict) -> list[str]:
@@ -368,7 +358,12 @@ def _read_labelled(line: str) -> list[dict[str, str]]:
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=ONE_TEXT | {"encoder"},
+    defaults={
+        "train.label_smoothing": 0.0,
+        "model.tie": "none",
+        "checkpoint.best": "accuracy",
+    },
     source=source,
     check=check,
     learn=learn,

@@ -74,21 +74,6 @@ class About:
     labels: tuple[str, ...]
 
 
-def configure(config: ConfigDict) -> None:
-    """Remove the keys that images do not use, because there is no text."""
-    data, model = config.data, config.model
-    model.positions = "learned"
-    model.norm = "pre"
-    model.activation = "gelu_tanh"
-    config.train.label_smoothing = 0.0
-    config.checkpoint.best = "accuracy"
-    config.eval.samples = 0  # a picture cannot be shown in a log
-    del data.max_length, data.pack_length
-    del model.decoder_layers, model.max_positions, model.tie
-    del model.word_vectors, model.train_word_vectors, model.dropout_words
-    del config.filter, config.decode, config.tokenizer
-
-
 def learn(
     config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
 ) -> None:
@@ -310,7 +295,15 @@ class ImageInspector(ShowsAttention):
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=frozenset({"encoder"}),
+    defaults={
+        "model.positions": "learned",
+        "model.norm": "pre",
+        "model.activation": "gelu_tanh",
+        "train.label_smoothing": 0.0,
+        "checkpoint.best": "accuracy",
+        "eval.samples": 0,
+    },
     source=lambda config: open_pictures(config.data),
     learn=learn,
     open=open_run,

@@ -25,7 +25,7 @@ from transformer_jax.base.errors import Refused
 from transformer_jax.base.ids import PAD
 from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
-from transformer_jax.data.reading import canaries, sources, windows
+from transformer_jax.data.reading import canaries, sources
 from transformer_jax.data.reading.windows import WindowOptions
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import Tokenizer
@@ -77,18 +77,6 @@ class Options(decoding.Options):
         "means data.window, if the positions allow longer texts.",
         least=0,
     )
-
-
-def configure(config: ConfigDict) -> None:
-    """Remove the keys that running text does not use; there is no source to encode."""
-    windows.remove_keys(config)
-    config.train.label_smoothing = 0.0
-    config.eval.answers = 3
-    config.decode.beams = 1
-    config.decode.sample = True
-    config.decode.max_length = 100
-    del config.decode.extra_length, config.decode.coverage
-    del config.model.encoder_layers
 
 
 def check(config: ConfigDict) -> list[str]:
@@ -369,7 +357,14 @@ class TextScoring(Scoring):
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=frozenset("text packing search decoder positions tie words".split()),
+    defaults={
+        "train.label_smoothing": 0.0,
+        "eval.answers": 3,
+        "decode.beams": 1,
+        "decode.sample": True,
+        "decode.max_length": 100,
+    },
     source=Stream,
     check=check,
     learn=learn_tokenizer,

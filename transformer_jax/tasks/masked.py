@@ -27,7 +27,7 @@ from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.ids import BOS, EOS, UNK
 from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
-from transformer_jax.data.reading import sources, windows
+from transformer_jax.data.reading import sources
 from transformer_jax.data.reading.windows import WindowOptions
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
@@ -68,15 +68,6 @@ class GuessOptions:
     """The guesses of a mask: options of `config.eval`."""
 
     guesses: int = option(5, "Guesses per mask, in jsonl.", least=1)
-
-
-def configure(config: ConfigDict) -> None:
-    """Remove the keys that running text does not use; there is no decoding."""
-    windows.remove_keys(config)
-    config.tokenizer.user_symbols = (MASK,)
-    config.train.label_smoothing = 0.0
-    del config.data.pack_length, config.decode, config.model.decoder_layers
-    del config.model.dropout_words  # the task itself hides words
 
 
 def check(config: ConfigDict) -> list[str]:
@@ -336,7 +327,11 @@ class FillingScoring(Scoring):
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=frozenset({"text", "encoder", "positions", "tie"}),
+    defaults={
+        "tokenizer.user_symbols": (MASK,),
+        "train.label_smoothing": 0.0,
+    },
     source=source,
     check=check,
     learn=learn_tokenizer,

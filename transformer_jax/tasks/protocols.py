@@ -314,11 +314,19 @@ class Pairs:
     words_apart: bool = False  # spaces separate punctuation from words, as in treebanks
 
 
+# The parts of a base config: what an encoder-decoder of two texts uses, a model of one
+# text, and an encoder or a decoder of it.
+PAIRED = frozenset(
+    "text pairs lengths packing tags weights sampling filter search source encoder "
+    "decoder positions tie words".split()
+)
+ONE_TEXT = frozenset("text lengths weights sampling positions tie words".split())
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskDefinition:
     """A task before it is opened: its keys, its data, and what it learns from them."""
 
-    configure: Callable[[ConfigDict], None]  # sets and removes keys of a base config
     source: Callable[[ConfigDict], DataSource]  # opens the source of the examples
     # Writes the tokenizer, and whatever else is learned from the data, into a folder.
     learn: Callable[[ConfigDict, DataSource, pathlib.Path, Say], None]
@@ -330,6 +338,9 @@ class TaskDefinition:
     rules: tuple[Rule, ...] = ()  # for parameters that sharding.RULES lacks
     model: str = "transformer"  # of a config that names none
     metrics: tuple[str, ...] = ()  # scores for which higher is better
+    # The parts of a base config that it uses: sections, and options that are `of` them.
+    parts: frozenset[str] = PAIRED
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by name
     # Dataclasses of the options that it adds, by section, and choices that it allows
     # for options declared elsewhere, by dotted name.
     options: Mapping[str, Sequence[type]] = dataclasses.field(default_factory=dict)

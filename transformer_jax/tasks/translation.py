@@ -42,11 +42,6 @@ class LanguageOptions:
     )
 
 
-def configure(config: ConfigDict) -> None:
-    """Choose the metric of a good translation."""
-    config.checkpoint.best = "bleu"
-
-
 def source(config: ConfigDict) -> Source:
     """Read the phrasebook, or files of pairs."""
     return Source(config.data, FIELDS, find_generated("translation", config.data))
@@ -109,7 +104,9 @@ class TranslationScoring(BleuScoring):
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    defaults={
+        "checkpoint.best": "bleu",
+    },
     source=source,
     learn=learn_tokenizers,
     open=open_run,

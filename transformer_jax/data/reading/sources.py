@@ -200,9 +200,9 @@ def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
         for form in FORMS.values():
             declared |= form.split_keys(split, fields)
         meaning = "Tags to put before the sources, one per corpus."
-        declared[f"{split}_tags"] = option("", meaning)
+        declared[f"{split}_tags"] = option("", meaning, of="tags")
     meaning = "How often to repeat each corpus, in proportion; () means once."
-    declared["train_weights"] = option((), meaning)
+    declared["train_weights"] = option((), meaning, of="weights")
     for form in FORMS.values():
         declared |= form.shared_keys(fields)
     return schema.collect("SourceOptions", declared)

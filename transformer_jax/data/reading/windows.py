@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from transformer_jax.base.schema import option
 from transformer_jax.data import cache
@@ -166,12 +165,3 @@ def _first_space(text: str, default: int) -> int:
     """Return the index of the first space or newline."""
     indices = (text.find(mark) for mark in " \n")
     return min((index for index in indices if index >= 0), default=default)
-
-
-def remove_keys(config: ConfigDict) -> None:
-    """Remove the keys for pairs and separate examples, which running text lacks."""
-    data = config.data
-    tags = [name for name in data if name.endswith("_tags")]
-    for name in (*tags, "train_weights", "max_length"):
-        del data[name]
-    del config.tokenizer.sampling, config.tokenizer.shared, config.filter

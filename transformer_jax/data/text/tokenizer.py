@@ -53,7 +53,7 @@ class TokenizerOptions:
         "unigram", "What to learn; file means a given model.", choices=KINDS
     )
     vocab_size: int = option(8000, "Most pieces of a vocabulary.", least=1)
-    shared: bool = option(True, "One vocabulary for source and target.")
+    shared: bool = option(True, "One vocabulary for source and target.", of="pairs")
     file: str = option("", "A SentencePiece model; if not shared, two: a,b.")
     lowercase: bool = option(False, "Lower-case all text that is read.")
     lines: int = option(
@@ -62,7 +62,11 @@ class TokenizerOptions:
     byte_fallback: bool = option(True, "Encode unknown characters as bytes, not <unk>.")
     user_symbols: tuple = option((), "Strings that are always one piece.")
     sampling: float = option(
-        0.0, "Sample segmentations: BPE-dropout, or unigram's α.", least=0, below=1
+        0.0,
+        "Sample segmentations: BPE-dropout, or unigram's α.",
+        least=0,
+        below=1,
+        of="sampling",
     )
     row_multiple: int = option(
         64, "Embedding rows are padded to a multiple of this.", least=1

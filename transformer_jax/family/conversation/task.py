@@ -51,12 +51,6 @@ class TurnOptions:
     )
 
 
-def configure(config: ConfigDict) -> None:
-    """Make the separator between turns one piece."""
-    config.tokenizer.user_symbols = (SEPARATOR.strip(),)
-    config.checkpoint.best = "loss"
-
-
 def source(config: ConfigDict) -> Source:
     """Read the generated dialogues, or files of them."""
     turns = config.data.turns
@@ -143,7 +137,10 @@ def _read_dialogue(turns: int, line: str) -> list[dict[str, str]]:
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    defaults={
+        "tokenizer.user_symbols": (SEPARATOR.strip(),),
+        "checkpoint.best": "loss",
+    },
     source=source,
     learn=learn_tokenizers,
     open=open_run,

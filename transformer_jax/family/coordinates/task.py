@@ -112,19 +112,6 @@ class Picture:
         return []
 
 
-def configure(config: ConfigDict) -> None:
-    """Remove the keys that a picture does not use, because there is no text."""
-    data, model = config.data, config.model
-    config.train.label_smoothing = 0.0
-    config.checkpoint.best = "psnr"
-    config.eval.splits = ("validation",)
-    config.eval.samples = 0
-    data.shapes = 1
-    del data.max_length, data.pack_length
-    del model.word_vectors, model.train_word_vectors
-    del config.filter, config.decode, config.tokenizer
-
-
 def learn(
     config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
 ) -> None:
@@ -307,7 +294,14 @@ def as_colour(text: str) -> Float[np.ndarray, "3"]:
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=frozenset(),
+    defaults={
+        "train.label_smoothing": 0.0,
+        "checkpoint.best": "psnr",
+        "eval.splits": ("validation",),
+        "eval.samples": 0,
+        "data.shapes": 1,
+    },
     source=lambda config: Picture(config.data),
     learn=learn,
     open=open_run,

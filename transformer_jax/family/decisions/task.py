@@ -92,20 +92,6 @@ class PlayOptions:
     greedy: bool = option(False, "Take the likeliest action; False: draw one.")
 
 
-def configure(config: ConfigDict) -> None:
-    """Remove what episodes have no use for: there is no text."""
-    data, model = config.data, config.model
-    model.positions = "learned"
-    model.norm = "pre"
-    config.train.label_smoothing = 0.0
-    config.eval.samples = 0
-    data.shapes = 1
-    del data.max_length, data.pack_length
-    del model.encoder_layers, model.max_positions, model.tie
-    del model.word_vectors, model.train_word_vectors, model.dropout_words
-    del config.filter, config.decode, config.tokenizer
-
-
 def check(config: ConfigDict) -> list[str]:
     """List what cannot work in the keys of episodes."""
     data, problems = config.data, []
@@ -376,7 +362,14 @@ class ReturnScoring(Scoring):
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=frozenset({"decoder"}),
+    defaults={
+        "model.positions": "learned",
+        "model.norm": "pre",
+        "train.label_smoothing": 0.0,
+        "eval.samples": 0,
+        "data.shapes": 1,
+    },
     source=lambda config: EpisodeSource(config.data),
     learn=learn,
     open=open_run,

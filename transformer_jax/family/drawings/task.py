@@ -39,6 +39,7 @@ from transformer_jax.tasks.parts.scoring import ResampledScoring, in_percent, te
 from transformer_jax.tasks.parts.text import learn_tokenizer, open_tokenizer
 from transformer_jax.tasks.parts.writing import Seq2SeqInference, Writer
 from transformer_jax.tasks.protocols import (
+    PAIRED,
     DataSource,
     Record,
     Say,
@@ -98,23 +99,6 @@ class Source:
     def find_problems(self) -> list[str]:
         """List nothing: all pictures are drawn by the package."""
         return []
-
-
-def configure(config: ConfigDict) -> None:
-    """Give captions words, and pictures a vocabulary of their own."""
-    config.tokenizer.kind = "word"
-    config.tokenizer.vocab_size = 100
-    config.tokenizer.shared = False
-    config.model.tie = "decoder"
-    config.checkpoint.best = "right"
-    config.eval.samples = 0
-    config.data.max_length = 64
-    config.data.shapes = 1
-    config.decode.beams = 1
-    config.decode.sample = True
-    config.decode.max_length = 65
-    config.eval.splits = ("test", "test_combinations")
-    del config.filter
 
 
 def check(config: ConfigDict) -> list[str]:
@@ -303,7 +287,21 @@ class DrawingScoring(ResampledScoring):
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=PAIRED - {"filter"},
+    defaults={
+        "tokenizer.kind": "word",
+        "tokenizer.vocab_size": 100,
+        "tokenizer.shared": False,
+        "model.tie": "decoder",
+        "checkpoint.best": "right",
+        "eval.samples": 0,
+        "data.max_length": 64,
+        "data.shapes": 1,
+        "decode.beams": 1,
+        "decode.sample": True,
+        "decode.max_length": 65,
+        "eval.splits": ("test", "test_combinations"),
+    },
     source=lambda config: Source(config.data),
     learn=learn,
     open=open_run,

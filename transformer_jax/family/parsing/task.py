@@ -79,13 +79,6 @@ class TreeOptions:
     )
 
 
-def configure(config: ConfigDict) -> None:
-    """Give brackets their own vocabulary."""
-    config.tokenizer.shared = False
-    config.model.tie = "decoder"
-    config.checkpoint.best = "f1"
-
-
 def check(config: ConfigDict) -> list[str]:
     """List the problems in the keys of treebanks."""
     problems = []
@@ -340,7 +333,11 @@ def _read_tree(line: str) -> list[dict[str, str]]:
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    defaults={
+        "tokenizer.shared": False,
+        "model.tie": "decoder",
+        "checkpoint.best": "f1",
+    },
     source=source,
     check=check,
     learn=learn,

@@ -54,6 +54,7 @@ from transformer_jax.tasks.parts.text import (
 )
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
+    ONE_TEXT,
     DataSource,
     Pairs,
     Record,
@@ -81,17 +82,6 @@ class Compared(Reply):
     """The cosine of two texts, with the vectors that score a split."""
 
     vectors: Any = None  # [2, D]
-
-
-def configure(config: ConfigDict) -> None:
-    """Remove the keys that vectors do not use; there is no decoding."""
-    config.train.label_smoothing = 0.0
-    config.model.tie = "none"
-    config.checkpoint.best = "recall"
-    for split in ("train", "validation", "test"):
-        del config.data[f"{split}_tags"]
-    del config.data.pack_length, config.tokenizer.shared
-    del config.decode, config.model.decoder_layers
 
 
 def check(config: ConfigDict) -> list[str]:
@@ -345,7 +335,12 @@ class SearchScoring(Scoring):
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=ONE_TEXT | {"encoder", "filter"},
+    defaults={
+        "train.label_smoothing": 0.0,
+        "model.tie": "none",
+        "checkpoint.best": "recall",
+    },
     source=source,
     check=check,
     learn=learn,

@@ -58,23 +58,6 @@ class About:
     labels: tuple[str, ...]
 
 
-def configure(config: ConfigDict) -> None:
-    """Set lengths in frames, and remove the keys of text."""
-    data, model = config.data, config.model
-    data.batch_tokens = 16_000
-    data.max_length = 3000
-    config.eval.max_length = 4000
-    config.eval.samples = 0
-    model.norm = "pre"
-    model.activation = "gelu_tanh"
-    config.train.label_smoothing = 0.0
-    config.checkpoint.best = "accuracy"
-    del data.pack_length
-    del model.decoder_layers, model.max_positions, model.tie
-    del model.word_vectors, model.train_word_vectors, model.dropout_words
-    del config.filter, config.decode, config.tokenizer
-
-
 def learn(
     config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
 ) -> None:
@@ -227,7 +210,17 @@ class SoundInference(WholeAnswers):
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=frozenset({"lengths", "encoder"}),
+    defaults={
+        "data.batch_tokens": 16_000,
+        "data.max_length": 3000,
+        "eval.max_length": 4000,
+        "model.norm": "pre",
+        "model.activation": "gelu_tanh",
+        "eval.samples": 0,
+        "train.label_smoothing": 0.0,
+        "checkpoint.best": "accuracy",
+    },
     source=lambda config: open_sounds(config.data),
     learn=learn,
     open=open_run,

@@ -82,21 +82,6 @@ class AlignmentOptions:
     )
 
 
-def configure(config: ConfigDict) -> None:
-    """Set lengths in frames, and remove the keys of source text."""
-    data, model = config.data, config.model
-    data.batch_tokens = 16_000
-    data.max_length = 3000
-    config.eval.max_length = 4000
-    config.decode.max_length = 200
-    model.norm = "pre"
-    model.activation = "gelu_tanh"
-    model.tie = "decoder"
-    config.checkpoint.best = "word_accuracy"
-    del data.pack_length, model.max_positions, config.filter
-    del config.tokenizer.shared, config.tokenizer.sampling
-
-
 def learn(
     config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
 ) -> None:
@@ -329,7 +314,17 @@ class SpeechInspector(ShowsAttention):
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=frozenset("text lengths search source encoder decoder tie words".split()),
+    defaults={
+        "data.batch_tokens": 16_000,
+        "data.max_length": 3000,
+        "eval.max_length": 4000,
+        "model.norm": "pre",
+        "model.activation": "gelu_tanh",
+        "decode.max_length": 200,
+        "model.tie": "decoder",
+        "checkpoint.best": "word_accuracy",
+    },
     source=lambda config: open_recordings(config.data),
     learn=learn,
     open=open_run,

@@ -55,6 +55,7 @@ from transformer_jax.tasks.parts.text import (
 )
 from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
+    ONE_TEXT,
     DataSource,
     Record,
     Row,
@@ -79,17 +80,6 @@ class TagOptions:
         "Tags read from trees: outermost phrases (BIO) or parts of speech.",
         choices=tuple(tags.TAGSETS),
     )
-
-
-def configure(config: ConfigDict) -> None:
-    """Remove the keys that tagged text does not use; there is no decoding."""
-    config.train.label_smoothing = 0.0
-    config.model.tie = "none"
-    config.checkpoint.best = "f1"
-    for split in ("train", "validation", "test"):
-        del config.data[f"{split}_tags"]
-    del config.data.pack_length, config.tokenizer.shared
-    del config.filter, config.decode, config.model.decoder_layers
 
 
 def check(config: ConfigDict) -> list[str]:
@@ -368,7 +358,12 @@ class TagScoring(ResampledScoring):
 
 
 TASK = TaskDefinition(
-    configure=configure,
+    parts=ONE_TEXT | {"encoder"},
+    defaults={
+        "train.label_smoothing": 0.0,
+        "model.tie": "none",
+        "checkpoint.best": "f1",
+    },
     source=source,
     check=check,
     learn=learn,
