@@ -10,6 +10,7 @@ from transformer_jax import config as configs
 from transformer_jax import losses, optim, sharding, train
 from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError
+from transformer_jax.runs import resuming
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import TrainState
 
@@ -95,17 +96,17 @@ def like(config, **changed):
 def test_a_schedule_that_knows_the_end_does_not_let_it_move():
     for schedule, may in (("noam", True), ("wsd", False), ("cosine", False)):
         run = like(settings(schedule=schedule))
-        lines = configs.differences(run, {**run, "train.steps": 2000})
+        lines = resuming.differences(run, {**run, "train.steps": 2000})
         assert bool(lines) != may
     fixed = like(settings(schedule="cosine", decay_steps=500))
-    assert not configs.differences(fixed, {**fixed, "train.steps": 2000})
+    assert not resuming.differences(fixed, {**fixed, "train.steps": 2000})
 
 
 def test_a_run_that_is_older_than_a_key_has_its_default():
     new = like(settings())
     old = {k: v for k, v in new.items() if k != "model.kv_heads"}
-    assert not configs.differences(old, new)
-    assert configs.differences(old, {**new, "model.kv_heads": 2})
+    assert not resuming.differences(old, new)
+    assert resuming.differences(old, {**new, "model.kv_heads": 2})
 
 
 PARAMS = {

@@ -178,7 +178,7 @@ PRINTS = {
     "plan.py": 8,  # the plan
     "runs/session.py": 2,  # a conversation on a terminal
     "visualize/__main__.py": 1,  # what can be drawn
-    "visualize/command.py": 2,  # tables of numbers
+    "visualize/flags.py": 2,  # tables of numbers
     "visualize/neighbours.py": 6,  # tables of words
     "visualize/commands.py": 1,  # alignment error rates
 }

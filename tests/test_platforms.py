@@ -20,7 +20,7 @@ from transformer_jax import sharding
 from transformer_jax.base.errors import UserError
 from transformer_jax.hosts import clusters
 from transformer_jax.models import kernels, scanning
-from transformer_jax.training import flops
+from transformer_jax.training.steps import programs
 
 PACKAGE = pathlib.Path(transformer_jax.__file__).parent
 
@@ -43,7 +43,7 @@ BORROWED = {
         "make_splash_mha_single_device",
     ),
     "jax.experimental.topologies": ("hardware.py", "get_topology_desc"),
-    "jax.interpreters.partial_eval": ("training/flops.py", "dce_jaxpr"),
+    "jax.interpreters.partial_eval": ("training/steps/programs.py", "dce_jaxpr"),
     "flax.linen.dtypes": ("models/layers.py", "promote_dtype"),
 }
 
@@ -144,9 +144,9 @@ def test_a_jax_without_these_names_says_what_to_do_instead(monkeypatch):
 
 def test_operations_are_counted_without_pruning_the_program(monkeypatch):
     product = [np.zeros((3, 5), np.float32), np.zeros((5, 7), np.float32)]
-    count = lambda: flops.count(lambda a, b: a @ b, *product)  # noqa: E731
+    count = lambda: programs.count(lambda a, b: a @ b, *product)  # noqa: E731
     pruned = count()
-    monkeypatch.delattr(flops.partial_eval, "dce_jaxpr")
+    monkeypatch.delattr(programs.partial_eval, "dce_jaxpr")
     assert count() == pruned == 2 * 3 * 5 * 7
 
 

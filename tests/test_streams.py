@@ -24,7 +24,7 @@ from transformer_jax.data.text import retrieval
 from transformer_jax.decoding import DecodeRequest
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.session import Session
-from transformer_jax.visualize.command import Drawing
+from transformer_jax.visualize.flags import Drawing
 from transformer_jax.visualize.viewer import command as view
 
 

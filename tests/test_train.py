@@ -23,14 +23,15 @@ from transformer_jax.runs import checkpoint
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints
-from transformer_jax.training import averaging, scoring
 from transformer_jax.training import evaluator as evaluators
 from transformer_jax.training import log as metrics
+from transformer_jax.training import scoring
+from transformer_jax.training import scoring as averaging
 from transformer_jax.training.checkpointing import Saver
-from transformer_jax.training.compiled_steps import CompiledSteps
 from transformer_jax.training.evaluator import evenly_spaced
 from transformer_jax.training.preemption import Preemption
-from transformer_jax.training.window import LogWindow
+from transformer_jax.training.steps.compiled_steps import CompiledSteps
+from transformer_jax.training.steps.window import LogWindow
 
 SCORED = dict(data__shapes=2, eval__splits="test")  # as `tiny_run` is
 

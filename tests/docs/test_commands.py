@@ -21,7 +21,7 @@ from transformer_jax import (
 )
 from transformer_jax.convert import bundle, ctranslate2
 from transformer_jax.data import tfds
-from transformer_jax.visualize import command as drawing
+from transformer_jax.visualize import flags as drawing
 from transformer_jax.visualize import neighbours
 from transformer_jax.visualize.viewer import command as viewer
 

@@ -16,8 +16,8 @@ from transformer_jax import config, train
 from transformer_jax.base.errors import UserError
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
 from transformer_jax.runs.folder import Folder
-from transformer_jax.training.averaging import average_last
 from transformer_jax.training.checkpointing import Saver
+from transformer_jax.training.scoring import average_last
 
 
 def state(step, size=7):

@@ -15,7 +15,8 @@ from transformer_jax import plan, sharding, train
 from transformer_jax.data.batches import Shape
 from transformer_jax.planning import forecast, workload
 from transformer_jax.runs import environment
-from transformer_jax.training import compiled, flops
+from transformer_jax.training.steps import programs
+from transformer_jax.training.steps import programs as compiled
 
 SIZES = {
     "model.encoder_layers": "1", "model.decoder_layers": "1", "model.d_model": "160",
@@ -106,7 +107,7 @@ def test_operations_are_those_of_the_products_that_are_used():
         looped = jax.lax.scan(lambda c, _: (c, (c @ b).sum()), a, length=4)[1]
         return looped.sum() + jax.checkpoint(lambda x: (x @ b).sum())(a)
 
-    assert flops.count(function, a, b) == 5 * 2 * 3 * 5 * 7
+    assert programs.count(function, a, b) == 5 * 2 * 3 * 5 * 7
 
 
 def test_a_convolution_counts_each_output_times_its_part_of_the_kernel():
@@ -118,7 +119,7 @@ def test_a_convolution_counts_each_output_times_its_part_of_the_kernel():
             x, kernel, (2,), "SAME", dimension_numbers=numbers, feature_group_count=2
         )
 
-    assert flops.count(function, x, kernel) == 2 * (2 * 6 * 8) * 3 * 3
+    assert programs.count(function, x, kernel) == 2 * (2 * 6 * 8) * 3 * 3
 
 
 def test_what_only_training_computes_counts_too():
@@ -130,7 +131,7 @@ def test_what_only_training_computes_counts_too():
         task, mesh = load.task, sharding.local_mesh()
         params = jax.eval_shape(task.objective.init, jax.random.key(0))
         batch = load.abstract(load.largest, mesh)
-        counts.append(flops.count_step(task.objective, params, batch))
+        counts.append(programs.count_step(task.objective, params, batch))
         rows, frames, _ = batch["source"].shape
     projection = 3 * 2 * rows * frames / 4 * params["ctc_projection"]["kernel"].size
     more = counts[1] - counts[0]  # optax looks pieces up by a small product, too
@@ -152,7 +153,7 @@ def test_remat_and_kernels_do_not_change_what_counts():
         task, mesh = load.task, sharding.local_mesh()
         params = jax.eval_shape(task.objective.init, jax.random.key(0))
         batch = load.abstract(load.largest, mesh)
-        counts.add(flops.count_step(task.objective, params, batch))
+        counts.add(programs.count_step(task.objective, params, batch))
     assert len(counts) == 1
 
 

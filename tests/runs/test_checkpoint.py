@@ -15,7 +15,8 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.runs import signature
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 from transformer_jax.runs.signature import Findings
-from transformer_jax.training import averaging, checkpointing
+from transformer_jax.training import checkpointing
+from transformer_jax.training import scoring as averaging
 
 
 def state(step, size=7):

@@ -14,8 +14,8 @@ import transformer_jax
 from transformer_jax import sharding, train
 from transformer_jax.data.batches import Shape
 from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
-from transformer_jax.training import compiled_steps
-from transformer_jax.training.compiled_steps import CompiledSteps
+from transformer_jax.training.steps import compiled_steps
+from transformer_jax.training.steps.compiled_steps import CompiledSteps
 
 PACKAGE = pathlib.Path(transformer_jax.__file__).parent
 

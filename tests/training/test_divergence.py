@@ -11,10 +11,10 @@ from transformer_jax import cli, config, losses, optim, train
 from transformer_jax.base.errors import UserError
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints, TrainState
-from transformer_jax.training import divergence
 from transformer_jax.training import log as metrics
 from transformer_jax.training.parts import StepOutcome
 from transformer_jax.training.preemption import Preemption
+from transformer_jax.training.steps import divergence
 
 BAD = 8  # the step whose gradient is not finite
 

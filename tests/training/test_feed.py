@@ -10,7 +10,7 @@ import pytest
 from transformer_jax import config, sharding
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training import prepare as preparing
-from transformer_jax.training.feed import Feed, assemble, fill_up
+from transformer_jax.training.steps.feed import Feed, assemble, fill_up
 
 
 @pytest.fixture(scope="module")

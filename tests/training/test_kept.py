@@ -4,9 +4,9 @@ import pytest
 
 from transformer_jax import config, train
 from transformer_jax.base.errors import UserError
+from transformer_jax.runs import resuming
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training import prepare as preparing
-from transformer_jax.training import resuming
 
 
 def prepare(loaded, folder):
@@ -35,7 +35,7 @@ def test_a_run_keeps_the_shapes_of_the_hardware_that_it_began_on(
         began = {"task": "translation", "model": {"name": "transformer"}, "data": run}
         folder.write("config.json", began)
     found = config.load("quickstart", {"data.shapes_for": given})
-    assert resuming.resolve(found, folder, platform).data.shapes_for == settled
+    assert resuming.resolve(found, folder.stored_config, platform).data.shapes_for == settled
     assert found.data.shapes_for == given
 
 

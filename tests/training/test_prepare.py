@@ -13,9 +13,9 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.data import store as stores
 from transformer_jax.data import tfds
 from transformer_jax.runs import folder as folders
-from transformer_jax.training import feed
 from transformer_jax.training import log as metrics
 from transformer_jax.training import prepare as preparing
+from transformer_jax.training.steps import feed
 
 
 @pytest.fixture(params=["buckets", "packed"])

@@ -9,8 +9,8 @@ from transformer_jax import config as configs
 from transformer_jax import hardware as targets
 from transformer_jax import train
 from transformer_jax.base.errors import UserError
-from transformer_jax.training import rehearsal
-from transformer_jax.training.profile import Profile
+from transformer_jax.training.steps import rehearsal
+from transformer_jax.training.steps.profile import Profile
 
 
 @pytest.mark.parametrize("steps", ["10", "5:3", "0:2", "a:b"])

@@ -11,7 +11,7 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.data.batches import Shape
 from transformer_jax.runs.folder import Folder
 from transformer_jax.training import report
-from transformer_jax.training.window import LogWindow
+from transformer_jax.training.steps.window import LogWindow
 
 
 def line(platform="cpu", shapes=((31, 32),), packed=False, name="quickstart", **model):

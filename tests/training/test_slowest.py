@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from transformer_jax.training.window import find_slowest
+from transformer_jax.training.steps.window import find_slowest
 
 
 @pytest.fixture

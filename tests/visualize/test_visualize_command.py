@@ -11,7 +11,8 @@ import pytest
 from absl import flags
 
 from transformer_jax.base.errors import UserError
-from transformer_jax.visualize import __main__, aligning, command, commands, explain
+from transformer_jax.visualize import __main__, aligning, commands, explain
+from transformer_jax.visualize import flags as command
 from transformer_jax.visualize.__main__ import COMMANDS
 from transformer_jax.visualize.figures import beams
 from transformer_jax.visualize.figures.training import drawn, read_groups
