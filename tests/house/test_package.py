@@ -15,7 +15,7 @@ import pytest
 
 import transformer_jax
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

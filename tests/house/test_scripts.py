@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("launch/*.py")])
 
 

@@ -4,7 +4,7 @@ import ast
 import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
 import api_reference  # noqa: E402  (scripts beside the documents)

@@ -20,7 +20,7 @@ from transformer_jax.runs import run as runs
 from transformer_jax.tasks import classification
 from transformer_jax.visualize import explain, similarity
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 RAISED = {"UserError", "Refused", "NoImage", "Damaged", "Unusable", "fail"}
 # Words that lead on: what to do, what there is instead, or what went wrong inside.
 WAY_OUT = re.compile(

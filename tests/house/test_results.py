@@ -10,7 +10,7 @@ import pytest
 
 from transformer_jax import config
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 RUNS = sorted((ROOT / "results").glob("*.json"))
 TEXTS = (
     "config command task data parameters updates time hardware commit protocol metric "
