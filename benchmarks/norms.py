@@ -261,7 +261,7 @@ class Judge:
         nll = weight = real = places = 0.0
         for arrays in self._batches(rows, width):
             sums = self._sums(self.params, arrays)
-            nll, weight = nll + float(sums.nll), weight + float(sums.weight)
+            nll, weight = nll + float(sums.metrics["nll"]), weight + float(sums.weight)
             real += float(segments(arrays["source"]).sum())
             places += arrays["source"].size
         return round(nll / weight, 4), round(1 - real / places, 3)

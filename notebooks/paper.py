@@ -277,7 +277,9 @@ from transformer_jax import losses
 for margin in (0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 20.0):
     logits = jnp.zeros((1, 1, 50)).at[..., 3].set(margin)
     sums = losses.cross_entropy(logits, jnp.array([[3]]), jnp.ones((1, 1)), 0.1, 50)
-    print(f"margin {margin:4}: nll {sums.nll:.4f}   smoothed {sums.loss:.4f}")
+    print(
+        f"margin {margin:4}: nll {sums.metrics['nll']:.4f}   smoothed {sums.loss:.4f}"
+    )
 
 # %% [markdown]
 # The minimum is where the model's probabilities equal the target, 0.9 for the truth: a

@@ -32,7 +32,7 @@ def test_texts_behind_a_beginning_cost_what_they_cost_in_one_pass(run):
     def cost(ids):
         padded = np.zeros((1, 32), np.int32)
         padded[0, : len(ids)] = ids
-        return loss(run.params, {"tokens": padded}).nll
+        return loss(run.params, {"tokens": padded}).metrics["nll"]
 
     for text, log_probs in zip(texts, found, strict=True):
         ids = tokenizer.encode_inside(f"\nWhen {text}")

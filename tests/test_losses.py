@@ -56,7 +56,9 @@ def definition(logits, targets, weights, smoothing):
 
 
 def as_array(sums):
-    return np.array([sums.loss, sums.nll, sums.correct, sums.weight])
+    return np.array(
+        [sums.loss, sums.metrics["nll"], sums.metrics["accuracy"], sums.weight]
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
@@ -231,11 +233,11 @@ def test_a_gradient_in_parts_has_the_type_of_what_it_is_of(head, monkeypatch):
     }  # fmt: skip
 
 
-def test_named_parts_of_a_loss_are_added_up_and_divided_by_their_own_weight():
+def test_metrics_are_added_up_and_divided_by_the_weight_or_their_own():
     def loss(params, batch, key=None):
         total = (params * batch["x"]).sum()
-        named = {"part": (2 * total, batch["x"].sum())}
-        return losses.Sums(total, total, total, jnp.float32(len(batch["x"])), named)
+        metrics = {"part": (2 * total, batch["x"].sum()), "same": total}
+        return losses.Sums(total, jnp.float32(len(batch["x"])), metrics)
 
     batch = {"x": jnp.array([1.0, 2.0, 3.0, 4.0])}
     whole, parts = (
@@ -244,6 +246,6 @@ def test_named_parts_of_a_loss_are_added_up_and_divided_by_their_own_weight():
     )
     np.testing.assert_allclose(whole[0], parts[0])
     assert losses.means(whole[1]) == losses.means(parts[1])
-    assert losses.means(whole[1])["part"] == 6
-    none = losses.Sums(0.0, 0.0, 0.0, 0.0)
-    assert (none + whole[1]).named == (whole[1] + none).named == whole[1].named
+    assert losses.means(whole[1]) == {"loss": 7.5, "part": 6, "same": 7.5}
+    none = losses.Sums(0.0, 0.0)
+    assert (none + whole[1]).metrics == (whole[1] + none).metrics == whole[1].metrics

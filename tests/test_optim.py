@@ -226,7 +226,7 @@ def test_what_cannot_work_is_said_before_anything_runs(overrides, words):
 def test_the_running_mean_follows_its_formula():
     def loss(params, batch, key):
         value = (params["w"] * batch["x"]).sum()
-        return losses.Sums(value, value, value, jnp.float32(1))
+        return losses.Sums(value, jnp.float32(1))
 
     optimizer = optax.sgd(0.1)
     params = {"w": jnp.array([1.0, -2.0])}

@@ -26,6 +26,7 @@ from transformer_jax.family.tagging import task as tagging
 from transformer_jax.family.tagging.tags import Lexicon
 from transformer_jax.tasks import language, masked
 from transformer_jax.tasks.parts import scoring as shared
+from transformer_jax.tasks.protocols import Scoring
 
 # Answers and references with their Moses tokens and, where it has any, the compounds
 # split, all worked by hand from the rules of tokenizer.perl and the authors' script.
@@ -387,10 +388,23 @@ def test_a_task_is_compared_by_its_own_metrics(scoring, truth, wrong, metrics):
 TEXTS = config.base("language")
 
 
+class LossAlone(Scoring):
+    """The scoring of a task without scores of its own."""
+
+    def reference(self, record):
+        return ""
+
+    def score(self, replies, references):
+        return {}
+
+    def summary(self, scores):
+        return ""
+
+
 @pytest.mark.parametrize(
     ("scoring", "scores", "wanted"),
     [
-        (shared.Scoring(), {"loss": 2.5, "x": 1}, {"loss": 2.5}),
+        (LossAlone(), {"loss": 2.5, "x": 1}, {"loss": 2.5}),
         (
             conversation.DialogueScoring(lowercase=False),
             {"bleu": 31.0, "chrf": 52.0, "exact": 7.0, "distinct_2": 8.0},

@@ -605,7 +605,9 @@ def test_every_validation_example_counts_exactly_once(tiny, tmp_path):
         params, run.task.data.collate(columns, batch)
     )
     assert sums.weight == columns["target"].lengths.sum()
-    assert got["nll"] == pytest.approx(float(sums.nll / sums.weight), rel=1e-5)
+    assert got["nll"] == pytest.approx(
+        float(sums.metrics["nll"] / sums.weight), rel=1e-5
+    )
 
 
 def test_a_platform_that_is_not_there_stops_the_run():

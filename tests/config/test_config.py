@@ -12,9 +12,10 @@ import pytest
 from transformer_jax import cli, config, tasks
 from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError
-from transformer_jax.config import checks, loading, resuming
+from transformer_jax.config import checks, loading
 from transformer_jax.models import layers, registry
 from transformer_jax.models.transformer_config import TransformerConfig
+from transformer_jax.runs import resuming
 
 
 def problems_of(spec="quickstart", **overrides):
@@ -109,7 +110,9 @@ def test_no_key_defaults_to_none_so_that_each_can_be_set_on_the_command_line():
 TASKS_AND_MODELS = [
     (task, model)
     for task in tasks.names()
-    for model in registry.names_for(tasks.find(task).role)
+    for model in registry.names_for(
+        tasks.find(task).interface, tasks.find(task).modules
+    )
 ]
 # Keys that may be any text, and why.
 FREE = {

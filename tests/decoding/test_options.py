@@ -51,7 +51,13 @@ def test_every_option_is_a_flag_that_is_not_given(field, known_flags):
 
 @pytest.mark.parametrize(
     ("task", "model"),
-    [(t, m) for t in tasks.names() for m in registry.names_for(tasks.find(t).role)],
+    [
+        (task, model)
+        for task in tasks.names()
+        for model in registry.names_for(
+            tasks.find(task).interface, tasks.find(task).modules
+        )
+    ],
 )
 def test_a_config_has_only_keys_of_the_options(task, model):
     section = config.base(task, model).get("decode", {})

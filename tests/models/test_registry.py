@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from transformer_jax import config as configs
-from transformer_jax import sharding
+from transformer_jax import sharding, tasks
 from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError
 from transformer_jax.family.recurrent.model import Recurrent
@@ -16,19 +16,20 @@ from transformer_jax.models import LanguageModel, Seq2Seq, registry
 
 
 def test_a_model_is_found_by_its_name_and_a_typo_by_the_nearest():
-    names = ("transformer", "recurrent", "coordinate_mlp", "speech")
-    assert registry.names() == names
+    names = {"transformer", "recurrent", "coordinate_mlp", "speech"}
+    assert {*registry.names()} == names
     assert registry.find("recurrent").modules["seq2seq"] is Recurrent
     with pytest.raises(UserError, match="'transfomer'. Did you mean 'transformer'?"):
         registry.find("transfomer")
 
 
-def test_a_role_lists_its_models_and_every_role_has_one():
+def test_an_interface_lists_its_models_and_every_task_has_one():
     assert registry.names_for("seq2seq") == ("transformer", "recurrent")
     assert registry.names_for("language_model") == ("transformer",)
-    assert all(registry.names_for(role) for role in registry.ROLES)
-    with pytest.raises(ValueError, match="Did you mean 'seq2seq'"):
-        registry.names_for("seq2sec")
+    assert registry.names_for("of nobody") == ()
+    assert registry.names_for("of nobody", {"speech": Seq2Seq}) == ("speech",)
+    for kind in map(tasks.find, tasks.names()):
+        assert kind.model in registry.names_for(kind.interface, kind.modules)
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -42,7 +43,6 @@ def test_every_field_of_a_model_is_a_key_or_derived(name):
     section = schema.defaults(model.config)
     assert list(section) == [field.name for field in own]
     assert schema.find_problems("model", section, model.config) == []
-    assert set(model.modules) <= set(registry.ROLES)
 
 
 def test_a_module_is_built_with_padded_tables_and_without_absent_layers():

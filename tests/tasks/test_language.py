@@ -45,7 +45,7 @@ def cost_of(task, params):
         tokens = np.zeros((1, 32), int)
         pieces = task.data.tokenizer.encode_inside(text)
         tokens[0, : len(pieces)] = pieces
-        return float(judge(params, {"tokens": tokens}).nll) if text else 0.0
+        return float(judge(params, {"tokens": tokens}).metrics["nll"]) if text else 0.0
 
     return cost
 

@@ -170,7 +170,7 @@ def test_an_update_that_is_not_finite_changes_nothing(bad):
         TrainState(jnp.int32(n), {"w": jnp.float32(n)}, count, jax.random.key(0))
         for n, count in zip((5, 6), counts, strict=True)
     ]
-    sums = losses.Sums(size["loss"], 1.0, 1.0, 1.0)
+    sums = losses.Sums(size["loss"], 1.0, {"nll": 1.0, "accuracy": 1.0})
     outcome = StepOutcome(size["gradient"], jnp.zeros(1), sums)
     updates = {"w": jnp.float32(size["update"])}
     kept, found = divergence.keep_if_finite(*states, updates, outcome)

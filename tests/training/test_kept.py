@@ -35,7 +35,10 @@ def test_a_run_keeps_the_shapes_of_the_hardware_that_it_began_on(
         began = {"task": "translation", "model": {"name": "transformer"}, "data": run}
         folder.write("config.json", began)
     found = config.load("quickstart", {"data.shapes_for": given})
-    assert resuming.resolve(found, folder.stored_config, platform).data.shapes_for == settled
+    assert (
+        resuming.resolve(found, folder.stored_config, platform).data.shapes_for
+        == settled
+    )
     assert found.data.shapes_for == given
 
 

@@ -12,13 +12,13 @@ from absl import flags
 
 from transformer_jax import sharding
 from transformer_jax.base.errors import UserError
+from transformer_jax.family.parsing.task import TreeInference
 from transformer_jax.runs import run as runs
 from transformer_jax.visualize import __main__
 from transformer_jax.visualize.viewer import command, numbers, page
 from transformer_jax.visualize.viewer.collect import (
     collect,
     describe_picture,
-    nest_tree,
 )
 
 ATTACK = '</script><script>alert(1)</script><!-- & "O" gato'
@@ -125,7 +125,8 @@ def test_the_nodes_of_a_search_spell_its_texts_and_count_its_steps(
 
 
 def test_a_tree_is_nested_lists():
-    tree = nest_tree("(S (NP (DT the) (NN cat)) (VB sleeps))")
+    inference = object.__new__(TreeInference)
+    tree = inference.nest("(S (NP (DT the) (NN cat)) (VB sleeps))")
     assert tree == ["S", ["NP", ["DT", "the"], ["NN", "cat"]], ["VB", "sleeps"]]
 
 

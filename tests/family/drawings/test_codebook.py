@@ -6,7 +6,7 @@ from PIL import Image
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import EOS, UNK
-from transformer_jax.family.drawings import codebook, png
+from transformer_jax.family.drawings import codebook, task
 from transformer_jax.family.drawings.codebook import Codebook, CodeTokenizer
 
 
@@ -75,10 +75,13 @@ def test_a_saved_codebook_is_the_same_and_a_damaged_one_is_named(book, tmp_path)
         Codebook.load(path)
 
 
-def test_another_program_reads_a_png(pictures, tmp_path):
-    png.write(tmp_path / "a.png", pictures[0], scale=4)
+def test_each_pixel_of_a_written_picture_is_a_square(pictures, tmp_path):
+    task.write_png(tmp_path / "a.png", pictures[0])
     with Image.open(tmp_path / "a.png") as image:
         found = np.asarray(image)
-    assert found.shape == (24, 36, 3)
-    np.testing.assert_array_equal(found[::4, ::4], pictures[0])
-    np.testing.assert_array_equal(found[3::4, 3::4], pictures[0])
+    zoom = task.ZOOM
+    assert found.shape == (6 * zoom, 9 * zoom, 3)
+    np.testing.assert_array_equal(found[::zoom, ::zoom], pictures[0])
+    np.testing.assert_array_equal(
+        found[zoom - 1 :: zoom, zoom - 1 :: zoom], pictures[0]
+    )

@@ -57,7 +57,10 @@ def test_the_loss_is_the_cross_entropy_of_both_directions():
         shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
         wanted -= np.log(np.diag(shares)).sum() / 2
     assert float(found.loss) == pytest.approx(wanted, rel=1e-5)
-    assert float(found.correct) == (logits.argmax(axis=1) == np.arange(5)).sum()
+    assert (
+        float(found.metrics["accuracy"])
+        == (logits.argmax(axis=1) == np.arange(5)).sum()
+    )
     assert float(found.weight) == 5
 
 
@@ -67,7 +70,7 @@ def test_a_row_without_a_pair_is_neither_right_nor_wrong(run):
     padded = loss(run.params, batch_of(run, (0, -1, 1, 2, -1, 3, 4, -1)))
     assert float(whole.weight) == float(padded.weight) == 5
     np.testing.assert_allclose(whole.loss, padded.loss, rtol=1e-5)
-    np.testing.assert_allclose(whole.correct, padded.correct)
+    np.testing.assert_allclose(whole.metrics["accuracy"], padded.metrics["accuracy"])
     batch = jax.tree.map(jnp.asarray, batch_of(run, (0, 1, 2, -1, -1)))
     gradient = jax.grad(lambda params: run.task.objective.loss(params, batch).loss)
     found = jax.tree.leaves(jax.jit(gradient)(run.params))
