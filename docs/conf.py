@@ -4,9 +4,16 @@ sphinx-build -W -n --keep-going docs docs/_build
 """
 
 import os
+import pathlib
 import re
+import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # importing the package needs no more
+
+DOCS = pathlib.Path(__file__).parent
+sys.path.insert(0, str(DOCS))
+
+import api_reference  # noqa: E402  (beside this file)
 
 import transformer_jax  # noqa: E402  (after the platform is chosen)
 
@@ -46,7 +53,7 @@ autodoc_default_options = {
 # generators of text are not in the reference.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!transformer_jax\.).*"),
-    ("py:.*", r"transformer_jax\.data\.generated\..*"),
+    ("py:.*", r"transformer_jax\.(corpora|family\.\w+\.(smalltalk|voice))\b.*"),
 ]
 
 # What every Flax module has beside its own fields.
@@ -54,6 +61,7 @@ OF_FLAX = re.compile(r",? ?parent: .*, name: str \| None = None")
 
 
 def setup(app):
+    app.connect("builder-inited", lambda app: api_reference.write_pages(DOCS / "api"))
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", convert_docstring)
 

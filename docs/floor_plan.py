@@ -19,19 +19,17 @@ BEGIN, END = "<!-- floor plan: begin -->", "<!-- floor plan: end -->"
 # From the top floor to the ground. Rooms of one floor do not know of each other.
 FLOORS = (
     "__main__",
-    "plan",
-    "train predict evaluate inspect_data audit convert",
-    "visualize",
+    "family",
+    "plan evaluate visualize",
+    "train predict inspect_data audit convert comparison planning",
     "training",
     "runs",
     "config",
     "tasks",
-    "decoding planning",
-    "models",
-    "data optim losses scores",
-    "sharding cli hosts",
-    "keys files",
-    "errors ids",
+    "decoding corpora",
+    "models data optim losses",
+    "sharding cli hosts hardware scores",
+    "base",
 )
 
 
