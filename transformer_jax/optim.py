@@ -19,6 +19,7 @@ import optax
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
+from transformer_jax.base import entry_points
 from transformer_jax.base.schema import option
 from transformer_jax.sharding import path_name
 
@@ -27,7 +28,7 @@ from transformer_jax.sharding import path_name
 class OptimOptions:
     """The optimizer and its learning rate: the options of `config.optim`."""
 
-    name: str = option("adam", "Optimizer (5.3).", choices=lambda: OPTIMIZERS)
+    name: str = option("adam", "Optimizer (5.3).", choices=lambda: names())
     schedule: str = option(
         "noam", "Learning-rate schedule (5.3).", choices=lambda: SCHEDULES
     )
@@ -129,7 +130,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """Chain clipping, the optimizer, weight decay and the learning rate."""
     settings = config.optim
     rate = optax.scale_by_learning_rate(make_schedule(config))
-    steps = [OPTIMIZERS[settings.name](settings), rate]
+    steps = [find(settings.name).make(settings), rate]
     if settings.weight_decay:
         steps.insert(1, optax.add_decayed_weights(settings.weight_decay, _matrices))
     if settings.clip_norm:
@@ -186,13 +187,42 @@ def _muon(settings: ConfigDict) -> optax.GradientTransformation:
 
 
 FACTORED = 128  # Adafactor keeps all squared gradients of smaller matrices
-OPTIMIZERS: dict[str, Callable] = {
+Make = Callable[[ConfigDict], optax.GradientTransformation]
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """An optimizer of another package, which has the entry point of its name."""
+
+    make: Make  # from `config.optim` to updates that are not yet scaled by the rate
+    options: type | None = None  # the dataclass of the options that it adds
+
+
+OPTIMIZERS: dict[str, Make] = {
     "adam": _adam,
     "adamw": _adam,  # `make_optimizer` adds the weight decay
     "adafactor": _adafactor,
     "lion": lambda settings: optax.scale_by_lion(settings.beta1, settings.beta2),
     "muon": _muon,
 }
+
+
+def names() -> list[str]:
+    """List the optimizers: ours, then those of other packages."""
+    return [*OPTIMIZERS, *entry_points.names("optimizers")]
+
+
+def find(name: str) -> Optimizer:
+    """Return the optimizer that `optim.name` names."""
+    if name in OPTIMIZERS:
+        return Optimizer(OPTIMIZERS[name])
+    return entry_points.require("optimizers", name)
+
+
+def option_classes() -> list[type]:
+    """List the options of `config.optim`: ours, and those of other packages."""
+    others = [find(name).options for name in entry_points.names("optimizers")]
+    return [OptimOptions, *filter(None, others)]
 
 
 class RoundedState(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, sharding, tasks
+from transformer_jax import cli, optim, sharding, tasks
 from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.base.schema import SEEDS, option
@@ -19,7 +19,6 @@ from transformer_jax.data import batches
 from transformer_jax.data.reading import filters
 from transformer_jax.data.text import tokenizer, vectors
 from transformer_jax.models import registry
-from transformer_jax.optim import OptimOptions
 from transformer_jax.tasks.protocols import TaskDefinition
 
 
@@ -207,7 +206,7 @@ def _fields(task: TaskDefinition, model: str) -> dict[str, dataclasses.Field]:
         "tokenizer": ("text", [tokenizer.TokenizerOptions]),
         "model": ("", [registry.NameOptions, registry.find(model).config]),
         "train": ("", [TrainOptions]),
-        "optim": ("", [OptimOptions]),
+        "optim": ("", optim.option_classes()),
         "eval": ("", [EvalOptions]),
         "decode": ("search", [task.search]),
         "checkpoint": ("", [CheckpointOptions]),

@@ -38,6 +38,14 @@ FORMS: dict[str, type[Form]] = {
     "jsonl": JsonLines,
     "tfds": Tfds,
 }
+
+
+def forms() -> dict[str, type[Form]]:
+    """Return the forms of storage by name: ours, then those of other packages."""
+    names = entry_points.names("forms")
+    return FORMS | {name: entry_points.require("forms", name) for name in names}
+
+
 SPLITS = ("train", "validation", "test")
 FIELDS = ("source", "target")  # of a record of parallel text
 
@@ -128,7 +136,7 @@ class Source:
 
     def find_problems(self) -> list[str]:
         """List missing keys and files before reading anything."""
-        if self.data.source not in (*FORMS, *self.readings):
+        if self.data.source not in (*forms(), *self.readings):
             return []
         needed = [s for s in SPLITS if s != "test" or s in self.splits]
         missing = [problem for s in needed for problem in self._form.find_missing(s)]
@@ -139,13 +147,13 @@ class Source:
         name = self.data.source
         if name in self.readings:
             return ParsedFiles(self.data, self.fields, name, self.readings[name])
-        if name not in FORMS:
-            known = (*self.readings, *FORMS)
+        if name not in forms():
+            known = (*self.readings, *forms())
             raise UserError(
                 f"data.source = {name!r}: choose {' | '.join(known)}."
                 f"{nearest(name, known)}"
             )
-        return FORMS[name](self.data, self.fields)
+        return forms()[name](self.data, self.fields)
 
 
 def parallel_text(source: str, target: str, encoding: str = UTF8) -> Concatenation:
@@ -187,7 +195,7 @@ def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
         "source": option(
             names[0],
             "The name of generated data, or a storage format.",
-            choices=lambda: dict.fromkeys((*names, *list_generated(task), *FORMS)),
+            choices=lambda: dict.fromkeys((*names, *list_generated(task), *forms())),
         ),
         "folder": option(
             "", "Relative paths start here; for tfds, its data directory."
@@ -197,13 +205,13 @@ def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
         "test_size": _size(500, "Number of generated examples per test split."),
     }
     for split in SPLITS:
-        for form in FORMS.values():
+        for form in forms().values():
             declared |= form.split_keys(split, fields)
         meaning = "Tags to put before the sources, one per corpus."
         declared[f"{split}_tags"] = option("", meaning, of="tags")
     meaning = "How often to repeat each corpus, in proportion; () means once."
     declared["train_weights"] = option((), meaning, of="weights")
-    for form in FORMS.values():
+    for form in forms().values():
         declared |= form.shared_keys(fields)
     return schema.collect("SourceOptions", declared)
 
