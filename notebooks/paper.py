@@ -20,15 +20,15 @@
 #
 # | section | claims | module |
 # |---|---|---|
-# | 3.1 | stacks of layers; add, then norm | `models/stack.py`, `models/layers.py` |
+# | 3.1 | stacks of layers; add, then norm | `models/stack.py`, `models/layers/residual.py` |
 # | 3.2 | attention, heads, masks | `models/attention.py` |
-# | 3.3 | feed-forward | `models/layers.py` |
+# | 3.3 | feed-forward | `models/layers/feed_forward.py` |
 # | 3.4 | embeddings, softmax | `models/embeddings.py` |
 # | 3.5 | positions | `models/positions.py` |
 # | 4 | why self-attention | this notebook |
 # | 5.1 | batches | `data/batches.py` |
 # | 5.3 | optimizer, learning rate | `optim.py` |
-# | 5.4 | dropout, label smoothing | `models/layers.py`, `losses.py` |
+# | 5.4 | dropout, label smoothing | `models/layers/dropout.py`, `losses.py` |
 # | 6.1 | averaged checkpoints, beam search | `training/scoring.py`, `decoding/` |
 # | 6.2 | sizes (Table 3) | `models/transformer_config.py` |
 
@@ -152,7 +152,7 @@ print(np.asarray(reach > 0).astype(int))
 assert (np.triu(reach, 1) == 0).all() and (np.diag(reach) > 0).all()
 
 # %% [markdown]
-# ## 3.3 Feed-forward → `FeedForward` in `models/layers.py`
+# ## 3.3 Feed-forward → `FeedForward` in `models/layers/feed_forward.py`
 #
 # $\max(0, x W_1 + b_1) W_2 + b_2$, *"applied to each position separately and
 # identically"*: apply it to one word alone, and the result is the same. Two thirds of a

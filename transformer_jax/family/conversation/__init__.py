@@ -1,1 +1,1 @@
-"""The system conversation."""
+"""Conversation: see README.md."""

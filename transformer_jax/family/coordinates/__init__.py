@@ -1,1 +1,1 @@
-"""The system coordinates."""
+"""Coordinates: see README.md."""

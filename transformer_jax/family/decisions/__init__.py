@@ -1,1 +1,1 @@
-"""The system decisions."""
+"""Decisions: see README.md."""

@@ -1,1 +1,1 @@
-"""The system drawings."""
+"""Drawings: see README.md."""

@@ -1,1 +1,1 @@
-"""The system parsing."""
+"""Parsing: see README.md."""

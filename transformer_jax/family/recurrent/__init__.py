@@ -1,1 +1,1 @@
-"""The system recurrent."""
+"""Recurrent models: see README.md."""

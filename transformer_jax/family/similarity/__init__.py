@@ -1,1 +1,1 @@
-"""The system similarity."""
+"""Similarity: see README.md."""

@@ -1,1 +1,1 @@
-"""The system speech."""
+"""Speech: see README.md."""

@@ -1,1 +1,1 @@
-"""The system tagging."""
+"""Tagging: see README.md."""
