@@ -52,12 +52,10 @@ def define_flags(flags: Any, kind: str) -> None:
     places = [part for word in words for part in word.split(",") if part]
     found = list(filter(None, map(_task_of, places)))
     _classes[kind] = _classes_of(kind, found or names())
-    given = {word.lstrip("-").removeprefix("no") for word in words if word[:1] == "-"}
+    given = {word.lstrip("-").partition("=")[0] for word in words if word[:1] == "-"}
     fields = {field.name for cls in _classes[kind] for field in schema.fields(cls)}
-    known = (
-        fields | set(flags.FLAGS) | {name.removeprefix("no") for name in flags.FLAGS}
-    )
-    if {word.partition("=")[0] for word in given} - known:
+    known = {"", "help", *fields, *flags.FLAGS}
+    if given - known - {f"no{name}" for name in known}:
         _classes[kind] = _classes_of(kind, names())
     schema.define_flags(flags, *_classes[kind])
 
