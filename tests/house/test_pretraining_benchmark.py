@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-PATH = pathlib.Path(__file__).parents[1] / "benchmarks" / "pretraining.py"
+PATH = pathlib.Path(__file__).parents[2] / "benchmarks" / "pretraining.py"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 
 from transformer_jax import config as configs
 
-LAUNCH = pathlib.Path(__file__).parents[1] / "launch"
+LAUNCH = pathlib.Path(__file__).parents[2] / "launch"
 
 
 @pytest.fixture
