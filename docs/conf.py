@@ -1,4 +1,7 @@
-"""Settings of the documentation: MyST pages, and an API reference from docstrings.
+"""Settings of the documentation.
+
+The pages are MyST. Two kinds are made before a build: the API reference from
+docstrings, and the course from the notebooks.
 
 sphinx-build -W -n --keep-going docs docs/_build
 """
@@ -14,6 +17,7 @@ DOCS = pathlib.Path(__file__).parent
 sys.path.insert(0, str(DOCS))
 
 import api_reference  # noqa: E402  (beside this file)
+import notebook_pages  # noqa: E402
 
 import transformer_jax  # noqa: E402  (after the platform is chosen)
 
@@ -62,6 +66,10 @@ OF_FLAX = re.compile(r",? ?parent: .*, name: str \| None = None")
 
 def setup(app):
     app.connect("builder-inited", lambda app: api_reference.write_pages(DOCS / "api"))
+    app.connect(
+        "builder-inited", lambda app: notebook_pages.write_pages(DOCS / "course")
+    )
+    app.connect("source-read", notebook_pages.lead_to_pages)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", convert_docstring)
 
