@@ -16,9 +16,11 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 
 from PIL import Image
 
+from transformer_jax.base import entry_points
 from transformer_jax.visualize import figures
 
 DOCS = pathlib.Path(__file__).parent
@@ -83,8 +85,9 @@ SECTIONS = {
 HEAD = """# Gallery
 
 Every figure of `transformer_jax.visualize`, with the command that draws it. Each is
-also a function of `transformer_jax.visualize.figures`, from arrays to a matplotlib
-figure, for use in notebooks. `pip install -e '.[plots]'` installs matplotlib, and
+also a function of `transformer_jax.visualize.figures`, or of the `figure.py` of its
+system in `transformer_jax/family/`, from arrays to a matplotlib figure, for use in
+notebooks. `pip install -e '.[plots]'` installs matplotlib, and
 `python -m transformer_jax.visualize help` lists all names. `train` with `--plots` draws
 the learning curves into `curves.png` in the run directory.
 
@@ -100,7 +103,7 @@ def page() -> str:
     for section, entries in SECTIONS.items():
         parts.append(f"## {section}\n")
         for picture, function, words in entries:
-            text = inspect.getdoc(getattr(figures, function)) or ""
+            text = inspect.getdoc(find(function, words)) or ""
             title, seen = re.split(r"What\s+to\s+look\s+for:\s+", text)
             title = title.split("\n\n")[0].replace("\n", " ").strip()
             seen = " ".join(seen.split())
@@ -110,6 +113,14 @@ def page() -> str:
                 f"```\npython -m transformer_jax.visualize {words}\n```\n"
             )
     return "\n".join(parts)
+
+
+def find(function: str, words: str) -> Callable:
+    """Find a function of `figures`, or of the system whose command draws it."""
+    if hasattr(figures, function):
+        return getattr(figures, function)
+    draw = entry_points.require("figures", words.split()[0])
+    return getattr(sys.modules[draw.__module__], function)
 
 
 def main() -> int:
