@@ -58,4 +58,8 @@ def write_pages(folder: pathlib.Path) -> None:
             page.write_text(text, encoding="utf-8")
 
 
-RE_EXPORTED = ("transformer_jax.models", "transformer_jax.models.layers")
+RE_EXPORTED = (
+    "transformer_jax.models",
+    "transformer_jax.models.layers",
+    "transformer_jax.visualize.figures",
+)

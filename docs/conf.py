@@ -54,10 +54,11 @@ autodoc_default_options = {
 
 
 # Of nitpicky mode only our own names count: other inventories would be downloaded. The
-# generators of text are not in the reference.
+# generators of text are not in the reference, and type variables have no entry.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!transformer_jax\.).*"),
     ("py:.*", r"transformer_jax\.(corpora|family\.\w+\.(smalltalk|voice))\b.*"),
+    ("py:class", r"transformer_jax\..*\.T"),
 ]
 
 # What every Flax module has beside its own fields.
