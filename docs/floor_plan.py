@@ -4,7 +4,7 @@
     python docs/floor_plan.py --write    put it into docs/architecture.md
 
 A room is a file or a folder directly inside `transformer_jax/`. A room may import those
-of lower floors only; `tests/test_architecture.py` checks this.
+of lower floors only; `tests/house/test_architecture.py` checks this.
 """
 
 import ast
