@@ -20,7 +20,7 @@
 #
 # | section | claims | module |
 # |---|---|---|
-# | 3.1 | stacks of layers; add, then norm | `models/stack.py`, `models/layers/residual.py` |
+# | 3.1 | stacks of layers; add, then norm | `models/stack.py`, `layers/residual.py` |
 # | 3.2 | attention, heads, masks | `models/attention.py` |
 # | 3.3 | feed-forward | `models/layers/feed_forward.py` |
 # | 3.4 | embeddings, softmax | `models/embeddings.py` |

@@ -37,7 +37,6 @@ import os
 import pathlib
 
 from transformer_jax import config as configs
-from transformer_jax.data.reading.sources import Source
 
 is_small = bool(os.environ.get("TRANSFORMER_JAX_NOTEBOOK_SMALL"))
 sizes = {"train": 300 if is_small else 4000, "validation": 40, "test": 40}
@@ -53,7 +52,9 @@ def write(split, lines):
 
 
 pairs = {
-    split: [f"{r['source']}\t{r['target']}" for r in Source(grammar.data).read(split)]
+    split: [
+        f"{r['source']}\t{r['target']}" for r in translation.source(grammar).read(split)
+    ]
     for split in sizes
 }
 spoilt = list(pairs["train"])

@@ -112,8 +112,8 @@ def test_images_without_data_are_those_of_the_data():
 
 
 def test_a_task_that_learns_its_sizes_from_the_data_is_not_planned_without(command):
-    assert not workload.opens_without_data(configs.load("drawings"))  # no pairs of text
-    words = ["--config=coordinates", "--target=cpu", "--no_data"]
+    assert not workload.opens_without_data(configs.load("drawings"))  # a codebook
+    words = ["--config=drawings", "--target=cpu", "--no_data"]
     with pytest.raises(UserError, match="cannot be planned without its data: leave"):
         command({}, *words)
 

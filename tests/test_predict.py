@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import evaluate, predict, sharding
+from transformer_jax import evaluate, predict, sharding, tasks
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data import store as stores
 from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.records import Generated
-from transformer_jax.data.reading.sources import Source
 from transformer_jax.decoding import answering
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.requests import one_line
@@ -35,7 +34,9 @@ from transformer_jax.training.evaluator import Evaluator
 
 @pytest.fixture(scope="module")
 def sentences(run):
-    return [r["source"] for r in Source(run.config.data).read("test")]
+    return [
+        r["source"] for r in tasks.find(run.config.task).source(run.config).read("test")
+    ]
 
 
 def answerer(run, form="text", max_length=64):

@@ -112,7 +112,7 @@ def test_a_mesh_finds_what_one_device_does(model, fsdp, tensor, sequence):
 
 
 def test_a_model_that_recomputes_its_layers_finds_the_same(model):
-    module = Seq2Seq(dataclasses.replace(CONFIG, remat=True))
+    module = Seq2Seq(dataclasses.replace(CONFIG, remat="full"))
     asked = ask()[:3]
     recomputed = search((module, model[1]), asked, KINDS["greedy"], rows=4, multiple=4)
     assert_same(recomputed, search(model, asked, KINDS["greedy"], rows=4, multiple=4))

@@ -135,10 +135,10 @@ def test_options_are_a_static_argument_of_jit():
 def test_a_default_that_cannot_be_a_flag_is_refused(known_flags):
     @dataclasses.dataclass
     class Several:
-        several: tuple = schema.key((), "Several.")
+        several: tuple = schema.option((), "Several.")
 
     assert schema.defaults(Several) == {"several": ()}
     with pytest.raises(TypeError, match="several of type tuple cannot be a flag"):
         schema.define_flags(flags, Several)
     with pytest.raises(TypeError, match="dict cannot be a key"):
-        schema.key({}, "By name.")
+        schema.option({}, "By name.")

@@ -8,7 +8,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 import draw_gallery  # noqa: E402  (a script next to the documents)
 
-from transformer_jax.visualize import commands, figures  # noqa: E402
+from transformer_jax.base import entry_points  # noqa: E402
+from transformer_jax.visualize import figures  # noqa: E402
 
 ENTRIES = sum(draw_gallery.SECTIONS.values(), [])
 ELSEWHERE = {"attention", "length_histogram", "similarity"}  # drawn once, or by others
@@ -23,7 +24,7 @@ def test_every_figure_is_in_the_gallery_and_every_command():
     drawn = {function for _, function, _ in ENTRIES}
     assert drawn | ELSEWHERE == set(figures.__all__) | ELSEWHERE
     named = {words.split()[0] for _, _, words in ENTRIES}
-    assert named - {"explain"} == set(commands.DRAWINGS)
+    assert named - {"explain"} == set(entry_points.names("figures"))
 
 
 def test_pictures_are_small():

@@ -264,7 +264,7 @@ def test_ten_steps_of_training_by_blocks_equal_those_of_the_einsum(monkeypatch):
 
     expected = train(CONFIG)
     assert abs(expected[0] - expected[-1]) > 1e-3
-    for config in (BLOCKS, dataclasses.replace(BLOCKS, remat=True)):
+    for config in (BLOCKS, dataclasses.replace(BLOCKS, remat="full")):
         np.testing.assert_allclose(train(config), expected, rtol=1e-5)
 
 

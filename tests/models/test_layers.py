@@ -45,17 +45,13 @@ def test_feed_forward_is_the_papers_formula():
     assert np.abs(gelu - got).max() > 1e-2
 
 
-def test_each_gelu_is_its_formula_and_the_older_name_means_tanh():
+def test_each_gelu_is_its_formula():
     x = np.linspace(-4, 4, 101)
     erf = np.array([math.erf(v / math.sqrt(2)) for v in x])
     tanh = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
     for name, shape in (("gelu_erf", erf), ("gelu_tanh", tanh)):
         got = ACTIVATIONS[name](jnp.asarray(x))
         np.testing.assert_allclose(got, x * (1 + shape) / 2, atol=1e-6)
-    module, params = feed_forward("gelu_tanh")
-    older, y = feed_forward("gelu")[0], normal(B, T, D)
-    expected = module.apply({"params": params}, y)
-    assert (older.apply({"params": params}, y) == expected).all()
 
 
 @pytest.mark.parametrize("use_bias", [True, False])

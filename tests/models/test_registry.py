@@ -13,6 +13,7 @@ from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError
 from transformer_jax.family.recurrent.model import Recurrent
 from transformer_jax.models import LanguageModel, Seq2Seq, registry
+from transformer_jax.tasks import classification
 
 
 def test_a_model_is_found_by_its_name_and_a_typo_by_the_nearest():
@@ -57,10 +58,10 @@ def test_a_module_is_built_with_padded_tables_and_without_absent_layers():
     assert isinstance(alone, LanguageModel) and alone.config.encoder_layers == 0
 
 
-def test_a_module_gets_the_arguments_of_its_role_besides_the_sizes():
+def test_a_module_of_a_task_gets_its_arguments_besides_the_sizes():
     config = configs.base("classification")
     about = dict(source_vocab_size=13, outputs=3, pooling="mean")
-    module = registry.build(config, "text_classifier", **about)
+    module = registry.build(config, "text_classifier", classification.MODULES, **about)
     assert (module.outputs, module.pooling) == (3, "mean")
     assert module.config.decoder_layers == 0
 

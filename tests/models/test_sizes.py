@@ -16,7 +16,7 @@ from transformer_jax.data.text import tokenizer
 from transformer_jax.family.decisions import task as decisions
 from transformer_jax.family.speech import classification as sounds
 from transformer_jax.models import registry
-from transformer_jax.models.vision import VisionConfig
+from transformer_jax.models.vision import VisionConfig, ViT
 from transformer_jax.planning import workload
 from transformer_jax.tasks import classification, images
 from transformer_jax.tasks.classification import Scale
@@ -149,7 +149,9 @@ def test_published_models_have_their_published_sizes(variant, count, tmp_path):
     config = configs.load(f"images:{variant}", {"data.folder": str(tmp_path)})
     size = config.data.image_size
     vision = VisionConfig(size, size, 3, config.model.patch, 1000)
-    module = registry.build(config, "image_classifier", vision=vision)
+    module = registry.build(
+        config, "image_classifier", {"transformer": ViT}, vision=vision
+    )
     images = jnp.ones((1, size, size, 3))
     params = jax.eval_shape(module.init, jax.random.key(0), images)["params"]
     assert sum(math.prod(p.shape) for p in jax.tree.leaves(params)) == count

@@ -38,7 +38,7 @@ def build(vision=None, **changes):
     sizes = dict(
         vocab_size=0, vocab_rows=0, source_vocab_size=0, source_vocab_rows=0,
         encoder_layers=LAYERS, decoder_layers=0, d_model=D, d_ff=F, num_heads=N,
-        d_k=K, d_v=H, norm="pre", activation="gelu",
+        d_k=K, d_v=H, norm="pre", activation="gelu_tanh",
         dropout_embedding=0.0, dropout_residual=0.0,
     )  # fmt: skip
     return ViT(TransformerConfig(**{**sizes, **changes}), vision or look())

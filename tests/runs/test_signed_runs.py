@@ -24,17 +24,6 @@ def test_an_edited_size_is_noticed(copy):
         runs.load(copy.path)
 
 
-def test_an_older_name_of_a_value_is_no_difference(copy):
-    signed = copy.identity(copy.config()).content
-    signed["model"]["activation"] = "gelu"  # as runs before this name had two forms
-    stored = copy.read("config.json")
-    stored["model"]["activation"] = "gelu"
-    (copy.path / "config.json").write_text(json.dumps(stored))
-    config = copy.config()
-    assert config.model.activation == "gelu_tanh"
-    assert copy.identity(config).find_difference(signed) == ""
-
-
 def test_another_tokenizer_is_noticed(copy):
     file = max(copy.tokenizer.iterdir(), key=lambda f: f.stat().st_size)
     runs.load(copy.path)

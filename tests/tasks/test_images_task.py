@@ -86,13 +86,13 @@ def test_an_image_alone_is_answered_as_in_a_batch(run, monkeypatch):
     together = dict(
         run.task.inference.answers(run.params, pictures, run.mesh, Options())
     )
-    rows, forward = [], run.task.inference.compiled(run.mesh)
+    rows, forward = [], run.task.inference.forward._compiled(run.mesh)
 
-    def counted(params, images):
-        rows.append(len(images))
-        return forward(params, images)
+    def counted(params, batch):
+        rows.append(len(batch["images"]))
+        return forward(params, batch)
 
-    monkeypatch.setattr(run.task.inference, "compiled", lambda mesh: counted)
+    monkeypatch.setattr(run.task.inference.forward, "_compiled", lambda mesh: counted)
     for i in (0, 7, 19):
         [(_, alone)] = run.task.inference.answers(
             run.params, [pictures[i]], run.mesh, Options()

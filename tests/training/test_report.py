@@ -80,7 +80,7 @@ def test_the_highest_tried_rate_is_that_of_a_shipped_config():
 def test_a_narrow_terminal_shows_a_line_that_fits():
     objective = types.SimpleNamespace(unit="tokens")
     window = types.SimpleNamespace(
-        task=types.SimpleNamespace(objective=objective), last_step=1250, named=()
+        task=types.SimpleNamespace(objective=objective), last_step=1250, metrics=()
     )
     values = {
         "loss": 5.4573, "perplexity": 234.473, "accuracy": 0.1041, "padding": 0.12,
@@ -99,6 +99,12 @@ def test_a_narrow_terminal_shows_a_line_that_fits():
 
 
 def test_the_last_lines_say_that_a_smoke_run_is_no_model(tmp_path, capsys):
-    result = {"step": 20, "stopped_early": False, "weights": "last", "scores": {}}
+    result = {
+        "step": 20,
+        "stopped_early": False,
+        "weights": "last",
+        "scores": {},
+        "seconds": 2.0,
+    }
     report.print_result(result, Folder(tmp_path), smoke=True)
     assert "only tried its config (train --smoke)" in capsys.readouterr().out

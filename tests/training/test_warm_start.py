@@ -151,7 +151,7 @@ def test_the_log_says_whose_tokenizer_is_used_and_which_options_are_not(
 
 
 def test_parameters_of_another_function_are_a_warning(tiny, pretrained, tmp_path):
-    changes = {"model.activation": "gelu", "model.dropout_layers": "0.2"}
+    changes = {"model.activation": "gelu_tanh", "model.dropout_layers": "0.2"}
     task = prepared(finetune(tiny, pretrained, **changes), tmp_path / "run").task
     filled(task, sharding.local_mesh(), said := [])
     warning, note = said[-2:]

@@ -8,6 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyBboxPatch
 
 from transformer_jax import config as configs
+from transformer_jax.family.coordinates import figure as coordinates_figure
+from transformer_jax.family.speech import figure as speech_figure
 from transformer_jax.visualize import explain, figures, modules, style
 
 WORDS = ("The", "girl", "is", "making", "tea")
@@ -108,7 +110,9 @@ def test_the_titles_of_a_painting_are_not_cut_off(dpi):
     entries = [{"kind": "validation", "step": i, "psnr": 20.0 + i} for i in range(3)]
     names = ("raw", "sinusoid", "gaussian")
     painted = {name: 0.5 * picture for name in names}
-    figure = figures.painting(picture, painted, dict.fromkeys(names, entries))
+    figure = coordinates_figure.painting(
+        picture, painted, dict.fromkeys(names, entries)
+    )
     figure.set_dpi(dpi)
     draw(figure)
     titles = [axes.title for axes in figure.axes if axes.get_title()]
@@ -121,7 +125,9 @@ def test_the_titles_of_a_painting_are_not_cut_off(dpi):
 def test_a_spectrogram_says_what_its_halves_and_colours_are():
     random = np.random.default_rng(0)
     weights = random.dirichlet(np.ones(5), size=3)
-    figure = draw(figures.spectrogram(random.normal(size=(20, 8)), weights, WORDS[:3]))
+    figure = draw(
+        speech_figure.spectrogram(random.normal(size=(20, 8)), weights, WORDS[:3])
+    )
     above, below, bar = figure.axes
     assert [above.get_ylabel(), below.get_ylabel()] == ["mel band", "piece written"]
     assert below.get_xlabel() == "seconds" and bar.get_ylabel() == "weight"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from transformer_jax.base import entry_points
 from transformer_jax.base.errors import UserError
 from transformer_jax.visualize import __main__, aligning, commands, explain
 from transformer_jax.visualize import flags as command
@@ -35,7 +36,7 @@ def draw(monkeypatch, run):
 
     def make(name, *given):
         values(["command", *given])
-        return commands.DRAWINGS[name](values)
+        return entry_points.require("figures", name)(values)
 
     return make
 
@@ -87,8 +88,8 @@ def axis_labels(axis):
 def test_every_figure_is_named_here():
     elsewhere = {"patches", "alignment", "similarity", "curves", "neighbours", "reach"}
     elsewhere |= {"painting", "spectrogram", "returns", "drawings"}
-    assert {*OF_RUN, *ALONE, *elsewhere} == set(commands.DRAWINGS)
-    assert {*commands.DRAWINGS, "explain"} <= set(COMMANDS)
+    assert {*OF_RUN, *ALONE, *elsewhere} == set(entry_points.names("figures"))
+    assert {*entry_points.names("figures"), "explain"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--workdir", "r", "--help"]])
@@ -193,10 +194,7 @@ def test_padding_without_its_mask_changes_the_weights_and_with_it_does_not(run):
 def test_a_training_writes_its_curves_if_asked(tiny_run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(tiny_run, folder)
-    with drawn(folder, wanted=False):
-        pass
-    assert not (folder / "curves.png").exists()
-    with drawn(folder, wanted=True):
+    with drawn(folder):
         assert not (folder / "curves.png").exists()
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
 

@@ -153,7 +153,9 @@ def base(task: str = "translation", model: str = "") -> ConfigDict:
     """
     kind = tasks.find(task)
     model = model or kind.model
-    if model not in kind.modules and kind.interface not in registry.find(model).modules:
+    known = "." in model or model in registry.names()
+    suits = known and kind.interface in registry.find(model).modules
+    if model not in kind.modules and not suits:
         models = registry.names_for(kind.interface, kind.modules)
         raise UserError(
             f"unknown model {model!r} of the task {task!r}.{nearest(model, models)} "

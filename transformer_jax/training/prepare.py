@@ -120,7 +120,7 @@ def _scored_splits(config: ConfigDict, source: DataSource, say: Say) -> list[str
     """Return the splits in eval.splits that exist; refuse an unknown name."""
     asked = config.eval.splits
     for name in asked:
-        if name in source.splits:
+        if name in source.splits and name != "train":
             continue
         known = [*source.known_splits, *splits_of_generated(config.task, config.data)]
         known = [split for split in dict.fromkeys(known) if split != "train"]

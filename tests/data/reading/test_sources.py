@@ -70,7 +70,7 @@ def test_the_phrasebook_is_a_source_with_a_split_of_unseen_combinations():
     with data.unlocked():
         data.test_size = 3
         data.train_size = 10**9
-    source = Source(data)
+    source = Source(data, generated=phrasebook.pairs(data))
     assert source.read("train").fingerprint  # known without generating a billion pairs
     assert source.splits == phrasebook.SPLITS
     assert len(source.read("test_combinations")) == 3

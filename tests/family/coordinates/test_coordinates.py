@@ -11,6 +11,7 @@ import transformer_jax
 from transformer_jax import config
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.batches import Batch, Shape
+from transformer_jax.family.coordinates import figure as coordinates_figure
 from transformer_jax.family.coordinates import figure as painting
 from transformer_jax.family.coordinates import model as coordinate_mlp
 from transformer_jax.family.coordinates import picture as drawn
@@ -18,7 +19,6 @@ from transformer_jax.family.coordinates import pixels
 from transformer_jax.family.coordinates import task as coordinates
 from transformer_jax.family.coordinates.model import CoordinateMLPConfig
 from transformer_jax.models.positions import sinusoid
-from transformer_jax.visualize import figures
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_other_splits_are_refused():
 def test_the_figure_has_the_pictures_and_their_curves(run, picture):
     whole, painted, metrics = painting.read([run])
     np.testing.assert_allclose(whole, pixels.read_picture(str(picture), 10))
-    figure = figures.painting(whole, painted, metrics)
+    figure = coordinates_figure.painting(whole, painted, metrics)
     FigureCanvasAgg(figure).draw()
     first, second, by_step, by_second = figure.axes
     np.testing.assert_array_equal(first.images[0].get_array(), whole)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import config as configs
+from transformer_jax.family.decisions import task as decisions
 from transformer_jax.family.decisions.model import DecisionSizes, Steps
 from transformer_jax.models import registry
 
@@ -19,7 +20,9 @@ def make(returns=True, **model):
     small = {"decoder_layers": 1, "d_model": 24, "d_ff": 32, "num_heads": 2}
     with config.unlocked():
         config.model.update(small | model)
-    module = registry.build(config, "decisions", sizes=DecisionSizes(F, A, T, returns))
+    module = registry.build(
+        config, "decisions", decisions.MODULES, sizes=DecisionSizes(F, A, T, returns)
+    )
     keys = jax.random.split(jax.random.key(1), 3)
     before = jax.random.randint(keys[0], (B, T), 0, A).at[:, 0].set(-1)
     returns_ = jax.random.uniform(keys[1], (B, T))

@@ -13,9 +13,9 @@ from transformer_jax import config, evaluate
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.family.decisions import cartpole, episodes, rollouts
+from transformer_jax.family.decisions import figure as decisions_figure
 from transformer_jax.family.decisions import figure as playing
 from transformer_jax.family.decisions import task as decisions
-from transformer_jax.visualize import commands, figures
 
 OTHER = config.base("translation")
 FEW = {
@@ -246,7 +246,7 @@ def test_the_figure_has_the_means_and_the_diagonal(run):
     asked, reached = playing.play([run])
     assert asked == [20.0, 30.0] and len(reached) == 1
     assert list(reached) == ["decision transformer, drawn actions"]
-    figure = figures.returns(asked, reached)
+    figure = decisions_figure.returns(asked, reached)
     FigureCanvasAgg(figure).draw()
     diagonal, means = figure.axes[0].lines
     assert [*diagonal.get_xdata()] == [*diagonal.get_ydata()] == [0, 30]
@@ -254,4 +254,4 @@ def test_the_figure_has_the_means_and_the_diagonal(run):
     with pytest.raises(UserError, match="name runs of configs/decisions.py"):
         playing.play([types.SimpleNamespace(config=OTHER, folder=run.folder)])
     with pytest.raises(UserError, match="name runs of configs/decisions.py after"):
-        commands.draw_returns(types.SimpleNamespace(run=[]))
+        decisions_figure.draw_returns(types.SimpleNamespace(run=[]))

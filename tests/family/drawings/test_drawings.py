@@ -11,10 +11,11 @@ import transformer_jax
 from transformer_jax import config
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.decoding import Reply
+from transformer_jax.family.drawings import figure as drawings_figure
 from transformer_jax.family.drawings import figure as sheets
 from transformer_jax.family.drawings import regions
 from transformer_jax.family.drawings import task as drawings
-from transformer_jax.visualize import commands, figures
+from transformer_jax.visualize import commands
 
 OTHER = config.base("translation")
 CAPTION = "a red circle left of a blue square"
@@ -132,7 +133,7 @@ def test_a_sheet_has_a_row_for_each_caption_and_marks_what_is_wrong(run):
     pictures, right = sheets.sample(run, captions, 2)
     assert pictures.shape == (3, 2, 32, 32, 3) and right.shape == (3, 2)
     right[1, 0] = True
-    figure = figures.drawings(captions, pictures, right)
+    figure = drawings_figure.drawings(captions, pictures, right)
     FigureCanvasAgg(figure).draw()
     panels = np.reshape(figure.axes, (3, 2))
     np.testing.assert_array_equal(panels[2, 1].images[0].get_array(), pictures[2, 1])
@@ -150,4 +151,4 @@ def test_the_command_draws_one_caption_or_some_of_a_split(run, monkeypatch):
     monkeypatch.setattr(commands, "SAMPLES", 2)
     for text, rows in ((CAPTION, 1), ("", 3)):
         args = types.SimpleNamespace(text=text, split="test", count=3)
-        assert len(commands.draw_drawings(args).axes) == 2 * rows
+        assert len(drawings_figure.draw_drawings(args).axes) == 2 * rows

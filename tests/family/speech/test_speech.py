@@ -13,11 +13,11 @@ from transformer_jax import config
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import EOS, PAD
 from transformer_jax.decoding import Options
+from transformer_jax.family.speech import figure as speech_figure
 from transformer_jax.family.speech import sounds as sound
 from transformer_jax.family.speech import wav
 from transformer_jax.losses import Sums
 from transformer_jax.models.outputs import Outputs
-from transformer_jax.visualize import figures
 
 SIDES = "source", "target"
 KEYS = {
@@ -112,7 +112,7 @@ def test_attention_names_the_seconds_of_a_sound(run):
     assert maps["cross"].shape[2:] == (len(seen), len(times))
     np.testing.assert_allclose(maps["cross"].sum(-1), 1, atol=1e-5)
     frames = run.task.inference.parse(line).source
-    figure = figures.spectrogram(frames, maps["cross"][0, 0], maps.written)
+    figure = speech_figure.spectrogram(frames, maps["cross"][0, 0], maps.written)
     above, below, *scales = figure.axes
     assert above.images[0].get_array().shape == (12, len(frames))
     assert [text.get_text() for text in below.get_yticklabels()] == maps.written
