@@ -37,6 +37,7 @@ import os
 import pathlib
 
 from transformer_jax import config as configs
+from transformer_jax.tasks import translation
 
 is_small = bool(os.environ.get("TRANSFORMER_JAX_NOTEBOOK_SMALL"))
 sizes = {"train": 300 if is_small else 4000, "validation": 40, "test": 40}
