@@ -28,7 +28,7 @@ from transformer_jax.models import kernels
 from transformer_jax.sharding import Params
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target, each with its end
-Sides = Mapping[str, Sequence[Any]]  # the items of each array of a batch
+Sides = Mapping[str, Any]  # the items of each array of a batch, in order
 
 
 class BatchedForward:

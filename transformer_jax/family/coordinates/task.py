@@ -256,7 +256,7 @@ class ColourInference(WholeAnswers):
     def paint(self, params: Params, places: np.ndarray, mesh: Mesh) -> np.ndarray:
         """Return the colours [N, 3] of places [N, 2]."""
         found = np.zeros((len(places), 3), np.float32)
-        for i, colour in self.forward(params, {"places": list(places)}, mesh):
+        for i, colour in self.forward(params, {"places": places}, mesh):
             found[i] = colour
         return found
 
