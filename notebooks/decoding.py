@@ -168,9 +168,9 @@ judge("the references", references)
 
 # %% [markdown]
 # In our run (on two CPU cores; yours may differ) the search does its job, but that does
-# not help: from greedy to a beam of 4 (16 adds nothing), log p rises from -2.82 to
-# -2.56, while the answers lose a third of a word and BLEU falls from 88.2 to 87.2. The
-# likeliest answer of this model is not its best.
+# not help: from greedy to a beam of 4, log p rises from -2.69 to -2.58, while the
+# answers lose a fifth of a word and BLEU falls from 88.0 to 86.6. The likeliest answer
+# of this model is not its best.
 #
 # Because the model can also score a translation that it did not find, we can
 # distinguish two kinds of mistakes. If the reference is **likelier** than the answer,
@@ -189,9 +189,9 @@ for width, written in found.items():
     )
 
 # %% [markdown]
-# Of our 32 wrong answers, 4 were search errors of greedy search and none of the beam of
-# 4, whose answer is always likelier than the reference. All remaining errors are model
-# errors.
+# Of our 30 wrong answers of greedy search, one was a search error, and none of the 33 of
+# the beam of 4, whose answer is always likelier than the reference. All remaining
+# errors are model errors.
 #
 # ## 5. Beams prefer short answers
 #
@@ -205,8 +205,8 @@ for alpha in (-2.0, 0.6):
     judge(f"alpha {alpha}", written)
 
 # %% [markdown]
-# With α = -2 answers lose most of another word and eight points of BLEU; the paper's
-# 0.6 brings back part of the lost length. On real text with beams of 100 and no
+# With α = -2 answers lose two more words and 25 points of BLEU; the paper's 0.6 brings
+# back most of the lost length. On real text with beams of 100 and no
 # penalty, the likeliest "translation" is often the empty one (Stahlberg and Byrne
 # 2019).
 #
@@ -238,8 +238,8 @@ judge("temperature 1", run.predict(sources, **options))
 judge("greedy", found[1])
 
 # %% [markdown]
-# At temperature 1, four of our five texts were different, most with a stray word: *the
-# many red book*. None of the 2000 tokens is likely to be drawn by mistake, but together
+# At temperature 1, our five texts were all different, most with stray words: *The
+# esperamos vermelhos cameras did not …*. None of the 2000 tokens is likely to be drawn by mistake, but together
 # the wrong ones have a few per cent of the probability at each of ten steps. Part of
 # that was learned: label smoothing, 0.1 in this training, asks the model to reserve a
 # tenth for the wrong tokens. `top_p=0.8` cuts the tail off; at temperature 2 the tail
