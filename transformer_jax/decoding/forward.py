@@ -203,7 +203,7 @@ def _batches(
             yield batch, part
 
 
-def _kind_of(items: Sequence[Any]) -> tuple[type, tuple[int, ...]]:
+def _kind_of(items: Any) -> tuple[type, tuple[int, ...]]:
     """Return the dtype and the shape of the items of a side, by the first of them."""
     first = np.asarray(items[0] if len(items) else ())
     return (
