@@ -1,1 +1,4 @@
-"""The data that the package writes itself."""
+"""Generate data: sentence pairs, stories, opinions, trees, sets, colour images.
+
+A task finds them by name (`entry_points.txt`), as those of another package.
+"""
