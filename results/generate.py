@@ -4,8 +4,9 @@
     python results/generate.py --check
 
 Each results/<config>_<variant>.json is one run. The first command rewrites what stands
-between the two markers in README.md (the runs named in README) and in docs/results.md
-(all runs). The second writes nothing, and exits with 1 if a table is not up to date.
+between the two markers in README.md (a table of the runs named in README) and in
+docs/results.md (a table of all runs, and a card for each). The second writes nothing,
+and exits with 1 if a page is not up to date.
 """
 
 import argparse
@@ -27,6 +28,7 @@ README = (  # real data, one or two for each kind; the others are in docs/result
     "sst2.py",
     "images.py:mnist",
 )
+CORE = ("translation", "language", "masked", "classification", "images")  # come first
 KEYS = {  # key → type; an unknown value is an empty string
     "config": str,  # file of configs/, with the variant
     "command": str,
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, root: pathlib.Path = ROOT) -> i
 def out_of_date(root: pathlib.Path) -> dict[str, str]:
     """Return the pages whose table is stale, by name, as they should be."""
     runs = read(root / "results")
-    tables = {"README.md": compact_table(runs), "docs/results.md": full_table(runs)}
+    tables = {"README.md": compact_table(runs), "docs/results.md": cards(runs)}
     stale = {}
     for name, table in tables.items():
         before = (root / name).read_text(encoding="utf-8")
@@ -122,39 +124,54 @@ def compact_table(runs: Sequence[Mapping]) -> str:
     return markdown(header, rows)
 
 
-def full_table(runs: Sequence[Mapping]) -> str:
-    """Return all runs, with every key."""
-    header = ("config", "task", "trained on", "parameters", "updates", "time")
-    header += ("score (protocol)", "further readings", "published", "note", "command")
-    rows = []
-    for run in runs:
-        rows.append(
-            (
-                code(run["config"]),
-                run["task"],
-                run["data"],
-                run["parameters"],
-                run["updates"],
-                trained(run),
-                score(run),
-                "; ".join(run["further"]),
-                run["published"],
-                run["note"],
-                code(run["command"]),
-            )
-        )
-    return markdown(header, rows)
+def cards(runs: Sequence[Mapping]) -> str:
+    """Return a table of all runs with links to a card for each, task by task."""
+    tasks = dict.fromkeys((*CORE, *sorted(run["task"] for run in runs)))
+    runs = sorted(runs, key=lambda run: [*tasks].index(run["task"]))
+    rows = [(link(run), run["task"], measured(run), run["time"]) for run in runs]
+    parts = [markdown(("config", "task", "score", "time"), rows)]
+    for task in dict.fromkeys(run["task"] for run in runs):
+        parts.append(f"## {task.capitalize()}")
+        parts += [card(run) for run in runs if run["task"] == task]
+    return "\n\n".join(parts)
+
+
+def card(run: Mapping) -> str:
+    """Return everything about a run, an entry a line."""
+    protocol = f": {run['protocol']}" if run["protocol"] else ""
+    size = " of ".join(
+        f"{run[key]} {key}" for key in ("updates", "parameters") if run[key]
+    )
+    entries = [("Trained on", run["data"]), ("Training", trained(run, size))]
+    entries += [("Published", run["published"]), ("Note", run["note"])]
+    lines = [f"### {run['config']}", "", f"**{measured(run)}**{protocol}", ""]
+    lines += [f"- {name}: {text}" for name, text in entries if text]
+    if run["further"]:
+        lines += ["- Further readings:", *(f"  - {text}" for text in run["further"])]
+    return "\n".join([*lines, "", "```", run["command"], "```"])
+
+
+def link(run: Mapping) -> str:
+    """Return a link to the card of a run."""
+    anchor = "".join(c for c in run["config"] if c.isalnum() or c in "-_")
+    return f"[`{run['config']}`](#{anchor})"
+
+
+def measured(run: Mapping) -> str:
+    """Return the score with its metric."""
+    return f"{run['score']} {run['metric']}"
 
 
 def score(run: Mapping) -> str:
     """Return the score with its metric and protocol."""
-    value = f"{run['score']} {run['metric']}"
+    value = measured(run)
     return f"{value} ({run['protocol']})" if run["protocol"] else value
 
 
-def trained(run: Mapping) -> str:
-    """Return time, hardware and commit, as far as they are known."""
+def trained(run: Mapping, size: str = "") -> str:
+    """Return size, time, hardware and commit, as far as they are known."""
     text = " on ".join(part for part in (run["time"], run["hardware"]) if part)
+    text = ", ".join(part for part in (size, text) if part)
     return f"{text} ({run['commit']})" if run["commit"] else text
 
 

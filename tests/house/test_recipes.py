@@ -36,6 +36,8 @@ reverse = load("runs/reverse")
 print("reversed", len(reverse.predict(["the girl reads"])))
 run = load("runs/averaging")
 print("answered", len(run.predict(["ele vê a casa", "um gato"], beams=2)))
+forecast = load("runs/forecast")
+print("forecast", len(forecast.predict([" ".join(["0.5"] * 20), "0.5"])))
 
 module, variables = run.task.objective.module, {"params": run.params}
 source, target = (jnp.asarray([[5, 9, 6, 3], [7, 8, 3, 0]]) for _ in range(2))
@@ -94,7 +96,7 @@ def commands():
 @pytest.mark.system
 def test_every_recipe_trains_and_predicts(extended, tiny):
     asked = list(commands())
-    assert len(asked) == 4
+    assert len(asked) == 5
     small = tiny(
         train__steps=3, eval__every=6, checkpoint__average=1, model__layers=1,
         optim__warmup_steps=2, data__train_size=20,
@@ -114,8 +116,14 @@ def test_every_recipe_trains_and_predicts(extended, tiny):
     assert re.findall("^recipe .+", done.stdout, re.M) == [
         f"recipe {workdir}" for *_, workdir in asked
     ]
-    for line in ("reversed 1", "answered 2", "stepped 4"):
+    for line in ("reversed 1", "answered 2", "forecast 2", "stepped 4"):
         assert f"\n{line}\n" in done.stdout
+    drawn = run(
+        extended, "-m", "transformer_jax.visualize", "forecast",
+        "--workdir=runs/forecast", "--output=forecast.png",
+    )  # fmt: skip
+    assert drawn.returncode == 0, drawn.stderr
+    assert (extended / "forecast.png").exists()
     # Another process, which has imported nothing of the package that the run names.
     code = (
         "import transformer_jax as t; "
@@ -137,15 +145,18 @@ def test_every_recipe_trains_and_predicts(extended, tiny):
 
 
 def test_the_recipes_touch_no_file_of_this_package(extended):
-    made = {path.relative_to(extended).as_posix() for path in extended.rglob("*.*")}
-    assert {path for path in made if not path.endswith((".dist-info", ".txt"))} == {
+    made = [*extended.rglob("*.py"), *extended.glob("*.toml")]
+    assert {path.relative_to(extended).as_posix() for path in made} == {
         "pyproject.toml",
         "mypackage/averaging.py",
         "mypackage/cautious.py",
         "mypackage/csv_files.py",
+        "mypackage/forecast.py",
+        "mypackage/forecast_figure.py",
         "mypackage/reverse.py",
         "mypackage/shouting.py",
         "configs/averaging.py",
+        "configs/forecast.py",
         "configs/reverse.py",
         "configs/shouting.py",
     }
