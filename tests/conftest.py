@@ -206,3 +206,41 @@ def compare_seeds(run_main, tmp_path):
         return {name: float(mean) for name, mean in means}
 
     return compare
+
+
+@pytest.fixture
+def read_files(tmp_path):
+    """A function: the records of a split of files that hold these texts."""
+
+    from transformer_jax import config as configs
+    from transformer_jax import tasks
+
+    def read(task, form, split="train", **texts):
+        config = configs.base(task)
+        with config.unlocked():
+            config.data.source, config.data.folder = form, str(tmp_path)
+            for name, text in texts.items():
+                (tmp_path / f"{name}.txt").write_text(text)
+                config.data[f"{name}_files"] = f"{name}.txt"
+        source = tasks.find(task).source(config)
+        assert source.find_problems() == []
+        return source.read(split)
+
+    return read
+
+
+@pytest.fixture
+def fast_cache(tmp_path, monkeypatch):
+    """Keep no index of a file that is read once, and flush nothing to the disk."""
+    from transformer_jax.base import files
+    from transformer_jax.data import cache
+
+    def build(place, make, content=""):
+        folder = tmp_path / "built"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        make(folder)
+        return folder
+
+    monkeypatch.setattr(cache, "build_once", build)
+    monkeypatch.setattr(files, "flush", lambda path: None)

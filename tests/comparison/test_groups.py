@@ -302,12 +302,12 @@ def test_what_is_no_two_groups_is_refused(seeds, compare, spoil, theirs, says):
 
 def test_groups_of_two_tasks_are_refused(tmp_path, monkeypatch):
     def open_member(path):
-        given = config.base("masked" if "a_" in path else "tagging")
+        given = config.base("masked" if "a_" in path else "language")
         given.seed = int(path[-1])
         return groups.Member(Folder(tmp_path / path), given)
 
     monkeypatch.setattr(groups, "_open", open_member)
-    said = "--compare: .*b_1 was trained for the task tagging, .*a_1 for masked"
+    said = "--compare: .*b_1 was trained for the task language, .*a_1 for masked"
     with pytest.raises(UserError, match=said):
         groups.open_groups(["a_1", "a_2"], ["b_1", "b_2"])
 

@@ -10,13 +10,10 @@ from absl import flags
 from transformer_jax import config, predict, tasks
 from transformer_jax.base import schema
 from transformer_jax.decoding import Options
-from transformer_jax.family.drawings import task as drawings
-from transformer_jax.family.parsing import task as parsing
 from transformer_jax.models import registry
-from transformer_jax.tasks import language
 
-# The options of every task, and those of one task each.
-KINDS = parsing.Options, language.Options, drawings.Options
+# The options that all tasks have, and those of one task each.
+KINDS = [*dict.fromkeys((Options, *(tasks.find(t).search for t in tasks.names())))]
 FIELDS = [*{f.name: f for kind in KINDS for f in dataclasses.fields(kind)}.values()]
 
 
@@ -64,17 +61,15 @@ def test_a_config_has_only_keys_of_the_options(task, model):
     options = tasks.find(task).search(**section)
     types = {field.name: type(field.default) for field in FIELDS}
     assert all(type(value) is types[name] for name, value in section.items())
-    assert ("well_formed" in section) == (task == "parsing")
+    own = schema.defaults(type(options)).keys() - schema.defaults(Options).keys()
+    assert section.keys() - schema.defaults(Options).keys() == own
     assert ("window" in section) == (task == "language")
-    assert ("pictures" in section) == (task == "drawings")
     assert options.find_problems() == []
 
 
 def test_a_translation_has_the_defaults_of_the_dataclass():
     assert Options(**config.base().decode) == Options()
     assert set(config.base().decode) == set(schema.defaults(Options))
-    own = {"well_formed", "window", "pictures"}
-    assert schema.defaults(Options).keys() | own == {f.name for f in FIELDS}
 
 
 @pytest.mark.parametrize(
@@ -99,10 +94,9 @@ def test_a_value_outside_a_bound_is_refused_with_both_numbers(field, bound):
 
 
 def free(**changes):
-    """Options of a search that is not bound to trees."""
-    if "window" in changes:
-        return language.Options(**changes)
-    return parsing.Options(**{"well_formed": False, **changes})
+    """Make options of the first class that has these fields."""
+    kind = next(k for k in KINDS if changes.keys() <= schema.defaults(k).keys())
+    return kind(**changes)
 
 
 def test_both_bounds_are_in_one_sentence():
@@ -114,7 +108,6 @@ def test_both_bounds_are_in_one_sentence():
     ("changes", "says"),
     [
         ({"beams": 2, "n_best": 3}, "decode.n_best 3 is more than decode.beams 2"),
-        ({"well_formed": True, "no_repeat": 2}, "neither no_repeat 2 nor min_length 0"),
         ({"max_length": 3, "min_length": 4}, "min_length 4 is more than decode.max"),
     ],
 )

@@ -9,8 +9,8 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
+from damage import DAMAGE
 
 import transformer_jax
 from transformer_jax import config
@@ -18,26 +18,10 @@ from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading import records
 from transformer_jax.data.text import tokenizer
-from transformer_jax.family.drawings import codebook
-from transformer_jax.family.tagging import task as tagging
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import classification
 from transformer_jax.training import log as metrics
 
-DAMAGE = {
-    "empty": b"",
-    "cut": b'{"scores": {"te',
-    "a list": b"[1, 2]",
-    "a number": b"3",
-    "null": b"null",
-    "latin-1": '{"scores": "Löwe"}'.encode("latin-1"),
-    "utf-16": '{"a": 1}'.encode("utf-16"),
-    "deep": b"[" * 100_000,
-    "zeros": b"\0" * 100,
-    "other kinds": b'{"step": "9", "scores": [], "train": 3, "earlier": 1,'
-    b' "earlier_model": {"num_heads": 2}, "seconds": NaN}',
-}
-DAMAGE["a key twice"] = b'{"step": 9, "step": 8}'
 LEDGER = {"train": {"store": "a", "fingerprint": "b", "content": "c", "examples": 1}}
 
 
@@ -189,19 +173,6 @@ def test_damaged_labels_are_one_line_with_the_name_of_their_file(tmp_path, damag
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "damage", [*DAMAGE.values(), b'{"tags": [3], "words": {}, "rare": "O"}',
-               b'{"tags": ["O"], "words": [], "rare": "O"}', None],
-)  # fmt: skip
-def test_damaged_tags_are_one_line_with_the_name_of_their_file(tmp_path, damage):
-    if damage is not None:
-        (tmp_path / tagging.LEXICON_FILE).write_bytes(damage)
-    with pytest.raises(UserError) as caught:
-        tagging.open_run(config.base("tagging"), tmp_path)
-    assert f"{tmp_path / 'tags.json'} is damaged: " in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 TEXT = re.compile(r"[rwax]t?\+?")  # a mode of `open` that needs an encoding
 
 
@@ -269,7 +240,6 @@ def test_a_file_has_the_mode_of_the_umask(tmp_path, mask):
     try:
         files.write(tmp_path / "a", "x")
         tokenizer.Bytes().save(tmp_path / "b")
-        codebook.Codebook(np.zeros((1, 2, 2, 3), np.uint8)).save(tmp_path / "c")
     finally:
         os.umask(before)
     for path in tmp_path.iterdir():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from transformer_jax import config as configs
-from transformer_jax.family.recurrent.model import Recurrent, RecurrentConfig
 from transformer_jax.models import (
     Classifier,
     Encoder,
@@ -127,25 +126,16 @@ def test_an_empty_config_is_the_papers_base_model():
     assert {c.vocab_rows, c.source_vocab_size, c.source_vocab_rows} == {c.vocab_size}
 
 
-@pytest.mark.parametrize(
-    ("model", "sizes"),
-    [("transformer", TransformerConfig), ("recurrent", RecurrentConfig)],
-)
-def test_the_defaults_of_a_model_are_those_of_the_config_file(model, sizes):
+@pytest.mark.parametrize("model", registry.names_for("seq2seq"))
+def test_the_defaults_of_a_model_are_those_of_the_config_file(model):
     base = configs.base("translation", model)
-    default, section = dataclasses.asdict(sizes()), base.model
+    default, section = dataclasses.asdict(registry.find(model).config()), base.model
     shared = (default.keys() & set(section.keys())) - {"d_k", "d_v"}
     assert len(shared) > 9
     assert {k: default[k] for k in shared} == {k: section[k] for k in shared}
     vocab = default["vocab_size"]
     assert vocab == base.tokenizer.vocab_size
     assert default == dataclasses.asdict(registry.make_sizes(base, vocab, vocab))
-
-
-def test_an_empty_recurrent_config_is_that_of_the_config_file():
-    c = RecurrentConfig()
-    assert (c.cell, c.layers, c.d_model, c.dropout_residual) == ("lstm", 2, 512, 0.1)
-    assert {c.vocab_rows, c.source_vocab_size, c.source_vocab_rows} == {c.vocab_size}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +153,8 @@ def test_an_empty_recurrent_config_is_that_of_the_config_file():
     ],
 )
 def test_sizes_that_others_imply_are_resolved(given, expected):
-    for c in (TransformerConfig(**given), RecurrentConfig(**given)):
+    for name in registry.names_for("seq2seq"):
+        c = registry.find(name).config(**given)
         assert expected == (
             c.vocab_size, c.vocab_rows, c.source_vocab_size, c.source_vocab_rows,
         )  # fmt: skip
@@ -201,17 +192,13 @@ MODULES = {
     "classifier": (Classifier, {"outputs": 3}, (TOKENS,)),
     "mean_classifier": (Classifier, {"outputs": 3, "pooling": "mean"}, (TOKENS,)),
     "masked_lm": (MaskedLM, {}, (TOKENS,)),
-    "recurrent": (Recurrent, {}, (TOKENS, TARGET)),
 }
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_without_segments_every_token_is_real(name):
     make, more, inputs = MODULES[name]
-    sizes = small()
-    if make is Recurrent:
-        sizes = RecurrentConfig(vocab_size=V, d_model=14, layers=1)
-    module = make(sizes, **more)
+    module = make(small(), **more)
     variables = jax.jit(module.init)(jax.random.key(0), *inputs)
     run = jax.jit(module.apply)
     got = run(variables, *inputs)
@@ -244,14 +231,3 @@ def test_positions_count_from_0_unless_they_are_given():
     without = module.apply(variables, TOKENS, TARGET).logits
     np.testing.assert_array_equal(logits(0), without)
     assert jnp.abs(logits(3) - without).max() > 1e-3
-
-
-def test_a_recurrent_encoder_alone_reads_every_token_unless_segments_are_given():
-    module = Recurrent(RecurrentConfig(vocab_size=V, d_model=14, layers=1))
-    variables = module.init(jax.random.key(0), TOKENS, TARGET)
-    memory, _ = module.apply(variables, TOKENS, method="encode")
-    real = jnp.ones_like(TOKENS)
-    expected, _ = module.apply(variables, TOKENS, real, method="encode")
-    np.testing.assert_array_equal(memory, expected)
-    fewer, _ = module.apply(variables, TOKENS, real.at[:, -1].set(0), method="encode")
-    assert jnp.abs(memory - fewer).max() > 1e-3

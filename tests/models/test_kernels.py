@@ -7,6 +7,7 @@ in Pallas' interpreter.
 import dataclasses
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,6 @@ from jax.sharding import AxisType, Mesh
 from transformer_jax import config as configs
 from transformer_jax import optim, sharding
 from transformer_jax.base.errors import UserError
-from transformer_jax.family.recurrent.model import Recurrent, RecurrentConfig
 from transformer_jax.models import kernels
 from transformer_jax.models.attention import Mask, attend, look_ahead_mask, padding_mask
 from transformer_jax.models.kernels import Case, blockwise, choose, cudnn, splash
@@ -287,7 +287,7 @@ def test_a_kernel_returns_no_weights_so_inspection_uses_the_einsum():
         got, want = getattr(inside, name), getattr(expected, name)
         for a, b in zip(got, want, strict=True):
             np.testing.assert_array_equal(a, b)
-    other = Recurrent(RecurrentConfig())
+    other = nn.Dense(3)  # a module without kernels
     assert kernels.with_weights(other) is other
 
 

@@ -10,25 +10,20 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_jax import config as configs
-from transformer_jax import plan, sharding
+from transformer_jax import plan, sharding, tasks
 from transformer_jax.base.errors import UserError
-from transformer_jax.data.text import tokenizer
-from transformer_jax.family.decisions import task as decisions
-from transformer_jax.family.speech import classification as sounds
 from transformer_jax.models import registry
 from transformer_jax.models.vision import VisionConfig, ViT
 from transformer_jax.planning import workload
-from transformer_jax.tasks import classification, images
-from transformer_jax.tasks.classification import Scale
 
 VOCAB = 40_960  # a multiple of the rows' 64, so that no row is padding
 BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
 
 
 @functools.cache
-def parameters(kind="transformer", **model):
+def parameters(**model):
     """Shape of every parameter of a base model with changes, by path."""
-    config = configs.base(model=kind)
+    config = configs.base()
     with config.unlocked():
         config.model.update(model)
     vocabularies = dict(vocab_size=VOCAB, source_vocab_size=VOCAB)
@@ -85,8 +80,6 @@ MODELS = (
     {"positions": "learned"},
     {"positions": "relative", "activation": "swiglu"},
     {"norm": "pre", "norm_kind": "rms", "qk_norm": True, "kv_heads": 2, "d_k": 64},
-    {"kind": "recurrent"},
-    {"kind": "recurrent", "cell": "gru", "attention": "dot"},
 )
 
 
@@ -180,24 +173,16 @@ def test_each_parameter_of_a_shipped_config_matches_exactly_one_rule(config):
 
 
 def of_other_tasks():
-    """The parameters of models that classify text and images, that paint or play."""
-    text = classification.compose(
-        configs.base("classification"), tokenizer.Bytes(), Scale(("no", "yes"))
-    )
-    about = images.About(8, 8, 1, ("0", "1"))
-    paint = configs.base("coordinates", "coordinate_mlp")
-    painter = registry.build(paint, "coordinates", size=(8, 8))
-    player = decisions.compose(configs.base("decisions"))
-    for begin in (
-        text.objective.init,
-        images.compose(configs.base("images"), about).objective.init,
-        lambda key: painter.init(key, jnp.ones((1, 2)))["params"],
-        sounds.compose(configs.base("sounds"), ("rain", "wind")).objective.init,
-        player.objective.init,
-    ):
-        shapes = jax.eval_shape(begin, jax.random.key(0))
-        leaves = jax.tree_util.tree_leaves_with_path(shapes)
-        yield {sharding.path_name(path): leaf for path, leaf in leaves}
+    """The parameters of each task with each of its models, if it opens without data."""
+    for name in tasks.names():
+        kind = tasks.find(name)
+        for model in registry.names_for(kind.interface, kind.modules):
+            config = configs.base(name, model)
+            if workload.opens_without_data(config):
+                init = workload.open_empty(config, 100).objective.init
+                shapes = jax.eval_shape(init, jax.random.key(0))
+                leaves = jax.tree_util.tree_leaves_with_path(shapes)
+                yield {sharding.path_name(path): leaf for path, leaf in leaves}
 
 
 def test_a_parameter_without_a_rule_is_refused_by_name():

@@ -14,8 +14,8 @@ from transformer_jax.training import report
 from transformer_jax.training.steps.window import LogWindow
 
 
-def line(platform="cpu", shapes=((31, 32),), packed=False, name="quickstart", **model):
-    config = configs.load(name)
+def line(platform="cpu", shapes=((31, 32),), packed=False, **model):
+    config = configs.load("quickstart")
     with config.unlocked():
         config.model.update(model)
     device = types.SimpleNamespace(platform=platform)
@@ -42,10 +42,6 @@ def line(platform="cpu", shapes=((31, 32),), packed=False, name="quickstart", **
 )  # fmt: skip
 def test_the_header_names_the_kernels_and_why_they_are_taken(given, words):
     assert line(**given) == [f"attention  {words}"]
-
-
-def test_a_recurrent_model_has_no_such_kernels():
-    assert line(name="recurrent") == []
 
 
 def test_a_rate_higher_than_any_tried_one_is_noted_with_its_cause():

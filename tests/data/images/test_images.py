@@ -19,7 +19,6 @@ from transformer_jax.data.images.arrays import (
     read_image,
 )
 from transformer_jax.data.reading.records import Concatenation
-from transformer_jax.family.coordinates.pixels import read_picture
 
 SPLITS = {"train": 1293, "validation": 144, "test": 360}
 COUNT, HEIGHT, WIDTH = 7, 5, 3
@@ -243,8 +242,6 @@ def test_a_picture_is_turned_as_its_camera_says(tmp_path, image):
     image.fromarray(PIXELS[0]).save(tmp_path / "a.png", exif=exif)
     read = read_image(tmp_path / "a.png", WIDTH, HEIGHT, 1)
     np.testing.assert_array_equal(read[..., 0], np.rot90(PIXELS[0], -1))
-    # The longer side of what is seen has the length that is asked for.
-    assert read_picture(str(tmp_path / "a.png"), HEIGHT).shape == (WIDTH, HEIGHT, 3)
 
 
 def test_floats_are_scaled_and_other_wide_pixels_refused(tmp_path, image):
@@ -266,11 +263,8 @@ def test_floats_are_scaled_and_other_wide_pixels_refused(tmp_path, image):
 
 def test_a_format_that_is_not_offered_is_not_tried(tmp_path, image):
     image.fromarray(PIXELS[0]).save(tmp_path / "a.eps")
-    for read in (
-        lambda path: read_image(path, 2, 3, 1), lambda path: read_picture(path, 3),
-    ):  # fmt: skip
-        with pytest.raises(NoImage, match="a.eps .*it is none of PNG, JPEG"):
-            read(str(tmp_path / "a.eps"))
+    with pytest.raises(NoImage, match="a.eps .*it is none of PNG, JPEG"):
+        read_image(str(tmp_path / "a.eps"), 2, 3, 1)
 
 
 def test_a_file_that_is_not_an_image_is_refused_by_name(save, tmp_path):

@@ -50,6 +50,19 @@ def test_the_picture_is_drawn_between_black_and_white_with_fast_and_slow_parts()
     assert (change > 0.3).any() and (change < 0.01).mean() > 0.2
 
 
+def test_a_picture_is_turned_as_its_camera_says_before_it_is_measured(
+    picture, tmp_path
+):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    Image.open(picture).save(tmp_path / "a.png", exif=exif)
+    # The longer side of what is seen has the length that is asked for.
+    assert pixels.read_picture(str(tmp_path / "a.png"), 10).shape == (10, 6, 3)
+    Image.open(picture).save(tmp_path / "a.eps")
+    with pytest.raises(UserError, match="a.eps .*it is none of PNG, JPEG"):
+        pixels.read_picture(str(tmp_path / "a.eps"), 10)
+
+
 def test_a_quarter_of_the_pixels_is_held_out_and_each_has_its_position_and_colour():
     image = np.random.default_rng(0).random((6, 10, 3), np.float32)
     train, held_out = (pixels.Pixels(image, s) for s in ("train", "validation"))
@@ -181,3 +194,9 @@ def test_only_one_picture_is_drawn_at_a_time(run, tiny_run, monkeypatch):
     monkeypatch.setattr(painting, "paint", lambda run, size: np.zeros((*size, 3)))
     with pytest.raises(UserError, match="these runs paint different pictures"):
         painting.read([run, run])
+
+
+def test_a_number_of_layers_that_no_machine_can_shape_is_refused():
+    said = "model.layers = 1001: must be at least 1 and at most 1000"
+    with pytest.raises(UserError, match=said):
+        config.load("coordinates", {"model.layers": "1001"})

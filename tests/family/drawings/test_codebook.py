@@ -1,5 +1,7 @@
 """The codebook: pictures to codes and back, and files that are read by others."""
 
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -85,3 +87,13 @@ def test_each_pixel_of_a_written_picture_is_a_square(pictures, tmp_path):
     np.testing.assert_array_equal(
         found[zoom - 1 :: zoom, zoom - 1 :: zoom], pictures[0]
     )
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_its_file_has_the_mode_of_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        Codebook(np.zeros((1, 2, 2, 3), np.uint8)).save(tmp_path / "c")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o666 & ~mask

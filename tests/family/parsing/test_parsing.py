@@ -198,3 +198,10 @@ def test_the_papers_decoding_is_in_its_configs():
         assert (decode.beams, decode.alpha, decode.extra_length) == (21, 0.3, 300)
         assert not decode.well_formed
         assert loaded.model.encoder_layers == 4 and loaded.model.d_model == 1024
+
+
+def test_a_search_over_trees_obeys_no_other_limits():
+    assert config.base("parsing").decode.well_formed
+    (problem,) = Options(no_repeat=2).find_problems()
+    assert "neither no_repeat 2 nor min_length 0" in problem
+    assert Options(well_formed=False, no_repeat=2).find_problems() == []

@@ -11,12 +11,14 @@ from transformer_jax import config as configs
 from transformer_jax import sharding
 from transformer_jax.base.errors import UserError
 from transformer_jax.config import checks
+from transformer_jax.data.batches import Shape
 from transformer_jax.decoding import Options, searching
 from transformer_jax.decoding.engine import DecodeRequest, Engine
 from transformer_jax.family.recurrent import model as recurrent
 from transformer_jax.family.recurrent.model import Recurrent, RecurrentConfig
-from transformer_jax.models import registry
+from transformer_jax.models import kernels, registry
 from transformer_jax.tasks.parts.text import segments, shift_right
+from transformer_jax.training import report
 
 B, T, S, D, V, ROWS = 2, 3, 5, 14, 19, 23
 SOURCE = jnp.array([[4, 9, 6, 11, 3], [5, 8, 3, 0, 0]])
@@ -317,3 +319,72 @@ def test_conversation_and_parsing_may_use_a_recurrent_model():
         assert not checks.find_problems(configs.base(task, "recurrent"))
     with pytest.raises(UserError, match="Choose transformer"):
         configs.base("images", "recurrent")
+
+
+def test_a_translator_does_not_become_recurrent_by_a_key_alone():
+    with pytest.raises(UserError) as caught:
+        configs.load("quickstart", {"model.name": "recurrent"})
+    assert all(w in str(caught.value) for w in ("recurrent", "translation", "base(ta"))
+
+
+def test_a_number_of_layers_that_no_machine_can_shape_is_refused():
+    said = "model.layers = 1001: must be at least 1 and at most 1000"
+    with pytest.raises(UserError, match=said):
+        configs.load("recurrent", {"model.layers": "1001"})
+
+
+def test_an_empty_config_is_that_of_the_config_file():
+    c = RecurrentConfig()
+    assert (c.cell, c.layers, c.d_model, c.dropout_residual) == ("lstm", 2, 512, 0.1)
+    assert {c.vocab_rows, c.source_vocab_size, c.source_vocab_rows} == {c.vocab_size}
+
+
+def alone():
+    module = Recurrent(RecurrentConfig(vocab_size=V, d_model=14, layers=1))
+    return module, jax.jit(module.init)(jax.random.key(0), SOURCE, TARGET)
+
+
+def test_without_segments_every_token_is_real():
+    module, variables = alone()
+    run = jax.jit(module.apply)
+    got = run(variables, SOURCE, TARGET)
+    expected = run(variables, SOURCE, TARGET, *map(jnp.ones_like, (SOURCE, TARGET)))
+    # Two programs: constants are folded, so a sum may round differently.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), got, expected
+    )
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got))
+
+
+def test_an_encoder_alone_reads_every_token_unless_segments_are_given():
+    module, variables = alone()
+    memory, _ = module.apply(variables, SOURCE, method="encode")
+    real = jnp.ones_like(SOURCE)
+    expected, _ = module.apply(variables, SOURCE, real, method="encode")
+    np.testing.assert_array_equal(memory, expected)
+    fewer, _ = module.apply(variables, SOURCE, real.at[:, -1].set(0), method="encode")
+    assert jnp.abs(memory - fewer).max() > 1e-3
+
+
+@pytest.mark.parametrize("model", [{}, {"cell": "gru", "attention": "dot"}], ids=str)
+def test_every_parameter_has_a_rule_that_splits_it_evenly(model):
+    base, vocabulary = configs.base("translation", "recurrent"), 40_960
+    with base.unlocked():
+        base.model.update(model)
+    sizes = dict(vocab_size=vocabulary, source_vocab_size=vocabulary)
+    module = registry.build(base, "seq2seq", **sizes)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *pair())["params"]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        name = sharding.path_name(path)
+        spec = sharding.spec_of(name, leaf)
+        assert len(spec) in (0, leaf.ndim), name
+        for size, axes in zip(leaf.shape, spec, strict=False):
+            assert axes is None or size % 8 == 0, name
+
+
+def test_a_recurrent_model_has_no_kernels_of_attention():
+    other = Recurrent(RecurrentConfig())
+    assert kernels.with_weights(other) is other
+    base = configs.base("translation", "recurrent")
+    batches = [Shape(8, (20, 24), packed=False)]
+    assert report.attention_line(base, batches, sharding.local_mesh()) == []
