@@ -211,7 +211,6 @@ def compare_seeds(run_main, tmp_path):
 @pytest.fixture
 def read_files(tmp_path):
     """A function: the records of a split of files that hold these texts."""
-
     from transformer_jax import config as configs
     from transformer_jax import tasks
 
@@ -244,3 +243,19 @@ def fast_cache(tmp_path, monkeypatch):
 
     monkeypatch.setattr(cache, "build_once", build)
     monkeypatch.setattr(files, "flush", lambda path: None)
+
+
+@pytest.fixture
+def prepare_of(tiny, tmp_path):
+    """A function: a config, and what is made of its data."""
+    from transformer_jax import config as configs
+    from transformer_jax.runs.folder import Folder
+    from transformer_jax.training.prepare import prepare
+
+    def make(spec, say=lambda line: None, **changes):
+        known = dict(configs.items(configs.load(spec)))
+        small = {k: v for k, v in tiny().items() if k in known} | changes
+        config = configs.load(spec, small)
+        return config, prepare(config, Folder(tmp_path / "run"), say)
+
+    return make

@@ -11,8 +11,6 @@ from transformer_jax import config as configs
 from transformer_jax import inspect_data
 from transformer_jax.base.errors import UserError
 from transformer_jax.corpora.phrasebook import generate
-from transformer_jax.runs.folder import Folder
-from transformer_jax.training.prepare import prepare
 
 PAIRS = generate("train", 607)
 
@@ -90,46 +88,13 @@ def test_bad_options_are_refused_at_once(corpus):
     assert done.returncode == 2 and "--config is missing" in done.stderr
 
 
-@pytest.fixture
-def prepared(tiny, tmp_path):
-    """A function: a config, and what is made of its data."""
-
-    def make(spec, **changes):
-        known = dict(configs.items(configs.load(spec)))
-        small = {k: v for k, v in tiny().items() if k in known} | changes
-        config = configs.load(spec, small)
-        return config, prepare(config, Folder(tmp_path / "run"), lambda line: None)
-
-    return make
-
-
-def test_what_is_read_in_lower_case_comes_back_in_lower_case(prepared, capsys):
-    config, found = prepared("quickstart", **{"tokenizer.lowercase": "true"})
+def test_what_is_read_in_lower_case_comes_back_in_lower_case(prepare_of, capsys):
+    config, found = prepare_of("quickstart", **{"tokenizer.lowercase": "true"})
     assert not inspect_data._check_round_trip(config, found.task, found.train)
     assert not capsys.readouterr().out
 
 
-def test_trees_that_are_learnt_with_their_words_come_back(prepared, capsys):
-    words = {"data.leaves": "words", "tokenizer.kind": "bpe"}
-    words["tokenizer.shared"] = "true"
-    config, found = prepared("parsing", **words)
-    assert not inspect_data._check_round_trip(config, found.task, found.train)
-    assert not capsys.readouterr().out
-
-
-def test_a_parser_is_given_words_that_stand_apart(prepared):
-    for found in inspect_data._inspect_text(prepared("parsing")[1]).values():
-        assert not any("as if tokenised" in f.text for f in found)
-
-
-def test_pairs_of_a_task_that_does_not_pack_are_described_in_buckets(prepared, capsys):
-    inspect_data._describe(*prepared("similarity"))
-    said = capsys.readouterr().out
-    assert "buckets " in said and "packed" not in said
-    assert "target     " in said and "changed by encoding" not in said
-
-
-def test_tags_hide_no_fault_from_the_checks(prepared, tmp_path):
+def test_tags_hide_no_fault_from_the_checks(prepare_of, tmp_path):
     for side, word in (("source", "um"), ("target", "one")):
         lines = [f"{word} {i}\n" for i in range(30)]
         lines[4] = "\n" if side == "source" else lines[4]
@@ -138,7 +103,7 @@ def test_tags_hide_no_fault_from_the_checks(prepared, tmp_path):
     for split in ("train", "validation"):
         keys |= {f"data.{split}_{s}": s for s in ("source", "target")}
         keys[f"data.{split}_tags"] = "<2en>"
-    _, found = prepared("quickstart", **keys, **{"tokenizer.vocab_size": "300"})
+    _, found = prepare_of("quickstart", **keys, **{"tokenizer.vocab_size": "300"})
     texts = [f.text for f in inspect_data._inspect_text(found)["train"]]
     assert "1 of 30 sources (3.33 %) are empty" in texts
     assert len(found.train.store) == 29

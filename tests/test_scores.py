@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+import comparing
 import pytest
 import sacrebleu
 import sacremoses
@@ -18,12 +19,6 @@ from sacrebleu.significance import PairedTest
 from transformer_jax import config, scores
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.text.tokenizer import Bytes
-from transformer_jax.family.conversation import task as conversation
-from transformer_jax.family.coordinates import task as coordinates
-from transformer_jax.family.parsing import task as parsing
-from transformer_jax.family.similarity import task as similarity
-from transformer_jax.family.tagging import task as tagging
-from transformer_jax.family.tagging.tags import Lexicon
 from transformer_jax.tasks import language, masked
 from transformer_jax.tasks.parts import scoring as shared
 from transformer_jax.tasks.protocols import Scoring
@@ -348,41 +343,15 @@ def test_a_clearly_better_system_is_told(references):
     assert scores.verdict(chrf).endswith("chrF (p = 0.005)")
 
 
-def some_wrong(truth, share, wrong, seed):
-    draw = random.Random(seed)
-    return [wrong if draw.random() < share else right for right in truth]
-
-
-TREE = "(S (NP (DT The) (NN cat)) (VP (VBD slept)))"
-FLAT = "(S (DT The) (NN cat) (VP (VBD slept)))"
-
-
 @pytest.mark.parametrize(
     ("scoring", "truth", "wrong", "metrics"),
     [
         (shared.LabelScoring(), ["a", "b"] * 50, "b", {"accuracy (%)", "f1 (%)"}),
         (shared.NumberScoring(), ["1", "2.5", "9", "4"] * 25, "3", {"r (%)"}),
-        (
-            tagging.TagScoring(Lexicon(("O",))),
-            ["B-NP I-NP", "O B-NP"] * 50,
-            "O O",
-            {"accuracy (%)", "f1 (%)"},
-        ),
-        (parsing.TreeScoring(), [TREE] * 60, FLAT, {"F1", "exact (%)"}),
     ],
 )
 def test_a_task_is_compared_by_its_own_metrics(scoring, truth, wrong, metrics):
-    bad = some_wrong(truth, 0.5, wrong, 1)
-    good, like = (some_wrong(truth, 0.1, wrong, seed) for seed in (2, 3))
-    found = scoring.compare(scoring, {"bad": bad, "good": good}, truth)
-    assert {one.metric for one in found} == metrics
-    for one in found:
-        assert one.p < 0.05 and one.score > one.baseline_score
-        assert one.baseline_interval > 0 and "good is better" in scores.verdict(one)
-    for one in scoring.compare(scoring, {"good": good, "like": like}, truth):
-        assert one.p > 0.05
-    for one in scoring.compare(scoring, {"good": good, "same": [*good]}, truth):
-        assert one.p == 1.0
+    comparing.check(scoring, truth, wrong, metrics)
 
 
 TEXTS = config.base("language")
@@ -405,18 +374,7 @@ class LossAlone(Scoring):
     ("scoring", "scores", "wanted"),
     [
         (LossAlone(), {"loss": 2.5, "x": 1}, {"loss": 2.5}),
-        (
-            conversation.DialogueScoring(lowercase=False),
-            {"bleu": 31.0, "chrf": 52.0, "exact": 7.0, "distinct_2": 8.0},
-            {"BLEU": 31.0, "chrF": 52.0, "exact (%)": 7.0, "distinct-2 (%)": 8.0},
-        ),
         (masked.FillingScoring(Bytes()), {"filled": 48.5}, {"filled (%)": 48.5}),
-        (coordinates.ColourScoring(), {"psnr": 31.1}, {"PSNR (dB)": 31.1}),
-        (
-            similarity.SearchScoring(),
-            {"recall": 0.5, "mrr": 0.75, "loss": 1.0, "tfidf_mrr": 0.9},
-            {"recall (%)": 50.0, "MRR": 0.75},
-        ),
         (
             language.TextScoring(TEXTS, language.Prompts(TEXTS, Bytes())),
             {"bits_per_character": 1.2, "loss": 3.0},

@@ -175,7 +175,7 @@ def test_an_average_of_one_checkpoint_is_the_last(tiny, tmp_path, one_device):
 
 def test_new_configs_choose_and_measured_ones_keep_the_average():
     assert config.base().eval.weights == "auto"
-    for name in ("quickstart", "multi30k:de_en", "opinions", "tagging"):
+    for name in ("quickstart", "multi30k:de_en", "opinions"):
         assert config.load(name, data=False).eval.weights == "average"
 
 

@@ -253,16 +253,6 @@ def test_a_vocabulary_larger_than_the_text_allows_is_said(tmp_path, tiny):
     assert f"this text gives a vocabulary of {size} pieces, not the 20,000" in note
 
 
-def test_the_size_of_a_codebook_is_not_compared_with_that_of_the_words(tmp_path):
-    few = {"data.train_size": "20", "data.validation_size": "5", "data.test_size": "5"}
-    loaded, said = config.load("drawings", few), []
-    task = prepared_in(loaded, tmp_path / "run", said).task
-    words, codes = (t.vocab_size for t in task.data.texts.tokenizers.values())
-    assert words != codes
-    (note,) = [line for line in said if line.startswith("note")]
-    assert f"this text gives a vocabulary of {words} pieces" in note
-
-
 def test_a_vocabulary_too_small_for_the_characters_is_refused(tmp_path, tiny):
     loaded = corpus(tmp_path, tiny, (LINES, LINES), tokenizer__vocab_size=200)
     with pytest.raises(

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from transformer_jax import config as configs
-from transformer_jax import optim, tasks
+from transformer_jax import optim, plan, tasks
 from transformer_jax.models.positions import sinusoid
 from transformer_jax.visualize import figures, measures, modules, style
 from transformer_jax.visualize.figures import training
@@ -347,7 +347,9 @@ def test_shapes_are_those_of_the_model_and_equal_layers_are_shown_once():
     assert texts.index("encoder") < texts.index("decoder") < texts.index("logits")
 
 
-SPECS = [*configs.shipped(), "speech:sounds", "recurrent:gru_attention"]
+# A shipped config of each task and model, and each without a name of a variant.
+SPECS = {(c.task, c.model.name): spec for spec, c in plan.shipped_variants()}
+SPECS = [*dict.fromkeys((*configs.shipped(), *SPECS.values()))]
 
 
 @pytest.mark.parametrize("spec", SPECS)

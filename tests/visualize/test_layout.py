@@ -3,13 +3,10 @@
 import itertools
 
 import numpy as np
-import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyBboxPatch
 
 from transformer_jax import config as configs
-from transformer_jax.family.coordinates import figure as coordinates_figure
-from transformer_jax.family.speech import figure as speech_figure
 from transformer_jax.visualize import explain, figures, modules, style
 
 WORDS = ("The", "girl", "is", "making", "tea")
@@ -102,35 +99,3 @@ def test_a_computation_says_how_many_of_its_numbers_are_drawn():
     assert set(titles) >= {*cut, "weights · v, 5 of 7", "scores q · k"}
     complete = [axes.get_title() for axes in figures.computation(found, 7).axes]
     assert "queries q" in complete and not any(" of 7" in t for t in complete)
-
-
-@pytest.mark.parametrize("dpi", [72, 100, 150])
-def test_the_titles_of_a_painting_are_not_cut_off(dpi):
-    picture = np.random.default_rng(0).random((24, 24, 3))
-    entries = [{"kind": "validation", "step": i, "psnr": 20.0 + i} for i in range(3)]
-    names = ("raw", "sinusoid", "gaussian")
-    painted = {name: 0.5 * picture for name in names}
-    figure = coordinates_figure.painting(
-        picture, painted, dict.fromkeys(names, entries)
-    )
-    figure.set_dpi(dpi)
-    draw(figure)
-    titles = [axes.title for axes in figure.axes if axes.get_title()]
-    assert len(titles) == 4
-    room = 0.02 * dpi
-    for box in boxes_of(titles):
-        assert box.y1 + room < figure.bbox.y1 and box.y0 > figure.bbox.y0
-
-
-def test_a_spectrogram_says_what_its_halves_and_colours_are():
-    random = np.random.default_rng(0)
-    weights = random.dirichlet(np.ones(5), size=3)
-    figure = draw(
-        speech_figure.spectrogram(random.normal(size=(20, 8)), weights, WORDS[:3])
-    )
-    above, below, bar = figure.axes
-    assert [above.get_ylabel(), below.get_ylabel()] == ["mel band", "piece written"]
-    assert below.get_xlabel() == "seconds" and bar.get_ylabel() == "weight"
-    np.testing.assert_array_equal(below.images[0].get_array(), weights)
-    frames = above.get_window_extent(), below.get_window_extent()
-    assert frames[0].x0 == frames[1].x0 and frames[0].x1 == frames[1].x1

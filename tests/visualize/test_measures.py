@@ -71,6 +71,6 @@ def test_the_best_heads_come_first():
 
 
 def test_text_without_gold_alignments_is_refused():
-    run = types.SimpleNamespace(config=config.base("conversation"))
+    run = types.SimpleNamespace(config=config.load("multi30k:de_en", data=False))
     with pytest.raises(UserError, match="only the phrasebook has gold alignments"):
         next(aligning.examples(run, "test", 1))

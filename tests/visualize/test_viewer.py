@@ -12,14 +12,10 @@ from absl import flags
 
 from transformer_jax import sharding
 from transformer_jax.base.errors import UserError
-from transformer_jax.family.parsing.task import TreeInference
 from transformer_jax.runs import run as runs
 from transformer_jax.visualize import __main__
 from transformer_jax.visualize.viewer import command, numbers, page
-from transformer_jax.visualize.viewer.collect import (
-    collect,
-    describe_picture,
-)
+from transformer_jax.visualize.viewer.collect import collect, describe_picture
 
 ATTACK = '</script><script>alert(1)</script><!-- & "O" gato'
 
@@ -124,12 +120,6 @@ def test_the_nodes_of_a_search_spell_its_texts_and_count_its_steps(
     assert tokenizer.decode(best) == answered["output"] == search["texts"][0]
 
 
-def test_a_tree_is_nested_lists():
-    inference = object.__new__(TreeInference)
-    tree = inference.nest("(S (NP (DT the) (NN cat)) (VB sleeps))")
-    assert tree == ["S", ["NP", ["DT", "the"], ["NN", "cat"]], ["VB", "sleeps"]]
-
-
 def test_a_language_model_is_read_behind_its_prompt(untrained):
     run = untrained("language", data__batch_tokens=2048, decode__max_length=5)
     item = collect(run, "the red")
@@ -140,16 +130,6 @@ def test_a_language_model_is_read_behind_its_prompt(untrained):
     # Every text continues what is given, and steps have the probabilities of a model.
     assert item["search"]["texts"][0] == item["output"]
     assert np.exp([p for _, p in item["search"]["steps"][0]["living"][0][1]]).sum() <= 1
-
-
-@pytest.mark.slow
-def test_a_parser_has_a_tree_over_its_words(untrained):
-    item = collect(untrained("parsing"), "the red cat sleeps")
-
-    def words(node):
-        return [node] if isinstance(node, str) else sum(map(words, node[1:]), [])
-
-    assert words(item["tree"]) == ["the", "red", "cat", "sleeps"]
 
 
 @pytest.mark.slow

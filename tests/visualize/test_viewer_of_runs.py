@@ -133,13 +133,6 @@ def test_30_words_of_6_layers_and_8_heads_with_their_search_take_less_than_2_mb(
     assert len(shown.until(lambda: shown.all(".heads button"))) == 48
 
 
-def test_a_parser_s_tree_has_the_words_that_it_read(opened, untrained):
-    shown = opened([("parser", untrained("parsing"))], "the red cat sleeps")
-    shown.one("[data-view=tree]").click()
-    words = [text.text for text in shown.all(".tree text.word")]
-    assert words == ["the", "red", "cat", "sleeps"]
-
-
 def test_a_picture_s_patches_have_the_weights_of_its_run(opened, untrained):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     run = untrained("images")

@@ -5,9 +5,10 @@ import io
 import pytest
 
 import transformer_jax
-from transformer_jax import config, predict
+from transformer_jax import config, predict, tasks
 from transformer_jax.base.errors import UserError
 from transformer_jax.decoding import Reply
+from transformer_jax.family.conversation import task as conversation
 from transformer_jax.family.conversation.smalltalk import SEPARATOR
 from transformer_jax.runs.session import Session
 
@@ -22,8 +23,6 @@ def test_examples_are_contexts_of_a_few_turns_and_their_replies():
     most, few = {}, {"data.train_size": "300", "data.test_size": "60"}
     for turns in (1, 3):
         loaded = config.load("smalltalk", {"data.turns": str(turns), **few})
-        from transformer_jax import tasks
-
         records = tasks.find("conversation").source(loaded).read("test")
         counts = [len(r["source"].split(SEPARATOR)) for r in records]
         most[turns] = max(counts)
@@ -119,3 +118,10 @@ def test_attention_names_what_is_read_and_written(run):
     assert maps["cross"].shape[2:] == (len(seen), len(read))
     assert (seen[0], read[-1], maps.written[-1]) == ("<s>", "</s>", "</s>")
     assert maps.written[:-1] == seen[1:]
+
+
+def test_seeds_are_compared_by_replies_and_their_variety():
+    found = {"bleu": 31.0, "chrf": 52.0, "exact": 7.0, "distinct_2": 8.0}
+    assert conversation.DialogueScoring(lowercase=False).measures(found) == {
+        "BLEU": 31.0, "chrF": 52.0, "exact (%)": 7.0, "distinct-2 (%)": 8.0,
+    }  # fmt: skip

@@ -1,5 +1,7 @@
 """Coordinates: pixels at their positions, features as defined, colours as answered."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,6 @@ import transformer_jax
 from transformer_jax import config
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.batches import Batch, Shape
-from transformer_jax.family.coordinates import figure as coordinates_figure
 from transformer_jax.family.coordinates import figure as painting
 from transformer_jax.family.coordinates import model as coordinate_mlp
 from transformer_jax.family.coordinates import picture as drawn
@@ -172,7 +173,7 @@ def test_other_splits_are_refused():
 def test_the_figure_has_the_pictures_and_their_curves(run, picture):
     whole, painted, metrics = painting.read([run])
     np.testing.assert_allclose(whole, pixels.read_picture(str(picture), 10))
-    figure = coordinates_figure.painting(whole, painted, metrics)
+    figure = painting.painting(whole, painted, metrics)
     FigureCanvasAgg(figure).draw()
     first, second, by_step, by_second = figure.axes
     np.testing.assert_array_equal(first.images[0].get_array(), whole)
@@ -200,3 +201,28 @@ def test_a_number_of_layers_that_no_machine_can_shape_is_refused():
     said = "model.layers = 1001: must be at least 1 and at most 1000"
     with pytest.raises(UserError, match=said):
         config.load("coordinates", {"model.layers": "1001"})
+
+
+def test_seeds_are_compared_by_psnr():
+    assert coordinates.ColourScoring().measures({"psnr": 31.1}) == {"PSNR (dB)": 31.1}
+
+
+@pytest.mark.parametrize("dpi", [72, 100, 150])
+def test_the_titles_of_a_painting_are_not_cut_off(dpi):
+    picture = np.random.default_rng(0).random((24, 24, 3))
+    entries = [{"kind": "validation", "step": i, "psnr": 20.0 + i} for i in range(3)]
+    names = ("raw", "sinusoid", "gaussian")
+    painted = {name: 0.5 * picture for name in names}
+    figure = painting.painting(picture, painted, dict.fromkeys(names, entries))
+    figure.set_dpi(dpi)
+    FigureCanvasAgg(figure).draw()
+    titles = [axes.title for axes in figure.axes if axes.get_title()]
+    assert len(titles) == 4
+    room = 0.02 * dpi
+    for box in [title.get_window_extent() for title in titles]:
+        assert box.y1 + room < figure.bbox.y1 and box.y0 > figure.bbox.y0
+
+
+def test_a_painting_is_of_runs_that_are_named():
+    with pytest.raises(UserError, match="name runs of configs/coordinates.py after"):
+        painting.draw_painting(types.SimpleNamespace(run=[]))

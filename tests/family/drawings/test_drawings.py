@@ -11,10 +11,10 @@ import transformer_jax
 from transformer_jax import config
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.decoding import Reply
-from transformer_jax.family.drawings import figure as drawings_figure
 from transformer_jax.family.drawings import figure as sheets
 from transformer_jax.family.drawings import regions
 from transformer_jax.family.drawings import task as drawings
+from transformer_jax.planning import workload
 from transformer_jax.visualize import commands
 
 OTHER = config.base("translation")
@@ -133,7 +133,7 @@ def test_a_sheet_has_a_row_for_each_caption_and_marks_what_is_wrong(run):
     pictures, right = sheets.sample(run, captions, 2)
     assert pictures.shape == (3, 2, 32, 32, 3) and right.shape == (3, 2)
     right[1, 0] = True
-    figure = drawings_figure.drawings(captions, pictures, right)
+    figure = sheets.drawings(captions, pictures, right)
     FigureCanvasAgg(figure).draw()
     panels = np.reshape(figure.axes, (3, 2))
     np.testing.assert_array_equal(panels[2, 1].images[0].get_array(), pictures[2, 1])
@@ -148,7 +148,21 @@ def test_a_sheet_has_a_row_for_each_caption_and_marks_what_is_wrong(run):
 
 def test_the_command_draws_one_caption_or_some_of_a_split(run, monkeypatch):
     monkeypatch.setattr(commands, "open_run", lambda args: run)
-    monkeypatch.setattr(commands, "SAMPLES", 2)
+    monkeypatch.setattr(sheets, "SAMPLES", 2)
     for text, rows in ((CAPTION, 1), ("", 3)):
         args = types.SimpleNamespace(text=text, split="test", count=3)
-        assert len(drawings_figure.draw_drawings(args).axes) == 2 * rows
+        assert len(sheets.draw_drawings(args).axes) == 2 * rows
+
+
+def test_a_codebook_is_learned_from_the_data_so_that_nothing_is_planned_without():
+    assert not workload.opens_without_data(config.load("drawings"))
+
+
+def test_the_size_of_a_codebook_is_not_compared_with_that_of_the_words(prepare_of):
+    few = {"data.train_size": "20", "data.validation_size": "5", "data.test_size": "5"}
+    said = []
+    _, found = prepare_of("drawings", said.append, **few)
+    words, codes = (t.vocab_size for t in found.task.data.texts.tokenizers.values())
+    assert words != codes
+    (note,) = [line for line in said if line.startswith("note")]
+    assert f"this text gives a vocabulary of {words} pieces" in note

@@ -2,11 +2,12 @@
 
 import json
 
+import comparing
 import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config
+from transformer_jax import config, inspect_data
 from transformer_jax.base.errors import UserError
 from transformer_jax.config import loading
 from transformer_jax.corpora import treebank
@@ -205,3 +206,22 @@ def test_a_search_over_trees_obeys_no_other_limits():
     (problem,) = Options(no_repeat=2).find_problems()
     assert "neither no_repeat 2 nor min_length 0" in problem
     assert Options(well_formed=False, no_repeat=2).find_problems() == []
+
+
+def test_trees_that_are_learnt_with_their_words_come_back(prepare_of, capsys):
+    words = {"data.leaves": "words", "tokenizer.kind": "bpe"}
+    words["tokenizer.shared"] = "true"
+    loaded, found = prepare_of("parsing", **words)
+    assert not inspect_data._check_round_trip(loaded, found.task, found.train)
+    assert not capsys.readouterr().out
+
+
+def test_a_parser_is_given_words_that_stand_apart(prepare_of):
+    for found in inspect_data._inspect_text(prepare_of("parsing")[1]).values():
+        assert not any("as if tokenised" in f.text for f in found)
+
+
+def test_systems_are_compared_by_brackets():
+    tree = "(S (NP (DT The) (NN cat)) (VP (VBD slept)))"
+    flat = "(S (DT The) (NN cat) (VP (VBD slept)))"
+    comparing.check(TreeScoring(), [tree] * 60, flat, {"F1", "exact (%)"})

@@ -388,3 +388,10 @@ def test_a_recurrent_model_has_no_kernels_of_attention():
     base = configs.base("translation", "recurrent")
     batches = [Shape(8, (20, 24), packed=False)]
     assert report.attention_line(base, batches, sharding.local_mesh()) == []
+
+
+def test_the_size_of_word_vectors_asks_for_no_heads(tmp_path):
+    path = tmp_path / "v.txt"
+    path.write_text("the" + " 1" * 15 + "\n")
+    with pytest.raises(UserError, match=r"set model.d_model = 15$"):
+        configs.load("recurrent", {"model.word_vectors": str(path)})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config, losses, predict, sharding
+from transformer_jax import config, inspect_data, losses, predict, sharding
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.data.batches import Batch, Shape
@@ -216,3 +216,16 @@ def test_attention_is_shown_for_one_text(run):
 def test_vectors_are_not_taken_for_log_probabilities(run):
     with pytest.raises(UserError, match="the task 'similarity' has no 'read'"):
         run.score(LINES[:1], LINES[1:2])
+
+
+def test_pairs_that_are_not_packed_are_described_in_buckets(prepare_of, capsys):
+    inspect_data._describe(*prepare_of("similarity"))
+    said = capsys.readouterr().out
+    assert "buckets " in said and "packed" not in said
+    assert "target     " in said and "changed by encoding" not in said
+
+
+def test_seeds_are_compared_by_what_is_found():
+    found = {"recall": 0.5, "mrr": 0.75, "loss": 1.0, "tfidf_mrr": 0.9}
+    measures = similarity.SearchScoring().measures(found)
+    assert measures == {"recall (%)": 50.0, "MRR": 0.75}

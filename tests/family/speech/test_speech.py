@@ -2,22 +2,28 @@
 
 import copy
 import json
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import transformer_jax
-from transformer_jax import config
+from transformer_jax import config, sharding
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import EOS, PAD
+from transformer_jax.data.batches import Batch, Shape
+from transformer_jax.data.store import Ragged
 from transformer_jax.decoding import Options
 from transformer_jax.family.speech import figure as speech_figure
 from transformer_jax.family.speech import sounds as sound
 from transformer_jax.family.speech import wav
 from transformer_jax.losses import Sums
 from transformer_jax.models.outputs import Outputs
+from transformer_jax.planning import workload
+from transformer_jax.training.steps import programs
 
 SIDES = "source", "target"
 KEYS = {
@@ -86,7 +92,12 @@ def test_the_loss_of_a_batch_is_that_of_its_sounds(run):
     frames, pieces = (max(len(row[side]) for row in rows) for side in SIDES)
 
     def batch_of(rows, frames, pieces):
-        padded = sound.pad_rows([row["source"] for row in rows], len(rows), frames)
+        sources = [row["source"] for row in rows]
+        column = Ragged(np.concatenate(sources), np.array([*map(len, sources)]))
+        shape = Shape(len(rows), (frames, pieces))
+        padded = sound.pad_frames(
+            column, Batch(shape, np.arange(len(rows))[:, None]), frames
+        )
         target = np.zeros((len(rows), pieces), np.int32)
         for i, row in enumerate(rows):
             target[i, : len(row["target"])] = row["target"]
@@ -252,3 +263,49 @@ def test_numbers_that_are_not_a_sound_are_refused(run, samples, said):
     good = run.records("validation")[0]["samples"]
     first, bad, last = run.replies([good, samples, good])
     assert said in bad.error and first.text == last.text and not first.error
+
+
+def test_what_only_training_computes_counts_too():
+    counts = []
+    for share in ("0.0", "0.3"):
+        changes = {"train.ctc": share, "model.encoder_layers": "1"}
+        loaded = config.load("speech", changes, data=False)
+        load = workload.without_data(loaded, 4, 64, 50)
+        task, mesh = load.task, sharding.local_mesh()
+        params = jax.eval_shape(task.objective.init, jax.random.key(0))
+        batch = load.abstract(load.largest, mesh)
+        counts.append(programs.count_step(task.objective, params, batch))
+        rows, frames, _ = batch["source"].shape
+    projection = 3 * 2 * rows * frames / 4 * params["ctc_projection"]["kernel"].size
+    more = counts[1] - counts[0]  # optax looks pieces up by a small product, too
+    assert projection <= more < 1.5 * projection
+
+
+def test_recordings_of_your_own_are_planned_without_them():
+    load = workload.without_data(config.load("speech:folder", data=False))
+    assert (load.largest.rows, *load.largest.lengths) == (56, 1701, 250)
+    params = jax.eval_shape(load.task.objective.init, jax.random.key(0))
+    assert sum(x.size for x in jax.tree.leaves(params)) == 26_037_248
+    assert load.abstract(load.largest, sharding.local_mesh())
+
+
+def test_a_spectrogram_says_what_its_halves_and_colours_are():
+    random = np.random.default_rng(0)
+    weights = random.dirichlet(np.ones(5), size=3)
+    words = ["The", "girl", "is"]
+    figure = speech_figure.spectrogram(random.normal(size=(20, 8)), weights, words)
+    FigureCanvasAgg(figure).draw()
+    above, below, bar = figure.axes
+    assert [above.get_ylabel(), below.get_ylabel()] == ["mel band", "piece written"]
+    assert below.get_xlabel() == "seconds" and bar.get_ylabel() == "weight"
+    np.testing.assert_array_equal(below.images[0].get_array(), weights)
+    frames = above.get_window_extent(), below.get_window_extent()
+    assert frames[0].x0 == frames[1].x0 and frames[0].x1 == frames[1].x1
+
+
+def test_a_run_that_hears_nothing_has_no_spectrogram(tiny_run):
+    args = types.SimpleNamespace(
+        workdir=tiny_run, weights="auto", text="O gato dorme.", target="x", head=-1
+    )
+    with pytest.raises(UserError, match="a spectrogram is of sound"):
+        speech_figure.draw_spectrogram(args)

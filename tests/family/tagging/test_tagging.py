@@ -1,11 +1,12 @@
 """Tagging: one tag per word, learned and read at its first piece."""
 
+import comparing
 import jax
 import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import config, evaluate
+from transformer_jax import config, evaluate, plan
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.data.text import tokenizer
@@ -164,3 +165,17 @@ def test_attention_is_shown_for_the_pieces_that_are_read(run):
     maps = run.attention("The girl sleeps .", "")
     queries, _ = maps.tokens["encoder"]
     assert queries[0] == "<s>" and queries[-1] == "</s>"
+
+
+@pytest.mark.system
+def test_a_training_is_planned_without_data(run_main):
+    few = ["--no_data", "--rows=8", "--length=16"]
+    shown = run_main(plan, "--config=tagging", "--target=cpu-8", *few)
+    assert "compiled   8 × 16" in shown and "compiled   decoding" in shown
+    assert "sent " in shown  # over a mesh, here of eight devices
+
+
+def test_systems_are_compared_by_tags_and_spans():
+    truth = ["B-NP I-NP", "O B-NP"] * 50
+    scoring = tagging.TagScoring(Lexicon(("O",)))
+    comparing.check(scoring, truth, "O O", {"accuracy (%)", "f1 (%)"})
