@@ -22,6 +22,7 @@ import pathlib
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -29,12 +30,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float
 
 from transformer_jax import cli, sharding, tasks, train
 from transformer_jax import config as configs
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.batches import Batch, Shape
-from transformer_jax.models import layers, norms
+from transformer_jax.models import layers
 from transformer_jax.models.stack import Stack
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
@@ -76,9 +78,9 @@ class BatchNorm(nn.Module):
         """Normalise, then scale and shift each feature."""
         real, causal = _reading[-1]
         if causal and not self.everywhere:
-            y = norms.layer_norm(x, self.epsilon)
+            y = layer_norm(x, self.epsilon)
         else:
-            y = norms.batch_norm(x, None if self.counts_padding else real, self.epsilon)
+            y = batch_norm(x, None if self.counts_padding else real, self.epsilon)
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
         return (y * scale + bias).astype(self.dtype)
@@ -99,6 +101,56 @@ def tell_norms(call, args, kwargs, context):
         return call(*args, **kwargs)
     finally:
         _reading.pop()
+
+
+def layer_norm(
+    x: Float[Array, "B T D"], epsilon: float = 1e-6
+) -> Float[Array, "B T D"]:
+    """Normalise each token by the mean and the variance of its own features."""
+    mean, variance = moments(x, (-1,))
+    return normalise(x, mean, variance, epsilon)
+
+
+def batch_norm(
+    x: Float[Array, "B T D"],
+    real: Bool[Array, "B T"] | None = None,
+    epsilon: float = 1e-6,
+) -> Float[Array, "B T D"]:
+    """Normalise each feature by its mean and its variance over the batch's tokens.
+
+    `real` is False for padding; without it, padding is counted.
+    """
+    mean, variance = moments(x, (0, 1), real)
+    return normalise(x, mean, variance, epsilon)
+
+
+def moments(
+    x: Float[Array, "B T D"],
+    axes: Sequence[int],
+    real: Bool[Array, "B T"] | None = None,
+) -> tuple[Float[Array, "#B #T #D"], Float[Array, "#B #T #D"]]:
+    """Return the mean and the variance over some axes, of the real tokens alone.
+
+    The variance takes a second pass, because E[x²] - E[x]² cancels in float32 if the
+    mean is large. If no token is real, both are 0.
+    """
+    x = x.astype(jnp.float32)
+    kept = jnp.ones(x.shape[:2], bool) if real is None else real
+    weight = jnp.broadcast_to(kept[..., None], x.shape).astype(jnp.float32)
+    count = jnp.maximum(weight.sum(axes, keepdims=True), 1.0)
+    mean = (weight * x).sum(axes, keepdims=True) / count
+    variance = (weight * jnp.square(x - mean)).sum(axes, keepdims=True) / count
+    return mean, variance
+
+
+def normalise(
+    x: Float[Array, "B T D"],
+    mean: Float[Array, "#B #T #D"],
+    variance: Float[Array, "#B #T #D"],
+    epsilon: float,
+) -> Float[Array, "B T D"]:
+    """Shift and scale to mean 0 and variance 1, in float32."""
+    return (x - mean) / jnp.sqrt(variance + epsilon)
 
 
 class Corpus(NamedTuple):
@@ -277,8 +329,8 @@ class Judge:
             tokens, variables = arrays["source"], {"params": self.params}
             real = segments(tokens) != 0
             x, _ = module.apply(variables, tokens, segments(tokens), method="encode")
-            mean, variance = norms.moments(x, (0, 1), real)
-            counted, spread = norms.moments(x, (0, 1))
+            mean, variance = moments(x, (0, 1), real)
+            counted, spread = moments(x, (0, 1))
             moved.append(jnp.square(counted - mean) / variance)
             factors.append(jnp.log(spread / variance))
             shares.append(1 - real.mean())

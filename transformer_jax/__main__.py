@@ -98,7 +98,7 @@ def list_keys(words: list[str]) -> int:
     }
     if not shown:
         raise UserError(
-            f"{words[0]} has no key that begins with {words[1]!r}."
+            f"{words[0]} has no option that begins with {words[1]!r}."
             f"{nearest(words[1], [*declared, *{k.split('.')[0] for k in declared}])}"
         )
     width = max(len(f"{name} = {value!r}") for name, value in shown.items())

@@ -138,7 +138,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     optimizer = optax.chain(*steps)
     if settings.state_dtype == "bfloat16":
         optimizer = keep_in_bfloat16(optimizer)
-    if config.model.get("train_word_vectors", True):  # not a key of image models
+    if config.model.get("train_word_vectors", True):  # not an option of image models
         return optimizer
     # Frozen tables have no moments and do not count towards the clipped norm. The
     # labels are part of the paths in a checkpoint.
@@ -298,6 +298,12 @@ def _map_moments(function: Callable, state: Any) -> Any:
 def find_problems(config: ConfigDict) -> list[str]:
     """List settings of a schedule or an optimizer that cannot work."""
     settings, steps, problems = config.optim, config.train.steps, []
+    if settings.schedule == "noam" and "d_model" not in config.model:
+        problems.append(
+            "optim.schedule = 'noam' divides by the root of model.d_model, which the "
+            f"model {config.model.name!r} does not have: choose another schedule, such "
+            "as linear"
+        )
     if settings.schedule != "constant" and settings.warmup_steps > steps:
         problems.append(
             f"optim.warmup_steps {settings.warmup_steps} is beyond train.steps "

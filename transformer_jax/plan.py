@@ -141,7 +141,7 @@ def plan(
         "mesh": dict(mesh.shape),
         "memory_of_a_device": target.hardware.memory,
         "unknown_device": "" if target.hardware.kinds else device.device_kind,
-        "dtype": config.model.dtype,
+        "dtype": configs.dtype_of(config),
         "parameters": forecast.count_parameters(params),
         "batches": forecast.describe_batches(load.batches, load.padding),
         "flops": load.mean(counted.__getitem__),
@@ -150,7 +150,8 @@ def plan(
         "steps": steps,
         "decoding": compile_decoding(config, target, mesh, load, params),
     }
-    peak, watts = target.peak(config.model.dtype), target.hardware.watts * mesh.size
+    peak = target.peak(configs.dtype_of(config))
+    watts = target.hardware.watts * mesh.size
     costs = found["flops"], config.train.steps, peak, watts
     return {**found, "time": forecast.expect_time(*costs, step_ms)}
 
@@ -175,7 +176,7 @@ def compile_step(
     found["shape"] = forecast.name_of(shape)
     found["seconds"] = {"trace": traced - began, "compile": ended - traced}
     found["least_bytes"] = 0.0
-    if mesh.size > 1:
+    if mesh.size > 1 and "d_model" in config.model:  # else its products are unknown
         sizes = shape.rows, max(shape.lengths)
         least = collectives.find_least(config, abstract.params, mesh, *sizes)
         found["least_bytes"] = sum(least.values())

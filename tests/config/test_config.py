@@ -366,13 +366,13 @@ def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(
     tmp_path, monkeypatch
 ):
     file = write_config(tmp_path, "config.model.num_head = 4")
-    said = "line 4: there is no key 'model.num_head'. Did you mean 'model.num_heads'?"
-    assert problems_of(str(file)) == (f"{file}, {said}",)
+    said = "there is no option 'model.num_head'. Did you mean 'model.num_heads'?"
+    assert problems_of(str(file)) == (f"{file}, line 4: {said}",)
     monkeypatch.chdir(tmp_path)
     assert problems_of("mine.py") == (f"mine.py, {said}",)
     file.write_text(file.read_text().replace("num_head", "xyz"))
     (problem,) = problems_of("mine.py")
-    assert "line 4: there is no key 'model.xyz'. Known: model." in problem
+    assert "line 4: there is no option 'model.xyz'. Known: model." in problem
     assert "model.num_heads" in problem
 
 
@@ -394,7 +394,7 @@ def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(
 def test_an_unknown_section_or_key_is_reported_however_it_is_used(tmp_path, line, said):
     file = write_config(tmp_path, line)
     (problem,) = problems_of(str(file))
-    assert problem.startswith(f"{file}, line 4: there is no key {said}")
+    assert problem.startswith(f"{file}, line 4: there is no option {said}")
 
 
 def test_a_value_of_another_type_in_a_config_file_is_reported_in_plain_words(tmp_path):

@@ -2,8 +2,8 @@
 
 A dataclass declares each option by `option`. Its fields give the defaults of a config
 section, the flags of a command line and the checks of values, so these always agree.
-A number is at most MOST unless its key declares another upper bound. This refuses nan
-and infinity, and absurd sizes before anything is allocated for them.
+A number is at most MOST unless its option declares another upper bound. This refuses
+nan and infinity, and absurd sizes before anything is allocated for them.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ def option(
     names the part of a task that the option is of; tasks without it do not have it.
     """
     if type(default) not in (*FLAG_KINDS, tuple):
-        raise TypeError(f"an option of type {type(default).__name__} cannot be a key")
+        raise TypeError(f"an option cannot be of type {type(default).__name__}")
     metadata = {
         "meaning": meaning,
         "least": least,
@@ -62,7 +62,7 @@ def option(
 def narrow(
     field: dataclasses.Field, default: Any, choices: Choices | None = None
 ) -> Any:
-    """Redeclare a key with another default and, if given, fewer choices."""
+    """Redeclare an option with another default and, if given, fewer choices."""
     declared: dict[str, Any] = dict(field.metadata)
     if choices:
         declared["choices"] = choices
@@ -70,28 +70,28 @@ def narrow(
 
 
 def derived(default: Any, meaning: str) -> Any:
-    """Declare a field that is not a config key, because the data determine it."""
+    """Declare a field that is not a config option, because the data determine it."""
     return dataclasses.field(default=default, metadata={"derived": meaning})
 
 
 def collect(name: str, declared: Mapping[str, Any]) -> type:
-    """Make a dataclass of keys whose names are known only at run time."""
-    options = [(key, type(field.default), field) for key, field in declared.items()]
-    return dataclasses.make_dataclass(name, options, frozen=True)
+    """Make a dataclass of options whose names are known only at run time."""
+    fields = [(own, type(field.default), field) for own, field in declared.items()]
+    return dataclasses.make_dataclass(name, fields, frozen=True)
 
 
 def fields(cls: type) -> list[dataclasses.Field]:
-    """List the fields that are keys, in order of declaration."""
+    """List the fields that are options, in order of declaration."""
     return [f for f in dataclasses.fields(cls) if "derived" not in f.metadata]
 
 
 def defaults(cls: type) -> dict[str, Any]:
-    """Return the default of each key, in order of declaration."""
+    """Return the default of each option, in order of declaration."""
     return {f.name: f.default for f in fields(cls)}
 
 
 def choices(field: dataclasses.Field) -> tuple[str, ...]:
-    """List the choices of a key; none if any value is allowed."""
+    """List the choices of an option; none if any value is allowed."""
     found: Any = field.metadata["choices"]
     if callable(found):
         found = found()
@@ -101,8 +101,8 @@ def choices(field: dataclasses.Field) -> tuple[str, ...]:
 def find_problems(section: str, values: Any, cls: type | None = None) -> list[str]:
     """Check the types, choices and bounds of the values of a config section.
 
-    The values are an instance of a dataclass of keys or, if `cls` names that class, a
-    mapping, which may lack some of the keys.
+    The values are an instance of a dataclass of options or, if `cls` names that class,
+    a mapping, which may lack some of the options.
     """
     cls, values = cls or type(values), _as_mapping(values)
     found = (
@@ -145,7 +145,7 @@ def find_wrong_choice(name: str, value: Any, allowed: Sequence[str]) -> str | No
 
 
 def find_beyond_bounds(name: str, value: Any, field: dataclasses.Field) -> str | None:
-    """Compare a number with the bounds of its key."""
+    """Compare a number with the bounds of its option."""
     limits = {bound: field.metadata[bound] for bound in BOUNDS}
     limits = {bound: limit for bound, limit in limits.items() if limit is not None}
     if type(field.default) in (int, float) and not limits.keys() & {"most", "below"}:

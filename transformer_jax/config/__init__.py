@@ -1,9 +1,9 @@
-"""All keys of a run with their defaults and meanings, and the checks before a run.
+"""All options of a run with their defaults and meanings, and the checks before a run.
 
-`python -m transformer_jax keys CONFIG` lists the keys of a config.
+`python -m transformer_jax keys CONFIG` lists those of a config.
 """
 
-from transformer_jax.config.defaults import base, declared, items
+from transformer_jax.config.defaults import base, declared, dtype_of, items
 from transformer_jax.config.loading import (
     find_file,
     load,
@@ -16,6 +16,7 @@ from transformer_jax.config.loading import (
 __all__ = [
     "base",
     "declared",
+    "dtype_of",
     "find_file",
     "items",
     "load",

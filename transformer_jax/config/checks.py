@@ -32,7 +32,7 @@ def find_problems(config: ConfigDict, data: bool = True) -> list[str]:
     if others := sorted(known.keys() ^ values.keys()):
         return [
             f"the task {config.task!r} with the model {config.model.name!r} has other "
-            f"keys than this config (such as {others[0]}): begin a config file with "
+            f"options than this config (such as {others[0]}): begin a config file with "
             "base(task=…, model=…), or name another config"
         ]
     found = {
@@ -143,7 +143,7 @@ def _impossible_vectors(config: ConfigDict) -> list[str]:
     if config.train.initial:
         return [
             f"model.word_vectors = {path!r} and train.initial = "
-            f"{config.train.initial!r}: a table cannot begin with both, clear one key"
+            f"{config.train.initial!r}: a table cannot begin with both, clear one"
         ]
     if not os.path.isfile(path):
         return [f"model.word_vectors: {files.describe_missing(path)}"]

@@ -1,7 +1,7 @@
-"""All keys of a run, by section, and the config with their defaults.
+"""All options of a run, by section, and the config with their defaults.
 
-The keys of a section that only one module reads are declared in that module; keys that
-several modules read are declared here. `declared` returns every key of a config with
+Options that only one module reads are declared in that module; those that several
+modules read are declared here. `declared` returns every option of a config with
 its meaning, bounds and choices, against which `checks.py` checks the values.
 """
 
@@ -24,7 +24,7 @@ from transformer_jax.tasks.protocols import TaskDefinition
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """Keys outside of all sections."""
+    """Options outside of all sections."""
 
     task: str = option(
         "translation", "The task: a file of tasks/.", choices=tasks.names
@@ -173,7 +173,7 @@ def base(task: str = "translation", model: str = "") -> ConfigDict:
 
 
 def declared(task: str, model: str) -> dict[str, dataclasses.Field]:
-    """Return every key of a base config, by dotted name.
+    """Return every option of a base config, by dotted name.
 
     The default is the one that the task sets, and the choices are those that the task
     allows.
@@ -188,12 +188,17 @@ def declared(task: str, model: str) -> dict[str, dataclasses.Field]:
 
 
 def items(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all (dotted key, value) pairs."""
+    """Yield all (dotted option, value) pairs."""
     for name, value in config.items():
         if isinstance(value, ConfigDict):
             yield from items(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
+
+
+def dtype_of(config: ConfigDict) -> str:
+    """Return the type of numbers that a model computes in; float32 if it has no say."""
+    return config.model.get("dtype", "float32")
 
 
 def _fields(task: TaskDefinition, model: str) -> dict[str, dataclasses.Field]:

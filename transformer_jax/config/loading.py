@@ -37,8 +37,8 @@ def load(
     if smoke:
         shrink(config)
     problems = []
-    for key, text in (overrides or {}).items():
-        problem = _override(config, key, text)
+    for option, text in (overrides or {}).items():
+        problem = _override(config, option, text)
         if problem:
             problems.append(problem)
     for name in config.imports:
@@ -88,13 +88,13 @@ def named_files(config: ConfigDict) -> Iterator[str]:
     named, as of a split's folder in `data.folder`, all files are yielded.
     """
     start = str(config.data.get("folder", ""))
-    for key, value in items(config):
+    for option, value in items(config):
         for entry in value if isinstance(value, tuple | list) else [value]:
             parts = entry.split(",") if isinstance(entry, str) else []
             for part in filter(None, map(str.strip, parts)):
                 for folder in {"", start}:
                     yield from find_files(part, folder)
-                    if key.endswith("_files") or key == "train.initial":
+                    if option.endswith("_files") or option == "train.initial":
                         yield from _files_below(os.path.join(folder, part))
     for split in SPLITS:
         yield from _files_below(os.path.join(start, split))
@@ -129,7 +129,7 @@ def _run_file(spec: str) -> ConfigDict:
 
 
 def _unknown_key(error: Exception) -> str:
-    """Describe a key that the config lacks, if this is the error."""
+    """Describe an option that the config lacks, if this is the error."""
     section, name, outer = None, "", []
     for frame, _ in traceback.walk_tb(error.__traceback__):
         found = frame.f_locals
@@ -148,27 +148,27 @@ def _unknown_key(error: Exception) -> str:
             if one is section:
                 siblings = [f"{path}{sibling}" for sibling in section]
                 hint = _name_others(f"{path}{name}", [*dict(items(root))], siblings)
-                return f"there is no key {f'{path}{name}'!r}.{hint}"
-    return f"there is no key {name!r}.{_name_others(name, [], [*section])}"
+                return f"there is no option {f'{path}{name}'!r}.{hint}"
+    return f"there is no option {name!r}.{_name_others(name, [], [*section])}"
 
 
 def _other_type(error: Exception) -> str:
-    """Describe a value that has another type than its key, if this is the error."""
+    """Describe a value that has another type than its option, if this is the error."""
     pattern = r"field '(\w+)'.*of original type <class '(\w+)'>.*<class '(\w+)'>"
     if not (match := re.search(pattern, str(error))):
         return ""
-    key, given, wanted = match.groups()
-    return f"{key!r} is of type {wanted}, but the given value of type {given}"
+    option, given, wanted = match.groups()
+    return f"{option!r} is of type {wanted}, but the given value of type {given}"
 
 
-def _name_others(key: str, known: list[str], siblings: list[str]) -> str:
-    """Name the key nearest to an unknown one, or those of its section."""
-    section, dot, last = key.rpartition(".")
+def _name_others(option: str, known: list[str], siblings: list[str]) -> str:
+    """Name the option nearest to an unknown one, or those of its section."""
+    section, dot, last = option.rpartition(".")
     elsewhere = [k for k in known if k.rpartition(".")[2] == last]
-    if hint := nearest(key, elsewhere):
+    if hint := nearest(option, elsewhere):
         return hint
     if not siblings:  # there is no such section
-        return nearest(key, known) or f" Known: {', '.join(known)}"
+        return nearest(option, known) or f" Known: {', '.join(known)}"
     # Without the section, which is equal and makes all names look alike.
     close = nearest(last, [sibling.rpartition(".")[2] for sibling in siblings])
     if close:
@@ -176,22 +176,22 @@ def _name_others(key: str, known: list[str], siblings: list[str]) -> str:
     return f" Known: {', '.join(siblings)}"
 
 
-def _override(config: ConfigDict, key: str, text: str) -> str | None:
-    """Set a key from its text on the command line; return the problem, if any."""
+def _override(config: ConfigDict, option: str, text: str) -> str | None:
+    """Set an option from its text on the command line; return the problem, if any."""
     known = dict(items(config))
-    if key not in known:
-        section = key.rpartition(".")[0]
+    if option not in known:
+        section = option.rpartition(".")[0]
         siblings = [k for k in known if k.rpartition(".")[0] == section]
-        hint = _name_others(key, [*known], siblings)
-        return f"--config.{key}: there is no such key.{hint}"
-    old = known[key]
+        hint = _name_others(option, [*known], siblings)
+        return f"--config.{option}: there is no such option.{hint}"
+    old = known[option]
     kind = type(old).__name__
     try:
         value = _parse(text, old)
     except (ValueError, SyntaxError):
-        return f"--config.{key}: {text!r} is not of type {kind} (default: {old!r})"
+        return f"--config.{option}: {text!r} is not of type {kind} (default: {old!r})"
     with config.unlocked():
-        config.update_from_flattened_dict({key: value})
+        config.update_from_flattened_dict({option: value})
     return None
 
 

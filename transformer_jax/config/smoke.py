@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from transformer_jax.config.checks import longest_row
 from transformer_jax.config.defaults import items
 
-MOST = {  # key → its largest value
+MOST = {  # option → its largest value
     "data.train_size": 500,
     "data.validation_size": 20,
     "data.test_size": 20,
@@ -32,10 +32,12 @@ FIXED = {"eval.answers": 4, "eval.splits": ()}  # 0 answers would mean all
 
 
 def shrink(config: ConfigDict) -> None:
-    """Reduce the keys of a config to values that a smoke test can afford."""
+    """Reduce the options of a config to values that a smoke test can afford."""
     known = dict(items(config))
-    smaller = {key: min(known[key], most) for key, most in MOST.items() if key in known}
-    smaller |= {key: value for key, value in FIXED.items() if key in known}
+    smaller = {
+        name: min(known[name], most) for name, most in MOST.items() if name in known
+    }
+    smaller |= {name: value for name, value in FIXED.items() if name in known}
     config.update_from_flattened_dict(smaller)
     config.train.smoke = True
     needed = longest_row(config) * config.data.row_multiple

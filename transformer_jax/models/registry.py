@@ -29,7 +29,7 @@ _others: list[str] = []  # models found so far by the full names of their module
 
 @dataclasses.dataclass(frozen=True)
 class NameOptions:
-    """The choice of the model: the first key of `config.model`."""
+    """The choice of the model: the first option of `config.model`."""
 
     name: str = option(
         "transformer",
@@ -44,7 +44,7 @@ class Longest:
 
     pieces: int  # including the example's ends
     positions: int  # that the example and its longest answer take
-    keys: str  # the config keys that set it
+    options: str  # the options of the config that set it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Model:
     `extend`).
     """
 
-    config: type  # the dataclass of its keys and sizes, all with defaults
+    config: type  # the dataclass of its options and sizes, all with defaults
     modules: Modules  # by the name of the interface
     find_problems: Callable[[ConfigDict, Longest], list[str]]
     rules: tuple[sharding.Rule, ...] = ()  # for parameters that sharding.RULES lacks
@@ -116,7 +116,7 @@ def make_sizes(
 ) -> Any:
     """Make the sizes of the config's model, with padded rows of embedding tables.
 
-    A task without an encoder or a decoder has no key for its layers, so their number
+    A task without an encoder or a decoder has no option for its layers, so their number
     is 0.
     """
     kind = find(config.model.name).config

@@ -222,7 +222,8 @@ def _impossible_table(model: ConfigDict, longest: Longest) -> list[str]:
     return [
         f"model.max_positions {model.max_positions} < {longest.positions}, the "
         f"positions that an example of {longest.pieces} pieces "
-        f"({longest.keys}){answer} needs: raise model.max_positions, or lower the other"
+        f"({longest.options}){answer} needs: raise model.max_positions, or lower the "
+        "other"
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from transformer_jax import config as configs
 from transformer_jax import sharding
 
 KINDS = (
@@ -191,7 +192,7 @@ def find_least(
     and never scatters, as for CPUs: a gradient is reduced in full over fsdp, a table's
     gradient once per use, and the source's once per layer that reads it.
     """
-    sizes, width = mesh.shape, 2 if config.model.dtype == "bfloat16" else 4
+    sizes, width = mesh.shape, 2 if configs.dtype_of(config) == "bfloat16" else 4
     fsdp, tensor = sizes["fsdp"], sizes["tensor"]
     replicas = sizes["data"] * sizes["sequence"]
     least: dict[str, float] = dict.fromkeys(
@@ -205,7 +206,7 @@ def find_least(
     )
     tokens = rows * length / (sizes["data"] * fsdp * sizes["sequence"])
     added = 2 * (tensor - 1) / tensor * tokens * config.model.d_model * width
-    tied = config.model.tie == "all"
+    tied = config.model.get("tie") == "all"
     pairs = {"encoder_layers", "decoder_layers"} <= set(config.model)
     for path, leaf in leaves_of(params).items():
         axes = {axis for part in leaf.sharding.spec for axis in _names(part)}

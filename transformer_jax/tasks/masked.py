@@ -71,7 +71,7 @@ class GuessOptions:
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List the problems in the keys of windows and masks."""
+    """List the problems in the options of windows and masks."""
     problems = []
     if MASK not in config.tokenizer.user_symbols:
         problems.append(

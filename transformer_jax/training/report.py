@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax import cli, optim
+from transformer_jax import config as configs
 from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Shape
 from transformer_jax.models import kernels, registry
@@ -35,7 +36,7 @@ def header(training: Training) -> list[str]:
     return [
         f"run        {training.folder.place}",
         f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}",
-        f"model      {size:,} parameters, {config.model.dtype} computation",
+        f"model      {size:,} parameters, {configs.dtype_of(config)} computation",
         *attention_line(config, feed.plan.shapes, mesh),
         f"data       {len(feed.store):,} examples{left_out}, "
         f"{feed.plan.steps_per_epoch:,} steps per epoch, "

@@ -16,7 +16,7 @@ from transformer_jax.data.images import arrays as images
 from transformer_jax.data.images import class_folders
 from transformer_jax.data.images import files as image_files
 from transformer_jax.data.reading.records import Concatenation, Records
-from transformer_jax.data.reading.sources import SPLITS
+from transformer_jax.data.reading.sources import SPLITS, list_generated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,8 @@ class PictureOptions:
     source: str = option(
         "digits",
         "Scikit-learn's digits; generated colour images; files of MNIST or CIFAR-10; "
-        "folders of PNG and JPEG by class.",
-        choices=lambda: SOURCES,
+        "folders of PNG and JPEG by class; a package's own.",
+        choices=lambda: dict.fromkeys((*SOURCES, *list_generated("images"))),
     )
     folder: str = option("", "Relative paths start here.")
     train_images: str = option("", "idx: a path, plain or .gz.")
@@ -93,11 +93,11 @@ class Digits(Pictures):
         return images.Images(images.as_floats(pixels), labels, f"digits {split}")
 
 
-class Colour(Pictures):
-    """Generated images in colour, 32 x 32 pixels."""
+class Generated(Pictures):
+    """The images of an entry point `images.NAME` of the corpora."""
 
     def _open(self, split: str) -> Records:
-        return entry_points.require("corpora", "images.colour")(split)
+        return entry_points.require("corpora", f"images.{self.data.source}")(split)
 
 
 class HeldOut(Pictures):
@@ -215,12 +215,11 @@ class ClassFolders(Pictures):
 SOURCES: Mapping[str, type[Pictures]] = {
     "digits": Digits,
     "idx": IdxFiles,
-    "colour": Colour,
     "cifar10": Cifar10,
     "folder": ClassFolders,
 }
 
 
 def open_pictures(data: ConfigDict) -> Pictures:
-    """Open the source that a config names; its key refuses unknown names."""
-    return SOURCES.get(data.source, Pictures)(data)
+    """Open the source that a config names; its option refuses unknown names."""
+    return SOURCES.get(data.source, Generated)(data)

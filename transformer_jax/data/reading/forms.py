@@ -1,9 +1,9 @@
 """Forms of data: one class for each way in which a config's examples can be stored.
 
-A form declares its keys of the config's `data` section, finds missing files, and opens
-the corpora of a split. `sources.FORMS` registers it under the name that
-`data.source` gives. A key may name several corpora, separated by commas; a pattern with
-* and ? is one corpus of several files. All files can be plain or .gz.
+A form declares its options of the config's `data` section, finds missing files, and
+opens the corpora of a split. `sources.FORMS` registers it under the name that
+`data.source` gives. An option may name several corpora, separated by commas; a pattern
+with * and ? is one corpus of several files. All files can be plain or .gz.
 """
 
 import abc
@@ -31,20 +31,20 @@ from transformer_jax.data.text.numerals import is_whole
 class Form(abc.ABC):
     """Base of all forms: reads the `data` section into records with these fields."""
 
-    advice: str  # ends the message about an empty key: "name a file …"
-    names_files = True  # whether the keys of a split name files
+    advice: str  # ends the message about an empty option: "name a file …"
+    names_files = True  # whether the options of a split name files
 
     def __init__(self, data: ConfigDict, fields: tuple[str, ...]):
         self.data, self.fields = data, fields
 
     @classmethod
     @abc.abstractmethod
-    def split_keys(cls, split: str, fields: tuple[str, ...]) -> dict[str, Any]:
-        """Declare the keys that name the files or the data of a split."""
+    def split_options(cls, split: str, fields: tuple[str, ...]) -> dict[str, Any]:
+        """Declare the options that name the files or the data of a split."""
 
     @classmethod
-    def shared_keys(cls, fields: tuple[str, ...]) -> dict[str, Any]:
-        """Declare the keys that all splits share."""
+    def shared_options(cls, fields: tuple[str, ...]) -> dict[str, Any]:
+        """Declare the options that all splits share."""
         return {}
 
     @abc.abstractmethod
@@ -53,12 +53,12 @@ class Form(abc.ABC):
 
     def has(self, split: str) -> bool:
         """Return whether the config names anything for a split."""
-        return any(self.data[name] for name in self.split_keys(split, self.fields))
+        return any(self.data[name] for name in self.split_options(split, self.fields))
 
     def find_missing(self, split: str) -> list[str]:
-        """List the empty keys of a split, and its files that do not exist."""
+        """List the empty options of a split, and its files that do not exist."""
         problems = []
-        for name in self.split_keys(split, self.fields):
+        for name in self.split_options(split, self.fields):
             if not self.data[name]:
                 problems.append(f"data.{name} is empty: {self.advice}")
             problems += [
@@ -70,7 +70,7 @@ class Form(abc.ABC):
         return problems
 
     def find_problems(self) -> list[str]:
-        """List what is wrong with the keys that all splits share."""
+        """List what is wrong with the options that all splits share."""
         return []
 
 
@@ -83,18 +83,18 @@ class TextFiles(Form):
     advice = "name a file with one sentence per line"
 
     @classmethod
-    def split_keys(cls, split, fields):
-        """Declare a key for each field."""
+    def split_options(cls, split, fields):
+        """Declare an option for each field."""
         meaning = "A path; the files are paired line by line."
         return {f"{split}_{field}": option("", meaning) for field in fields}
 
     def corpora(self, split):
         """Pair the files of the fields, corpus by corpus."""
-        keys = list(self.split_keys(split, self.fields))
-        sides = [entries(self.data[key]) for key in keys]
+        names = list(self.split_options(split, self.fields))
+        sides = [entries(self.data[name]) for name in names]
         if len({len(side) for side in sides}) > 1:
             raise UserError(
-                f"data.{keys[0]} names {len(sides[0])} corpora, but data.{keys[1]} "
+                f"data.{names[0]} names {len(sides[0])} corpora, but data.{names[1]} "
                 f"names {len(sides[1])}: they are paired in order"
             )
         return [
@@ -112,8 +112,8 @@ class LineFiles(Form):
     advice = "name a file with one record per line"
 
     @classmethod
-    def split_keys(cls, split, fields):
-        """Declare the one key that names the files."""
+    def split_options(cls, split, fields):
+        """Declare the one option that names the files."""
         return {f"{split}_files": option("", "A path, with one record per line.")}
 
     def corpora(self, split):
@@ -138,8 +138,8 @@ class Columns(Form):
     meaning = "A key, such as de, or translation.de for a nested one."
 
     @classmethod
-    def shared_keys(cls, fields):
-        """Declare a key for each field's column."""
+    def shared_options(cls, fields):
+        """Declare an option for each field's column."""
         return {f"{field}_column": option("", cls.meaning) for field in fields}
 
     @property
@@ -219,8 +219,8 @@ class Tfds(Columns):
     names_files = False
 
     @classmethod
-    def split_keys(cls, split, fields):
-        """Declare the key that names the split of the data set."""
+    def split_options(cls, split, fields):
+        """Declare the option that names the split of the data set."""
         return {
             f"{split}_split": option(
                 split, "Such as train[:90%]; empty means no such split."
@@ -228,10 +228,10 @@ class Tfds(Columns):
         }
 
     @classmethod
-    def shared_keys(cls, fields):
-        """Declare the keys of the columns and of the data sets."""
+    def shared_options(cls, fields):
+        """Declare the options of the columns and of the data sets."""
         meaning = "Such as wmt14_translate/de-en, or the folder of a prepared version."
-        return {**super().shared_keys(fields), "tfds_name": option("", meaning)}
+        return {**super().shared_options(fields), "tfds_name": option("", meaning)}
 
     def find_problems(self):
         """List missing columns and a missing name."""
@@ -250,5 +250,5 @@ class Tfds(Columns):
 
 
 def entries(value: str) -> list[str]:
-    """Split the value of a key at its commas."""
+    """Split the value of an option at its commas."""
     return [part.strip() for part in value.split(",") if part.strip()]

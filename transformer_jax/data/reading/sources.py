@@ -112,7 +112,7 @@ class Source:
         if self.generated:
             return Concatenation([self.generated.read(self.data, split)])
         corpora = self._form.corpora(split)
-        # Only some tasks have this key.
+        # Only some tasks have this option.
         weights = self.data.get("train_weights", ()) if split == "train" else ()
         tags = entries(self.data.get(f"{split}_tags", ""))
         for name, values in ((f"{split}_weights", weights), (f"{split}_tags", tags)):
@@ -135,7 +135,7 @@ class Source:
         return joined
 
     def find_problems(self) -> list[str]:
-        """List missing keys and files before reading anything."""
+        """List missing options and files before reading anything."""
         if self.data.source not in (*forms(), *self.readings):
             return []
         needed = [s for s in SPLITS if s != "test" or s in self.splits]
@@ -185,11 +185,11 @@ def splits_of_generated(task: str, data: ConfigDict) -> list[str]:
 
 
 def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
-    """Declare the keys of a source whose records have these fields.
+    """Declare the options of a source whose records have these fields.
 
     `names` lists the generated data and the readings; the first is the default. The
     generated data of entry points of the task are added. Several forms may declare the
-    same key, such as `{split}_files`.
+    same option, such as `{split}_files`.
     """
     declared = {
         "source": option(
@@ -206,13 +206,13 @@ def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
     }
     for split in SPLITS:
         for form in forms().values():
-            declared |= form.split_keys(split, fields)
+            declared |= form.split_options(split, fields)
         meaning = "Tags to put before the sources, one per corpus."
         declared[f"{split}_tags"] = option("", meaning, of="tags")
     meaning = "How often to repeat each corpus, in proportion; () means once."
     declared["train_weights"] = option((), meaning, of="weights")
     for form in forms().values():
-        declared |= form.shared_keys(fields)
+        declared |= form.shared_options(fields)
     return schema.collect("SourceOptions", declared)
 
 

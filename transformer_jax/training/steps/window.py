@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from transformer_jax import config as configs
 from transformer_jax import hardware as targets
 from transformer_jax import hosts
 from transformer_jax.cli import duration
@@ -37,7 +38,7 @@ class Utilization(NamedTuple):
 
 def utilization(training: Training) -> Utilization | None:
     """Return how to compute the MFU of a training run; None if no peak is known."""
-    peak = targets.peak_of(training.mesh, training.config.model.dtype)
+    peak = targets.peak_of(training.mesh, configs.dtype_of(training.config))
     if not peak:
         return None
 
