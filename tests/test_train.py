@@ -51,7 +51,7 @@ def build(overrides, folder, mesh, spec="quickstart"):
     loaded = config.load(spec, small)
     place = folders.Folder(folder)
     place.adopt(loaded, accept_changes=False)
-    log = metrics.RunLog(place, False, True)
+    log = metrics.RunLog(place, True)
     prepared = train.prepare_together(loaded, place, log)
     return train.build(loaded, place, mesh, prepared, log)
 

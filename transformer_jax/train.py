@@ -21,7 +21,7 @@ from absl import flags
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, hosts, losses, optim, sharding
+from transformer_jax import cli, hooks, hosts, losses, optim, sharding
 from transformer_jax import config as configs
 from transformer_jax.base import entry_points
 from transformer_jax.losses import LossFn
@@ -98,7 +98,7 @@ def train(
         stack.callback(folder.push, everything=True)
         first = jax.process_index() == 0
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes))
-        log = RunLog(folder, config.log.tensorboard, first)
+        log = RunLog(folder, first, hooks.make(config, folder.path))
         stack.callback(log.close)
         if result is not None:
             log.say(f"continues  the run that had ended at step {result['step']:,}")
@@ -298,6 +298,8 @@ def train_steps(training: Training, preemption: Preemption, profile: Profile) ->
         if save:
             with watchdog.phase(f"saving step {step}", limits.save):
                 saver.save(step, state)
+                for hook in log.hooks:
+                    hook.save(step, state)
             if scoring.validates_at(training, step) and not stop:
                 scoring.validate(training, step, state, preemption.requested_meanwhile)
             window.restart_clock()

@@ -100,7 +100,7 @@ def test_metrics_that_nobody_can_read_are_left_out(tmp_path, bad, monkeypatch):
     path.write_bytes(b"\n".join(lines) + b"\n")
     assert [e["step"] for e in metrics.read_entries(path)] == [1, 3, 9]
     assert metrics.training_seconds(path) == 0
-    log = metrics.RunLog(Folder(tmp_path), tensorboard=False, active=True)
+    log = metrics.RunLog(Folder(tmp_path), active=True)
     log.cut_back(3)
     assert [e["step"] for e in metrics.read_entries(path)] == [1, 3]
     assert len(said) == 1 and "1 lines cannot be read, the first is 2" in said[0]
@@ -111,7 +111,7 @@ def test_metrics_that_nobody_can_read_are_left_out(tmp_path, bad, monkeypatch):
 @pytest.mark.parametrize("make", [pathlib.Path.mkdir, os.mkfifo], ids=["dir", "fifo"])
 def test_metrics_that_are_no_file_are_set_aside(tmp_path, make):
     make(tmp_path / "metrics.jsonl")
-    log = metrics.RunLog(Folder(tmp_path), tensorboard=False, active=True)
+    log = metrics.RunLog(Folder(tmp_path), active=True)
     log.cut_back(3)
     log.record(4, "train", {"loss": 1.0})
     assert [e["step"] for e in metrics.read_entries(log.path)] == [4]
@@ -121,7 +121,7 @@ def test_a_line_cut_short_by_a_kill_is_nothing_to_speak_of(tmp_path, monkeypatch
     said = []
     monkeypatch.setattr(metrics.console, "info", said.append)
     (tmp_path / "metrics.jsonl").write_bytes(entry(1) + b"\n" + entry(2)[:9])
-    metrics.RunLog(Folder(tmp_path), tensorboard=False, active=True).cut_back(3)
+    metrics.RunLog(Folder(tmp_path), active=True).cut_back(3)
     assert not said and not (tmp_path / "damaged").exists()
 
 

@@ -10,6 +10,7 @@ import sys
 import tomllib
 
 import pytest
+from installing import write_metadata
 
 from transformer_jax import cli
 
@@ -68,20 +69,9 @@ def extended(tmp_path_factory):
         assert not path.exists(), first
         path.parent.mkdir(exist_ok=True)
         path.write_text(rest, encoding="utf-8")
-    install(place)
-    return place
-
-
-def install(place):
-    """Write what pip would write of the metadata of a package beside it."""
     project = tomllib.loads((place / "pyproject.toml").read_text())["project"]
-    about = place / f"{project['name']}-{project['version']}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Name: {project['name']}\n")
-    lines = []
-    for group, names in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {at}" for name, at in names.items())]
-    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    write_metadata(place, project["name"], project["entry-points"], project["version"])
+    return place
 
 
 def commands():
@@ -96,7 +86,7 @@ def commands():
 @pytest.mark.system
 def test_every_recipe_trains_and_predicts(extended, tiny):
     asked = list(commands())
-    assert len(asked) == 5
+    assert len(asked) == 6
     small = tiny(
         train__steps=3, eval__every=6, checkpoint__average=1, model__layers=1,
         optim__warmup_steps=2, data__train_size=20,
@@ -118,6 +108,10 @@ def test_every_recipe_trains_and_predicts(extended, tiny):
     ]
     for line in ("reversed 1", "answered 2", "forecast 2", "stepped 4"):
         assert f"\n{line}\n" in done.stdout
+    written = (extended / "runs" / "norms" / "norms.jsonl").read_text().splitlines()
+    lines = [json.loads(line) for line in written]
+    assert [line["step"] for line in lines] == [3]
+    assert len(lines[0]) == 3  # two parameters, as the command says
     drawn = run(
         extended, "-m", "transformer_jax.visualize", "forecast",
         "--workdir=runs/forecast", "--output=forecast.png",
@@ -153,6 +147,7 @@ def test_the_recipes_touch_no_file_of_this_package(extended):
         "mypackage/csv_files.py",
         "mypackage/forecast.py",
         "mypackage/forecast_figure.py",
+        "mypackage/norms.py",
         "mypackage/reverse.py",
         "mypackage/shouting.py",
         "configs/averaging.py",

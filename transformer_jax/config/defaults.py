@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, optim, sharding, tasks
+from transformer_jax import cli, hooks, optim, sharding, tasks
 from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.base.schema import SEEDS, option
@@ -141,9 +141,6 @@ class LogOptions:
     """Logging: the options of `config.log`."""
 
     every: int = option(50, "Updates per log line.", least=1, most=10**9)
-    tensorboard: bool = option(
-        True, "Also write TensorBoard events, if TensorBoard is installed."
-    )
 
 
 def base(task: str = "translation", model: str = "") -> ConfigDict:
@@ -219,7 +216,7 @@ def _fields(task: TaskDefinition, model: str) -> dict[str, dataclasses.Field]:
         "checkpoint": ("", [CheckpointOptions]),
         "mesh": ("", [sharding.MeshOptions]),
         "timeout": ("", [TimeoutOptions]),
-        "log": ("", [LogOptions]),
+        "log": ("", [LogOptions, *(hook.options for hook in hooks.find().values())]),
     }
     if "text" in task.parts:
         sections["model"][1].append(vectors.VectorOptions)

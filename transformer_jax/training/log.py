@@ -1,5 +1,7 @@
-"""Write what a training run does to the log, metrics.jsonl and TensorBoard, and read
-metrics.jsonl. (`window.py` measures the steps.)"""
+"""Write what a training run does to the log and metrics.jsonl, and read metrics.jsonl.
+
+`window.py` measures the steps; hooks take the entries further.
+"""
 
 import json
 import logging
@@ -8,6 +10,7 @@ import pathlib
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -15,6 +18,7 @@ from ml_collections import ConfigDict
 from transformer_jax import hosts
 from transformer_jax.base import files
 from transformer_jax.cli import Bar, PlainHandler
+from transformer_jax.hooks import Hook
 from transformer_jax.runs.folder import Folder
 from transformer_jax.runs.steps import DAMAGED
 
@@ -39,13 +43,10 @@ def in_words(values: dict[str, Any], summary: str = "") -> str:
 class RunLog:
     """Write log lines for people and metrics.jsonl for programs, in one process."""
 
-    def __init__(self, folder: Folder, tensorboard: bool, active: bool):
-        self.active, self._folder = active, folder
+    def __init__(self, folder: Folder, active: bool, hooks: Sequence[Hook] = ()):
+        self.active, self._folder, self.hooks = active, folder, hooks
         self.path = folder.path / "metrics.jsonl"
         self._bar = Bar(active and sys.stderr.isatty())
-        self._board = (
-            _open_board(folder.path / "tensorboard") if tensorboard and active else None
-        )
 
     def cut_back(self, step: int) -> None:
         """Remove the entries that a run resumed at this step will write again.
@@ -82,7 +83,7 @@ class RunLog:
             console.info(line)
 
     def record(self, step: int, kind: str, values: dict[str, Any]) -> None:
-        """Append an entry to metrics.jsonl, and its numbers to TensorBoard."""
+        """Append an entry to metrics.jsonl, and pass it to the hooks."""
         if not self.active:
             return
         self._folder.check_there()
@@ -90,20 +91,18 @@ class RunLog:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
         self._folder.push_soon()
-        if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
+        for hook in self.hooks:
+            hook.record(step, kind, values)
 
     def progress(self, step: int, total: int, text: str = "") -> None:
         """Redraw the progress bar."""
         self._bar.show(step, total, text)
 
     def close(self) -> None:
-        """Clear the bar and close the TensorBoard file."""
+        """Clear the bar, and close the hooks."""
         self._bar.clear()
-        if self._board is not None:
-            self._board.close()
+        for hook in self.hooks:
+            hook.close()
 
 
 def read_entries(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -183,11 +182,3 @@ def training_seconds(path: pathlib.Path) -> float:
 def count_skipped(path: pathlib.Path) -> int:
     """Count the batches of a run skipped by `train.on_divergence = "skip"`."""
     return sum(e.get("skipped", 0) for e in read_entries(path) if e["kind"] == "train")
-
-
-def _open_board(folder: pathlib.Path) -> Any:
-    try:
-        from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder))
