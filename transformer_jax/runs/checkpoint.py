@@ -19,13 +19,12 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 
 from transformer_jax import cli, hosts
 from transformer_jax.base.errors import UserError
 from transformer_jax.runs import signature, steps
 from transformer_jax.runs.remote import is_remote, move_aside
-from transformer_jax.runs.signature import Identity
+from transformer_jax.runs.signature import Identity, orbax
 from transformer_jax.sharding import Params, path_name
 
 logger = logging.getLogger(__name__)
@@ -75,23 +74,24 @@ class Checkpoints:
         self._keep_last, self._keep_best = keep_last, keep_best
         self._regular = regular  # whether an undisturbed run saves this step
         self._scores: dict[int, float] = {}  # of a writer's checkpoints
-        self._options = ocp.CheckpointManagerOptions(
-            preservation_policy=_Keeps(self.choose_kept),
-            create=writer,
-            cleanup_tmp_directories=writer,
-            read_only=not writer,
-        )
-        self._opened: ocp.CheckpointManager | None = None
+        self._writer = writer
+        self._opened: Any = None  # Orbax's manager
         self._saving: int | None = None  # a step that may not be complete yet
         self._inode = 0  # of the folder
 
     @property
-    def _manager(self) -> ocp.CheckpointManager:
+    def _manager(self) -> Any:
         if self._opened is None:
-            if not self._options.read_only:
+            if self._writer:
                 self.clear()
                 self._scores = dict(hosts.decide_in_first(self._read_scores))
-            self._opened = ocp.CheckpointManager(self.folder, options=self._options)
+            options = orbax().CheckpointManagerOptions(
+                preservation_policy=_Keeps(self.choose_kept),
+                create=self._writer,
+                cleanup_tmp_directories=self._writer,
+                read_only=not self._writer,
+            )
+            self._opened = orbax().CheckpointManager(self.folder, options=options)
             self._inode = self._read_inode()
             _ignore_closed_loops(sys.unraisablehook)
         return self._opened
@@ -179,12 +179,11 @@ class Checkpoints:
         signed = {"step": step, "arrays": arrays, **(about or {})}
         signed |= self.identity.content if self.identity else {}
         self.wait()
-        saved: dict[str, Any] = {
-            name: ocp.args.StandardSave(item) for name, item in items.items()
-        }
-        saved[signature.ITEM] = ocp.args.JsonSave(signed)
+        args = orbax().args
+        saved = {name: args.StandardSave(item) for name, item in items.items()}
+        saved[signature.ITEM] = args.JsonSave(signed)
         with self._explain_errors(step):
-            self._manager.save(step, args=ocp.args.Composite(**saved), force=True)
+            self._manager.save(step, args=args.Composite(**saved), force=True)
         self._saving = step
         logger.debug("saving     %s", self.folder / str(step))
 
@@ -304,9 +303,10 @@ class Checkpoints:
 
     def _try_to_restore(self, step: int, asked: dict[str, Any]) -> tuple[Any, str]:
         """Return what Orbax restores, or the first line of its error."""
-        args = {name: ocp.args.StandardRestore(x) for name, x in asked.items()}
+        args = orbax().args
+        items = {name: args.StandardRestore(x) for name, x in asked.items()}
         try:
-            return self._manager.restore(step, args=ocp.args.Composite(**args)), ""
+            return self._manager.restore(step, args=args.Composite(**items)), ""
         except Exception as error:  # of many kinds, with long messages: keep one line
             folder = self.folder / str(step)
             logger.debug("%s cannot be restored", folder, exc_info=True)
@@ -333,7 +333,7 @@ class Checkpoints:
 
     def _find_difference(self, step: int, items: dict[str, Any]) -> str:
         """Describe the first array whose shape differs from the requested one."""
-        handler = ocp.StandardCheckpointHandler()
+        handler = orbax().StandardCheckpointHandler()
         for item, like in items.items():
             try:
                 stored = handler.metadata(self._manager.directory / str(step) / item)

@@ -14,6 +14,7 @@ from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.data.batches import Batch, Shape
 from transformer_jax.data.store import Ragged
+from transformer_jax.data.text import retrieval
 from transformer_jax.family.similarity import task as similarity
 from transformer_jax.runs import run as runs
 from transformer_jax.tasks.protocols import AttentionMaps
@@ -188,7 +189,7 @@ def test_a_split_is_searched_for_each_target(run):
 def test_predict_finds_the_nearest_lines_of_a_file(run, tmp_path):
     (tmp_path / "lines").write_text("\n".join([*LINES, ""]))
     answerer = predict.LineAnswerer(run, runs.decode_options(run.config), 30)
-    answerer.index = predict.retrieval.open_index(str(tmp_path / "lines"), run.encode)
+    answerer.index = retrieval.open_index(str(tmp_path / "lines"), run.encode)
     asked = [LINES[2], LINES[0], "word " * 90]
     first, second, refused = answerer.embed(asked)
     assert first == f"1.0000\t{LINES[2]}" and second == f"1.0000\t{LINES[0]}"
