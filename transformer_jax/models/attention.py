@@ -217,29 +217,37 @@ class MultiHeadAttention(nn.Module):
         `signal` rotates the queries and, in self-attention, the keys. Queries, keys and
         values that are given (by `project`) have already been rotated.
         """
-        turn = signal and signal.turn
+        turn, bias = (signal.turn, signal.bias) if signal else (None, None)
         if memory is None:
             query, keys_values = self.project(x, turn)
+        elif isinstance(memory, KeysValues):
+            keys_values = memory
         else:
-            own = isinstance(memory, KeysValues)
-            keys_values = memory if own else self.keys_values(memory)
+            keys_values = self.keys_values(memory)
         if query is None:
             query = self._ask(self.query(x), turn)
-        bias = signal and signal.bias
-        rows, length, _ = x.shape
         # Beams share one source: fold them into the query axis, so that the keys and
         # values of the source are read once and never copied.
-        sources = keys_values.value.shape[0]
+        rows, length, _ = x.shape
+        sources, source_length = keys_values.value.shape[0], keys_values.value.shape[2]
         query = query.reshape(sources, -1, *query.shape[2:])
         kernel = "einsum"
         if not need_weights and sources == rows:
-            source_length = keys_values.value.shape[2]
             kernel = self.choose_kernel(length, source_length, mask, bias, train)
-        if kernel != "einsum":
-            key, value = keys_values.key, keys_values.value
-            by_position = query, key.transpose(0, 3, 1, 2), value.swapaxes(1, 2)
-            attended = kernels.attend(kernel, *by_position, mask, bias)
-            return self.out(attended.reshape(rows, length, -1)), None
+        if kernel == "einsum":
+            attended, weights = self._attend(query, keys_values, mask, bias, train)
+            weights = _unfold_beams(weights, rows)
+        else:
+            key, value = keys_values.key.transpose(0, 3, 1, 2), keys_values.value
+            value = value.swapaxes(1, 2)
+            attended = kernels.attend(kernel, query, key, value, mask, bias)
+            weights = None
+        return self.out(attended.reshape(rows, length, -1)), weights
+
+    def _attend(
+        self, query: Array, keys_values: KeysValues, mask: Any, bias: Any, train: bool
+    ) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T S"]]:
+        """Attend by einsum, which returns the weights."""
         bias = bias.dense() if isinstance(bias, DistanceBias) else bias
         inputs = query.swapaxes(1, 2), keys_values.key, keys_values.value, mask, bias
         if self.remat:
@@ -248,12 +256,7 @@ class MultiHeadAttention(nn.Module):
             attended, weights = _attend_again(self.dropout, *inputs, drawn)
         else:
             attended, weights = attend_by_head(*inputs, lambda w: self.drop(w, train))
-        attended = attended.swapaxes(1, 2).reshape(rows, length, -1)
-        if sources != rows:
-            beams = rows // sources
-            weights = weights.reshape(*weights.shape[:2], beams, length, -1)
-            weights = weights.swapaxes(1, 2).reshape(rows, self.num_heads, length, -1)
-        return self.out(attended), weights
+        return attended.swapaxes(1, 2), weights
 
     def choose_kernel(
         self, queries: int, keys: int, mask: Any, bias: Any, train: bool
@@ -277,6 +280,18 @@ class MultiHeadAttention(nn.Module):
             **sharding.inner_axes(),
         )
         return kernels.choose(self.kernel, case, strict=train).kernel
+
+
+def _unfold_beams(
+    weights: Float[Array, "B N KT S"], rows: int
+) -> Float[Array, "R N T S"]:
+    """Return the weights of each row, if several beams shared a source's."""
+    sources, heads, queries, keys = weights.shape
+    if sources == rows:
+        return weights
+    beams = rows // sources
+    weights = weights.reshape(sources, heads, beams, queries // beams, keys)
+    return weights.swapaxes(1, 2).reshape(rows, heads, -1, keys)
 
 
 def _split_heads(x: Float[Array, "B T NK"], heads: int) -> Float[Array, "B T N K"]:
