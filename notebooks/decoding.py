@@ -189,8 +189,8 @@ for width, written in found.items():
     )
 
 # %% [markdown]
-# Of our 30 wrong answers of greedy search, one was a search error, and none of the 33 of
-# the beam of 4, whose answer is always likelier than the reference. All remaining
+# Of our 30 wrong answers of greedy search, one was a search error, and none of the 33
+# of the beam of 4, whose answer is always likelier than the reference. All remaining
 # errors are model errors.
 #
 # ## 5. Beams prefer short answers
@@ -239,10 +239,10 @@ judge("greedy", found[1])
 
 # %% [markdown]
 # At temperature 1, our five texts were all different, most with stray words: *The
-# esperamos vermelhos cameras did not …*. None of the 2000 tokens is likely to be drawn by mistake, but together
-# the wrong ones have a few per cent of the probability at each of ten steps. Part of
-# that was learned: label smoothing, 0.1 in this training, asks the model to reserve a
-# tenth for the wrong tokens. `top_p=0.8` cuts the tail off; at temperature 2 the tail
+# esperamos vermelhos cameras did not …*. None of the 2000 tokens is likely to be drawn
+# by mistake, but together the wrong ones have a few per cent of the probability at each
+# of ten steps. Part of that was learned: label smoothing, 0.1 in this training, asks
+# the model to reserve a tenth for the wrong tokens. `top_p=0.8` cuts the tail off; at temperature 2 the tail
 # has nearly all of the probability.
 #
 # ## What to change next

@@ -369,7 +369,7 @@ def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(
     said = "there is no option 'model.num_head'. Did you mean 'model.num_heads'?"
     assert problems_of(str(file)) == (f"{file}, line 4: {said}",)
     monkeypatch.chdir(tmp_path)
-    assert problems_of("mine.py") == (f"mine.py, {said}",)
+    assert problems_of("mine.py") == (f"mine.py, line 4: {said}",)
     file.write_text(file.read_text().replace("num_head", "xyz"))
     (problem,) = problems_of("mine.py")
     assert "line 4: there is no option 'model.xyz'. Known: model." in problem

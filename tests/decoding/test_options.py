@@ -133,5 +133,5 @@ def test_a_default_that_cannot_be_a_flag_is_refused(known_flags):
     assert schema.defaults(Several) == {"several": ()}
     with pytest.raises(TypeError, match="several of type tuple cannot be a flag"):
         schema.define_flags(flags, Several)
-    with pytest.raises(TypeError, match="dict cannot be a key"):
+    with pytest.raises(TypeError, match="option cannot be of type dict"):
         schema.option({}, "By name.")

@@ -10,6 +10,7 @@ from PIL import Image
 import transformer_jax
 from transformer_jax import config
 from transformer_jax.base.errors import Refused, UserError
+from transformer_jax.data.text.tokenizer import SPECIAL
 from transformer_jax.decoding import Reply
 from transformer_jax.family.drawings import figure as sheets
 from transformer_jax.family.drawings import regions
@@ -154,8 +155,11 @@ def test_the_command_draws_one_caption_or_some_of_a_split(run, monkeypatch):
         assert len(sheets.draw_drawings(args).axes) == 2 * rows
 
 
-def test_a_codebook_is_learned_from_the_data_so_that_nothing_is_planned_without():
-    assert not workload.opens_without_data(config.load("drawings"))
+def test_before_there_is_data_a_codebook_of_the_configs_size_is_planned_with():
+    settings = config.load("drawings")
+    load = workload.without_data(settings)
+    texts = load.task.data.texts.tokenizers
+    assert texts["target"].vocab_size == SPECIAL + settings.tokenizer.codes
 
 
 def test_the_size_of_a_codebook_is_not_compared_with_that_of_the_words(prepare_of):

@@ -28,6 +28,7 @@ from transformer_jax.base.ids import UNK
 from transformer_jax.base.schema import option
 from transformer_jax.data.reading.records import Concatenation
 from transformer_jax.data.reading.sources import GeneratedSource
+from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.family.drawings import captions as drawings
 from transformer_jax.family.drawings import codebook, regions
@@ -36,7 +37,11 @@ from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import PairData
 from transformer_jax.tasks.parts.scoring import ResampledScoring, in_percent, texts_of
-from transformer_jax.tasks.parts.text import learn_tokenizer, open_tokenizer
+from transformer_jax.tasks.parts.text import (
+    EmptyTokenizer,
+    learn_tokenizer,
+    open_tokenizer,
+)
 from transformer_jax.tasks.parts.writing import Seq2SeqInference, Writer
 from transformer_jax.tasks.protocols import (
     PAIRED,
@@ -141,7 +146,18 @@ def learn(
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     """Open the task with what a run has learned."""
     book = Codebook.load(folder / CODEBOOK_FILE)
-    words = open_tokenizer(folder)
+    return compose(config, open_tokenizer(folder), book)
+
+
+def open_empty(config: ConfigDict, vocabulary: int) -> Task:
+    """Open the task with a vocabulary of this size and a codebook of black patches."""
+    settings = config.tokenizer
+    black = np.zeros((settings.codes, settings.patch, settings.patch, 3), np.uint8)
+    return compose(config, EmptyTokenizer(config, vocabulary), Codebook(black))
+
+
+def compose(config: ConfigDict, words: Tokenizer, book: Codebook) -> Task:
+    """Compose the task from its parts."""
     data = PictureData(
         config, words, CodeTokenizer(book), Options, functools.partial(as_codes, book)
     )
@@ -305,6 +321,7 @@ TASK = TaskDefinition(
     source=lambda config: Source(config.data),
     learn=learn,
     open=open_run,
+    open_empty=open_empty,
     metrics=("right", "figures"),
     options={"data": (DrawingOptions,), "tokenizer": (CodeOptions,)},
     search=Options,
