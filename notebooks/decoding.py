@@ -242,8 +242,8 @@ judge("greedy", found[1])
 # esperamos vermelhos cameras did not …*. None of the 2000 tokens is likely to be drawn
 # by mistake, but together the wrong ones have a few per cent of the probability at each
 # of ten steps. Part of that was learned: label smoothing, 0.1 in this training, asks
-# the model to reserve a tenth for the wrong tokens. `top_p=0.8` cuts the tail off; at temperature 2 the tail
-# has nearly all of the probability.
+# the model to reserve a tenth for the wrong tokens. `top_p=0.8` cuts the tail off; at
+# temperature 2 the tail has nearly all of the probability.
 #
 # ## What to change next
 #
