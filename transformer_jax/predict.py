@@ -28,12 +28,14 @@ from transformer_jax import cli, hosts, tasks
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.sources import FIELDS
+from transformer_jax.data.text import retrieval
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.answering import ON_LONG, answer_lines
 from transformer_jax.decoding.requests import UnknownParts, check_text
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
+from transformer_jax.runs.session import Session
 from transformer_jax.tasks import protocols
 
 logger = logging.getLogger("transformer_jax.predict")  # __name__ may be __main__
@@ -171,13 +173,9 @@ def _answer(args: Any) -> int:
         answer = answerer.score
     elif args.embed or args.among:
         protocols.require(run.task, protocols.Embeds, "vectors")
-        from transformer_jax.data.text import retrieval
-
         answerer.index = retrieval.open_index(args.among, run.encode, encoding)
         answer = answerer.embed
     if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
-        from transformer_jax.runs.session import Session
-
         searches = not (args.score or args.embed or args.among)
         return Session(answerer, answer, searches).converse()
     output = args.output if first else os.devnull
@@ -200,7 +198,7 @@ class LineAnswerer:
     on_long: str = "refuse"  # or "split"
     prefixes: Sequence[str] = ()
     alignment: bool = False
-    index: Any = None  # to embed: a `retrieval.Index` of the lines to answer with
+    index: retrieval.Index | None = None  # to embed: the lines to answer with
     nearest: int = 1  # how many of these
     refused: int = 0
     unknown: UnknownParts = dataclasses.field(

@@ -21,7 +21,7 @@ from absl import flags
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, hooks, hosts, losses, optim, sharding
+from transformer_jax import cli, hosts, losses, optim, sharding
 from transformer_jax import config as configs
 from transformer_jax.base import entry_points
 from transformer_jax.losses import LossFn
@@ -30,7 +30,7 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import NotFinite, TrainState
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
-from transformer_jax.training import report, scoring, warm_start
+from transformer_jax.training import hooks, report, scoring, warm_start
 from transformer_jax.training.checkpointing import Saver
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.log import RunLog, console, stopped_early

@@ -11,8 +11,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, hooks, optim, sharding, tasks
-from transformer_jax.base import schema
+from transformer_jax import cli, optim, sharding, tasks
+from transformer_jax.base import entry_points, schema
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.base.schema import SEEDS, option
 from transformer_jax.data import batches
@@ -198,6 +198,11 @@ def dtype_of(config: ConfigDict) -> str:
     return config.model.get("dtype", "float32")
 
 
+def _options_of_hooks() -> list[type]:
+    names = entry_points.names("hooks")
+    return [entry_points.require("hooks", name).options for name in names]
+
+
 def _fields(task: TaskDefinition, model: str) -> dict[str, dataclasses.Field]:
     """Return the options of a task and a model by dotted name, in order of a config.
 
@@ -216,7 +221,7 @@ def _fields(task: TaskDefinition, model: str) -> dict[str, dataclasses.Field]:
         "checkpoint": ("", [CheckpointOptions]),
         "mesh": ("", [sharding.MeshOptions]),
         "timeout": ("", [TimeoutOptions]),
-        "log": ("", [LogOptions, *(hook.options for hook in hooks.find().values())]),
+        "log": ("", [LogOptions, *_options_of_hooks()]),
     }
     if "text" in task.parts:
         sections["model"][1].append(vectors.VectorOptions)

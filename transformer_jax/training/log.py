@@ -18,9 +18,9 @@ from ml_collections import ConfigDict
 from transformer_jax import hosts
 from transformer_jax.base import files
 from transformer_jax.cli import Bar, PlainHandler
-from transformer_jax.hooks import Hook
 from transformer_jax.runs.folder import Folder
 from transformer_jax.runs.steps import DAMAGED
+from transformer_jax.training.hooks import Hook
 
 # The log lines are what the command prints, so they are shown in a notebook as well.
 console = logging.getLogger("transformer_jax.console")

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.schema import option
+from transformer_jax.data import tfds
 from transformer_jax.data.reading.records import (
     JsonTable,
     Parallel,
@@ -241,8 +242,6 @@ class Tfds(Columns):
 
     def corpora(self, split):
         """Open the split of each data set."""
-        from transformer_jax.data import tfds
-
         part, folder = self.data[f"{split}_split"], self.data.folder
         return [
             [tfds.Split(name, part, folder, self.columns, texts=True)]

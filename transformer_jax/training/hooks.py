@@ -4,7 +4,7 @@ A hook is a class with an entry point in the group `transformer_jax.hooks`. The 
 that it declares join `config.log`; the first has the hook's name and switches it on:
 
     [transformer_jax.hooks]
-    tensorboard = transformer_jax.hooks:TensorBoard
+    tensorboard = transformer_jax.training.hooks:TensorBoard
 
     config.log.tensorboard = True
 
