@@ -506,7 +506,8 @@ def test_training_is_read_once():
 @pytest.mark.system
 def test_findings_are_the_same_in_each_run():
     script = """
-from transformer_jax.data import findings, phrasebook
+from transformer_jax.corpora import phrasebook
+from transformer_jax.data.reading import findings
 texts = [(p.source, p.target) for p in phrasebook.generate("train", 200)]
 texts += [(source, "Yes.") for source, _ in texts[::7]] + texts[:5]
 records = [{"source": source, "target": target} for source, target in texts]
