@@ -76,6 +76,7 @@ setup(
         "transformer_jax": ["py.typed", "entry_points.txt"],
         "transformer_jax.family": ["*/entry_points.txt", "*/README.md"],
         "transformer_jax.corpora": ["entry_points.txt"],
+        "transformer_jax.visualize": ["entry_points.txt"],
         "transformer_jax.visualize.viewer": ["*.html", "*.css", "*.js"],
     },
     install_requires=[
