@@ -263,7 +263,7 @@ figures.attention(weights["cross"], *labels["cross"], layer=last_layer)
 #
 # - Another sentence: change `sentences` and `records` above.
 # - Another model: `configs.load("quickstart", {"model.num_heads": "8"})` with another
-#   `workdir`. All keys, with their defaults, are in
-#   `transformer_jax/config/defaults.py`.
+#   `workdir`. `python -m transformer_jax keys quickstart` lists all options with their
+#   defaults.
 # - Your own text: two files, line *i* of one translating line *i* of the other, with
 #   `{"data.source": "text", "data.train_source": …}`.

@@ -89,8 +89,8 @@ print(*spoilt[5:13], sep="\n")
 #     return c
 # ```
 #
-# Here the same keys are set on top of a small model's config. Every key, its default
-# and its meaning are listed by `python -m transformer_jax keys quickstart`.
+# Here the same options are set on top of a small model's config. Every option, its
+# default and its meaning are listed by `python -m transformer_jax keys quickstart`.
 
 # %%
 keys = {
