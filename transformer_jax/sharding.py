@@ -40,6 +40,9 @@ RULES: tuple[Rule, ...] = (
     # By rows only, so that a looked-up vector is complete, like the residual stream.
     (r"embedding$", PartitionSpec(("tensor", "fsdp"), None)),
     (r"projection/kernel$", PartitionSpec("fsdp", "tensor")),
+    (r"output_bias/bias$", PartitionSpec("tensor")),
+    (r"(transform|pooler)/kernel$", PartitionSpec("fsdp", None)),
+    (r"(transform|pooler)/bias$", PartitionSpec()),
     (r"positions/table$", PartitionSpec(None, "fsdp")),
     (r"position_bias/table$", PartitionSpec(None, "tensor")),  # one column per head
     (r"(query|key|value|inner|gate|input)/kernel$", PartitionSpec("fsdp", "tensor")),

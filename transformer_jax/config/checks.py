@@ -111,9 +111,10 @@ def _impossible_text(config: ConfigDict) -> list[str]:
     for path in filter(None, (p.strip() for p in settings.file.split(","))):
         if not os.path.isfile(path):
             problems.append(f"tokenizer.file: {files.describe_missing(path)}")
-    if config.model.get("tie") == "all" and not settings.get("shared", True):
+    tie = config.model.get("tie")
+    if tie in ("all", "inputs") and not settings.get("shared", True):
         problems.append(
-            "model.tie = 'all' needs one vocabulary, but tokenizer.shared is False: "
+            f"model.tie = {tie!r} needs one vocabulary, but tokenizer.shared is False: "
             "set model.tie = 'decoder' or tokenizer.shared = True"
         )
     if data.get("train_tags") and config.model.get("dropout_words"):

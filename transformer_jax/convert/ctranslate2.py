@@ -44,6 +44,10 @@ EXPORTED = {  # the model variants that CTranslate2 also has
     "parallel_sublayers": (False,),
     "shared_layers": ("none",),
     "qk_norm": (False,),
+    "bias": ("all",),
+    "embedding_scale": (True,),
+    "embedding_norm": (False,),
+    "output_bias": (False,),
 }
 
 

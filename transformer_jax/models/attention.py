@@ -148,6 +148,7 @@ class MultiHeadAttention(nn.Module):
     gradient_dtype: str = "same"  # see `layers.dense`
     remat: bool = False  # recompute scores and weights in the backward pass
     gain: float = 0.0  # DeepNorm's β for values and outputs; 0 means QKV_SCALE
+    bias: str = "all"  # of the linear maps: one of layers.BIASED
 
     def setup(self):
         """Make the projections and the norms of queries and keys."""
@@ -160,9 +161,11 @@ class MultiHeadAttention(nn.Module):
         }
         usual: dict[str, Any] = {"scale": QKV_SCALE}
         begin = types | (begin_normal(1.0) if self.gain else usual)
+        begin["use_bias"] = self.bias != "none"
         self.query = dense(self.num_heads * d_k, **begin)
         self.key = dense(kv_heads * d_k, **begin)
         self.value = dense(kv_heads * d_v, **begin | begin_normal(self.gain))
+        types["use_bias"] = self.bias == "all"
         self.out = dense(self.d_model, **types | begin_normal(self.gain))
         self.drop = Dropout(self.dropout)
         if self.qk_norm:

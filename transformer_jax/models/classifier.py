@@ -2,7 +2,7 @@
 
     Classifier   logits = W · pool(encoder(x)) + b
     Tagger       logits = W · encoder(x) + b, for every token
-    MaskedLM     logits = encoder(x) Eᵀ, at the given places
+    MaskedLM     logits = encoder(x) Eᵀ, at the given places; BERT transforms x first
     Embedder     vector = mean(encoder(x)), scaled to length 1
 
 The special token is the first of every sequence. It attends to all others, so its last
@@ -23,14 +23,21 @@ from jaxtyping import Array, Float, Int
 from transformer_jax import sharding
 from transformer_jax.base.schema import option
 from transformer_jax.models.attention import Mask, all_real
-from transformer_jax.models.embeddings import TokenEmbedding
-from transformer_jax.models.layers import Dropout, output_layer
+from transformer_jax.models.embeddings import OutputBias, make_embedding
+from transformer_jax.models.layers import (
+    ACTIVATIONS,
+    NORM_KINDS,
+    Dropout,
+    dense,
+    output_layer,
+)
 from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding
 from transformer_jax.models.stack import Stack
+from transformer_jax.models.transformer import embedding_norm
 from transformer_jax.models.transformer_config import TransformerConfig
 
-POOLINGS = ("special", "mean")
+POOLINGS = ("special", "mean", "pooler")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +46,18 @@ class PoolingOptions:
 
     pooling: str = option(
         "special",
-        "The head reads the special token, or the mean of all tokens.",
+        "The head reads the special token, the mean of all tokens, or tanh of a linear "
+        "map of the special token (BERT's pooler).",
         choices=POOLINGS,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedHeadOptions:
+    """What predicts a hidden token: options of `config.model`."""
+
+    head_transform: bool = option(
+        False, "Before the table: a linear map, the activation and a norm (BERT)."
     )
 
 
@@ -52,13 +69,9 @@ class Encoder(nn.Module):
     def setup(self):
         """Make the embeddings and the stack."""
         c = self.config
-        self.embedding = TokenEmbedding(
-            c.source_vocab_size,
-            c.source_vocab_rows,
-            c.d_model,
-            c.dtype,
-            c.dropout_words,
-        )
+        self.embedding = make_embedding(c, source=True)
+        if c.embedding_norm:
+            self.embedding_norm = embedding_norm(c)
         self.positions = PositionEncoding(c.positions, c.d_model, c.max_positions)
         self.encoder = Stack(c, c.encoder_layers)
         self.drop = Dropout(c.dropout_embedding)
@@ -86,6 +99,7 @@ class Encoder(nn.Module):
         segments = all_real(segments, tokens)
         places = jnp.arange(tokens.shape[1])[None]
         x = self.embedding(tokens, train) + self.positions(places)
+        x = self.embedding_norm(x) if c.embedding_norm else x
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         mask = Mask(segments, segments, whole=True)
         x, _, weights, _ = self.encoder(x, places, mask, train=train)
@@ -101,7 +115,10 @@ class Classifier(Encoder):
     def setup(self):
         """Make the encoder and the head."""
         super().setup()
-        self.head = output_layer(self.outputs, self.config.dtype)
+        c = self.config
+        self.head = output_layer(self.outputs, c.dtype)
+        if self.pooling == "pooler":
+            self.pooler = dense(c.d_model, c.dtype)
 
     def __call__(
         self,
@@ -112,7 +129,10 @@ class Classifier(Encoder):
         """Classify sequences: logits [B, outputs], in float32."""
         segments = all_real(segments, tokens)
         x, weights = self.encode(tokens, segments, train=train)
-        logits = self.head(pool(x, segments, self.pooling))
+        pooled = pool(x, segments, self.pooling)
+        if self.pooling == "pooler":
+            pooled = jnp.tanh(self.pooler(pooled))
+        logits = self.head(pooled)
         return Outputs(logits, encoder_attention=weights)
 
 
@@ -120,7 +140,7 @@ def pool(
     x: Float[Array, "B S D"], segments: Int[Array, "B S"], kind: str
 ) -> Float[Array, "B D"]:
     """Reduce each sequence to the vector of its special token or to their mean."""
-    if kind == "special":
+    if kind != "mean":
         return x[:, 0]
     real = (segments != 0)[..., None].astype(jnp.float32)
     # A row with only padding has no mean; its result is not used.
@@ -129,6 +149,18 @@ def pool(
 
 class MaskedLM(Encoder):
     """Predict the token at a place from its context on both sides."""
+
+    head_transform: bool = False
+
+    def setup(self):
+        """Make the encoder and the parts of the head beside its table."""
+        super().setup()
+        c = self.config
+        if self.head_transform:
+            self.transform = dense(c.d_model, c.dtype)
+            self.transform_norm = NORM_KINDS[c.norm_kind](c.norm_epsilon, c.dtype)
+        if c.output_bias:
+            self.output_bias = OutputBias()
 
     def __call__(
         self,
@@ -145,4 +177,8 @@ class MaskedLM(Encoder):
 
     def logits(self, x: Float[Array, "B K D"]) -> Float[Array, "B K V"]:
         """Score every token of the vocabulary with the embedding table."""
-        return self.embedding.logits(x)
+        c = self.config
+        if self.head_transform:
+            x = self.transform_norm(ACTIVATIONS[c.activation](self.transform(x)))
+        logits = self.embedding.logits(x)
+        return self.output_bias(logits) if c.output_bias else logits

@@ -1,8 +1,9 @@
 """Map tokens to vectors and back (section 3.4).
 
-    x = E[token] · √D        logits = h Eᵀ
+    x = E[token] · √D        logits = h Eᵀ (+ b)
 
-One table serves source, target and output when tied. Tables are padded for the
+One table serves source, target and output when tied. Other models leave √D out, or
+normalise the sum of embedding and position (`embed`). Tables are padded for the
 hardware; the rows beyond the vocabulary get no probability.
 Word dropout reads a share of the tokens as unknown in training, so that the model does
 not rely on any single token. It leaves ends as they are, and needs no rescaling because
@@ -24,7 +25,8 @@ from transformer_jax.base.schema import derived
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.layers import dot_rows, keep_mask, output_layer
 
-TIES = ("all", "decoder", "none")
+TIES = ("all", "decoder", "inputs", "none")
+APART = ("inputs", "none")  # the output has a matrix of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Vocabularies:
     vocab_rows: int = derived(0, "Rows of its table; 0 means vocab_size.")
     source_vocab_size: int = derived(0, "0 means vocab_size.")
     source_vocab_rows: int = derived(0, "0 means source_vocab_size.")
+    embedding_scale: bool = derived(True, "Multiply embeddings by √d_model.")
+    output_bias: bool = derived(False, "Add a bias to the logits.")
 
     def __post_init__(self):
         self.imply(vocab_rows=self.vocab_size, source_vocab_size=self.vocab_size)
@@ -59,11 +63,12 @@ class TokenEmbedding(nn.Module):
     d_model: int
     dtype: Any = jnp.float32
     dropout: float = 0.0  # share of the tokens read as unknown in training
+    scaled: bool = True  # multiply the vectors by √D
 
     def setup(self):
         """Make the table."""
         # σ = D^-½: a tied table is also the output layer, and √D brings the inputs
-        # back to unit variance.
+        # back to unit variance. Without √D, a norm that follows does.
         self.embedding = self.param(
             "embedding",
             nn.initializers.normal(self.d_model**-0.5),
@@ -79,9 +84,13 @@ class TokenEmbedding(nn.Module):
             keep = keep_mask(key, 1.0 - self.dropout, tokens.shape)
             tokens = jnp.where(keep | (tokens <= EOS), tokens, UNK)
         if not sharding.on_one_device():
-            return _look_up(self.embedding, tokens, self.dtype)
+            return _look_up(self.embedding, tokens, self.dtype, self._scale)
         vectors = jnp.take(self.embedding, tokens, axis=0)
-        return (vectors * self.d_model**0.5).astype(self.dtype)
+        return (vectors * self._scale).astype(self.dtype)
+
+    @property
+    def _scale(self) -> float:
+        return self.d_model**0.5 if self.scaled else 1.0
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Score every token by the product of `x` with its row of the table."""
@@ -91,6 +100,15 @@ class TokenEmbedding(nn.Module):
         else:
             scores: Any = _score(x, self.embedding, self.dtype)
         return mask_padding_rows(scores, self.vocab_size)
+
+
+class OutputBias(nn.Module):
+    """One number per token, added to its logit."""
+
+    @nn.compact
+    def __call__(self, logits: Float[Array, "B T V"]) -> Float[Array, "B T V"]:
+        """Add the biases."""
+        return logits + self.param("bias", nn.initializers.zeros, logits.shape[-1:])
 
 
 class EmbeddingTables(nn.Module):
@@ -104,37 +122,51 @@ class EmbeddingTables(nn.Module):
     def setup(self):
         """Make the tables, and a separate output layer if no table is tied to it."""
         c = self.config
-        target = c.vocab_size, c.vocab_rows
-        rest = c.d_model, c.dtype, c.dropout_words
-        if c.tie == "all":
-            self.embedding = TokenEmbedding(*target, *rest)
+        if c.tie in ("all", "inputs"):
+            self.embedding = make_embedding(c)
         else:
-            source = c.source_vocab_size, c.source_vocab_rows
-            self.source_embedding = TokenEmbedding(*source, *rest)
-            self.target_embedding = TokenEmbedding(*target, *rest)
-        if c.tie == "none":
+            self.source_embedding = make_embedding(c, source=True)
+            self.target_embedding = make_embedding(c)
+        if c.tie in APART:
             self.projection = output_layer(c.vocab_rows, c.dtype, use_bias=False)
+        if c.output_bias:
+            self.output_bias = OutputBias()
 
     def embed_source(
         self, tokens: Int[Array, "R T"], train: bool = False
     ) -> Float[Array, "R T D"]:
         """Look up tokens of the source."""
-        tied = self.config.tie == "all"
+        tied = self.config.tie in ("all", "inputs")
         return (self.embedding if tied else self.source_embedding)(tokens, train)
 
     def embed_target(
         self, tokens: Int[Array, "R T"], train: bool = False
     ) -> Float[Array, "R T D"]:
         """Look up tokens of the target."""
-        tied = self.config.tie == "all"
+        tied = self.config.tie in ("all", "inputs")
         return (self.embedding if tied else self.target_embedding)(tokens, train)
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
         """Score every token of the target's vocabulary."""
         tie = self.config.tie
-        if tie == "none":
-            return project(self.projection, x, self.config.vocab_size)
-        return (self.embedding if tie == "all" else self.target_embedding).logits(x)
+        if tie in APART:
+            logits = project(self.projection, x, self.config.vocab_size)
+        else:
+            table = self.embedding if tie == "all" else self.target_embedding
+            logits = table.logits(x)
+        return self.output_bias(logits) if self.config.output_bias else logits
+
+
+def make_embedding(c: Any, source: bool = False) -> TokenEmbedding:
+    """Make the table that a model's config describes."""
+    return TokenEmbedding(
+        vocab_size=c.source_vocab_size if source else c.vocab_size,
+        rows=c.source_vocab_rows if source else c.vocab_rows,
+        d_model=c.d_model,
+        dtype=c.dtype,
+        dropout=c.dropout_words,
+        scaled=c.embedding_scale,
+    )
 
 
 def project(
@@ -159,20 +191,20 @@ def mask_padding_rows(
 # if nothing comes between, so each use has a custom gradient, in float32 throughout.
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _look_up(table, tokens, dtype):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _look_up(table, tokens, dtype, scale):
     rows = sharding.gather(table, table.shape[-1], dtype)
     vectors = sharding.constrain(jnp.take(rows, tokens, axis=0))
-    return (vectors.astype(table.dtype) * table.shape[-1] ** 0.5).astype(dtype)
+    return (vectors.astype(table.dtype) * scale).astype(dtype)
 
 
-def _look_up_forward(table, tokens, dtype):
-    return _look_up(table, tokens, dtype), (table, tokens)
+def _look_up_forward(table, tokens, dtype, scale):
+    return _look_up(table, tokens, dtype, scale), (table, tokens)
 
 
-def _look_up_backward(dtype, kept, slope):
+def _look_up_backward(dtype, scale, kept, slope):
     table, tokens = kept
-    slope = sharding.constrain(slope).astype(table.dtype) * table.shape[-1] ** 0.5
+    slope = sharding.constrain(slope).astype(table.dtype) * scale
     own = jnp.zeros_like(table).at[tokens].add(slope)
     return sharding.gather(own, table.shape[-1], table.dtype), None
 

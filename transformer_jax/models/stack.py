@@ -69,6 +69,7 @@ class Layer(nn.Module):
             dtype=c.dtype,
             gradient_dtype=c.gradient_dtype,
             gain=self.deepnorm.beta,
+            use_bias=c.bias == "all",
         )
         for name in ("layer",) if c.parallel_sublayers else self._sublayers():
             setattr(self, f"{name}_norm", _norm(c))
@@ -325,6 +326,7 @@ def _attention(c: TransformerConfig, deepnorm: DeepNorm) -> MultiHeadAttention:
         gradient_dtype=c.gradient_dtype,
         remat=c.remat == "attention",
         gain=deepnorm.beta,
+        bias=c.bias,
     )
 
 

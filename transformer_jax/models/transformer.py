@@ -18,8 +18,14 @@ from transformer_jax.models.attention import (
     padding_mask,
 )
 from transformer_jax.models.cache import KVCache
-from transformer_jax.models.embeddings import EmbeddingTables, TokenEmbedding, project
-from transformer_jax.models.layers import Dropout, output_layer
+from transformer_jax.models.embeddings import (
+    APART,
+    EmbeddingTables,
+    OutputBias,
+    make_embedding,
+    project,
+)
+from transformer_jax.models.layers import NORM_KINDS, Dropout, output_layer
 from transformer_jax.models.outputs import Outputs
 from transformer_jax.models.positions import PositionEncoding
 from transformer_jax.models.registry import Model
@@ -43,6 +49,9 @@ class Seq2Seq(EmbeddingTables):
             self.positions = _positions(c)
         self.encoder = Stack(c, c.encoder_layers, readers=c.decoder_layers)
         self.decoder = Stack(c, c.decoder_layers, causal=True, cross=True)
+        if c.embedding_norm:
+            self.source_norm = embedding_norm(c)
+            self.target_norm = embedding_norm(c)
         self.drop = Dropout(c.dropout_embedding)
 
     def __call__(
@@ -113,6 +122,7 @@ class Seq2Seq(EmbeddingTables):
         learned = c.positions == "learned"
         encoding = self.source_positions if learned else self.positions
         x = x + encoding(positions)
+        x = self.source_norm(x) if c.embedding_norm else x
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
         return x, weights
@@ -146,6 +156,7 @@ class Seq2Seq(EmbeddingTables):
         learned = c.positions == "learned"
         encoding = self.target_positions if learned else self.positions
         x = self.embed_target(tokens, train) + encoding(positions)
+        x = self.target_norm(x) if c.embedding_norm else x
         return sharding.constrain(self.drop(x.astype(c.dtype), train))
 
 
@@ -157,11 +168,13 @@ class LanguageModel(nn.Module):
     def setup(self):
         """Make the embedding, the decoder and, unless it is tied, the output layer."""
         c = self.config
-        self.embedding = TokenEmbedding(
-            c.vocab_size, c.vocab_rows, c.d_model, c.dtype, c.dropout_words
-        )
-        if c.tie == "none":
+        self.embedding = make_embedding(c)
+        if c.tie in APART:
             self.projection = output_layer(c.vocab_rows, c.dtype, use_bias=False)
+        if c.output_bias:
+            self.output_bias = OutputBias()
+        if c.embedding_norm:
+            self.embedding_norm = embedding_norm(c)
         self.positions = _positions(c)
         self.decoder = Stack(c, c.decoder_layers, causal=True)
         self.drop = Dropout(c.dropout_embedding)
@@ -189,9 +202,12 @@ class LanguageModel(nn.Module):
 
     def logits(self, x: Float[Array, "R T D"]) -> Float[Array, "R T V"]:
         """Score every token of the vocabulary."""
-        if self.config.tie == "none":
-            return project(self.projection, x, self.config.vocab_size)
-        return self.embedding.logits(x)
+        c = self.config
+        if c.tie in APART:
+            logits = project(self.projection, x, c.vocab_size)
+        else:
+            logits = self.embedding.logits(x)
+        return self.output_bias(logits) if c.output_bias else logits
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
         """Begin a search; return an empty static part and an empty cache."""
@@ -209,7 +225,13 @@ class LanguageModel(nn.Module):
 
     def _embed(self, tokens, positions, train):
         x = self.embedding(tokens, train) + self.positions(positions)
+        x = self.embedding_norm(x) if self.config.embedding_norm else x
         return sharding.constrain(self.drop(x.astype(self.config.dtype), train))
+
+
+def embedding_norm(c: TransformerConfig) -> nn.Module:
+    """Make the norm of embedding + position, as in BERT and BART."""
+    return NORM_KINDS[c.norm_kind](c.norm_epsilon, c.dtype)
 
 
 def _positions(c: TransformerConfig) -> PositionEncoding:

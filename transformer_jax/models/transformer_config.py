@@ -10,6 +10,7 @@ from transformer_jax.models import kernels
 from transformer_jax.models.embeddings import TIES, Vocabularies
 from transformer_jax.models.layers import (
     ACTIVATIONS,
+    BIASED,
     DTYPES,
     GATES,
     NORM_KINDS,
@@ -70,6 +71,12 @@ class TransformerConfig(Vocabularies):
         "Activation of a feed-forward layer; gated ones have a third matrix.",
         choices=lambda: (*ACTIVATIONS, *GATES),
     )
+    bias: str = option(
+        "all",
+        "Linear maps with a bias: all; those to queries, keys and values (Qwen 2); "
+        "none (T5, LLaMA).",
+        choices=BIASED,
+    )
     positions: str = option(
         "sinusoid",
         "How positions are encoded: see models/positions.py.",
@@ -101,6 +108,15 @@ class TransformerConfig(Vocabularies):
         "Which of source, target and output share a table.",
         choices=TIES,
         of="tie",
+    )
+    embedding_scale: bool = option(
+        True, "Multiply embeddings by the root of d_model (3.4).", of="text"
+    )
+    embedding_norm: bool = option(
+        False, "Normalise embedding + position (BERT, BART).", of="text"
+    )
+    output_bias: bool = option(
+        False, "Add a bias to the logits (BERT, Marian).", of="tie"
     )
     dropout_words: float = option(
         0.0,

@@ -36,7 +36,8 @@ from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
-from transformer_jax.models.classifier import MaskedLM
+from transformer_jax.models.classifier import MaskedHeadOptions, MaskedLM
+from transformer_jax.models.layers import GATES
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.masking import PERCENT, hide, of_content
 from transformer_jax.tasks.parts.reading import EncoderInspector
@@ -72,7 +73,12 @@ class GuessOptions:
 
 def check(config: ConfigDict) -> list[str]:
     """List the problems in the options of windows and masks."""
-    problems = []
+    problems, activation = [], config.model.get("activation", "")
+    if config.model.head_transform and activation in GATES:
+        problems.append(
+            f"model.head_transform has no gate: model.activation = {activation!r} "
+            "cannot be its activation; set it to False"
+        )
     if MASK not in config.tokenizer.user_symbols:
         problems.append(
             f"tokenizer.user_symbols = {config.tokenizer.user_symbols}: {MASK} "
@@ -99,7 +105,11 @@ def open_empty(config: ConfigDict, vocabulary: int) -> Task:
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task from its parts."""
     module = registry.build(
-        config, "masked_language_model", MODULES, source_vocab_size=tokenizer.vocab_size
+        config,
+        "masked_language_model",
+        MODULES,
+        source_vocab_size=tokenizer.vocab_size,
+        head_transform=config.model.head_transform,
     )
     masks = Masks(tokenizer)
     inference = FillingInference(config, module, masks)
@@ -346,6 +356,7 @@ TASK = TaskDefinition(
             WindowOptions,
         ),
         "eval": (GuessOptions,),
+        "model": (MaskedHeadOptions,),
     },
     choices={
         "data.batching": ("buckets",),

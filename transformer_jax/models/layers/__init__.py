@@ -1,6 +1,7 @@
 """The parts of every layer, one subject a file."""
 
 from transformer_jax.models.layers.dense import (
+    BIASED,
     DTYPES,
     Distribution,
     apply_together,
@@ -35,6 +36,7 @@ from transformer_jax.models.layers.residual import (
 
 __all__ = [
     "ACTIVATIONS",
+    "BIASED",
     "DTYPES",
     "DeepNorm",
     "Distribution",

@@ -14,6 +14,7 @@ from transformer_jax import sharding
 
 DTYPES = ("float32", "bfloat16")
 Distribution = Literal["uniform", "normal"]
+BIASED = ("all", "qkv", "none")  # which linear maps of a layer have a bias
 
 
 def dense(

@@ -39,6 +39,7 @@ class FeedForward(nn.Module):
     dtype: Any = jnp.float32
     gradient_dtype: str = "same"  # see `dense`
     gain: float = 0.0  # DeepNorm's β; 0 means Glorot's variance
+    use_bias: bool = True
 
     @nn.compact
     def __call__(
@@ -48,6 +49,7 @@ class FeedForward(nn.Module):
         types: dict[str, Any] = {
             "dtype": self.dtype,
             "gradient_dtype": self.gradient_dtype,
+            "use_bias": self.use_bias,
             **begin_normal(self.gain),
         }
         inner = dense(self.d_ff, **types).copy(name="inner")
