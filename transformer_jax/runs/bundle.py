@@ -10,6 +10,7 @@ Written by `python -m transformer_jax.convert.bundle`:
 that were changed, are missing or do not belong are refused by name.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -19,6 +20,7 @@ import re
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -41,9 +43,7 @@ def export(run: Any, folder: pathlib.Path) -> None:
     """Write a run (from `transformer_jax.load`) as a bundle, atomically."""
     from safetensors.numpy import save_file
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(prefix=".bundle.", dir=folder.parent))
-    try:
+    with assemble(folder, run.step, run.weights) as temporary:
         paths = jax.tree_util.tree_leaves_with_path(run.params)
         named = {sharding.path_name(p): np.asarray(leaf) for p, leaf in paths}
         save_file(named, temporary / WEIGHTS)
@@ -53,13 +53,22 @@ def export(run: Any, folder: pathlib.Path) -> None:
         else:
             logger.warning("warning    %s is missing: the bundle has none", versions)
         _copy_tokenizer(run.folder.tokenizer, temporary / "tokenizer")
+
+
+@contextlib.contextmanager
+def assemble(folder: pathlib.Path, step: int, weights: str) -> Iterator[pathlib.Path]:
+    """Yield a folder to write a bundle's files into; it is renamed when it is whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix=".bundle.", dir=folder.parent))
+    try:
+        yield temporary
         for path in (temporary, temporary / WEIGHTS):
             files.open_mode(path)
         parts = sorted(p for p in temporary.rglob("*") if p.is_file())
         about = {
             "format": FORMAT,
-            "step": run.step,
-            "weights": run.weights,
+            "step": step,
+            "weights": weights,
             "files": {str(p.relative_to(temporary)): _hash(p) for p in parts},
         }
         files.write(temporary / MANIFEST, json.dumps(about, indent=1) + "\n")

@@ -21,6 +21,7 @@ from transformer_jax.data.reading import filters
 from transformer_jax.data.reading.sources import FIELDS
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text import tokenizer as tokenizers
+from transformer_jax.data.text.foreign import open_saved
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.engine import positions_needed
@@ -74,9 +75,9 @@ def open_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Open the tokenizers of source and target, which may be the same."""
     if config.tokenizer.shared:
-        shared = Tokenizer.load(folder / "shared.model")
+        shared = open_saved(folder / "shared.model")
         return shared, shared
-    source, target = (Tokenizer.load(folder / f"{side}.model") for side in FIELDS)
+    source, target = (open_saved(folder / f"{side}.model") for side in FIELDS)
     return source, target
 
 

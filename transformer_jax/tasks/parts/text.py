@@ -16,6 +16,7 @@ from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.data.store import Store
 from transformer_jax.data.text import tokenizer as tokenizers
+from transformer_jax.data.text.foreign import open_saved
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.memory import check_attention
@@ -54,7 +55,7 @@ def learn_tokenizer(
 
 def open_tokenizer(folder: pathlib.Path) -> Tokenizer:
     """Open the tokenizer that a run has learned."""
-    return Tokenizer.load(folder / TEXT_FILE)
+    return open_saved(folder / TEXT_FILE)
 
 
 def check_positions(

@@ -1,0 +1,221 @@
+"""Models of Hugging Face: the same logits here and there, in both directions."""
+
+import importlib.util
+import json
+import os
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import transformer_jax
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import BOS, EOS
+from transformer_jax.convert.huggingface import tensors
+from transformer_jax.convert.huggingface.architectures import ARCHITECTURES
+from transformer_jax.convert.huggingface.exporting import export
+from transformer_jax.convert.huggingface.importing import convert
+
+if importlib.util.find_spec("transformers") is None:
+    if os.environ.get("REQUIRE_TORCH"):
+        raise ImportError("transformers is not installed")
+    pytest.skip("transformers is not installed", allow_module_level=True)
+
+import tokenizers
+import torch
+import transformers
+
+WORDS = "the a girl boy sees reads book red old house and in garden tree runs".split()
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
+SIZE = 24
+STACK = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2}
+STACK |= {f"{s}_attention_heads": 2 for s in ("encoder", "decoder")}
+STACK |= {f"{s}_ffn_dim": 24 for s in ("encoder", "decoder")}
+STACK |= {"vocab_size": SIZE, "max_position_embeddings": 64}
+ENCODER = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+ENCODER |= {"intermediate_size": 24, "vocab_size": SIZE, "pad_token_id": 0}
+T5 = {"vocab_size": SIZE, "d_model": 16, "num_layers": 2, "num_decoder_layers": 2}
+T5 |= {"num_heads": 2, "d_kv": 6, "d_ff": 24, "pad_token_id": 0, "eos_token_id": 3}
+T5 |= {"decoder_start_token_id": 0}
+DECODER = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+DECODER |= {"num_key_value_heads": 2, "intermediate_size": 24, "vocab_size": SIZE}
+DECODER |= {"max_position_embeddings": 64, "bos_token_id": 2, "eos_token_id": 3}
+IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+IDS |= {"decoder_start_token_id": 0, "forced_eos_token_id": None}
+t = transformers
+MODELS = {
+    "marian": lambda: t.MarianMTModel(
+        t.MarianConfig(**STACK, **IDS, scale_embedding=True, activation_function="swish")
+    ),
+    "bart": lambda: t.BartForConditionalGeneration(
+        t.BartConfig(**STACK, **IDS | {"decoder_start_token_id": 3})
+    ),
+    "t5": lambda: t.T5ForConditionalGeneration(t.T5Config(**T5)),
+    "t5-1.1": lambda: t.T5ForConditionalGeneration(
+        t.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    ),
+    "t5-tied-unscaled": lambda: t.T5ForConditionalGeneration(
+        t.T5Config(**T5, feed_forward_proj="relu", tie_word_embeddings=False)
+    ),
+    "bert": lambda: t.BertForMaskedLM(
+        t.BertConfig(**ENCODER, max_position_embeddings=64)
+    ),
+    "roberta": lambda: t.RobertaForMaskedLM(
+        t.RobertaConfig(**ENCODER, max_position_embeddings=66, type_vocab_size=1)
+    ),
+    "bert-labels": lambda: t.BertForSequenceClassification(
+        t.BertConfig(**ENCODER, max_position_embeddings=64, num_labels=3)
+    ),
+    "roberta-labels": lambda: t.RobertaForSequenceClassification(
+        t.RobertaConfig(
+            **ENCODER, max_position_embeddings=66, type_vocab_size=1, num_labels=3
+        )
+    ),
+    "gpt2": lambda: t.GPT2LMHeadModel(
+        t.GPT2Config(
+            vocab_size=SIZE, n_embd=16, n_layer=2, n_head=2, n_positions=64,
+            bos_token_id=2, eos_token_id=3,
+        )
+    ),
+    "llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**DECODER)),
+    "llama-tied": lambda: t.LlamaForCausalLM(
+        t.LlamaConfig(
+            **DECODER,
+            tie_word_embeddings=True,
+            rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
+        )
+    ),
+    "mistral": lambda: t.MistralForCausalLM(
+        t.MistralConfig(**DECODER, sliding_window=None)
+    ),
+    "qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**DECODER)),
+    "qwen3": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**DECODER, head_dim=8)),
+}  # fmt: skip
+
+
+def save(name, folder):
+    """Save a tiny model with random numbers everywhere, and a tokenizer of words."""
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    if name == "t5-1.1":
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(SIZE, 16) / 4)
+    with torch.no_grad():
+        for part, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                centre = 1.0 if part.endswith("weight") else 0.0
+                parameter.normal_(centre, 0.3)
+            elif parameter.requires_grad and ("embed" in part or "shared" in part):
+                parameter.normal_(0.0, 0.5)  # sinusoids take no gradient, and stay
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.normal_(0.0, 0.3)
+    model.save_pretrained(folder)
+    numbers = {word: i for i, word in enumerate([*SPECIAL, *WORDS])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, "<unk>"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>", bos_token="<s>",
+        eos_token="</s>", cls_token="<s>", sep_token="</s>", mask_token="<mask>",
+    ).save_pretrained(folder)  # fmt: skip
+    return model
+
+
+def their_logits(model, run, ids):
+    """Their logits for rows of our ids, in our order of the vocabulary."""
+    origin = json.loads((run.folder.tokenizer / "huggingface.json").read_text())
+    order = np.asarray(origin["ids"])
+    theirs = [torch.tensor(order[np.asarray(x)]) for x in ids]
+    with torch.no_grad():
+        if len(theirs) == 2:
+            found = model(input_ids=theirs[0], decoder_input_ids=theirs[1]).logits
+        else:
+            found = model(input_ids=theirs[0]).logits
+    found = found.numpy()
+    return found if found.ndim == 2 else found[..., order]
+
+
+def draw(run, name):
+    """Rows of our ids, of a source and a target or of one text."""
+    random, size = np.random.default_rng(3), 4 + len(WORDS)
+    source = random.integers(4, size, (3, 9))
+    if run.config.task == "translation":
+        target = random.integers(4, size, (3, 7))
+        target[:, 0] = BOS
+        source[:, -1] = EOS
+        return source, target
+    source[:, 0] = BOS
+    return (source,)
+
+
+def our_logits(run, ids):
+    module, variables = run.task.objective.module, {"params": run.params}
+    return np.asarray(module.apply(variables, *map(jnp.asarray, ids)).logits)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_the_same_here_there_and_after_the_way_back(name, tmp_path):
+    model = save(name, tmp_path / "theirs")
+    kind = convert(tmp_path / "theirs", tmp_path / "bundle")
+    assert kind.startswith(type(model).__name__)
+    run = transformer_jax.load(tmp_path / "bundle")
+    ids = draw(run, name)
+    ours, theirs = our_logits(run, ids), their_logits(model, run, ids)
+    assert np.abs(theirs).max() > 0.1
+    np.testing.assert_allclose(ours[..., : theirs.shape[-1]], theirs, atol=1e-4)
+    export(run, tmp_path / "back")
+    again = type(model).from_pretrained(tmp_path / "back").eval()
+    np.testing.assert_allclose(their_logits(again, run, ids), theirs, atol=1e-4)
+    one, other = (tensors.Tensors(tmp_path / place) for place in ("theirs", "back"))
+    for tensor in other.names() - {"final_logits_bias"}:
+        if "embed" not in tensor and "wpe" not in tensor and "wte" not in tensor:
+            if not tensor.startswith(("shared", "model.shared", "lm_head", "cls.pred")):
+                np.testing.assert_allclose(
+                    other.read(tensor), one.read(tensor), rtol=1e-6, atol=1e-7
+                )
+
+
+def test_every_architecture_is_compared():
+    compared = {type(make()).__name__ for make in MODELS.values()}
+    sentences = {name for name in ARCHITECTURES if name.endswith("-sentences")}
+    assert compared == set(ARCHITECTURES) - sentences - {"BertForPreTraining"}
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "t5", "t5-1.1"])
+def test_answers_are_the_same(name, tmp_path):
+    model = save(name, tmp_path / "theirs")
+    convert(tmp_path / "theirs", tmp_path / "bundle")
+    run = transformer_jax.load(tmp_path / "bundle")
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    lines = ["the girl sees a tree", "a boy runs", "the old house and the garden"]
+    starts = "<s> " if name == "bart" else ""
+    for beams in (1, 4):
+        given = words([f"{starts}{line} </s>" for line in lines], padding=True,
+                      return_tensors="pt", add_special_tokens=False)  # fmt: skip
+        found = model.generate(
+            given["input_ids"], attention_mask=given["attention_mask"], num_beams=beams,
+            max_new_tokens=12, length_penalty=0.0, early_stopping=True, do_sample=False,
+            forced_bos_token_id=None,
+            suppress_tokens=[0, 2, *range(len(SPECIAL) + len(WORDS), SIZE)],
+            output_scores=True, return_dict_in_generate=True,
+        )  # fmt: skip
+        theirs = words.batch_decode(found.sequences, skip_special_tokens=True)
+        ours = run.replies(lines, beams=beams, alpha=0.0, max_length=13)
+        for i, (reply, text) in enumerate(zip(ours, theirs, strict=True)):
+            # A beam that has found an end goes on with fewer hypotheses here alone.
+            likelier = beams > 1 and reply.score > found.sequences_scores[i] - 1e-4
+            assert reply.text == text or likelier
+
+
+def test_a_folder_of_another_model_is_refused(tmp_path):
+    save("bert", tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    given = json.loads(path.read_text())
+    path.write_text(json.dumps({**given, "architectures": ["XLNetLMHeadModel"]}))
+    with pytest.raises(UserError, match="the model is 'XLNetLMHeadModel': choose one"):
+        convert(tmp_path / "theirs", tmp_path / "bundle")
+    path.write_text(json.dumps({**given, "num_hidden_layers": 1}))
+    with pytest.raises(UserError, match="tensors without a counterpart here, such as"):
+        convert(tmp_path / "theirs", tmp_path / "bundle")
+    path.write_text(json.dumps({**given, "num_hidden_layers": 3}))
+    with pytest.raises(UserError, match="has no tensor 'bert.encoder.layer.2"):
+        convert(tmp_path / "theirs", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()

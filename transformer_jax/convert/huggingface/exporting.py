@@ -1,0 +1,248 @@
+"""Write a run as a Hugging Face folder.
+
+A model that came from one goes back with its own config.json and tokenizer. Any other
+run is written as the architecture whose options are exactly those of its config.
+"""
+
+import base64
+import json
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax import config as configs
+from transformer_jax import sharding
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import BOS, EOS, PAD, UNK
+from transformer_jax.convert.huggingface import tensors, vocabulary
+from transformer_jax.convert.huggingface.architectures import (
+    APART,
+    ARCHITECTURES,
+    CLASSES,
+    Given,
+)
+from transformer_jax.convert.huggingface.importing import ORIGIN, rows_of
+from transformer_jax.convert.huggingface.links import Vocabulary
+from transformer_jax.data.text.foreign import Foreign
+from transformer_jax.data.text.segmentation import parse_model
+from transformer_jax.runs.run import Run
+from transformer_jax.tasks.parts import learnt
+
+FREE = ("model.dropout", "model.attention", "model.dtype", "model.gradient_dtype",
+        "model.remat", "model.scan_layers", "model.name", "model.word_vectors",
+        "model.train_")  # fmt: skip
+OWN = {  # the architectures of runs that were trained here, the likeliest first
+    "translation": ("MarianMTModel", "BartForConditionalGeneration")
+    + ("T5ForConditionalGeneration",),
+    "language": ("GPT2LMHeadModel", "LlamaForCausalLM"),
+    "masked": ("BertForMaskedLM",),
+    "classification": ("BertForSequenceClassification",),
+    "similarity": ("bert-sentences",),
+}
+UNIGRAM = 1  # SentencePiece's type of a model of likely pieces
+
+
+def export(run: Run, folder: pathlib.Path) -> str:
+    """Write a run into a new folder; return what it is there."""
+    kept = run.folder.tokenizer / ORIGIN
+    origin = files.read_object(kept) if kept.is_file() else None
+    ours = dict(configs.items(run.config))
+    if origin is not None:
+        kind, given = origin["kind"], origin["config"]
+        given = {**given, **ARCHITECTURES[kind].describe(ours)}
+        rows = rows_of(run.config, origin["ids"], given)
+        if problem := _find_difference(kind, given, ours):
+            raise UserError(f"{problem}, but it came from {kind} and goes back as it")
+    else:
+        size = _tokenizer(run).vocab_size
+        kind, given = _choose(run, ours, {**_ids(), "vocab_size": size})
+        rows = rows_of(run.config, list(range(size)), given)
+    if run.config.task == "classification":
+        labels = learnt.read(run.folder.tokenizer / "answers.json", labels=list)
+        given["id2label"] = dict(enumerate(labels["labels"]))
+        given["label2id"] = {name: i for i, name in enumerate(labels["labels"])}
+    folder.mkdir(parents=True)
+    theirs = {k: v for k, v in given.items() if k != APART}
+    files.write(folder / "config.json", json.dumps(theirs, indent=1) + "\n")
+    _write_tokenizer(run, folder, origin)
+    if kind.endswith("-sentences"):
+        _write_sentences(folder, given["hidden_size"])
+    _write_weights(run, folder / tensors.SINGLE, kind, given, rows)
+    return kind
+
+
+def _ids() -> dict[str, int]:
+    """Return the fields of special tokens, for a vocabulary that was learned here."""
+    return {
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": EOS,
+    }
+
+
+def _choose(run: Run, ours: Given, fixed: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the architecture that has exactly these options, and its config.json."""
+    problems = []
+    for kind in OWN.get(run.config.task, ()):
+        try:
+            given = {**fixed, **ARCHITECTURES[kind].describe(ours)}
+            given["architectures"] = [CLASSES.get(given["model_type"], kind)]
+            problem = _find_difference(kind, given, ours)
+        except (UserError, KeyError) as error:
+            problem = str(error)
+        if not problem:
+            return kind, given
+        problems.append(f"not as {kind}: {problem}")
+    if not problems:
+        raise UserError(
+            f"a {run.config.task} run has no counterpart: {', '.join(OWN)} have"
+        )
+    raise UserError("no architecture of Hugging Face has these options", *problems)
+
+
+def _find_difference(kind: str, given: Given, ours: Given) -> str:
+    """Describe the first option that the architecture would have otherwise."""
+    theirs = ARCHITECTURES[kind].options(given)
+    task = ARCHITECTURES[kind].task
+    base = dict(configs.items(configs.base(task=task, model="transformer")))
+    heads = ours["model.num_heads"]
+    implied = {
+        "model.d_k": ours["model.d_model"] // heads,
+        "model.d_v": ours["model.d_model"] // heads,
+        "model.kv_heads": heads,
+    }
+    for name, value in ours.items():
+        if not name.startswith("model.") or name.startswith(FREE):
+            continue
+        if name == "model.max_positions" and ours["model.positions"] != "learned":
+            continue
+        wanted = theirs.get(name, base.get(name))
+        values = [x or implied.get(name) for x in (value, wanted)]
+        if values[0] != values[1]:
+            return f"{name} = {value!r}, which would be {wanted!r} there"
+    return ""
+
+
+def _tokenizer(run: Run) -> Any:
+    (tokenizer,) = {id(t): t for t in run.task.data.vocabularies.values()}.values()
+    return tokenizer
+
+
+def _write_tokenizer(run: Run, folder: pathlib.Path, origin: Any) -> None:
+    """Write the tokenizer in the form that the architecture's own has."""
+    tokenizer = _tokenizer(run)
+    about: dict[str, Any] = dict(origin["settings"]) if origin else {}
+    if isinstance(tokenizer, Foreign):
+        content = json.loads(tokenizer.model)
+        if "tokenizer" in content:
+            text = json.dumps(content["tokenizer"], ensure_ascii=False)
+            files.write(folder / vocabulary.FAST, text)
+        else:
+            models = content["sentencepiece"]
+            pair = (base64.b64decode(models[name]) for name in ("splits", "joins"))
+            _write_marian(folder, *pair, content["pieces"])
+    elif run.config.task == "translation":
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        _write_marian(folder, tokenizer.model, tokenizer.model, pieces)
+        about = {"tokenizer_class": "MarianTokenizer", **_names()}
+    else:
+        text = json.dumps(_unigram(tokenizer), ensure_ascii=False)
+        files.write(folder / vocabulary.FAST, text)
+        about = {"tokenizer_class": "PreTrainedTokenizerFast", **_names()}
+    files.write(folder / "tokenizer_config.json", json.dumps(about, indent=1) + "\n")
+
+
+def _names() -> dict[str, str]:
+    names = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
+    names |= {"cls": "<s>", "sep": "</s>"}
+    return {f"{name}_token": piece for name, piece in names.items()}
+
+
+def _write_marian(folder, splits: bytes, joins: bytes, pieces: list[str]) -> None:
+    source, target, numbers = vocabulary.MARIAN
+    files.write_bytes(folder / source, splits)
+    files.write_bytes(folder / target, joins)
+    listed = {piece: i for i, piece in enumerate(pieces)}
+    files.write(folder / numbers, json.dumps(listed, ensure_ascii=False) + "\n")
+
+
+def _unigram(tokenizer: Any) -> dict[str, Any]:
+    """Make the tokenizer.json of a SentencePiece model of likely pieces."""
+    proto = parse_model(tokenizer.model)
+    if proto.trainer_spec.model_type != UNIGRAM:
+        raise UserError(
+            "only tokenizers of the kind unigram are written as tokenizer.json: this "
+            "run's is another"
+        )
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    scores = {piece.piece: piece.score for piece in proto.pieces}
+    special = [
+        {
+            "id": i, "content": pieces[i], "special": True, "normalized": False,
+            "lstrip": False, "rstrip": False, "single_word": False,
+        }
+        for i in (PAD, UNK, BOS, EOS)
+    ]  # fmt: skip
+    space = {"type": "Metaspace", "replacement": "▁", "split": False}
+    return {
+        "version": "1.0",
+        "added_tokens": special,
+        "normalizer": None,
+        "pre_tokenizer": {**space, "prepend_scheme": "first"},
+        "post_processor": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {**space, "prepend_scheme": "first"},
+            ],
+        },
+        "model": {
+            "type": "Unigram",
+            "unk_id": UNK,
+            "vocab": [[piece, scores.get(piece, 0.0)] for piece in pieces],
+            "byte_fallback": proto.trainer_spec.byte_fallback,
+        },
+    }
+
+
+def _write_sentences(folder: pathlib.Path, width: int) -> None:
+    """Write what makes a folder one of sentence-transformers: mean, then length 1."""
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [
+        {"idx": i, "name": str(i), "path": path,
+         "type": f"sentence_transformers.models.{name}"}
+        for i, (path, name) in enumerate(kinds.items())
+    ]  # fmt: skip
+    files.write(folder / "modules.json", json.dumps(modules, indent=1) + "\n")
+    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+    path = folder / "1_Pooling" / "config.json"
+    files.write(path, json.dumps(pooling, indent=1) + "\n")
+
+
+def _write_weights(
+    run: Run, path: pathlib.Path, kind: str, given: Given, rows: Vocabulary
+) -> None:
+    leaves = jax.tree_util.tree_leaves_with_path(run.params)
+    params = {sharding.path_name(keys): leaf for keys, leaf in leaves}
+    links = ARCHITECTURES[kind].link(given, rows)
+    linked = {name for link in links for name in link.ours}
+    assert linked == params.keys(), linked ^ params.keys()
+    float32, forms = np.dtype(np.float32), {}
+    for link in links:  # the shapes, from arrays that take no memory
+        empty = [np.broadcast_to(np.float32(0), params[n].shape) for n in link.ours]
+        for name, array in zip(link.theirs, link.write(*empty), strict=True):
+            forms[name] = array.shape, float32
+
+    def arrays():
+        for link in links:
+            mine = [np.asarray(params[name], np.float32) for name in link.ours]
+            yield from zip(link.theirs, link.write(*mine), strict=True)
+
+    tensors.write(path, forms, arrays())

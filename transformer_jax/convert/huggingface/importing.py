@@ -1,0 +1,132 @@
+"""Make a bundle of a Hugging Face folder."""
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax import config as configs
+from transformer_jax import sharding, tasks
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
+from transformer_jax.convert.huggingface import architectures, tensors
+from transformer_jax.convert.huggingface.architectures import Architecture, Given
+from transformer_jax.convert.huggingface.links import Link, Vocabulary
+from transformer_jax.convert.huggingface.vocabulary import Tokens, order
+from transformer_jax.runs import bundle
+from transformer_jax.runs.folder import Folder
+from transformer_jax.tasks import classification
+from transformer_jax.tasks.parts import learnt
+
+ORIGIN = "huggingface.json"  # what a bundle keeps of their folder, in tokenizer/
+
+
+def convert(source: pathlib.Path, output: pathlib.Path) -> str:
+    """Write the model of a folder as a bundle; return what it is."""
+    given = read_config(source)
+    kind = architectures.name_of(given, (source / "modules.json").is_file())
+    architecture = architectures.ARCHITECTURES[kind]
+    tokens, stored = Tokens(source), tensors.Tensors(source)
+    ids, prefix = order(architecture, given, tokens)
+    given[architectures.APART] = "lm_head.weight" in stored.names()
+    config = make_config(architecture, given)
+    with bundle.assemble(output, 0, "imported") as place:
+        folder = Folder(place)
+        folder.note_start(config)
+        folder.tokenizer.mkdir()
+        side = "shared" if architecture.task == "translation" else "text"
+        packed = tokens.pack(ids, prefix)
+        files.write_bytes(folder.tokenizer / f"{side}.model", packed)
+        origin = {"kind": kind, "config": given, "ids": ids}
+        origin["settings"] = tokens.settings
+        files.write(folder.tokenizer / ORIGIN, json.dumps(origin, indent=1) + "\n")
+        if architecture.task == "classification":
+            names = sorted((int(i), name) for i, name in given["id2label"].items())
+            scale = classification.Scale(tuple(name for _, name in names))
+            learnt.write(folder.tokenizer / classification.LABELS_FILE, scale)
+        links = architecture.link(given, rows_of(config, ids, given))
+        task = tasks.find(config.task).open(config, folder.tokenizer)
+        wanted = shapes_of(task.objective.init)
+        _refuse_others(stored, links, architecture.ignored)
+        forms = {
+            name: (wanted[name], stored.dtype(link.theirs[0]))
+            for link in links
+            for name in link.ours
+        }
+        assert forms.keys() == wanted.keys(), forms.keys() ^ wanted.keys()
+        arrays = _read(stored, links, wanted)
+        tensors.write(place / bundle.WEIGHTS, forms, arrays)
+    count = sum(int(np.prod(shape)) for shape in wanted.values())
+    return f"{kind}, {count:,} parameters, the task {config.task}"
+
+
+def read_config(source: pathlib.Path) -> dict[str, Any]:
+    """Read the config.json of a folder."""
+    path = source / "config.json"
+    try:
+        return files.read_object(path)
+    except FileNotFoundError:
+        raise UserError(f"{files.describe_missing(path)}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def make_config(architecture: Architecture, given: Given) -> ConfigDict:
+    """Make the config of a run that continues the model."""
+    config = configs.base(task=architecture.task, model="transformer")
+    try:
+        options = architecture.options(given)
+    except KeyError as error:
+        raise UserError(f"config.json lacks {error}, which its model needs") from None
+    known = dict(configs.items(config))
+    config.update_from_flattened_dict({k: v for k, v in options.items() if k in known})
+    return config
+
+
+def rows_of(config: ConfigDict, ids: list[int], given: Given) -> Vocabulary:
+    """Return how the rows of tables correspond."""
+    multiple = config.tokenizer.row_multiple
+    return Vocabulary(ids, -(-len(ids) // multiple) * multiple, given["vocab_size"])
+
+
+def shapes_of(init: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all parameters, by path."""
+    abstract = jax.eval_shape(init, jax.random.key(0))
+    leaves = jax.tree_util.tree_leaves_with_path(abstract)
+    return {sharding.path_name(path): leaf.shape for path, leaf in leaves}
+
+
+def _refuse_others(
+    stored: tensors.Tensors, links: list[Link], ignored: tuple[str, ...]
+) -> None:
+    """Refuse tensors without a parameter, because the model would differ."""
+    linked = {name for link in links for name in link.theirs}
+    left = [
+        name
+        for name in sorted(stored.names() - linked)
+        if not name.startswith(ignored) and not name.endswith("position_ids")
+    ]
+    if left:
+        raise UserError(
+            f"the folder has {len(left)} tensors without a counterpart here, such as "
+            f"{left[0]}: its model is not what config.json says"
+        )
+
+
+def _read(
+    stored: tensors.Tensors, links: list[Link], wanted: dict[str, tuple[int, ...]]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each parameter; only the tensors of one link are in memory."""
+    for link in links:
+        arrays = link.read(*map(stored.read, link.theirs))
+        for name, array in zip(link.ours, arrays, strict=True):
+            if array.shape != wanted[name]:
+                raise UserError(
+                    f"{' and '.join(link.theirs)} would become {name} of "
+                    f"{array.shape}, but config.json makes it {wanted[name]}"
+                )
+            yield name, array

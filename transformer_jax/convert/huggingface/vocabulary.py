@@ -1,0 +1,94 @@
+"""Make a tokenizer of ours from the files of a Hugging Face folder."""
+
+import base64
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_jax.base import files
+from transformer_jax.base.errors import UserError
+from transformer_jax.convert.huggingface.architectures import Architecture
+from transformer_jax.data.text import foreign
+
+FAST = "tokenizer.json"
+MARIAN = ("source.spm", "target.spm", "vocab.json")
+SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+class Tokens:
+    """The tokens of a folder: their numbers, and what splits a text into them."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder, self.settings = folder, {}
+        for name in SETTINGS:
+            if (folder / name).is_file():
+                self.settings |= files.read_object(folder / name)
+        self.numbers: dict[str, int] = {}
+        self.content: dict[str, Any] = {}
+        if (folder / FAST).is_file():
+            self.content = files.read_object(folder / FAST)
+            self.numbers = _numbers(self.content)
+        elif all((folder / name).is_file() for name in MARIAN):
+            self.numbers = files.read_object(folder / MARIAN[2])
+        else:
+            raise UserError(
+                f"{folder} has neither {FAST} nor {', '.join(MARIAN)}: open the "
+                "tokenizer with transformers.AutoTokenizer and save it, which writes "
+                f"{FAST}"
+            )
+
+    def named(self, field: str) -> int | None:
+        """Return the number of a special token, such as `cls_token`; None if none."""
+        name = self.settings.get(field)
+        if isinstance(name, Mapping):
+            name = name.get("content")
+        return self.numbers.get(name) if isinstance(name, str) else None
+
+    def pack(self, ids: list[int], prefix: list[int]) -> bytes:
+        """Return the saved form of a tokenizer with these ids."""
+        names = {}
+        if (mask := self.named("mask_token")) is not None:
+            names[mask] = "<mask>"
+        if self.content:
+            return foreign.pack(ids, names, prefix, tokenizer=self.content)
+        pieces = sorted(self.numbers, key=self.numbers.__getitem__)
+        models = {
+            name: base64.b64encode((self.folder / path).read_bytes()).decode()
+            for name, path in zip(("splits", "joins"), MARIAN[:2], strict=True)
+        }
+        return foreign.pack(ids, names, prefix, sentencepiece=models, pieces=pieces)
+
+
+def _numbers(content: dict[str, Any]) -> dict[str, int]:
+    """Return the numbers of the tokens of a tokenizer.json."""
+    vocabulary = content.get("model", {}).get("vocab", {})
+    if isinstance(vocabulary, list):  # Unigram: pairs of a piece and its score
+        vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
+    added = {t["content"]: t["id"] for t in content.get("added_tokens", ())}
+    return {**vocabulary, **added}
+
+
+def order(
+    architecture: Architecture, given: Mapping[str, Any], tokens: Tokens
+) -> tuple[list[int], list[int]]:
+    """Return their number of each of our ids, and the numbers that begin every text."""
+    special = [_special(field, given, tokens) for field in architecture.special]
+    size = given["vocab_size"]
+    if max(tokens.numbers.values(), default=0) >= size:
+        raise UserError(
+            f"the tokenizer has {max(tokens.numbers.values()) + 1} tokens, but "
+            f"config.json has vocab_size {size}: the folder's files do not fit"
+        )
+    rest = sorted(set(tokens.numbers.values()) - set(special))
+    prefix = architecture.prefix and _special(architecture.prefix, given, tokens)
+    begins = [int(prefix)] if prefix not in ("", foreign.MISSING) else []
+    return [*special, *rest], begins
+
+
+def _special(field: str, given: Mapping[str, Any], tokens: Tokens) -> int:
+    found = given.get(field) if field.endswith("_id") else tokens.named(field)
+    if isinstance(found, list):  # LLaMA 3 has several ends
+        found = found[0]
+    if found is None and not field.endswith("_id"):
+        found = given.get(f"{field}_id")
+    return foreign.MISSING if found is None else int(found)

@@ -1,0 +1,212 @@
+"""Tokenizers of other packages: a `tokenizer.json`, or SentencePiece with a vocabulary.
+
+Their ids are renumbered, so that pad 0, unk 1, start 2 and end 3 come first. The saved
+form is one JSON file: the tokenizer, and their id of each of ours (-1 if they have no
+such token). Pieces are shown as everywhere in this package: "▁" begins a word.
+"""
+
+import base64
+import functools
+import hashlib
+import json
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import sentencepiece
+
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import BOS, EOS, PAD, UNK
+from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
+
+FORM = "transformer_jax foreign 1"
+MISSING = -1  # their id of a token that they lack
+NAMES = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
+
+
+class Engine(Protocol):
+    """What splits a text and joins its pieces, by their own ids."""
+
+    def split(self, text: str) -> list[int]:
+        """Return their ids of a text, without ends."""
+        ...
+
+    def join(self, ids: Sequence[int]) -> str:
+        """Return the text of their ids."""
+        ...
+
+    def name(self, index: int) -> str:
+        """Return the piece of an id as it is shown."""
+        ...
+
+
+class Json:
+    """A `tokenizer.json`, run by the package `tokenizers`."""
+
+    def __init__(self, content: dict[str, Any]):
+        try:
+            import tokenizers
+        except ImportError:
+            raise UserError(
+                "this tokenizer needs the package `tokenizers`: install it with "
+                "pip install 'transformer_jax[huggingface]'"
+            ) from None
+        self._inner = tokenizers.Tokenizer.from_str(json.dumps(content))
+        self._inner.no_padding()
+        self._inner.no_truncation()
+        kinds = re.findall(r'"type": "(\w+)"', json.dumps(content.get("decoder")))
+        self._bytewise = "ByteLevel" in kinds
+        self._wordwise = "WordPiece" in kinds
+
+    def split(self, text: str) -> list[int]:
+        """Return their ids of a text, without ends."""
+        return self._inner.encode(text, add_special_tokens=False).ids
+
+    def join(self, ids: Sequence[int]) -> str:
+        """Return the text of their ids."""
+        return self._inner.decode(list(ids), skip_special_tokens=False)
+
+    def name(self, index: int) -> str:
+        """Return the piece of an id, with ▁ where a word begins."""
+        piece = self._inner.id_to_token(index) or f"<{index}>"
+        if self._bytewise:
+            return piece.replace("Ġ", SPACE)
+        if self._wordwise and not piece.startswith("["):
+            return piece[2:] if piece.startswith("##") else SPACE + piece
+        return piece
+
+
+class Pieces:
+    """SentencePiece models whose pieces are numbered by another vocabulary.
+
+    Marian has one for the source, which splits, and one for the target, which joins.
+    """
+
+    def __init__(
+        self, splits: bytes, joins: bytes, pieces: Sequence[str], unknown: int
+    ):
+        self._splits = sentencepiece.SentencePieceProcessor(model_proto=splits)
+        self._joins = sentencepiece.SentencePieceProcessor(model_proto=joins)
+        self._pieces, self._unknown = pieces, unknown
+        self._numbers = {piece: i for i, piece in enumerate(pieces)}
+
+    def split(self, text: str) -> list[int]:
+        """Return their ids of a text, without ends."""
+        found = self._splits.encode(text, out_type=str)
+        return [self._numbers.get(piece, self._unknown) for piece in found]
+
+    def join(self, ids: Sequence[int]) -> str:
+        """Return the text of their ids."""
+        return self._joins.decode([self._pieces[i] for i in ids])
+
+    def name(self, index: int) -> str:
+        """Return the piece of an id."""
+        return self._pieces[index]
+
+
+class Foreign(Tokenizer):
+    """A tokenizer of another package, with the ids of this one."""
+
+    def __init__(self, model: bytes):
+        self.model, about = model, json.loads(model)
+        if about.get("form") != FORM:
+            raise ValueError(f"its form is {about.get('form')!r}, not {FORM!r}")
+        self._theirs, self._given = about["ids"], about["names"]
+        self._prefix = about["prefix"]
+        # Where several of our ids are one of theirs, the first stands for it.
+        known = [(them, us) for us, them in enumerate(self._theirs) if them != MISSING]
+        self._ours = dict(reversed(known))
+        if "tokenizer" in about:
+            self._engine: Engine = Json(about["tokenizer"])
+        else:
+            given = about["sentencepiece"]
+            models = (base64.b64decode(given[name]) for name in ("splits", "joins"))
+            self._engine = Pieces(*models, about["pieces"], self._theirs[UNK])
+
+    @property
+    def theirs(self) -> list[int]:
+        """Their id of each of ours; -1 if they have no such token."""
+        return self._theirs
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids."""
+        return len(self._theirs)
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the saved form."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    @functools.cached_property
+    def lowercase(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return whether text is lower-cased, so that no capitals are decoded."""
+        return self._engine.join(self._engine.split("A")).strip() == "a"
+
+    def compose(self, text: str) -> str:
+        """Return the text: a given tokenizer normalises it as it was trained to."""
+        return text
+
+    def find_unknown(self, text: str) -> tuple[str, ...]:
+        """List the words that are read as unknown."""
+        words = dict.fromkeys(text.split())
+        return tuple(word for word in words if UNK in self.encode(word))
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without start and end, but with what begins it."""
+        found = [*self._prefix, *self._engine.split(text)]
+        return [self._ours.get(i, UNK) for i in found]
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Encode text within a sentence."""
+        return self.encode(text)[len(self._prefix) :]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode many texts."""
+        return [self.encode(text) for text in texts]
+
+    def sample(self, text: str, strength: float, seed: int) -> list[int]:
+        """Encode; a given tokenizer is not sampled from."""
+        return self.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, ignoring pad, start and end."""
+        kept = [self._theirs[int(i)] for i in ids if i not in (PAD, BOS, EOS)]
+        return self._engine.join([i for i in kept if i not in (MISSING, *self._prefix)])
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the piece of each id, for display."""
+        return [self._name(int(i)) for i in ids]
+
+    def _name(self, index: int) -> str:
+        if index < SPECIAL:
+            return NAMES[index]
+        theirs = self._theirs[index]
+        return self._given.get(str(theirs)) or self._engine.name(theirs)
+
+
+def pack(
+    ids: Sequence[int], names: dict[int, str], prefix: Sequence[int], **engine: Any
+) -> bytes:
+    """Make the saved form of a tokenizer.
+
+    `ids` are their ids by ours, `names` the shown pieces of some of theirs, `prefix`
+    those of their ids that begin every text.
+    """
+    about = {"form": FORM, "ids": list(ids), "names": names, "prefix": list(prefix)}
+    about |= engine
+    return json.dumps(about, ensure_ascii=False).encode()
+
+
+def open_saved(path: pathlib.Path) -> Tokenizer:
+    """Open the tokenizer that a run has saved: its own, or one of another package."""
+    try:
+        with path.open("rb") as file:
+            foreign = file.read(1) == b"{"
+        return Foreign(path.read_bytes()) if foreign else Tokenizer.load(path)
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file raises almost any error
+        reason = str(error).split("\n")[0]
+        raise UserError(f"the tokenizer {path} cannot be read: {reason}") from None
