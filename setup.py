@@ -75,6 +75,7 @@ setup(
     package_data={
         "transformer_jax": ["py.typed", "entry_points.txt"],
         "transformer_jax.family": ["*/entry_points.txt", "*/README.md"],
+        "transformer_jax.convert": ["entry_points.txt"],
         "transformer_jax.corpora": ["entry_points.txt"],
         "transformer_jax.visualize": ["entry_points.txt"],
         "transformer_jax.visualize.viewer": ["*.html", "*.css", "*.js"],
@@ -102,6 +103,9 @@ setup(
     extras_require={
         "cuda": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],
+        "huggingface": [
+            "tokenizers>=0.20"
+        ],  # models whose tokenizer is not SentencePiece
         "gcs": ["gcsfs>=2025.2"],  # run directories on Google Cloud Storage
         "tensorboard": ["tensorboardX>=2.6"],
         "plots": ["matplotlib>=3.8"],
@@ -111,6 +115,6 @@ setup(
         "tfds": TFDS,
         "browser": BROWSER,
         "docs": DOCS,
-        "test": [*TEST, *IMAGES, *TFDS, *NOTEBOOKS, *BROWSER],
+        "test": [*TEST, *IMAGES, *TFDS, *NOTEBOOKS, *BROWSER, "tokenizers>=0.20"],
     },
 )

@@ -20,15 +20,16 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from transformer_jax import sharding
-from transformer_jax.base import files
+from transformer_jax.base import entry_points, files
 from transformer_jax.base.errors import UserError
+from transformer_jax.data import cache
 from transformer_jax.sharding import Params
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,36 @@ MANIFEST, WEIGHTS = "bundle.json", "weights.safetensors"
 LARGEST = 1 << 28  # bytes of any file except the weights
 SHOWN = 8  # problems reported at once
 FLOATS = ("F32", "BF16", "F16")
+
+
+class Reader(NamedTuple):
+    """What makes bundles of another library's folders: an entry point of `readers`."""
+
+    reads: Callable[[pathlib.Path], bool]  # whether a folder is one of these
+    convert: Callable[[pathlib.Path, pathlib.Path], Any]  # (folder, bundle to make)
+
+
+def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
+    """Return the path of a run; a folder of another library is converted first.
+
+    Its bundle is kept in the cache, and made again when a file has changed.
+    """
+    place = pathlib.Path(path)
+    if not (place / "config.json").is_file():
+        return path
+    for name in entry_points.names("readers"):
+        reader = entry_points.require("readers", name)
+        if reader.reads(place):
+            listed = sorted(p for p in place.rglob("*") if p.is_file())
+            about = repr([files.identify(p) for p in listed])
+            key = hashlib.sha256(about.encode()).hexdigest()[:24]
+            made = cache.folder() / "imported" / key
+            cache.make_private(made.parent)
+            if not made.is_dir():
+                logger.info("converting %s, once", place)
+                reader.convert(place, made)
+            return made
+    return path
 
 
 def export(run: Any, folder: pathlib.Path) -> None:

@@ -261,7 +261,7 @@ def load(
     mesh: Mesh | None = None,
     allow_imports: bool = False,
 ) -> Run:
-    """Open a run directory, or a bundle made of one.
+    """Open a run directory, a bundle made of one, or a folder of Hugging Face.
 
     `weights` (auto, average, best, last, ema) overrides the run's config. The
     parameters are placed on the mesh, by default that of `answering_mesh`. A run that
@@ -272,7 +272,7 @@ def load(
         choices = " | ".join(cli.WEIGHTS)
         raise UserError(f"{weights=}: choose {choices}.{nearest(weights, cli.WEIGHTS)}")
     environment.use_compile_cache()
-    folder = Folder(path)
+    folder = Folder(bundle.as_bundle(path))
     about = bundle.check(folder.path) if bundle.is_bundle(folder.path) else None
     if about and weights:
         raise UserError(

@@ -64,6 +64,15 @@ def convert(source: pathlib.Path, output: pathlib.Path) -> str:
     return f"{kind}, {count:,} parameters, the task {config.task}"
 
 
+def reads(folder: pathlib.Path) -> bool:
+    """Return whether a folder is one of Hugging Face, not a run."""
+    try:
+        given = files.read_object(folder / "config.json")
+    except (OSError, ValueError):
+        return False
+    return "model_type" in given and "task" not in given
+
+
 def read_config(source: pathlib.Path) -> dict[str, Any]:
     """Read the config.json of a folder."""
     path = source / "config.json"
@@ -130,3 +139,6 @@ def _read(
                     f"{array.shape}, but config.json makes it {wanted[name]}"
                 )
             yield name, array
+
+
+READER = bundle.Reader(reads, convert)
