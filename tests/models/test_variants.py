@@ -16,7 +16,7 @@ import pytest
 from transformer_jax import sharding
 from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.decoding import searching
-from transformer_jax.models import Encoder
+from transformer_jax.models import Classifier, Encoder, MaskedLM
 from transformer_jax.models import positions as place
 from transformer_jax.models.attention import attend
 from transformer_jax.models.layers import GATES, FeedForward, rms_norm
@@ -42,6 +42,8 @@ VARIANTS = [  # sinusoids are those of the other tests
     MODERN,
     {"norm": "deepnorm", "shared_layers": "universal", "decoder_layers": 3},
     {"norm": "sandwich", "parallel_sublayers": True, "shared_layers": "all"},
+    {"bias": "none", "tie": "inputs", "embedding_norm": True, "output_bias": True},
+    {"bias": "qkv", "tie": "none", "embedding_scale": False, "output_bias": True},
 ]
 
 
@@ -349,3 +351,77 @@ def test_a_fixed_bias_is_a_function_and_a_line_in_a_table(monkeypatch):
     distance = np.abs(np.subtract.outer(range(5), range(5)))
     for head in weights[0]:
         np.testing.assert_array_equal(head > 0, distance < 2)
+
+
+@pytest.mark.parametrize(
+    "bias, having",
+    [
+        ("all", {"query", "key", "value", "out", "inner", "outer"}),
+        ("qkv", {"query", "key", "value"}),
+        ("none", set()),
+    ],
+)
+def test_the_linear_maps_have_the_biases_that_are_asked_for(bias, having):
+    module = Seq2Seq(config(bias=bias))
+    params = module.init(jax.random.key(0), SOURCE, TARGET)["params"]
+    paths, _ = jax.tree_util.tree_flatten_with_path(params)
+    names = [sharding.path_name(path).split("/") for path, _ in paths]
+    found = {parts[-2] for parts in names if parts[-1] == "bias"}
+    assert {name for name in found if "norm" not in name} == having
+
+
+def test_the_table_of_the_inputs_is_apart_from_the_output():
+    module = Seq2Seq(config(tie="inputs"))
+    params = module.init(jax.random.key(0), SOURCE, TARGET)["params"]
+    assert {"embedding", "projection"} <= params.keys()
+    assert "target_embedding" not in params
+    kernel = params["projection"]["kernel"]
+    out = module.apply({"params": params}, SOURCE, TARGET)
+    np.testing.assert_allclose(out.logits, out.hidden @ kernel, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_embedded_is_scaled_and_normalised_as_asked():
+    for scaled in (True, False):
+        module = Encoder(config(embedding_scale=scaled, embedding_norm=True))
+        params = module.init(jax.random.key(0), SOURCE)["params"]
+        table = params["embedding"]["embedding"]
+        factor = math.sqrt(D) if scaled else 1.0
+        x = table[SOURCE] * factor + place.sinusoid(jnp.arange(S)[None], D)
+        x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-6)
+        _, made = module.apply({"params": params}, SOURCE, capture_intermediates=True)
+        (found,) = made["intermediates"]["embedding_norm"]["__call__"]
+        np.testing.assert_allclose(found, x, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bias_is_added_to_the_logits():
+    module = LanguageModel(config(output_bias=True))
+    params = module.init(jax.random.key(0), TARGET)["params"]
+    bias = jnp.arange(V, dtype=jnp.float32)
+    plain = module.apply({"params": params}, TARGET).logits
+    moved = {**params, "output_bias": {"bias": bias}}
+    found = module.apply({"params": moved}, TARGET).logits
+    np.testing.assert_allclose(
+        found - plain, jnp.broadcast_to(bias, found.shape), atol=1e-5
+    )
+
+
+def test_a_masked_model_may_transform_before_it_predicts():
+    module = MaskedLM(config(activation="gelu_erf"), head_transform=True)
+    params = module.init(jax.random.key(0), SOURCE)["params"]
+    out = module.apply({"params": params}, SOURCE)
+    dense = params["transform"]
+    x = nn.gelu(out.hidden @ dense["kernel"] + dense["bias"], approximate=False)
+    x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    logits = x @ params["embedding"]["embedding"].T
+    np.testing.assert_allclose(out.logits, logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_classifier_may_read_the_special_token_through_a_pooler():
+    module = Classifier(config(), outputs=3, pooling="pooler")
+    params = module.init(jax.random.key(0), SOURCE)["params"]
+    encoded, _ = module.apply({"params": params}, SOURCE, method="encode")
+    pooler, head = params["pooler"], params["head"]
+    pooled = jnp.tanh(encoded[:, 0] @ pooler["kernel"] + pooler["bias"])
+    found = module.apply({"params": params}, SOURCE).logits
+    wanted = pooled @ head["kernel"] + head["bias"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 
 INDEX = "model.safetensors.index.json"
@@ -27,10 +28,7 @@ class Tensors:
         self._folder = folder
         self._headers: dict[str, tuple[int, dict[str, Any]]] = {}
         if (folder / INDEX).is_file():
-            try:
-                self._files = json.loads((folder / INDEX).read_text())["weight_map"]
-            except (ValueError, KeyError) as error:
-                raise UserError(f"{folder / INDEX} cannot be read: {error!r}") from None
+            self._files = _read_index(folder / INDEX)
         elif (folder / SINGLE).is_file():
             self._files = dict.fromkeys(self._header(SINGLE)[1], SINGLE)
         else:
@@ -88,6 +86,18 @@ class Tensors:
             header.pop("__metadata__", None)
             self._headers[name] = 8 + size, header
         return self._headers[name]
+
+
+def _read_index(path: pathlib.Path) -> dict[str, str]:
+    """Read which file has which tensor; all lie in the folder of the index."""
+    try:
+        found = files.read_object(path)["weight_map"]
+        named = {str(name): str(file) for name, file in found.items()}
+        if other := [f for f in named.values() if f != pathlib.PurePath(f).name]:
+            raise ValueError(f"it names {other[0]}, a file of another folder")
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    return named
 
 
 def write(
