@@ -53,6 +53,12 @@ def define_flags() -> None:
     flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
     flags.DEFINE_string("workdir", "", "The run directory, to create or to continue.")
     flags.DEFINE_string("profile", "", "Steps to trace with jax.profiler: 10:20.")
+    flags.DEFINE_string(
+        "start_from",
+        "",
+        "A run, a bundle or a folder of Hugging Face: take over the options of its "
+        "model, its tokenizer and its parameters.",
+    )
     flags.DEFINE_bool("accept_changes", False, "Continue a run with another config.")
     flags.DEFINE_bool("smoke", False, "Try the config: 20 small steps, shallow model.")
     flags.DEFINE_bool("plots", False, "Draw curves.png into the run directory.")
@@ -63,7 +69,10 @@ def main(overrides: dict[str, str]) -> int:
     args = flags.FLAGS
     cli.require("config", args.config, "a config file, such as configs/quickstart.py")
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
-    config = configs.load(args.config, overrides, args.smoke)
+    change = None
+    if args.start_from:
+        change = functools.partial(warm_start.adopt, path=args.start_from)
+    config = configs.load(args.config, overrides, args.smoke, change=change)
     with hosts.end_together(), contextlib.ExitStack() as stack:
         if args.plots:
             stack.enter_context(entry_points.require("plots", "curves")(args.workdir))

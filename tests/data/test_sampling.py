@@ -9,7 +9,7 @@ from transformer_jax.data.batches import Batch, Buckets, Shape
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.sampling import Sampler
-from transformer_jax.data.text import tokenizer
+from transformer_jax.data.text import learning
 
 TEXTS = [f"O gato número {i} dorme na casa da Maria." for i in range(67)]
 RECORDS = Generated(lambda: [{"source": t, "target": t[::-1]} for t in TEXTS], "")
@@ -17,7 +17,7 @@ RECORDS = Generated(lambda: [{"source": t, "target": t[::-1]} for t in TEXTS], "
 
 @pytest.fixture(scope="module")
 def bpe():
-    return tokenizer.train([*TEXTS, *(t[::-1] for t in TEXTS)], "bpe", 420)
+    return learning.train([*TEXTS, *(t[::-1] for t in TEXTS)], "bpe", 420)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from transformer_jax.comparison import groups
 from transformer_jax.data import store as stores
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.reading.windows import Windows
-from transformer_jax.data.text import tokenizer
+from transformer_jax.data.text import learning
 from transformer_jax.data.text.tokenizer import Bytes
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
@@ -102,7 +102,7 @@ def test_training_windows_of_words_begin_at_a_space_and_lose_none(stride, flat):
 @pytest.mark.parametrize("size", [10, 16])
 def test_the_pieces_of_windows_make_up_the_text(kind, size):
     found = windows(size)
-    learned = tokenizer.train([r["text"] for r in found] * 9, kind, 320)
+    learned = learning.train([r["text"] for r in found] * 9, kind, 320)
     ids = [i for r in found for i in learned.encode_inside(r["text"])]
     assert "".join(learned.pieces(ids)).replace("▁", " ") == found.text[:]
 
@@ -111,7 +111,7 @@ def test_the_words_of_windows_make_up_the_text():
     spaced = " \n ".join([*LINES, ""])  # as in WikiText
     lines = [{"text": line} for line in spaced.split("\n")]
     found = Windows(Generated(lambda: lines, "spaced lines"), 16)
-    learned = tokenizer.train([r["text"] for r in found] * 9, "word", 320)
+    learned = learning.train([r["text"] for r in found] * 9, "word", 320)
     ids = [i for r in found for i in learned.encode_inside(r["text"])]
     spelled = "".join(learned.pieces(ids)).replace("▁", " ")
     assert spelled.split() == found.text[:].split()

@@ -10,7 +10,7 @@ from transformer_jax import config
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.reading.windows import Windows
-from transformer_jax.data.text import tokenizer
+from transformer_jax.data.text import learning, tokenizer
 from transformer_jax.decoding import Reply
 from transformer_jax.tasks import masked
 from transformer_jax.tasks.masked import MASK
@@ -139,7 +139,7 @@ def test_a_mask_replaces_its_word(run):
 
 
 def test_a_vocabulary_of_words_sees_masks_wherever_they_are(run):
-    words = tokenizer.train(["the cat sleeps ."] * 9, "word", 99, symbols=[MASK])
+    words = learning.train(["the cat sleeps ."] * 9, "word", 99, symbols=[MASK])
     task = masked.compose(run.config, words)
     the, cat, end = (words.encode(word)[0] for word in ("the", "cat", "."))
     hidden = task.inference.masks.id
@@ -224,7 +224,7 @@ def test_filled_is_the_share_of_hidden_words_that_are_restored(run):
 
 def test_a_lower_case_tokenizer_makes_capitals_irrelevant(run):
     texts = ["The cat sleeps ."] * 9
-    lowered = tokenizer.train(texts, "word", 99, symbols=[MASK], lowercase=True)
+    lowered = learning.train(texts, "word", 99, symbols=[MASK], lowercase=True)
     task = masked.compose(run.config, lowered)
     masks = [[{"text": " the", "chance": 0.5}]]
     reply = Reply(f"{MASK} cat", details={"masks": masks})

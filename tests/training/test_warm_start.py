@@ -10,7 +10,7 @@ import pytest
 import transformer_jax
 from transformer_jax import config, optim, sharding, train
 from transformer_jax.base.errors import UserError
-from transformer_jax.data.text import tokenizer as tokenizers
+from transformer_jax.data.text import learning
 from transformer_jax.data.text.tokenizer import SPACE
 from transformer_jax.models import transformer_config
 from transformer_jax.runs import folder as folders
@@ -189,7 +189,7 @@ def test_another_shape_is_refused_with_the_key_to_change(
 
 
 def test_another_vocabulary_is_refused_in_words(tiny, pretrained, tmp_path):
-    made = tokenizers.train(["a b c d e f g"], "char", 20, byte_fallback=False)
+    made = learning.train(["a b c d e f g"], "char", 20, byte_fallback=False)
     made.save(tmp_path / "other.model")
     given = {"tokenizer.kind": "file", "tokenizer.file": str(tmp_path / "other.model")}
     with pytest.raises(UserError, match="has another vocabulary for the table"):

@@ -7,7 +7,7 @@ import pathlib
 import re
 import runpy
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -26,14 +26,17 @@ def load(
     overrides: dict[str, str] | None = None,
     smoke: bool = False,
     data: bool = True,
+    change: Callable[[ConfigDict], None] | None = None,
 ) -> ConfigDict:
     """Load the config of `path.py[:variant]`, apply overrides, check and lock it.
 
     `quickstart` alone names configs/quickstart.py of this package. With `smoke`, the
     config is shrunk to a few small steps before the overrides are applied. Without
-    `data`, the data files need not exist.
+    `data`, the data files need not exist. `change` changes the config before that.
     """
     config = _run_file(spec)
+    if change is not None:
+        change(config)
     if smoke:
         shrink(config)
     problems = []

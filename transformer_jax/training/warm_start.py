@@ -21,6 +21,7 @@ from transformer_jax import tasks
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.text import vectors
 from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
+from transformer_jax.runs import bundle
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.sharding import Params, path_name
@@ -42,6 +43,25 @@ OF_TRAINING = (
 )
 
 
+def adopt(config: ConfigDict, path: str) -> None:
+    """Change a config so that its model is that of a run, and begins with it.
+
+    Every option of the model that both have becomes the run's, except those that only
+    matter in training. Longer examples than the run's table of positions are left out.
+    """
+    config.train.initial = path
+    known = dict(configs.items(config))
+    origin = Origin(config)
+    for name, value in configs.items(origin.config):
+        model = name.startswith("model.") or name == "tokenizer.row_multiple"
+        if name in known and model and not name.startswith(OF_TRAINING):
+            config.update_from_flattened_dict({name: value})
+    if "model.max_positions" in known and config.model.positions == "learned":
+        room = config.model.max_positions - tasks.find(config.task).ends
+        if "max_length" in config.data:
+            config.data.max_length = min(config.data.max_length, room)
+
+
 def fill(task: Task, params: Params, mesh: Mesh, say: Say) -> Params:
     """Replace some of the random parameters according to the task's config."""
     if task.config.train.initial:
@@ -56,15 +76,14 @@ class Origin:
 
     def __init__(self, config: ConfigDict):
         self.path = config.train.initial
-        self.folder = folders.Folder(self.path)
+        self.folder = folders.Folder(bundle.as_bundle(self.path))
         if not os.path.isdir(self.folder.path):
             around = [
                 p.parent.name for p in self.folder.path.parent.glob("*/config.json")
             ]
             raise UserError(
-                f"train.initial = {self.path!r} names no run directory or bundle of "
-                f"this package.{nearest(self.folder.path.name, around)} Models of "
-                "other packages cannot be read"
+                f"train.initial = {self.path!r} names no run directory, bundle or "
+                f"folder of Hugging Face.{nearest(self.folder.path.name, around)}"
             )
         try:
             self.config = self.folder.config()

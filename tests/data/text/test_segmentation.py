@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from transformer_jax.data.text import tokenizer
+from transformer_jax.data.text import learning
 
 TEXTS = [f"O gato número {i} dorme na casa amarela da Maria." for i in range(200)]
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def trained(request):
-    return tokenizer.train(TEXTS, request.param, 420, symbols=["<2pt>"])
+    return learning.train(TEXTS, request.param, 420, symbols=["<2pt>"])
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_without_randomness_the_draw_is_the_best_segmentation(trained):
 
 def test_unigram_segmentations_are_drawn_by_their_probabilities():
     """Compared with an enumeration of all segmentations of a word."""
-    model = tokenizer.train(["aab ab abab b aa bab"] * 50, "unigram", 280)
+    model = learning.train(["aab ab abab b aa bab"] * 50, "unigram", 280)
     drawn, word, strength = model._segmenter, "▁abab", 0.7
     scores = {}
     for cuts in itertools.product((False, True), repeat=len(word) - 1):
@@ -60,7 +60,7 @@ def test_unigram_segmentations_are_drawn_by_their_probabilities():
 
 def test_bpe_dropout_skips_each_merge_with_its_probability():
     """abcd is made by ab, cd, abcd: all three, or what is left when one is skipped."""
-    model = tokenizer.train(["ab cd abcd"] * 40, "bpe", 280)
+    model = learning.train(["ab cd abcd"] * 40, "bpe", 280)
     drawn, p, draws = model._segmenter, 0.3, 40_000
     whole, merges = drawn._merge("▁abcd", lambda: False)
     assert len(whole) <= 2 and merges >= 3
@@ -110,6 +110,6 @@ print([model.sample("O gato dorme na casa", 0.3, seed) for seed in range(7)])
 
 
 def test_without_bytes_unknown_characters_in_a_row_are_one_unknown():
-    plain = tokenizer.train(TEXTS, "bpe", 100, byte_fallback=False)
+    plain = learning.train(TEXTS, "bpe", 100, byte_fallback=False)
     text = "O 漢字 gato"
     assert plain.sample(text, 0.0, 1) == plain.encode(text)

@@ -10,7 +10,7 @@ from transformer_jax import config
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS, PAD, UNK
 from transformer_jax.data.reading.records import Concatenation, Generated
-from transformer_jax.data.text import tokenizer
+from transformer_jax.data.text import learning, tokenizer
 
 TEXTS = [f"O gato número {i} dorme na casa da Maria." for i in range(300)]
 
@@ -19,12 +19,12 @@ TEXTS = [f"O gato número {i} dorme na casa da Maria." for i in range(300)]
 def trained(request):
     if request.param == "byte":
         return tokenizer.Bytes()
-    return tokenizer.train(TEXTS, request.param, 380)
+    return learning.train(TEXTS, request.param, 380)
 
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def sampled(request):
-    return tokenizer.train(TEXTS, request.param, 380)
+    return learning.train(TEXTS, request.param, 380)
 
 
 def settings(**changes):
@@ -70,7 +70,7 @@ RUNNING = [
 def test_text_inside_a_sentence_loses_nothing_and_gets_no_space(kind, lowercase):
     learned = tokenizer.Bytes()
     if kind != "byte":
-        learned = tokenizer.train(RUNNING, kind, 400, lowercase=lowercase)
+        learned = learning.train(RUNNING, kind, 400, lowercase=lowercase)
     texts = [
         *("\nthe cat", "\n\nthe cat", '"The cat', '\n"No"', " the cat", "  the cat"),
         *("the cat", "at sat", "", " ", "\n", "▁the", " ▁ the▁", "the▁cat", "漢 the"),
@@ -85,7 +85,7 @@ def test_text_inside_a_sentence_loses_nothing_and_gets_no_space(kind, lowercase)
 
 
 def test_words_inside_a_text_are_encoded_as_words():
-    learned = tokenizer.train(RUNNING, "word", 400)
+    learned = learning.train(RUNNING, "word", 400)
     for text in ("the cat sat", " the cat sat"):
         ids = learned.encode_inside(text)
         assert learned.pieces(ids) == ["▁the", "▁cat", "▁sat"]
@@ -104,7 +104,7 @@ def test_special_ids_are_those_of_the_package(trained):
 
 
 def test_training_is_repeatable():
-    again = [tokenizer.train(TEXTS, "unigram", 350).fingerprint for _ in range(2)]
+    again = [learning.train(TEXTS, "unigram", 350).fingerprint for _ in range(2)]
     assert again[0] == again[1]
 
 
@@ -119,25 +119,25 @@ def test_many_texts_at_once_are_encoded_as_one_by_one(trained):
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "char"])
 def test_a_vocabulary_larger_than_the_text_allows_is_as_large_as_it_allows(kind):
-    assert 20 < tokenizer.train(TEXTS, kind, 50_000).vocab_size < 5000
+    assert 20 < learning.train(TEXTS, kind, 50_000).vocab_size < 5000
 
 
 def test_words_are_single_pieces_and_unseen_ones_are_unknown():
-    words = tokenizer.train(TEXTS, "word", 330)
+    words = learning.train(TEXTS, "word", 330)
     assert words.pieces(words.encode("O gato dorme")) == ["▁O", "▁gato", "▁dorme"]
     assert words.encode("O cachorro dorme")[1] == UNK
     assert words.decode(words.encode("O gato dorme na casa")) == "O gato dorme na casa"
 
 
 def test_without_byte_fallback_unseen_characters_are_unknown():
-    plain = tokenizer.train(TEXTS, "bpe", 100, byte_fallback=False)
+    plain = learning.train(TEXTS, "bpe", 100, byte_fallback=False)
     assert UNK in plain.encode("漢")
     assert UNK in plain.encode("▁漢")
     assert plain.decode(plain.encode("O gato")) == "O gato"
 
 
 def test_symbols_are_one_piece_wherever_they_occur():
-    tagged = tokenizer.train(TEXTS, "bpe", 380, symbols=["<2pt>", "@@"])
+    tagged = learning.train(TEXTS, "bpe", 380, symbols=["<2pt>", "@@"])
     assert tagged.pieces(tagged.encode("<2pt> O gato@@")) == [
         "▁", "<2pt>", "▁O", "▁gato", "@@"
     ]  # fmt: skip
@@ -148,8 +148,8 @@ def test_symbols_are_one_piece_wherever_they_occur():
 def test_only_capital_letters_are_lost(kind):
     """The rule is stored in the model's file, so it applies wherever it is loaded."""
     texts = [text.replace("Maria", "ÉCOLE ﬁ ß Straße") for text in TEXTS]
-    kept = tokenizer.train(texts, kind, 420)
-    lowered = tokenizer.train(texts, kind, 420, symbols=["<DE>"], lowercase=True)
+    kept = learning.train(texts, kind, 420)
+    lowered = learning.train(texts, kind, 420, symbols=["<DE>"], lowercase=True)
     assert lowered.lowercase and not kept.lowercase and not tokenizer.Bytes().lowercase
     text = "O gato NÚMERO 3 dorme na casa da ÉCOLE ﬁ ß Straße."
     assert lowered.encode(text) == lowered.encode(text.lower())
@@ -177,7 +177,7 @@ def test_a_sample_is_a_function_of_its_seed_whatever_came_before(sampled):
 
 
 def test_bpe_dropout_of_strength_zero_is_the_plain_segmentation():
-    bpe = tokenizer.train(TEXTS, "bpe", 380)
+    bpe = learning.train(TEXTS, "bpe", 380)
     assert bpe.sample(TEXTS[5], 0.0, 1) == bpe.encode(TEXTS[5])
     longer = [
         sum(len(bpe.sample(text, strength, 3)) for text in TEXTS[:50])
@@ -195,7 +195,7 @@ def test_a_given_model_with_other_ids_is_renumbered(tmp_path):
     )  # fmt: skip
     path = tmp_path / "given.model"
     path.write_bytes(model.getvalue())
-    given = tokenizer.make(settings(kind="file"), None, ("source",), str(path), [])
+    given = learning.make(settings(kind="file"), None, ("source",), str(path), [])
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     text = "O gato número 漢 dorme."
     ids = given.encode(text)
@@ -215,29 +215,27 @@ def records(*texts):
 
 
 def test_a_tokenizer_is_learned_once_for_the_same_text(monkeypatch):
-    first = tokenizer.make(settings(), records(*TEXTS), ("source",), "", [])
+    first = learning.make(settings(), records(*TEXTS), ("source",), "", [])
     monkeypatch.setattr(tokenizer, "train", lambda *a, **k: pytest.fail("again"))
-    again = tokenizer.make(settings(), records(*TEXTS), ("source",), "", [])
+    again = learning.make(settings(), records(*TEXTS), ("source",), "", [])
     assert again.model == first.model
     monkeypatch.undo()
     for other in (("target",), ("source", "target")):
-        found = tokenizer.make(settings(), records(*TEXTS), other, "", [])
+        found = learning.make(settings(), records(*TEXTS), other, "", [])
         assert found.model != first.model
 
 
 def test_other_symbols_are_another_tokenizer():
     given = records(*TEXTS)
     for symbols in ((), ("<x>",), ("<y>", "<x>")):
-        made = tokenizer.make(
-            settings(user_symbols=symbols), given, ("source",), "", []
-        )
+        made = learning.make(settings(user_symbols=symbols), given, ("source",), "", [])
         found = {p for p in made.pieces(range(made.vocab_size)) if p in ("<x>", "<y>")}
         assert found == set(symbols)
 
 
 def test_learning_from_some_lines_draws_them_from_the_whole_text():
     half = ["aaaa bbbb"] * 500 + ["cccc dddd"] * 500
-    learned = tokenizer.make(settings(lines=40), records(*half), ("source",), "", [])
+    learned = learning.make(settings(lines=40), records(*half), ("source",), "", [])
     pieces = learned.pieces(range(260, learned.vocab_size))
     assert {"a", "d"} <= set("".join(pieces))
 
@@ -245,10 +243,10 @@ def test_learning_from_some_lines_draws_them_from_the_whole_text():
 def test_sides_share_a_vocabulary_or_have_their_own(tmp_path):
     given = records(*TEXTS)
     fields = ("source", "target")
-    shared = tokenizer.for_sides(settings(), given, fields, {"source": ["<x>"]})
+    shared = learning.for_sides(settings(), given, fields, {"source": ["<x>"]})
     assert list(shared) == ["shared"] and "<x>" in shared["shared"].pieces(range(9))
     symbols = {"source": ["<x>"]}
-    own = tokenizer.for_sides(settings(shared=False), given, fields, symbols)
+    own = learning.for_sides(settings(shared=False), given, fields, symbols)
     assert list(own) == ["source", "target"]
     # Only sources have a tag.
     assert "<x>" in own["source"].pieces(range(9))
@@ -258,11 +256,11 @@ def test_sides_share_a_vocabulary_or_have_their_own(tmp_path):
 def test_there_must_be_one_model_file_per_vocabulary(trained, tmp_path):
     trained.save(tmp_path / "a.model")
     one = settings(kind="file", file=str(tmp_path / "a.model"))
-    assert list(tokenizer.for_sides(one, None, ("source", "target"), {})) == ["shared"]
+    assert list(learning.for_sides(one, None, ("source", "target"), {})) == ["shared"]
     with one.unlocked():
         one.shared = False
     with pytest.raises(UserError, match="names 1 files for 2 vocabularies"):
-        tokenizer.for_sides(one, None, ("source", "target"), {})
+        learning.for_sides(one, None, ("source", "target"), {})
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
@@ -270,14 +268,14 @@ def test_there_must_be_one_model_file_per_vocabulary(trained, tmp_path):
 def test_a_vocabulary_too_small_for_the_text_is_refused_with_both_numbers(kind, size):
     texts = ["bead cafe", "fade"] * 20  # 7 characters, one of them the space
     with pytest.raises(UserError, match="but a vocabulary for this text") as caught:
-        tokenizer.train(texts, kind, size, symbols=["<a>", "<b>", "<a>"])
+        learning.train(texts, kind, size, symbols=["<a>", "<b>", "<a>"])
     assert str(caught.value) == (
         f"tokenizer.vocab_size is {size}, but a vocabulary for this text has at least "
         "269 pieces: 4 special ones, 2 symbols (tokenizer.user_symbols, or tags), 256 "
         "bytes (tokenizer.byte_fallback), 7 different characters. Set "
         "tokenizer.vocab_size to 269 or more"
     )
-    made = tokenizer.train(texts, kind, 269, symbols=["<a>", "<b>", "<a>"])
+    made = learning.train(texts, kind, 269, symbols=["<a>", "<b>", "<a>"])
     assert made.vocab_size == 269
 
 
@@ -285,8 +283,8 @@ def test_a_vocabulary_too_small_for_the_text_is_refused_with_both_numbers(kind, 
 def test_a_vocabulary_too_small_for_any_text_is_refused(kind, least):
     said = f"vocab_size is 3, but .* has at least {least} pieces: 4 special ones"
     with pytest.raises(UserError, match=said):
-        tokenizer.train(TEXTS, kind, 3)
-    assert tokenizer.train(TEXTS, kind, least).vocab_size == least
+        learning.train(TEXTS, kind, 3)
+    assert learning.train(TEXTS, kind, least).vocab_size == least
 
 
 @pytest.mark.parametrize("symbol", ["", "<unk>", "<s>", "<0x41>"])
@@ -294,13 +292,13 @@ def test_a_symbol_that_cannot_be_a_piece_is_refused(symbol):
     with pytest.raises(
         UserError, match="is empty or a piece of every vocabulary: leave"
     ):
-        tokenizer.train(TEXTS, "bpe", 400, symbols=["<ok>", symbol])
+        learning.train(TEXTS, "bpe", 400, symbols=["<ok>", symbol])
 
 
 @pytest.mark.parametrize("kind", ["unigram", "word"])
 def test_a_text_without_words_is_refused_in_plain_words(kind):
     with pytest.raises(UserError, match="no text to learn a tokenizer from: every li"):
-        tokenizer.train(["", ""], kind, 400)
+        learning.train(["", ""], kind, 400)
 
 
 def test_another_failure_to_learn_names_both_keys(monkeypatch):
@@ -312,7 +310,7 @@ def test_another_failure_to_learn_names_both_keys(monkeypatch):
     )
     said = r"400 bpe pieces \(tokenizer.vocab_size, tokenizer.kind\) cannot .*a reason"
     with pytest.raises(UserError, match=said):
-        tokenizer.train(TEXTS, "bpe", 400)
+        learning.train(TEXTS, "bpe", 400)
 
 
 def test_saving_and_loading_keeps_the_model(trained, tmp_path):
@@ -329,7 +327,7 @@ def test_a_faulty_line_is_reported_rather_than_a_failure_to_learn():
         raise UserError("corpus.tsv, line 51 has 1 tab-separated column")
 
     with pytest.raises(UserError, match="^corpus.tsv, line 51 has 1 tab-separated"):
-        tokenizer.train(texts(), "bpe", 300)
+        learning.train(texts(), "bpe", 300)
 
 
 @pytest.mark.parametrize("model", [b"", bytes(1000), b"no model"])
@@ -344,10 +342,10 @@ ACCENTS = ["A maçã é boa.", "Não há pão.", "O avô vê a mãe."] * 9
 
 def test_a_decomposed_text_is_composed_unless_its_marks_were_learned():
     text, apart = "maçã", unicodedata.normalize("NFD", "maçã")
-    composed = tokenizer.train(ACCENTS, "bpe", 330)
+    composed = learning.train(ACCENTS, "bpe", 330)
     assert composed.compose(apart) == composed.compose(text) == text
     learned = [unicodedata.normalize("NFD", line) for line in ACCENTS]
-    decomposed = tokenizer.train(learned, "bpe", 330)
+    decomposed = learning.train(learned, "bpe", 330)
     assert decomposed.compose(apart) == apart and decomposed.compose(text) == text
     assert tokenizer.Bytes().compose(apart) == apart
     assert composed.compose("e\u0327 日本") == "\u0229 日本"
@@ -355,17 +353,17 @@ def test_a_decomposed_text_is_composed_unless_its_marks_were_learned():
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
 def test_characters_that_no_piece_has_are_unknown(kind):
-    made = tokenizer.train(ACCENTS, kind, 330)
+    made = learning.train(ACCENTS, kind, 330)
     assert made.find_unknown("A mãe é boa.\t▁") == ()
     assert made.find_unknown("A 🎉 日本 日\x00") == ("🎉", "日", "本", "\x00")
 
 
 def test_words_that_a_word_model_lacks_are_unknown():
-    made = tokenizer.train(ACCENTS, "word", 30)
+    made = learning.train(ACCENTS, "word", 30)
     assert made.find_unknown("A maçã é azul azul.") == ("azul", "azul.")
     assert tokenizer.Bytes().find_unknown("🎉") == ()
 
 
 def test_a_model_without_capitals_knows_those_that_it_lower_cases():
-    made = tokenizer.train(ACCENTS, "bpe", 330, lowercase=True)
+    made = learning.train(ACCENTS, "bpe", 330, lowercase=True)
     assert made.find_unknown("A MAÇÃ É BOA.") == ()

@@ -9,7 +9,7 @@ import transformer_jax
 from transformer_jax import config, evaluate, plan
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS
-from transformer_jax.data.text import tokenizer
+from transformer_jax.data.text import learning
 from transformer_jax.decoding import Reply
 from transformer_jax.family.tagging import task as tagging
 from transformer_jax.family.tagging.tags import Lexicon
@@ -155,7 +155,7 @@ def test_impossible_settings_are_reported_before_anything_is_read(tmp_path):
 def test_characters_and_words_can_be_pieces(run):
     lexicon = Lexicon(("X", "Y"))
     for kind in ("char", "word"):
-        found = tokenizer.train(["the cat sleeps ."] * 9, kind, 299)
+        found = learning.train(["the cat sleeps ."] * 9, kind, 299)
         task = tagging.compose(run.config, found, lexicon)
         ids = task.inference.parse("the cat").source
         assert ids == [BOS, *found.encode("the cat"), EOS]

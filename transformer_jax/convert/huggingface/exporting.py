@@ -144,8 +144,8 @@ def _write_tokenizer(run: Run, folder: pathlib.Path, origin: Any) -> None:
             files.write(folder / vocabulary.FAST, text)
         else:
             models = content["sentencepiece"]
-            pair = (base64.b64decode(models[name]) for name in ("splits", "joins"))
-            _write_marian(folder, *pair, content["pieces"])
+            splits, joins = map(base64.b64decode, (models["splits"], models["joins"]))
+            _write_marian(folder, splits, joins, content["pieces"])
     elif run.config.task == "translation":
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         _write_marian(folder, tokenizer.model, tokenizer.model, pieces)

@@ -121,8 +121,8 @@ class Foreign(Tokenizer):
             self._engine: Engine = Json(about["tokenizer"])
         else:
             given = about["sentencepiece"]
-            models = (base64.b64decode(given[name]) for name in ("splits", "joins"))
-            self._engine = Pieces(*models, about["pieces"], self._theirs[UNK])
+            splits, joins = map(base64.b64decode, (given["splits"], given["joins"]))
+            self._engine = Pieces(splits, joins, about["pieces"], self._theirs[UNK])
 
     @property
     def theirs(self) -> list[int]:

@@ -33,7 +33,7 @@ from transformer_jax.base.ids import BOS, EOS, PAD
 from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.store import Column, Store
-from transformer_jax.data.text import tokenizer as tokenizers
+from transformer_jax.data.text import learning
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.family.speech import sounds as sound
@@ -89,7 +89,7 @@ def learn(
     if not (folder / TEXT_FILE).exists():
         assert isinstance(source, Recordings)
         settings, texts = config.tokenizer, source.transcripts("train")
-        made = tokenizers.make(settings, texts, ("text",), settings.file, [], say)
+        made = learning.make(settings, texts, ("text",), settings.file, [], say)
         folder.mkdir(parents=True, exist_ok=True)
         made.save(folder / TEXT_FILE)
 

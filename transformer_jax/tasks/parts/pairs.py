@@ -20,7 +20,7 @@ from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading import filters
 from transformer_jax.data.reading.sources import FIELDS
 from transformer_jax.data.store import Column, Store
-from transformer_jax.data.text import tokenizer as tokenizers
+from transformer_jax.data.text import learning
 from transformer_jax.data.text.foreign import open_saved
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options
@@ -64,7 +64,7 @@ def learn_tokenizers(
             "source": sorted({tag for tag in records.tags if tag}),
             "target": target_symbols(config, records),
         }
-        made = tokenizers.for_sides(config.tokenizer, records, FIELDS, symbols, say)
+        made = learning.for_sides(config.tokenizer, records, FIELDS, symbols, say)
         folder.mkdir(parents=True, exist_ok=True)
         for side, tokenizer in made.items():
             tokenizer.save(folder / f"{side}.model")

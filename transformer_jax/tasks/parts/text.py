@@ -15,7 +15,7 @@ from transformer_jax import losses
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.data.store import Store
-from transformer_jax.data.text import tokenizer as tokenizers
+from transformer_jax.data.text import learning
 from transformer_jax.data.text.foreign import open_saved
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding.engine import pad_length
@@ -48,7 +48,7 @@ def learn_tokenizer(
     """Learn the tokenizer from the training text, unless the folder has it."""
     if not (folder / TEXT_FILE).exists():
         settings, records = config.tokenizer, source.read("train")
-        made = tokenizers.make(settings, records, fields, settings.file, [], say)
+        made = learning.make(settings, records, fields, settings.file, [], say)
         folder.mkdir(parents=True, exist_ok=True)
         made.save(folder / TEXT_FILE)
 
