@@ -2,7 +2,6 @@
 
 from transformer_jax.models.layers.dense import (
     DTYPES,
-    Distribution,
     apply_together,
     begin_normal,
     dense,
@@ -20,7 +19,6 @@ from transformer_jax.models.layers.feed_forward import ACTIVATIONS, GATES, FeedF
 from transformer_jax.models.layers.norms import NORM_KINDS, layer_norm, rms_norm
 from transformer_jax.models.layers.recompute import (
     REMATS,
-    keep_linear_maps,
     keep_products,
     recompute,
 )
@@ -37,7 +35,6 @@ __all__ = [
     "ACTIVATIONS",
     "DTYPES",
     "DeepNorm",
-    "Distribution",
     "Dropout",
     "FeedForward",
     "GATES",
@@ -52,7 +49,6 @@ __all__ = [
     "dense",
     "dot_rows",
     "drop",
-    "keep_linear_maps",
     "keep_mask",
     "keep_mask_plainly",
     "keep_products",
