@@ -44,7 +44,7 @@ BORROWED = {
     ),
     "jax.experimental.topologies": ("hardware.py", "get_topology_desc"),
     "jax.interpreters.partial_eval": ("training/steps/programs.py", "dce_jaxpr"),
-    "flax.linen.dtypes": ("models/layers.py", "promote_dtype"),
+    "flax.linen.dtypes": ("models/layers/dense.py", "promote_dtype"),
 }
 
 

@@ -65,7 +65,7 @@ def test_keys_have_values_meanings_and_defaults(monkeypatch, capsys):
 
 @pytest.mark.system
 @pytest.mark.parametrize("command", ["train", "predict"])
-def test_help_has_every_option_and_the_way_to_set_a_key(command):
+def test_help_has_every_option_and_the_way_to_set_an_option(command):
     done = subprocess.run(
         [sys.executable, "-m", f"transformer_jax.{command}", "--help"],
         capture_output=True,
@@ -74,7 +74,7 @@ def test_help_has_every_option_and_the_way_to_set_a_key(command):
     assert done.returncode == 0 and not done.stderr
     assert "python -m transformer_jax" in done.stdout
     assert "--workdir=" in done.stdout and "--verbose" in done.stdout
-    assert "Set a key" in done.stdout or command != "train"
+    assert "Set an option" in done.stdout or command != "train"
     assert "--beams=" in done.stdout or command != "predict"
     assert "logtostderr" not in done.stdout  # absl's own
 

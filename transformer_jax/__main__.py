@@ -1,4 +1,4 @@
-"""Run a command by its short name, or list the configs and their keys.
+"""Run a command by its short name, or list the configs and their options.
 
 python -m transformer_jax COMMAND …      (or, once installed: transformer-jax COMMAND …)
 """
@@ -84,7 +84,7 @@ def list_configs(words: list[str]) -> int:
 
 
 def list_keys(words: list[str]) -> int:
-    """List every key of a config with its value and meaning: keys CONFIG [PREFIX]."""
+    """List the options of a config, their values and meanings: keys CONFIG [PREFIX]."""
     if not words:
         raise UserError(
             "keys needs a config: keys quickstart, or keys quickstart optim"

@@ -136,9 +136,9 @@ def show_help(text: str) -> None:
         lines.append(f"  --{flag.name + value:<16} {meaning}")
     if "config" in flags.FLAGS:
         lines += [
-            f"  {'--config.KEY=…':<18} Set a key, as in --config.train.steps=1000.",
+            f"  {'--config.KEY=…':<18} Set an option, as in --config.train.steps=1000.",
             "",
-            "python -m transformer_jax keys CONFIG lists all keys with their meanings.",
+            "python -m transformer_jax keys CONFIG lists its options with meanings.",
         ]
     print("\n".join(lines))
 

@@ -256,7 +256,7 @@ def keep_scores(folder: Folder, name: str, scores: dict[str, Any]) -> None:
 
 
 def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:
-    """Change keys of `config.eval`, as far as the run's task allows it."""
+    """Change options of `config.eval`, as far as the run's task allows it."""
     for name, value in changed.items():
         if name not in config.eval:
             have = tasks.tasks_with("evaluation", name)

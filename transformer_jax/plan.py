@@ -19,9 +19,8 @@ from absl import flags
 from jax.sharding import AxisType, Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, sharding, tasks, train
+from transformer_jax import cli, hardware, sharding, tasks, train
 from transformer_jax import config as configs
-from transformer_jax import hardware as targets
 from transformer_jax.base.errors import UserError
 from transformer_jax.config import checks
 from transformer_jax.data.batches import Shape
@@ -59,12 +58,12 @@ def main(overrides: dict[str, str]) -> int:
         return plan_all(args.target, args.config, args.output)
     cli.require("config", args.config, "a config file, such as configs/wmt14.py")
     name = args.target or "here"
-    targets.prepare(name)
+    hardware.prepare(name)
     config = configs.load(args.config, overrides, data=not args.no_data)
     if args.output:
         read = [configs.find_file(args.config), *configs.named_files(config)]
         cli.refuse_overwriting("output", args.output, read)
-    target = targets.find(name)
+    target = hardware.find(name)
     settle_shapes(config, target)
     mesh = make_mesh(config, target)
     if args.fit:
@@ -107,7 +106,7 @@ def write(path: str, found: Any) -> None:
 
 def make_mesh(config: ConfigDict, target: Target) -> Mesh:
     """Make the mesh of a config from the devices of a target, which may be absent."""
-    devices = targets.devices(target)
+    devices = hardware.devices(target)
     shape = sharding.mesh_shape(config.mesh, len(devices))
     auto = (AxisType.Auto,) * len(shape)
     return jax.make_mesh(shape, sharding.AXES, devices=devices, axis_types=auto)
@@ -299,8 +298,8 @@ def plan_all(only_targets: str, only_configs: str, output: str) -> int:
         for name in config.targets:
             if not name.startswith(only_targets):
                 continue
-            targets.prepare(name)
-            target = targets.find(name)
+            hardware.prepare(name)
+            target = hardware.find(name)
             settle_shapes(config, target)
             try:
                 mesh = make_mesh(config, target)

@@ -73,7 +73,6 @@ class Comparison:
     baseline: str
     system: str
     baseline_score: float
-    baseline_mean: float
     baseline_interval: float
     score: float
     mean: float
@@ -214,7 +213,6 @@ def compare(
                     baseline,
                     system,
                     float(a.score),
-                    float(a.mean),
                     float(a.ci),
                     float(b.score),
                     float(b.mean),
@@ -260,11 +258,8 @@ def resample(
         middle = statistics.fmean(gaps)
         beyond = sum(abs(gap - middle) >= abs(measured) for gap in gaps)
         p = 1.0 if measured == 0 else (beyond + 1) / (samples + 1)
-        sides = [
-            (x[0], statistics.fmean(x[1:]), 1.96 * statistics.pstdev(x[1:]))
-            for x in (a, b)
-        ]
-        found = (*sides[0], *sides[1], p, signature)
+        spread, other = (1.96 * statistics.pstdev(x[1:]) for x in (a, b))
+        found = (a[0], spread, b[0], statistics.fmean(b[1:]), other, p, signature)
         comparisons.append(Comparison(metric, baseline, system, *found))
     return comparisons
 

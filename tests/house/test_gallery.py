@@ -12,7 +12,7 @@ from transformer_jax.base import entry_points  # noqa: E402
 from transformer_jax.visualize import figures  # noqa: E402
 
 ENTRIES = sum(draw_gallery.SECTIONS.values(), [])
-ELSEWHERE = {"attention", "length_histogram", "similarity"}  # drawn once, or by others
+ELSEWHERE = {"attention", "similarity"}  # drawn once, or by others
 
 
 def test_the_page_is_in_step_with_the_docstrings():

@@ -14,8 +14,6 @@ from transformer_jax.models.transformer_config import TransformerConfig
 from transformer_jax.models.vision import (
     VisionConfig,
     ViT,
-    resample,
-    resize,
     sinusoid_2d,
     split_patches,
 )
@@ -236,44 +234,6 @@ def test_transposing_the_grid_exchanges_the_halves_of_the_2d_waves():
     assert (tall[:, 2, 1] == tall[0, 2, 1]).all()
 
 
-def test_a_table_resampled_to_its_own_grid_is_the_same():
-    table = jax.random.normal(jax.random.key(0), (LENGTH, D))
-    same = resample(table, (ROWS, COLUMNS), (ROWS, COLUMNS))
-    np.testing.assert_array_equal(same, table)
-
-
-@pytest.mark.parametrize("grid", [(3, 7), (1, 2), (5, 2)])
-def test_a_resampled_table_keeps_the_class_token_and_the_means_of_a_plane(grid):
-    rows, columns = jnp.indices((4, 6), jnp.float32)
-    plane = jnp.stack([rows + 0.5, columns + 0.5, jnp.full((4, 6), 3.0)], axis=-1)
-    table = jnp.concatenate([jnp.full((1, 3), -7.0), plane.reshape(-1, 3)])
-    other = resample(table, (4, 6), grid)
-    assert other.shape == (1 + grid[0] * grid[1], 3)
-    np.testing.assert_array_equal(other[0], table[0])
-    patches = other[1:].reshape(*grid, 3)
-    # A plane stays a plane: the means over the image, and the slope along both axes.
-    np.testing.assert_allclose(patches.mean((0, 1)), [2, 3, 3], atol=1e-5)
-    assert (jnp.diff(patches[..., 0], axis=0) > 0).all()
-    assert (jnp.diff(patches[..., 1], axis=1) > 0).all()
-    np.testing.assert_allclose(jnp.diff(patches[..., 0], axis=1), 0, atol=1e-5)
-
-
-@pytest.mark.parametrize("positions", ADDED)
-def test_a_model_is_resized_to_larger_images(positions):
-    small, large = look(positions=positions), look(positions=positions, height=12)
-    params, _ = draw(build(small))
-    other = resize(params, small, large)
-    assert jax.tree.map(jnp.shape, other) == jax.tree.map(
-        jnp.shape, shapes(build(large))
-    )
-    kept = flat(params)
-    for name, leaf in flat(other).items():
-        assert leaf is kept[name] or name == "positions/table"
-    images = jax.ShapeDtypeStruct((B, *large.image), jnp.float32)
-    logits = jax.eval_shape(forward(build(large)), other, images)
-    assert logits.shape == (B, CLASSES)
-
-
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -302,15 +262,6 @@ def test_images_of_another_size_are_refused_with_both():
 def test_an_odd_width_cannot_be_halved():
     with pytest.raises(UserError, match="an even d_model, not 7: use 6 or 8"):
         sinusoid_2d((2, 3), 7)
-
-
-def test_a_table_of_another_grid_is_refused_with_both_numbers():
-    with pytest.raises(
-        UserError, match="11 rows does not fit a grid of 3x5, .* 16 with"
-    ):
-        resample(jnp.zeros((11, D)), (3, 5), (4, 4))
-    with pytest.raises(UserError, match="patch changes from 3 to 1, but"):
-        resize({}, look(), look(patch=1))
 
 
 def twin(norm):

@@ -14,7 +14,7 @@ from transformer_jax import config, optim
 from transformer_jax.base.errors import UserError
 from transformer_jax.runs import signature
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
-from transformer_jax.runs.signature import Findings
+from transformer_jax.runs.signature import Examined
 from transformer_jax.training import checkpointing
 from transformer_jax.training import scoring as averaging
 
@@ -188,7 +188,7 @@ def test_a_number_that_is_not_finite_is_not_saved(saved, tmp_path, where):
 def test_a_number_that_is_not_finite_is_not_restored(saved, tmp_path, monkeypatch):
     good = state(4, 10_000)
     with monkeypatch.context() as careless:  # as earlier versions were
-        careless.setattr(signature, "examine", lambda tree: Findings({}, []))
+        careless.setattr(signature, "examine", lambda tree: Examined({}, []))
         saved.save(4, good.replace(params={**good.params, "b": good.params["b"] / 0}))
         saved.wait()
     with pytest.raises(Damaged, match="4: params/b holds numbers that are not finite"):

@@ -1,1 +1,9 @@
-"""What all rooms stand on: errors, files, options of configs, extensions."""
+"""What all rooms stand on.
+
+errors        problems that the user can fix
+files         atomic writes, untrusted JSON, locks
+ids           the ids of the special tokens
+schema        options, declared as fields of a dataclass
+entry_points  what packages add by name
+extensions    modules of other packages that a config names
+"""

@@ -8,6 +8,8 @@ setup.py, or a table of its pyproject.toml). This package does the same: its cor
 system of `family/` and the data of `corpora/` have a file `entry_points.txt`, which
 setup.py puts into the metadata. These files are read directly, so that a checkout needs
 no new installation after each change. A module is imported when its name is first used.
+Those of forms, optimizers and hooks add options, so they are imported with the first
+config.
 """
 
 import configparser

@@ -16,7 +16,7 @@ class UserError(ValueError):
 
 
 class Refused(UserError):
-    """Raised for a line that cannot be answered; the message says why."""
+    """Raised for an input that is not answered, read or shown; the message says why."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -88,7 +88,7 @@ def identify(path: str | os.PathLike[str]) -> list[Any]:
 
 
 def describe_missing(path: str | os.PathLike[str]) -> str:
-    """Say why a path cannot be read as a file, as a folder or a pipe is there."""
+    """Say why a path is no regular file: a folder, a pipe or nothing is there."""
     if os.path.isdir(path):
         return f"{path} is a folder: name the files in it"
     if os.path.exists(path):

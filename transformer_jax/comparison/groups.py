@@ -155,7 +155,7 @@ def refuse_other_signatures(
 
 
 def _find_rules(member: Member) -> list[str]:
-    """List the keys of `config.eval` that affect the scores of the run's task."""
+    """List the options of `config.eval` that affect the scores of the run's task."""
     kind = tasks.find(member.config.task).evaluation
     return [field.name for field in dataclasses.fields(kind)] if kind else []
 

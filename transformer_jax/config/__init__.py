@@ -9,7 +9,6 @@ from transformer_jax.config.loading import (
     load,
     named_files,
     shipped,
-    shipped_folder,
     variants,
 )
 
@@ -22,6 +21,5 @@ __all__ = [
     "load",
     "named_files",
     "shipped",
-    "shipped_folder",
     "variants",
 ]

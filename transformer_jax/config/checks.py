@@ -9,8 +9,7 @@ import os
 
 from ml_collections import ConfigDict
 
-from transformer_jax import decoding, optim, sharding, tasks
-from transformer_jax import hardware as targets
+from transformer_jax import decoding, hardware, optim, sharding, tasks
 from transformer_jax.base import files, schema
 from transformer_jax.config.defaults import declared, items
 from transformer_jax.data.text import vectors
@@ -57,7 +56,7 @@ def find_problems(config: ConfigDict, data: bool = True) -> list[str]:
 
 
 def _unknown_targets(config: ConfigDict) -> list[str]:
-    found = filter(None, map(targets.find_problem, config.targets))
+    found = filter(None, map(hardware.find_problem, config.targets))
     return [f"targets = {config.targets!r}: {problem}" for problem in found]
 
 

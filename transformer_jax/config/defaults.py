@@ -27,7 +27,7 @@ class RunOptions:
     """Options outside of all sections."""
 
     task: str = option(
-        "translation", "The task: a file of tasks/.", choices=tasks.names
+        "translation", "The task, such as translation or speech.", choices=tasks.names
     )
     seed: int = option(
         0,

@@ -369,7 +369,7 @@ def define_flags() -> None:
 
 
 def main(overrides: dict[str, str]) -> None:
-    """Prepare a data set, and print the config keys that name it."""
+    """Prepare a data set, and print the options of a config that name it."""
     args = flags.FLAGS
     for key in overrides:
         raise UserError(f"--config.{key} is for training: this command has no config")

@@ -83,8 +83,8 @@ class Engine:
             out_shardings=(None, sharding.replicated(mesh)),
         )
         self._result = jit(self._result_of, static_argnames="options")
-        self._shrink = jax.jit(_shrink)
-        self._grow = jax.jit(_grow, static_argnames="slots")
+        self._keep_rows = jax.jit(_keep_rows)
+        self._resize_cache = jax.jit(_resize_cache, static_argnames="slots")
 
     def search(
         self, params: Params, requests: Sequence[DecodeRequest], options: Options
@@ -120,7 +120,7 @@ class Engine:
                 if not unfinished:
                     return
                 if step == shape.first_step_limit + 1:
-                    carry = self._grow(carry, slots=shape.prompt + shape.length)
+                    carry = self._resize_cache(carry, slots=shape.prompt + shape.length)
                 carry, waiting = self._advance(params, carry, 0, step, options=options)
                 unfinished = bool(np.asarray(waiting)[0])
 
@@ -197,10 +197,10 @@ class Engine:
                 # Fill empty rows with finished ones, on which no work is done.
                 filler = np.flatnonzero(~unfinished)[: fewer - len(staying)]
                 kept, rows = np.concatenate([staying, filler]), fewer
-                places, carry = places[kept], self._shrink(carry, jnp.asarray(kept))
+                places, carry = places[kept], self._keep_rows(carry, jnp.asarray(kept))
             if step_limit < shape.length:
                 step_limit = shape.length
-                carry = self._grow(carry, slots=shape.prompt + step_limit)
+                carry = self._resize_cache(carry, slots=shape.prompt + step_limit)
 
     def _check_memory(self, params, batch, rows, shape, options) -> None:
         """Refuse a search that does not fit into memory at its full size.
@@ -211,7 +211,7 @@ class Engine:
         free, memories = free_on(self.mesh)
         carry = self._begin.eval_shape(params, batch, shape=shape, options=options)
         slots = shape.prompt + shape.length
-        carry = jax.eval_shape(functools.partial(_grow, slots=slots), carry)
+        carry = jax.eval_shape(functools.partial(_resize_cache, slots=slots), carry)
         state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(carry))
         needs = 3 * state + estimate_search(self.module, rows, shape, options)
         if needs <= LARGE * free * memories:
@@ -261,7 +261,7 @@ class Engine:
         inputs = DecodeInputs(**{name: batch.get(name) for name in names})
         model = bind(self.module, params)
         carry = self._make_search(options).begin(model, batch, inputs, shape.length)
-        return _grow(carry, shape.prompt + shape.first_step_limit)
+        return _resize_cache(carry, shape.prompt + shape.first_step_limit)
 
     def _advance_search(self, params, carry, enough, step_limit, options: Options):
         search, model = self._make_search(options), bind(self.module, params)
@@ -395,12 +395,12 @@ def _abstract(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
-def _shrink(carry: Any, kept: Any) -> Any:
+def _keep_rows(carry: Any, kept: Any) -> Any:
     """Keep only these rows of a search's state; scalars do not change."""
     return jax.tree.map(lambda a: a[kept] if a.ndim else a, carry)
 
 
-def _grow(carry: Any, slots: int) -> Any:
+def _resize_cache(carry: Any, slots: int) -> Any:
     """Resize the cache of a search to this number of slots, including the prompt."""
     return carry.replace(state=resize(carry.state, slots))
 

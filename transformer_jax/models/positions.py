@@ -47,7 +47,10 @@ def _waves(positions, size: int, base: float = 10_000.0) -> tuple[Array, Array]:
 
 
 def sinusoid_2d(grid: tuple[int, int], d_model: int) -> Float[Array, "1 T D"]:
-    """Encode a patch's row and column in half of the width each; class token: 0."""
+    """Encode the rows and columns of a grid of patches, by half of the width each.
+
+    The first vector, that of the class token, is 0.
+    """
     if d_model % 2:
         raise UserError(
             f"sinusoid_2d needs an even d_model, not {d_model}: use {d_model - 1} or "

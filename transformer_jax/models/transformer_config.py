@@ -150,7 +150,7 @@ class TransformerConfig(Vocabularies):
     )
     remat: str = option(
         "none",
-        "What to recompute in the backward pass: see models/layers.py.",
+        "What to recompute in the backward pass: see models/layers/recompute.py.",
         choices=REMATS,
     )
     scan_layers: bool = option(

@@ -9,10 +9,8 @@ Pitfall: pixels are floats of about unit size; bytes 0..255 must be scaled first
 
 import dataclasses
 import math
-from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -134,36 +132,6 @@ def split_patches(
     rows, columns = height // patch, width // patch
     x = images.reshape(batch, rows, patch, columns, patch, channels)
     return x.swapaxes(2, 3).reshape(batch, rows * columns, patch * patch * channels)
-
-
-def resize(params: Any, old: VisionConfig, new: VisionConfig) -> Any:
-    """Adapt parameters to another image size; only learned positions change."""
-    for field in ("channels", "patch", "classes", "positions"):
-        before, after = getattr(old, field), getattr(new, field)
-        if before != after:
-            raise UserError(
-                f"{field} changes from {before} to {after}, but only the height and "
-                "width of the images can change: train a new model for anything else"
-            )
-    if old.positions != "learned":
-        return params
-    table = resample(params["positions"]["table"], old.grid, new.grid)
-    return {**params, "positions": {"table": table}}
-
-
-def resample(
-    table: Float[Array, "S D"], old_grid: tuple[int, int], new_grid: tuple[int, int]
-) -> Float[Array, "T D"]:
-    """Resample a learned table to another grid; the class token's row is kept."""
-    if len(table) != 1 + math.prod(old_grid):
-        raise UserError(
-            f"a table of {len(table)} rows does not fit a grid of {_times(old_grid)}, "
-            f"which needs {1 + math.prod(old_grid)} with the class token: give the "
-            "grid that the table was trained on"
-        )
-    patches = table[1:].reshape(*old_grid, -1)
-    patches = jax.image.resize(patches, (*new_grid, table.shape[1]), "bilinear")
-    return jnp.concatenate([table[:1], patches.reshape(-1, table.shape[1])])
 
 
 def _divisors_near(vision: VisionConfig) -> str:

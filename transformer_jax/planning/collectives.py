@@ -215,7 +215,7 @@ def find_least(
         exact = 4 if table else width
         gathered = size * width * (split - 1) / split
         least["parameters gathered"] += gathered
-        model = config.model  # a recurrent one has neither key
+        model = config.model  # a recurrent one has neither option
         again = model.get("remat") == "full" or model.get("scan_layers")
         if again and "layer_" in path:
             least["gathered again for the backward pass"] += gathered

@@ -102,7 +102,7 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Move foreign files aside before they block a checkpoint."""
-        hosts.decide_in_first(lambda: steps.clear(self.folder))
+        hosts.decide_in_first(lambda: steps.set_foreign_aside(self.folder))
         hosts.decide_in_first(lambda: steps.clear_scores(self.folder))
 
     def best_step(self) -> int | None:
@@ -299,7 +299,7 @@ class Checkpoints:
         if problems := [line for line in hosts.gather(problem) if line]:
             raise Damaged(f"{folder}: {problems[0]}")
         logger.debug("restored   %s (%s)", folder, ", ".join(items))
-        return signature.as_asked(found, items)
+        return signature.cast_like(found, items)
 
     def _try_to_restore(self, step: int, asked: dict[str, Any]) -> tuple[Any, str]:
         """Return what Orbax restores, or the first line of its error."""

@@ -225,7 +225,7 @@ class Folder:
         )
 
     def _earlier_model(self, config: ConfigDict) -> dict[str, list]:
-        """Return values that keys of the model had before the run was changed."""
+        """Return values that options of the model had before the run was changed."""
         found = self.read_note("versions.json").get("earlier_model", {})
         old, new = (self.stored_config() or {}), _plain(config)
         for key, value in old.get("model", {}).items():
@@ -292,7 +292,7 @@ class Folder:
         )
 
     def config(self, allow_imports: bool = False) -> ConfigDict:
-        """Read the run's config, with defaults for keys that are newer than the run.
+        """Read the run's config, with defaults for options that are newer than it.
 
         Modules of other packages that it names are imported if the user consents.
         """
@@ -314,7 +314,7 @@ class Folder:
         unknown = [k for k in flat if k not in known]
         if unknown:
             raise UserError(
-                f"{self.place}/config.json has keys this version does not know: "
+                f"{self.place}/config.json has options this version does not know: "
                 f"{', '.join(unknown)} (it ran with {self.read('versions.json')})"
             )
         for key, value in flat.items():
@@ -329,7 +329,7 @@ class Folder:
             field = declared[key]
             problem = schema.find_problem(key, value, field)
             if problem and not key.startswith("model."):
-                # The bounds of other keys are for new runs; this one has run already.
+                # The bounds of other options are for new runs; this one has begun.
                 problem = schema.find_wrong_type(key, value, field.default)
             if problem:
                 raise self._damaged_config(problem)

@@ -13,7 +13,7 @@ ReadStored = Callable[
     [], dict[str, Any] | None
 ]  # the config of the run, if there is one
 
-# Keys that may differ when a run is continued, because they do not change what is
+# Options that may differ when a run is continued, because they do not change what is
 # learned from which example. All others must be as in the run's config.json.
 MAY_CHANGE_ON_RESUME = (
     "train.steps",  # unless the schedule ends there: see `differences`
@@ -34,11 +34,11 @@ MAY_CHANGE_ON_RESUME = (
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Describe each key that differs and may not change when a run is continued."""
+    """Describe each option that differs and may not change when a run is continued."""
     may_change = set(MAY_CHANGE_ON_RESUME)
     if new["optim.schedule"] in optim.ENDING and not new["optim.decay_steps"]:
         may_change.remove("train.steps")
-    # A key that is newer than the run had its default value, in the form of JSON.
+    # An option that is newer than the run had its default value, in JSON's form.
     default = dict(items(base(new["task"], new["model.name"])))
     old = {k: list(v) if type(v) is tuple else v for k, v in default.items()} | old
     lines = []

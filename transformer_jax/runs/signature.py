@@ -25,7 +25,7 @@ from transformer_jax.sharding import path_name
 
 ITEM = "signature"  # an item of a checkpoint
 
-# Keys of `config.model` with these prefixes do not affect what the parameters mean.
+# Options of `config.model` with these prefixes do not affect what the parameters mean.
 FREE = ("attention", "dropout", "dtype", "remat", "scan", "train_", "word_vectors")
 
 
@@ -41,7 +41,7 @@ class Identity:
     """The settings that give parameters their meaning."""
 
     content: dict[str, Any]  # task, model and tokenizer
-    earlier: Mapping[str, list]  # earlier values of model keys in the same run
+    earlier: Mapping[str, list]  # earlier values of the model's options
 
     def find_difference(self, signed: dict[str, Any]) -> str:
         """Describe a signed value that differs; keys on one side only are ignored."""
@@ -81,14 +81,14 @@ def identify(
 
 
 @dataclasses.dataclass(frozen=True)
-class Findings:
-    """The result of examining all elements of a tree."""
+class Examined:
+    """The fingerprints of a tree's arrays, and the names of the non-finite ones."""
 
     fingerprints: dict[str, str]  # path of an array → its type and fingerprint
     bad: list[str]  # paths of arrays with a NaN or an infinity
 
 
-def examine(tree: Any) -> Findings:
+def examine(tree: Any) -> Examined:
     """Read all elements of a tree once, on the devices that hold them."""
     found, types = {}, {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -98,14 +98,17 @@ def examine(tree: Any) -> Findings:
         if jax.default_backend() == "cpu":  # many at a time can deadlock
             jax.block_until_ready(found[name])
     found = jax.device_get(found)
-    return Findings(
+    return Examined(
         {name: f"{types[name]} {int(value):08x}" for name, (value, _) in found.items()},
         [name for name, (_, good) in found.items() if not good],
     )
 
 
 def find_problem(items: dict[str, Any], signed: dict[str, Any]) -> str:
-    """Compare restored arrays with their signature, if there is one; look for NaNs."""
+    """Return what is wrong with restored arrays, or ''.
+
+    They may not be finite, or not as signed, if there is a signature.
+    """
     for name, tree in items.items():
         found = examine(tree)
         if found.bad:
@@ -143,7 +146,7 @@ def as_signed(items: dict[str, Any], signed: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def as_asked(found: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
+def cast_like(found: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
     """Cast restored arrays to the types of the abstract trees."""
     return jax.tree.map(
         lambda x, like: x if x.dtype == like.dtype else x.astype(like.dtype),

@@ -54,8 +54,11 @@ def list_foreign(folder: Any) -> list[pathlib.Path]:
     )
 
 
-def clear(folder: Any) -> None:
-    """Move anything but checkpoints to the run's `damaged/`, with a warning."""
+def set_foreign_aside(folder: Any) -> None:
+    """Move anything but checkpoints to the run's damaged folder, with a warning.
+
+    Orbax would take it for a checkpoint.
+    """
     if os.path.lexists(folder) and not folder.is_dir():
         raise UserError(
             f"{folder} is a file or a dangling link: mount its disk, or "

@@ -93,7 +93,7 @@ class AnswerOptions:
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List the problems of keys that differ between labels and numbers."""
+    """List the problems of options that differ between labels and numbers."""
     problems = []
     numbers, best = config.data.answers == "numbers", config.checkpoint.best
     if best in (("accuracy", "f1") if numbers else ("r",)):

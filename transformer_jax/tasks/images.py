@@ -151,7 +151,7 @@ class ImageData(Data):
         return self.about.labels.index(str(label))
 
     def lengths(self, store: Store) -> np.ndarray:
-        """Count an image as its patches and the class token."""
+        """Return the lengths [examples, 1]: all patches, and the class token."""
         return np.full((len(store), 1), self.vision.length)
 
     def sides_of(self, length: int) -> tuple[int, ...]:

@@ -339,7 +339,7 @@ class TextScoring(Scoring):
         return {"distinct_2": scores.distinct(texts_of(replies), 2)}
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Format bits per character and the context rule."""
+        """Format bits per character, how windows are read, and distinct pairs."""
         bits = scores.get("bits_per_character")
         written = f"distinct pairs of words {scores['distinct_2']:.0%}"
         if bits is None:

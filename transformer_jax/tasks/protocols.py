@@ -325,7 +325,7 @@ ONE_TEXT = frozenset("text lengths weights sampling positions tie words".split()
 
 @dataclasses.dataclass(frozen=True)
 class TaskDefinition:
-    """A task before it is opened: its keys, its data, and what it learns from them."""
+    """A task before it is opened: its options, its data, what it learns from them."""
 
     source: Callable[[ConfigDict], DataSource]  # opens the source of the examples
     # Writes the tokenizer, and whatever else is learned from the data, into a folder.
@@ -353,7 +353,7 @@ class TaskDefinition:
         None  # options of `config.eval` that `evaluate` can change
     )
     pairs: Pairs | None = None
-    check: Callable[[ConfigDict], list[str]] = lambda config: []  # checks its own keys
+    check: Callable[[ConfigDict], list[str]] = lambda config: []  # of its options
 
     def find_problems(self, config: ConfigDict) -> list[str]:
         """List the problems in the task's part of a config."""

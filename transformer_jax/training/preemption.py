@@ -88,9 +88,10 @@ class Preemption:
                     until = (
                         time.monotonic() + self._patience if self._patience else None
                     )
-                    self._begin(number)
+                    self._announce_stop(number)
 
-    def _begin(self, number: int) -> None:
+    def _announce_stop(self, number: int) -> None:
+        """Tell the runtime of the request to stop, and the user after Ctrl-C."""
         hosts.pass_on_sigterm()
         if number == signal.SIGINT:
             logger.warning(

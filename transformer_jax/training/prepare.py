@@ -46,7 +46,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """The task of a run, its splits, and the ledger of the examples left out."""
+    """The task of a run, its splits, and the ledger of what they contain."""
 
     task: Task
     train: Split
@@ -82,7 +82,7 @@ def prepare(
         say(f"note       {note}")
     task = _create_task(config, source, folder, say)
     tokenizers = task.data.texts.tokenizers.values() if task.data.texts else ()
-    # A codebook has a key of its own.
+    # A codebook has an option of its own.
     for size in {t.vocab_size for t in tokenizers if type(t) is Tokenizer}:
         asked = config.tokenizer.vocab_size
         learnt = config.tokenizer.kind not in ("byte", "file")

@@ -66,7 +66,7 @@ def fill(task: Task, params: Params, mesh: Mesh, say: Say) -> Params:
     """Replace some of the random parameters according to the task's config."""
     if task.config.train.initial:
         return Origin(task.config).fill(task, params, mesh, say)
-    if path := task.config.model.get("word_vectors", ""):  # not a key of image models
+    if path := task.config.model.get("word_vectors", ""):  # images have none
         return _place_vectors(path, task, params, say)
     return params
 
@@ -145,7 +145,7 @@ class Origin:
             )
 
     def _other_sizes(self, config: ConfigDict) -> list[str]:
-        """List the differing keys that determine shapes, with this run's values."""
+        """List the differing options that determine shapes, with this run's values."""
         return [
             f"{key} = {value}"
             for key, value in self._differences(config)
@@ -153,7 +153,7 @@ class Origin:
         ]
 
     def _differences(self, config: ConfigDict) -> list[tuple[str, Any]]:
-        """List (key, this run's value) for the model keys that differ."""
+        """List (name, this run's value) of the model's options that differ."""
         new = dict(configs.items(config))
         return [
             (key, value)

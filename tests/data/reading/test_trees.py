@@ -25,7 +25,10 @@ CAT = "(S (NP XX XX )NP (VP XX )VP XX )S"
 
 
 def generated(size=300):
-    return [treebank.tree(record) for record in treebank.generate("test", size)]
+    return [
+        trees.restore(record["target"].split(), record["source"].split())[0]
+        for record in treebank.generate("test", size)
+    ]
 
 
 def one(text):

@@ -3,7 +3,7 @@
 Sentences are drawn from a grammar in which every Portuguese sentence has exactly one
 translation, with gold word alignments and constituency trees. A hash of the English
 text assigns each pair to its split, so splits of any size never share a sentence.
-Run `python -m transformer_jax.corpora.phrasebook.__main__` for a tour.
+Run `python -m transformer_jax.corpora.phrasebook` for a tour.
 """
 
 from collections import Counter, defaultdict
@@ -129,7 +129,7 @@ HELD_OUT = _hold_out()  # pairs of lexemes that only test_combinations has
 
 
 def pairs(data: ConfigDict) -> GeneratedSource:
-    """Return the sentence pairs, German to English, as a source for translation."""
+    """Return the sentence pairs, Portuguese to English, as a source for translation."""
 
     def make(split: str, size: int) -> list[dict[str, str]]:
         return [{"source": p.source, "target": p.target} for p in generate(split, size)]

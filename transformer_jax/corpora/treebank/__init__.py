@@ -35,11 +35,6 @@ def generate(split: str, size: int) -> list[dict[str, str]]:
     return [{"source": source, "target": target} for source, target in targets.items()]
 
 
-def tree(record: dict[str, str]) -> trees.Tree:
-    """Return the tree of a record; only its punctuation has tags."""
-    return trees.restore(record["target"].split(), record["source"].split())[0]
-
-
 def pairs(data: ConfigDict) -> GeneratedSource:
     """Return sentences and their trees as a source for parsing."""
     return GeneratedSource("treebank", VERSION, SPLITS, generate)

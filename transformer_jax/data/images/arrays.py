@@ -237,10 +237,11 @@ def _read_idx(path: str, magic: int, meaning: str) -> np.ndarray:
 
 
 def _unpacked(path: str, magic: int, start: int) -> bytes:
-    """Read a file, plain or .gz, up to one byte beyond the size in its header.
+    """Read an idx file, plain or .gz; refuse one whose header states too much.
 
-    A .gz file may unpack to a thousand times its size. Of another kind of file, return
-    the beginning.
+    At most one byte more than stated is read, which shows that a file is too long: a
+    .gz file may unpack to a thousand times its size. Of a file that does not begin with
+    `magic`, only the first `start` bytes are returned.
     """
     try:
         with open(path, "rb") as plain:

@@ -22,7 +22,6 @@ from transformer_jax.data.reading.records import Record, Records
 
 READING = 2  # version of how pixels are read: 2 turns images and puts them on white
 SUFFIXES = (".png", ".jpg", ".jpeg")
-CIFAR_SIZE = 32, 32, 3
 CIFAR_RECORD = 1 + 32 * 32 * 3  # bytes: a label, then all red, green and blue pixels
 CIFAR_NAMES = "batches.meta.txt"
 CIFAR_FILES = {

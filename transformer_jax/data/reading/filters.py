@@ -1,6 +1,6 @@
 """Filter training pairs, and count each pair that is left out under one reason.
 
-Each filter has a key in the config's `filter` section. Only training examples are
+Each filter has an option in the config's `filter` section. Only training examples are
 filtered, never held-out ones. The tag before a source is not part of its text, but
 pairs that differ only in the tag are not duplicates.
 """

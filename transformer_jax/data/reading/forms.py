@@ -1,8 +1,8 @@
 """Forms of data: one class for each way in which a config's examples can be stored.
 
 A form declares its options of the config's `data` section, finds missing files, and
-opens the corpora of a split. `sources.FORMS` registers it under the name that
-`data.source` gives. An option may name several corpora, separated by commas; a pattern
+opens the corpora of a split. `data.source` names it, by its name in `sources.FORMS` or
+by its entry point. An option may name several corpora, separated by commas; a pattern
 with * and ? is one corpus of several files. All files can be plain or .gz.
 """
 

@@ -1,8 +1,9 @@
 """Open the `data` section of a config, split by split.
 
-`data.source` names either generated data, a storage format of FORMS, or files whose
-lines a task parses in its own way (a `Reading`). Generated data are found by the name
-of their entry point, such as translation.phrasebook.
+`data.source` names either generated data, a form of storage, or files whose lines a
+task parses in its own way (a `Reading`). Generated data are found by the name of their
+entry point, such as translation.phrasebook; forms are those of FORMS and of the entry
+points of other packages.
 """
 
 import dataclasses

@@ -7,7 +7,6 @@ zone plate whose rings narrow outwards, a checkerboard and a T.
 import numpy as np
 from jaxtyping import Float
 
-VERSION = 1  # part of the data fingerprint: raise when the picture changes
 FINE = 4  # pixels are means of FINE × FINE points
 
 

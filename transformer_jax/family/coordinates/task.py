@@ -162,7 +162,7 @@ class PixelData(Data):
         return [{"place": r["place"], "colour": r["colour"]} for r in records]
 
     def lengths(self, store: Store) -> np.ndarray:
-        """Return a length of 1 per pixel."""
+        """Return the lengths [examples, 1]: 1 for each pixel."""
         return np.ones((len(store), 1), int)
 
     def sides_of(self, length: int) -> tuple[int, ...]:

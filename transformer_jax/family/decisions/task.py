@@ -93,14 +93,14 @@ class PlayOptions:
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List what cannot work in the keys of episodes."""
+    """List what cannot work in the options of episodes."""
     data, problems = config.data, []
     if data.window % 2:
         problems.append(
             f"data.window = {data.window} cannot be halved: use {data.window + 1}"
         )
     world = episodes.WORLDS.get(data.source)
-    if world is None:  # which the check of its key says
+    if world is None:  # which the check of its option says
         return problems
     numbers = all(
         type(goal) in (int, float) and world.LEAST <= goal <= world.MOST
@@ -180,7 +180,7 @@ class WindowData(Data):
         }
 
     def lengths(self, store: Store) -> np.ndarray:
-        """Count a window as its steps, padding too: all batches have one shape."""
+        """Return the lengths [examples, 1]: whole windows, so all have one shape."""
         return np.full((len(store), 1), self.window)
 
     def sides_of(self, length: int) -> tuple[int, ...]:

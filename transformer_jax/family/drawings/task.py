@@ -30,8 +30,7 @@ from transformer_jax.data.reading.records import Concatenation
 from transformer_jax.data.reading.sources import GeneratedSource
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply
-from transformer_jax.family.drawings import captions as drawings
-from transformer_jax.family.drawings import codebook, regions
+from transformer_jax.family.drawings import captions, codebook, regions
 from transformer_jax.family.drawings.codebook import Codebook, CodeTokenizer
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import seq2seq
@@ -53,7 +52,7 @@ from transformer_jax.tasks.protocols import (
 )
 
 CODEBOOK_FILE = "codebook.npy"  # in the tokenizer's folder
-SIZE = drawings.SIZE, drawings.SIZE
+SIZE = captions.SIZE, captions.SIZE
 ZOOM = 8  # pixels of a PNG for each pixel of a picture
 METRICS = ("right", "figures", "relation")
 
@@ -86,7 +85,7 @@ class Options(decoding.Options):
 class Source:
     """Captions and their pictures."""
 
-    splits = known_splits = drawings.SPLITS
+    splits = known_splits = captions.SPLITS
 
     def __init__(self, data: ConfigDict):
         self.data = data
@@ -98,7 +97,7 @@ class Source:
             raise UserError(
                 f"there is no split {split!r}: drawings have {', '.join(self.splits)}"
             )
-        about = ("drawings", drawings.VERSION, drawings.SPLITS, drawings.generate)
+        about = ("drawings", captions.VERSION, captions.SPLITS, captions.generate)
         return Concatenation([GeneratedSource(*about).read(self.data, split)])
 
     def find_problems(self) -> list[str]:
@@ -109,12 +108,12 @@ class Source:
 def check(config: ConfigDict) -> list[str]:
     """List what cannot work in the sizes of patches and answers."""
     patch, problems = config.tokenizer.patch, []
-    if drawings.SIZE % patch:
+    if captions.SIZE % patch:
         return [
-            f"tokenizer.patch = {patch} does not divide {drawings.SIZE}, the pixels of "
+            f"tokenizer.patch = {patch} does not divide {captions.SIZE}, the pixels of "
             "a picture's side: use 2, 4 or 8"
         ]
-    count = (drawings.SIZE // patch) ** 2
+    count = (captions.SIZE // patch) ** 2
     if config.data.max_length < count:
         problems.append(
             f"data.max_length = {config.data.max_length}: a picture has {count} "

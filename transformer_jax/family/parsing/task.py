@@ -80,7 +80,7 @@ class TreeOptions:
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List the problems in the keys of treebanks."""
+    """List the problems in the options of treebanks."""
     problems = []
     settings, words = config.tokenizer, config.data.leaves != trees.WORD
     if config.decode.well_formed and settings.kind not in ("word", *COMPACT):

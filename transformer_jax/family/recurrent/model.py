@@ -274,7 +274,10 @@ class Recurrent(EmbeddingTables):
         positions: Int[Array, "#B S"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B S D"], tuple]:
-        """Return the encoder's output and each layer's final state."""
+        """Return the encoder's output and each layer's final state.
+
+        Positions are ignored: the interface has them.
+        """
         segments = all_real(segments, source)
         x = self._drop(self.embed_source(source, train), train)
         return self.encoder(x, segments != 0, train=train)

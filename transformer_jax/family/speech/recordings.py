@@ -169,10 +169,10 @@ class Recordings:
                     )
         return problems
 
-    advice, inside = "", ""  # for messages: what a key names, and the files inside
+    advice, inside = "", ""  # for messages: what an option names, and files inside
 
     def exists(self, entry: str) -> bool:
-        """Return whether what a key names is there."""
+        """Return whether what an option names is there."""
         return os.path.isfile(os.path.join(self.data.folder, entry))
 
     def _open(self, split: str) -> list[Any]:
@@ -188,7 +188,7 @@ class Commands(Recordings):
         return speech.SPLITS
 
     def find_problems(self) -> list[str]:
-        """Return nothing: they are generated."""
+        """Return nothing: commands are generated, so no file can be missing."""
         return []
 
     def _open(self, split: str) -> list[Any]:
@@ -233,7 +233,7 @@ SOURCES: Mapping[str, type[Recordings]] = {
 
 
 def open_recordings(data: ConfigDict) -> Recordings:
-    """Open the source that a config names; its key refuses any other."""
+    """Open the source that a config names; its option refuses any other."""
     return SOURCES.get(data.source, Recordings)(data)
 
 

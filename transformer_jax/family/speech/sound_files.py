@@ -167,5 +167,5 @@ SOURCES: Mapping[str, type[Sounds]] = {"sounds": Sounds, "folder": ClassFolders}
 
 
 def open_sounds(data: ConfigDict) -> Sounds:
-    """Open the source that a config names; its key refuses any other."""
+    """Open the source that a config names; its option refuses any other."""
     return SOURCES.get(data.source, Sounds)(data)

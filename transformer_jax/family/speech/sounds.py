@@ -114,7 +114,7 @@ def make_filter(most: int) -> Callable[[Record, Row], str | None]:
 def check(config: ConfigDict) -> list[str]:
     """List bands that would always be empty, and a mesh that would split frames."""
     bands, problems = config.data.bands, []
-    # The check of the key refuses other values.
+    # The check of the option refuses other values.
     empty = log_mel.count_empty(bands) if bands in range(4, 257) else 0
     if empty:
         most = next(n for n in range(bands, 0, -1) if not log_mel.count_empty(n))

@@ -72,7 +72,7 @@ from transformer_jax.tasks.protocols import (
 
 @dataclasses.dataclass(frozen=True)
 class AlignmentOptions:
-    """Learn the alignment of sound and text: a key of `config.train`."""
+    """Learn the alignment of sound and text: an option of `config.train`."""
 
     ctc: float = option(
         0.3,

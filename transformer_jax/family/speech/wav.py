@@ -121,7 +121,7 @@ def resample(
 
 
 def _values(data: bytes, kind: int, bits: int) -> np.ndarray:
-    """Return the numbers of all channels, of ±1."""
+    """Decode samples, one of each channel in turn; scale integers to ±1."""
     size = bits // 8
     data = data[: len(data) // size * size] if size else b""
     if kind == PCM and bits == 8:  # the only one without a sign

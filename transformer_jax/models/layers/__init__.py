@@ -3,7 +3,6 @@
 from transformer_jax.models.layers.dense import (
     BIASED,
     DTYPES,
-    Distribution,
     apply_together,
     begin_normal,
     dense,
@@ -21,7 +20,6 @@ from transformer_jax.models.layers.feed_forward import ACTIVATIONS, GATES, FeedF
 from transformer_jax.models.layers.norms import NORM_KINDS, layer_norm, rms_norm
 from transformer_jax.models.layers.recompute import (
     REMATS,
-    keep_linear_maps,
     keep_products,
     recompute,
 )
@@ -39,7 +37,6 @@ __all__ = [
     "BIASED",
     "DTYPES",
     "DeepNorm",
-    "Distribution",
     "Dropout",
     "FeedForward",
     "GATES",
@@ -54,7 +51,6 @@ __all__ = [
     "dense",
     "dot_rows",
     "drop",
-    "keep_linear_maps",
     "keep_mask",
     "keep_mask_plainly",
     "keep_products",

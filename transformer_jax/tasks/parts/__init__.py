@@ -9,5 +9,6 @@ scoring        BLEU, labels, and the base of all scoring
 reading        inspectors: given pairs, alignment, sentence vectors, attention
 learnt         files of what a task has learnt from its data
 masking        hidden tokens
+streams        running text and its windows
 augmentation   changes of training images
 """

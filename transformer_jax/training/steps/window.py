@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 from transformer_jax import config as configs
-from transformer_jax import hardware as targets
-from transformer_jax import hosts
+from transformer_jax import hardware, hosts
 from transformer_jax.cli import duration
 from transformer_jax.data.batches import Shape
 from transformer_jax.losses import Sums
@@ -38,7 +37,7 @@ class Utilization(NamedTuple):
 
 def utilization(training: Training) -> Utilization | None:
     """Return how to compute the MFU of a training run; None if no peak is known."""
-    peak = targets.peak_of(training.mesh, configs.dtype_of(training.config))
+    peak = hardware.peak_of(training.mesh, configs.dtype_of(training.config))
     if not peak:
         return None
 

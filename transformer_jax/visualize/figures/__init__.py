@@ -30,7 +30,6 @@ from transformer_jax.visualize.figures.positions import (
 from transformer_jax.visualize.figures.structure import neighbours, reach, shapes
 from transformer_jax.visualize.figures.training import (
     curves,
-    length_histogram,
     schedules,
     smoothed_target,
 )
@@ -45,7 +44,6 @@ __all__ = [
     "dot_products",
     "entropy_and_distance",
     "heads",
-    "length_histogram",
     "mask",
     "masking",
     "neighbours",

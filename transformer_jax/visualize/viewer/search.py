@@ -66,7 +66,7 @@ class _Nodes:
         self.pieces: list[str] = []
 
     def add(self, tokens: tuple[int, ...], log_prob: float) -> int:
-        """Return the number of a hypothesis."""
+        """Add a node for a hypothesis unless it has one; return its number."""
         if tokens not in self.numbers:
             self.numbers[tokens] = len(self.rows)
             parent, piece = self.numbers[tokens[:-1]], self.piece(tokens[-1])

@@ -51,21 +51,11 @@ def generate(
             if _belongs(context, dialogue[i], split) and example not in examples:
                 examples[example] = None
                 idle = 0
-    _check(split, "replies", len(examples), size)
+    if len(examples) < size:
+        raise ValueError(
+            f"{split!r} has about {len(examples)} replies: {size} were asked for"
+        )
     return [{"context": c, "reply": r} for c, r in [*examples][:size]]
-
-
-def dialogues(split: str, size: int, topics: str = "few") -> list[list[str]]:
-    """Return the first `size` dialogues of a split: lists of 2 to 8 turns."""
-    kept: dict[tuple[str, ...], None] = {}
-    idle = 0
-    for dialogue in _draw(split, topics):
-        if idle == _PATIENCE or len(kept) >= size:
-            break
-        idle = idle + 1 if dialogue in kept else 0
-        kept[dialogue] = None
-    _check(split, "dialogues", len(kept), size)
-    return [list(dialogue) for dialogue in [*kept][:size]]
 
 
 def _draw(split: str, topics: str) -> Iterator[tuple[str, ...]]:
@@ -80,11 +70,6 @@ def _draw(split: str, topics: str) -> Iterator[tuple[str, ...]]:
         dialogue = talker.dialogue()
         if _split_of(SEPARATOR.join(dialogue)) == kind:
             yield dialogue
-
-
-def _check(split: str, what: str, found: int, size: int) -> None:
-    if found < size:
-        raise ValueError(f"{split!r} has about {found} {what}: {size} were asked for")
 
 
 def _belongs(context: str, reply: str, split: str) -> bool:

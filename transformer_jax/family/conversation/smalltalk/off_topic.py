@@ -110,7 +110,7 @@ class OffTopic:
         self.frames = [" ".join(frame.split()) for frame in FRAMES.split("|")]
 
     def draw(self, line: str) -> Exchange:
-        """Draw an exchange; `line` is one of the grammar, to be damaged."""
+        """Draw an exchange: about other things, made-up words, or a damaged `line`."""
         kind = self.random.random()
         if kind < 0.6:
             return self._other_topic(), UNKNOWN

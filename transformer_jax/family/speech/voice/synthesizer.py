@@ -68,7 +68,7 @@ def say(
         for phoneme in LEXICON[word]:
             for segment in PHONEMES[phoneme]:
                 lengths.append(segment.duration)
-                tracks.append(_fit(segment, voice))
+                tracks.append(_track_of(segment, voice))
         if random.uniform() < 0.3:
             lengths.append(random.uniform(20, 110))
             tracks.append((*tracks[-1][:3], 0.0, 0.0, 0.0, *tracks[-1][6:]))
@@ -96,8 +96,12 @@ def add_noise(
     return mixed * (0.5 / np.abs(mixed).max())
 
 
-def _fit(segment: Segment, voice: Voice) -> tuple[float, ...]:
-    """Fit a segment, without its duration, to a speaker."""
+def _track_of(segment: Segment, voice: Voice) -> tuple[float, ...]:
+    """Return a segment's eight values as a speaker says it.
+
+    They are three resonances, how loud the voice, breath and noise are, and the centre
+    and the width of the noise's spectrum.
+    """
     habits, tract = voice.habits[PLACES[segment]], voice.tract
     formants = np.asarray(segment[1:4]) * habits * tract
     centre = min(segment.centre * (0.7 + 0.3 * tract), 7200.0)
