@@ -15,6 +15,7 @@ from transformer_jax.convert.huggingface import tensors
 from transformer_jax.convert.huggingface.architectures import ARCHITECTURES
 from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
+from transformer_jax.data.text import foreign
 
 if importlib.util.find_spec("transformers") is None:
     if os.environ.get("REQUIRE_TORCH"):
@@ -224,3 +225,93 @@ def test_a_folder_of_another_model_is_refused(tmp_path):
     with pytest.raises(UserError, match="has no tensor 'bert.encoder.layer.2"):
         convert(tmp_path / "theirs", tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
+
+
+def test_a_folder_is_loaded_like_a_run_and_converted_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
+    save("marian", tmp_path / "theirs")
+    first = transformer_jax.load(tmp_path / "theirs")
+    assert len(first.predict(["the girl reads"])) == 1
+    made = first.folder.path
+    assert made.parent == tmp_path / "cache" / "imported"
+    written = (made / "weights.safetensors").stat().st_mtime_ns
+    again = transformer_jax.load(tmp_path / "theirs")
+    assert again.folder.path == made
+    assert (made / "weights.safetensors").stat().st_mtime_ns == written
+    save("t5", tmp_path / "theirs")
+    other = transformer_jax.load(tmp_path / "theirs")
+    assert other.folder.path != made and other.config.model.positions == "relative"
+
+
+def test_weights_may_lie_in_several_files_and_be_bfloat16(tmp_path):
+    model = save("llama", tmp_path / "theirs").bfloat16()
+    model.save_pretrained(tmp_path / "theirs", max_shard_size="8KB")
+    (tmp_path / "theirs" / "model.safetensors").unlink(missing_ok=True)
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
+    convert(tmp_path / "theirs", tmp_path / "bundle")
+    run = transformer_jax.load(tmp_path / "bundle")
+    ids = draw(run, "llama")
+    theirs = their_logits(model.float(), run, ids)
+    ours = our_logits(run, ids)[..., : theirs.shape[-1]]
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_an_index_names_files_of_its_own_folder(tmp_path):
+    save("gpt2", tmp_path / "theirs")
+    path = tmp_path / "theirs" / "model.safetensors"
+    path.rename(tmp_path / "secret.safetensors")
+    index = {"weight_map": {"transformer.wte.weight": "../secret.safetensors"}}
+    (tmp_path / "theirs" / tensors.INDEX).write_text(json.dumps(index))
+    with pytest.raises(UserError, match="a file of another folder"):
+        convert(tmp_path / "theirs", tmp_path / "bundle")
+
+
+def test_sentences_have_the_mean_vector_of_their_tokens(tmp_path):
+    encoder = save("bert", tmp_path / "theirs").bert
+    encoder.save_pretrained(tmp_path / "theirs")
+    (tmp_path / "theirs" / "modules.json").write_text("[]")
+    assert convert(tmp_path / "theirs", tmp_path / "bundle").startswith("bert-sent")
+    run = transformer_jax.load(tmp_path / "bundle")
+    lines = ["the girl reads a red book", "a tree"]
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    for line, vector in zip(lines, run.encode(lines), strict=True):
+        given = words(f"<s> {line} </s>", return_tensors="pt", add_special_tokens=False)
+        with torch.no_grad():
+            mean = encoder(input_ids=given["input_ids"]).last_hidden_state[0].mean(0)
+        np.testing.assert_allclose(vector, mean / mean.norm(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "tokenizer, lines",
+    [
+        ("bytes", ["the girl", " two  spaces", "maçã 北京", "new\nline"]),
+        ("wordpiece", ["the girl reads", "gardens"]),
+    ],
+)
+def test_a_foreign_tokenizer_splits_joins_and_shows_pieces(tokenizer, lines, tmp_path):
+    if tokenizer == "bytes":
+        inner = tokenizers.ByteLevelBPETokenizer()
+        inner.train_from_iterator(lines * 9, 400)
+        whole, wanted = inner, ["▁girl"]
+    else:
+        inner = tokenizers.BertWordPieceTokenizer(lowercase=False)
+        inner.train_from_iterator(["the girl reads the garden", "gardens"] * 9, 60)
+        whole, wanted = inner, ["▁garden", "s"]
+    content = json.loads(whole.to_str())
+    size = whole.get_vocab_size()
+    packed = foreign.pack([-1, -1, -1, -1, *range(size)], {}, [], tokenizer=content)
+    path = tmp_path / "text.model"
+    path.write_bytes(packed)
+    mine = foreign.open_saved(path)
+    assert mine.vocab_size == size + 4
+    for line in lines:
+        assert mine.encode(line) == [
+            i + 4 for i in whole.encode(line, add_special_tokens=False).ids
+        ]
+        assert mine.decode(mine.encode(line)) == whole.decode(
+            whole.encode(line, add_special_tokens=False).ids
+        )
+    assert set(wanted) <= set(mine.pieces(range(mine.vocab_size)))
+    path.write_bytes(packed.replace(b"foreign 1", b"foreign 2"))
+    with pytest.raises(UserError, match="cannot be read: its form is"):
+        foreign.open_saved(path)

@@ -1,5 +1,6 @@
 """What a run begins with: another run's parameters, or word vectors."""
 
+import functools
 import shutil
 import types
 
@@ -162,7 +163,7 @@ def test_parameters_of_another_function_are_a_warning(tiny, pretrained, tmp_path
 
 def test_a_name_of_a_foreign_model_is_refused_in_words(tiny, pretrained, tmp_path):
     loaded = load("opinions", tiny, **{"train.initial": "bert-base-uncased"})
-    message = "names no run directory or bundle of this package.*other packages"
+    message = "names no run directory, bundle or folder of Hugging Face"
     with pytest.raises(UserError, match=message):
         prepared(loaded, tmp_path / "run")
     near = load("opinions", tiny, **{"train.initial": f"{pretrained}s"})
@@ -332,3 +333,29 @@ def test_a_frozen_table_has_no_moments(tiny):
     state = optim.make_optimizer(loaded).init(params)
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(state)]
     assert (3, 7) in shapes and (5, 3) not in shapes
+
+
+def test_a_config_takes_over_the_model_that_it_starts_from(tiny, pretrained, tmp_path):
+    tiny_options = tiny()
+    known = dict(config.items(config.load("opinions")))
+    kept = {
+        name: value
+        for name, value in tiny_options.items()
+        if name in known and not name.startswith(("model.", "tokenizer."))
+    }
+    changed = functools.partial(initial.adopt, path=str(pretrained))
+    loaded = config.load("opinions", kept, change=changed)
+    origin = folders.Folder(pretrained).config()
+    for name in ("d_model", "d_ff", "num_heads", "encoder_layers", "norm"):
+        assert loaded.model[name] == origin.model[name]
+    usual = config.load("opinions").model
+    assert loaded.model.dropout_residual == usual.dropout_residual
+    assert loaded.model.pooling == usual.pooling  # which the origin does not have
+    done = prepared(loaded, tmp_path / "run", said := [])
+    _, params = filled(done.task, sharding.local_mesh(1), said)
+    theirs = by_path(transformer_jax.load(pretrained).params)
+    ours = by_path(params)
+    same = [name for name in ours if name in theirs]
+    assert len(same) > 10
+    for name in same:
+        np.testing.assert_array_equal(ours[name], theirs[name])

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
 from transformer_jax import tasks
+from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.text import vectors
 from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
@@ -47,14 +48,16 @@ def adopt(config: ConfigDict, path: str) -> None:
     """Change a config so that its model is that of a run, and begins with it.
 
     Every option of the model that both have becomes the run's, except those that only
-    matter in training. Longer examples than the run's table of positions are left out.
+    matter in training and values that this task refuses. Longer examples than the run's
+    table of positions are left out.
     """
     config.train.initial = path
-    known = dict(configs.items(config))
-    origin = Origin(config)
+    known, origin = configs.declared(config.task, config.model.name), Origin(config)
     for name, value in configs.items(origin.config):
         model = name.startswith("model.") or name == "tokenizer.row_multiple"
-        if name in known and model and not name.startswith(OF_TRAINING):
+        if name not in known or not model or name.startswith(OF_TRAINING):
+            continue
+        if not schema.find_problem(name, value, known[name]):
             config.update_from_flattened_dict({name: value})
     if "model.max_positions" in known and config.model.positions == "learned":
         room = config.model.max_positions - tasks.find(config.task).ends
