@@ -90,6 +90,17 @@ MODELS = {
             rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
         )
     ),
+    "llama-3": lambda: t.LlamaForCausalLM(
+        t.LlamaConfig(
+            **DECODER,
+            head_dim=8,
+            rope_parameters={
+                "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        )
+    ),
     "mistral": lambda: t.MistralForCausalLM(
         t.MistralConfig(**DECODER, sliding_window=None)
     ),

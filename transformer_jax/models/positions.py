@@ -12,7 +12,7 @@ cross-attention, which needs positions in the embeddings: `sinusoid+rotary` has 
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import flax.struct
@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int, Real
 
 from transformer_jax.base.errors import UserError
 
-SCALINGS = ("none", "linear", "ntk")
+SCALINGS = ("none", "linear", "ntk", "llama3")
 
 
 def sinusoid(
@@ -33,15 +33,19 @@ def sinusoid(
     Angles are float32, so the error of a value is at most 0.001 up to position 10,000,
     and about 0.06 at a million.
     """
-    waves = jnp.stack(_waves(positions, d_model)[::-1], axis=-1)
+    waves = jnp.stack(_waves(positions, _rates(d_model))[::-1], axis=-1)
     if not interleave:
         waves = waves.swapaxes(-1, -2)
     return waves.reshape(*positions.shape, -1)[..., :d_model]
 
 
-def _waves(positions, size: int, base: float = 10_000.0) -> tuple[Array, Array]:
+def _rates(size: int, base: float = 10_000.0) -> Float[Array, " half"]:
+    """Return the angles from one position to the next, from the largest on."""
+    return base ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+
+
+def _waves(positions, rates: Float[Array, " half"]) -> tuple[Array, Array]:
     """Return cos and sin of a position's angles, from the fastest to the slowest."""
-    rates = base ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
     angles = positions[..., None].astype(jnp.float32) * rates
     return jnp.cos(angles), jnp.sin(angles)
 
@@ -95,24 +99,43 @@ class PositionSignal(flax.struct.PyTreeNode):
     bias: Any = None  # added to the scores: Float [#B, #N, T, S], or a DistanceBias
 
 
+class Band(NamedTuple):
+    """Which angles `llama3` scales: by their turns within the training's texts.
+
+    Angles with at most `low` turns are divided by the factor, those with at least
+    `high` stay as they are, and those between are blended.
+    """
+
+    low: float = 1.0
+    high: float = 4.0
+    original: int = 8192  # positions of the training before the scaling
+
+
 def rotation(
     positions: Int[Array, "R T"],
     size: int,
     base: float = 10_000.0,
     scaling: str = "none",
     factor: float = 1.0,
+    band: Band | None = None,
 ) -> tuple[Float[Array, "R T half"], Float[Array, "R T half"]]:
     """Compute the angles by which `rotate` rotates heads of `size` (Su et al. 2021).
 
     Scaling lets a model trained on short texts read texts `factor` times as long.
     `linear` slows down all angles; `ntk` mainly the slow ones, because the fast ones
-    tell neighbours apart.
+    tell neighbours apart; `llama3` those that turn less often than the band says.
     """
     if scaling == "linear":
-        return _waves(positions / factor, size, base)
+        return _waves(positions / factor, _rates(size, base))
     if scaling == "ntk":
         base = base * factor ** (size / max(size - 2, 1))
-    return _waves(positions, size, base)
+    rates = _rates(size, base)
+    if scaling == "llama3":
+        low, high, original = band or Band()
+        turns = original * rates / (2 * math.pi)  # within the texts of the training
+        kept = jnp.clip((turns - low) / (high - low), 0, 1)
+        rates = kept * rates + (1 - kept) * rates / factor
+    return _waves(positions, rates)
 
 
 def rotate(x: Float[Array, "R T N K"], turn: Any) -> Float[Array, "R T N K"]:

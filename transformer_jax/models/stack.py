@@ -40,6 +40,7 @@ from transformer_jax.models.layers import (
 from transformer_jax.models.positions import (
     BIASES,
     SINUSOIDS,
+    Band,
     PositionBias,
     PositionSignal,
     rotation,
@@ -298,7 +299,8 @@ class Stack(nn.Module):
         """Compute the effect of positions on self-attention, once for all layers."""
         c, kind = self.config, self.config.positions
         if kind.endswith("rotary"):
-            scaling = c.rotary_scaling, c.rotary_factor
+            band = Band(c.rotary_low, c.rotary_high, c.rotary_original)
+            scaling = c.rotary_scaling, c.rotary_factor, band
             return PositionSignal(
                 turn=rotation(positions, c.d_k, c.rotary_base, *scaling)
             )

@@ -97,6 +97,15 @@ class TransformerConfig(Vocabularies):
     rotary_factor: float = option(
         1.0, "Scaling: length to read, relative to the training length.", least=1
     )
+    rotary_low: float = option(
+        1.0, "llama3: angles with fewer turns are slowed down.", least=0
+    )
+    rotary_high: float = option(
+        4.0, "llama3: angles with more turns stay as they are.", above=0
+    )
+    rotary_original: int = option(
+        8192, "llama3: the training length, within which turns are counted.", least=1
+    )
     relative_buckets: int = option(
         32, "Buckets of distances; each holds one number per head.", least=2
     )
@@ -279,6 +288,11 @@ def _impossible_heads(model: ConfigDict) -> list[str]:
     if model.rotary_factor != 1.0 and model.rotary_scaling == "none":
         problems.append(
             f"model.rotary_factor = {model.rotary_factor} has no effect without "
-            "model.rotary_scaling: linear or ntk"
+            "model.rotary_scaling: linear, ntk or llama3"
+        )
+    if model.rotary_high <= model.rotary_low:
+        problems.append(
+            f"model.rotary_high = {model.rotary_high} must be more than "
+            f"model.rotary_low {model.rotary_low}"
         )
     return problems

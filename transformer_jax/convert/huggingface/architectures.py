@@ -527,12 +527,17 @@ def llama_options(given: Given) -> Options:
         "model.rotary_base": float(rope.get("rope_theta", 10_000.0)),
         "model.rotary_scaling": SCALINGS[scaling],
         "model.rotary_factor": float(rope.get("factor") or 1.0),
+        "model.rotary_low": float(rope.get("low_freq_factor") or 1.0),
+        "model.rotary_high": float(rope.get("high_freq_factor") or 4.0),
+        "model.rotary_original": int(
+            rope.get("original_max_position_embeddings") or 8192
+        ),
         "model.embedding_scale": False,
         "model.tie": "all" if given.get("tie_word_embeddings") else "none",
     }
 
 
-SCALINGS = {"default": "none", "linear": "linear"}  # their names → ours
+SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}  # theirs → ours
 
 
 def _rope(given: Given) -> Given:
@@ -552,8 +557,14 @@ def describe_llama(ours: Given) -> dict[str, Any]:
         raise UserError(f"model.bias = {bias!r} has no counterpart, only none and qkv")
     head = ours["model.d_model"] // ours["model.num_heads"]
     rope = {"rope_type": "default", "rope_theta": ours["model.rotary_base"]}
-    if ours["model.rotary_scaling"] == "linear":
-        rope |= {"rope_type": "linear", "factor": ours["model.rotary_factor"]}
+    if (scaling := ours["model.rotary_scaling"]) != "none":
+        rope |= {"rope_type": scaling, "factor": ours["model.rotary_factor"]}
+    if scaling == "llama3":
+        rope |= {
+            "low_freq_factor": ours["model.rotary_low"],
+            "high_freq_factor": ours["model.rotary_high"],
+            "original_max_position_embeddings": ours["model.rotary_original"],
+        }
     return {
         "model_type": kinds[bias],
         "num_hidden_layers": ours["model.decoder_layers"],
