@@ -299,3 +299,85 @@ def test_rounding_by_chance_has_the_right_mean_and_keeps_what_is_exact():
     assert 0.5 < float((rounded == other).mean()) < 0.75  # 5/8 if independent
     exact = jnp.array([0.0, -3.5, 2.0**100, 1 + 2.0**-7])
     np.testing.assert_array_equal(optim.round_by_chance(exact, jnp.uint32(1)), exact)
+
+
+STACK = {
+    "embedding": {"embedding": jnp.ones((5, 3))},
+    "encoder": {
+        f"layer_{i}": {"inner": {"kernel": jnp.ones((3, 3)), "bias": jnp.ones(3)}}
+        for i in range(3)
+    },
+    "head": {"kernel": jnp.ones((3, 2))},
+}
+
+
+def by_name(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {sharding.path_name(path): leaf for path, leaf in leaves}
+
+
+def step_of(**changes):
+    """The first update of each parameter by SGD's sign, from equal gradients."""
+    config = settings(schedule="constant", constant=0.1, name="adam", **changes)
+    optimizer = optim.make_optimizer(config)
+    state = optimizer.init(STACK)
+    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, STACK), state, STACK)
+    return {name: float(u.ravel()[0]) for name, u in by_name(updates).items()}, state
+
+
+def test_rates_by_path_scale_the_updates_and_0_freezes():
+    plain, whole = step_of()
+    found, state = step_of(rates=(("head", 2.0), ("layer_1|embedding", 0.0)))
+    for name, update in found.items():
+        factor = 1.0
+        if name.startswith("head"):
+            factor = 2.0
+        elif "layer_1" in name or "embedding" in name:
+            factor = 0.0
+        assert update == pytest.approx(factor * plain[name]), name
+    sizes = [sum(x.size for x in jax.tree.leaves(s)) for s in (whole, state)]
+    frozen = 5 * 3 + 3 * 3 + 3
+    assert sizes[0] - sizes[1] == 2 * frozen  # no moments of what is frozen
+
+
+def test_rates_decay_from_the_top_layer_down_to_the_embeddings():
+    plain, _ = step_of()
+    found, _ = step_of(layer_decay=0.5)
+    below = {"head/kernel": 0, "embedding/embedding": 3}
+    for i in range(3):
+        below[f"encoder/layer_{i}/inner/kernel"] = 2 - i
+        below[f"encoder/layer_{i}/inner/bias"] = 2 - i
+    for name, layers in below.items():
+        assert found[name] == pytest.approx(0.5**layers * plain[name]), name
+
+
+def test_the_first_pattern_counts_and_one_that_matches_nothing_is_named():
+    config = settings(rates=(("layer_1", 1.0), ("layer", 0.0), ("laier", 0.5)))
+    factors = by_name(optim.rate_factors(config, STACK))
+    assert factors["encoder/layer_1/inner/bias"] == 1.0
+    assert factors["encoder/layer_0/inner/bias"] == 0.0
+    (problem,) = optim.find_unmatched(config, STACK)
+    assert problem.startswith("optim.rates: 'laier' is found in no path")
+    for wrong in (("(", 0.0), ("a", -1.0), ("a",), ("a", "b"), 3):
+        (problem,) = optim.find_problems(settings(rates=(wrong,), warmup_steps=10))
+        assert problem.startswith("optim.rates = ")
+
+
+def test_frozen_parameters_have_no_gradient_and_stay(tiny, tmp_path, one_device):
+    spec, changes = "opinions", {"optim.rates": "(('encoder|embedding', 0.0),)"}
+    known = dict(configs.items(configs.load(spec)))
+    small = {name: text for name, text in tiny().items() if name in known}
+    small |= {"optim.warmup_steps": "1", "checkpoint.every": "3", "eval.every": "3"}
+    loaded = configs.load(spec, {**small, "train.steps": "6", **changes})
+    folder = tmp_path / "run"
+    assert train.train(loaded, folder) == 0
+    begun = configs.load(spec, {**small, "train.steps": "3", **changes})
+    other = tmp_path / "other"
+    assert train.train(begun, other) == 0
+    one, two = (by_name(runs.load(place, "last").params) for place in (folder, other))
+    for name in one:
+        same = bool((one[name] == two[name]).all())
+        assert same == name.startswith(("encoder", "embedding")), name
+    wrong = configs.load(spec, {**small, "optim.rates": "(('encodr', 0.0),)"})
+    with pytest.raises(UserError, match="'encodr' is found in no path of a parameter"):
+        train.train(wrong, tmp_path / "wrong")

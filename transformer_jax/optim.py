@@ -6,10 +6,12 @@ Constant and warmup are both explicit: the formula's peak is c / √(d_model · 
 In all other schedules c itself is the peak, reached after a linear warmup.
 """
 
+import collections
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Hashable
+import re
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -58,6 +60,17 @@ class OptimOptions:
     )
     lowered: tuple = option(
         (), "(step, factor) pairs: after this step the rate is multiplied by factor."
+    )
+    rates: tuple = option(
+        (),
+        "(pattern, factor) pairs: the rate of the parameters whose path the pattern is "
+        "found in is multiplied by factor, the first pair counts; 0 freezes them.",
+    )
+    layer_decay: float = option(
+        1.0,
+        "Multiply the rate by this once per layer below the top, for fine-tuning.",
+        above=0,
+        most=1,
     )
     ema: float = option(
         0.0,
@@ -138,15 +151,96 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     optimizer = optax.chain(*steps)
     if settings.state_dtype == "bfloat16":
         optimizer = keep_in_bfloat16(optimizer)
-    if config.model.get("train_word_vectors", True):  # not an option of image models
+    if scales_rates(config):
+        optimizer = optax.chain(optimizer, _scale_by_path(config))
+    if not freezes(config):
         return optimizer
-    # Frozen tables have no moments and do not count towards the clipped norm. The
+    # Frozen parameters have no moments and do not count towards the clipped norm. The
     # labels are part of the paths in a checkpoint.
     kinds: dict[Hashable, optax.GradientTransformation] = {
         "moves": optimizer,
         "stays": optax.set_to_zero(),
     }
-    return optax.partition(kinds, _label_tables)
+
+    def label(params: Any) -> Any:
+        factors = rate_factors(config, params)
+        return jax.tree.map(lambda factor: "moves" if factor else "stays", factors)
+
+    return optax.partition(kinds, label)
+
+
+def freezes(config: ConfigDict) -> bool:
+    """Return whether some parameters stay as they begin."""
+    tables = config.model.get("train_word_vectors", True)  # not of image models
+    return not tables or any(not factor for _, factor in config.optim.rates)
+
+
+def scales_rates(config: ConfigDict) -> bool:
+    """Return whether parameters that are trained have different rates."""
+    factors = {factor for _, factor in config.optim.rates} - {0}
+    return config.optim.layer_decay < 1 or bool(factors - {1})
+
+
+def rate_factors(config: ConfigDict, params: Any) -> Any:
+    """Return the factor of each parameter's rate, by its path; 0 freezes it."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    depths = _depths([path_name(path) for path, _ in leaves])
+    fixed = not config.model.get("train_word_vectors", True)
+
+    def factor_of(path, leaf):
+        name = path_name(path)
+        if fixed and name.endswith("embedding/embedding"):
+            return 0.0
+        for pattern, factor in config.optim.rates:
+            if re.search(pattern, name):
+                return float(factor)
+        return config.optim.layer_decay ** depths[name]
+
+    return jax.tree_util.tree_map_with_path(factor_of, params)
+
+
+def find_unmatched(config: ConfigDict, params: Any) -> list[str]:
+    """List the patterns of `optim.rates` that are found in no parameter's path."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    names = [path_name(path) for path, _ in leaves]
+    return [
+        f"optim.rates: {pattern!r} is found in no path of a parameter, such as "
+        f"{names[0]} or {names[-1]}: correct it, or leave it out"
+        for pattern, _ in config.optim.rates
+        if not any(re.search(pattern, name) for name in names)
+    ]
+
+
+def _depths(names: Sequence[str]) -> dict[str, int]:
+    """Count the layers between each parameter and the top of its stack.
+
+    Embeddings lie below all layers; what belongs to no layer otherwise is at the top.
+    """
+    found = {name: re.match(r"(.*/)?layer_(\d+)/", name) for name in names}
+    layers: dict[str, int] = collections.Counter()
+    for match in filter(None, found.values()):
+        stack = match[1] or ""
+        layers[stack] = max(layers[stack], int(match[2]) + 1)
+    lowest = max(layers.values(), default=0)
+    depths = {}
+    for name, match in found.items():
+        first = name.partition("/")[0]
+        if match:
+            depths[name] = layers[match[1] or ""] - 1 - int(match[2])
+        else:
+            below = "embedding" in first or "positions" in first
+            depths[name] = lowest if below else 0
+    return depths
+
+
+def _scale_by_path(config: ConfigDict) -> optax.GradientTransformation:
+    """Multiply updates by the factors of their parameters."""
+
+    def scale(updates, params=None):
+        factors = rate_factors(config, updates)
+        return jax.tree.map(lambda factor, u: factor * u, factors, updates)
+
+    return optax.stateless(scale)
 
 
 def _adam(settings: ConfigDict) -> optax.GradientTransformation:
@@ -327,11 +421,29 @@ def find_problems(config: ConfigDict) -> list[str]:
             f"optim.lowered = {settings.lowered!r}: give pairs of a step, at least 0, "
             "and a factor, more than 0 and at most 1, such as ((3000, 0.5),)"
         )
+    if not all(map(_is_rate, settings.rates)):
+        problems.append(
+            f"optim.rates = {settings.rates!r}: give pairs of a regular expression and "
+            "a factor of at least 0, such as (('embedding', 0.0), ('head', 10.0))"
+        )
     if config.eval.weights == "ema" and not settings.ema:
         problems.append(
             "eval.weights = 'ema' needs a running mean: set optim.ema, such as 0.999"
         )
     return problems
+
+
+def _is_rate(pair: Any) -> bool:
+    if not (isinstance(pair, tuple | list) and len(pair) == 2):
+        return False
+    pattern, factor = pair
+    if not isinstance(pattern, str) or type(factor) not in (int, float):
+        return False
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return 0 <= factor < math.inf
 
 
 def _is_lowered(pair: Any) -> bool:
@@ -361,10 +473,3 @@ def _hidden(params: Any) -> Any:
         return name.endswith("kernel") and leaf.ndim == 2 and not name.startswith(ends)
 
     return jax.tree_util.tree_map_with_path(is_hidden, params)
-
-
-def _label_tables(params: Any) -> Any:
-    def label(path, leaf):
-        return "stays" if path_name(path).endswith("embedding/embedding") else "moves"
-
-    return jax.tree_util.tree_map_with_path(label, params)

@@ -24,6 +24,7 @@ from ml_collections import ConfigDict
 from transformer_jax import cli, hosts, losses, optim, sharding
 from transformer_jax import config as configs
 from transformer_jax.base import entry_points
+from transformer_jax.base.errors import UserError
 from transformer_jax.losses import LossFn
 from transformer_jax.runs import environment, lock, resuming, shared
 from transformer_jax.runs import run as runs
@@ -228,10 +229,12 @@ def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
 
     key = jax.random.key(config.seed)
     abstract = sharding.abstract(jax.eval_shape(init, key), mesh)
+    if problems := optim.find_unmatched(config, abstract.params):
+        raise UserError(*problems)
     shardings = jax.tree.map(lambda x: x.sharding, abstract)
     step = functools.partial(
         train_step,
-        loss=task.objective.loss,
+        loss=_without_frozen(task.objective.loss, config),
         optimizer=optimizer,
         micro_batches=config.train.accumulation,
         ema_decay=config.optim.ema,
@@ -241,6 +244,21 @@ def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
         step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh))
     )
     return StateFunctions(jax.jit(init, out_shardings=shardings), abstract, update)
+
+
+def _without_frozen(loss: LossFn, config: ConfigDict) -> LossFn:
+    """Return a loss whose gradients by frozen parameters are 0, and not computed."""
+    if not optim.freezes(config):
+        return loss
+
+    def stopped(params, batch, key=None):
+        factors = optim.rate_factors(config, params)
+        held = jax.tree.map(
+            lambda p, factor: p if factor else jax.lax.stop_gradient(p), params, factors
+        )
+        return loss(held, batch, key)
+
+    return stopped
 
 
 def train_steps(training: Training, preemption: Preemption, profile: Profile) -> None:

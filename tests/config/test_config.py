@@ -121,7 +121,7 @@ FREE = {
     r"targets": "hardware and a number of devices: hardware.py",
     r"eval\.splits": "splits that the data have",
     r"data\.canaries": "how often each is planted, which canaries.find_problems checks",
-    r"optim\.lowered": "pairs of numbers, which optim.find_problems checks",
+    r"optim\.(lowered|rates)": "pairs, which optim.find_problems checks",
 }
 
 

@@ -37,6 +37,7 @@ def header(training: Training) -> list[str]:
         f"run        {training.folder.place}",
         f"devices    {mesh.size} × {device} ({jax.default_backend()}), mesh {axes}",
         f"model      {size:,} parameters, {configs.dtype_of(config)} computation",
+        *trained_line(training),
         *attention_line(config, feed.plan.shapes, mesh),
         f"data       {len(feed.store):,} examples{left_out}, "
         f"{feed.plan.steps_per_epoch:,} steps per epoch, "
@@ -45,6 +46,23 @@ def header(training: Training) -> list[str]:
         f"training   {config.train.steps:,} steps, highest learning rate "
         f"{optim.peak(config):.2e}",
         *rate_note(config),
+    ]
+
+
+def trained_line(training: Training) -> list[str]:
+    """Say which share of the parameters is trained, unless it is all of them."""
+    config, state = training.config, training.abstract
+    if not optim.freezes(config):
+        return []
+    factors = optim.rate_factors(config, state.params)
+    sizes = jax.tree.map(lambda p, factor: (p.size, factor), state.params, factors)
+    pairs = jax.tree.leaves(sizes, is_leaf=lambda x: isinstance(x, tuple))
+    moves = sum(size for size, factor in pairs if factor)
+    total = sum(size for size, _ in pairs)
+    kept = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.opt_state))
+    return [
+        f"trained    {moves:,} parameters ({moves / total:.1%}), {total - moves:,} are "
+        f"frozen; the optimizer's state has {kept / 1e6:.1f} MB"
     ]
 
 
