@@ -80,7 +80,9 @@ MODELS = (
     {"positions": "learned"},
     {"positions": "relative", "activation": "swiglu"},
     {"norm": "pre", "norm_kind": "rms", "qk_norm": True, "kv_heads": 2, "d_k": 64},
+    {"tie": "inputs", "embedding_norm": True, "output_bias": True},
 )
+OPTIONAL = {"model.head_transform": True, "model.pooling": "pooler"}  # parts of heads
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
@@ -178,6 +180,10 @@ def of_other_tasks():
         kind = tasks.find(name)
         for model in registry.names_for(kind.interface, kind.modules):
             config = configs.base(name, model)
+            known = dict(configs.items(config))
+            config.update_from_flattened_dict(
+                {option: v for option, v in OPTIONAL.items() if option in known}
+            )
             if workload.opens_without_data(config):
                 init = workload.open_empty(config, 100).objective.init
                 shapes = jax.eval_shape(init, jax.random.key(0))

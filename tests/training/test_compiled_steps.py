@@ -34,7 +34,8 @@ def test_six_frames_lead_from_the_command_to_the_loss(tiny, tmp_path, monkeypatc
     values = flags.FlagValues()
     flags.DEFINE_string("config", "quickstart", "", values)
     flags.DEFINE_string("workdir", str(tmp_path / "run"), "", values)
-    flags.DEFINE_string("profile", "", "", values)
+    for name in ("profile", "start_from"):
+        flags.DEFINE_string(name, "", "", values)
     for name in ("accept_changes", "smoke", "plots"):
         flags.DEFINE_bool(name, False, "", values)
     values.mark_as_parsed()

@@ -53,7 +53,7 @@ def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
     Its bundle is kept in the cache, and made again when a file has changed.
     """
     place = pathlib.Path(path)
-    if not (place / "config.json").is_file():
+    if not os.path.isfile(place / "config.json"):
         return path
     for name in entry_points.names("readers"):
         reader = entry_points.require("readers", name)

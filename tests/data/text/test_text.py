@@ -9,7 +9,7 @@ import pytest
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading.records import JsonTable
-from transformer_jax.data.text import text, tokenizer
+from transformer_jax.data.text import learning, text
 from transformer_jax.data.text.text import Lines
 
 
@@ -230,7 +230,7 @@ def test_a_faulty_line_is_named_while_a_tokenizer_is_learned(tmp_path, line, pro
     file.write_text('{"de": "Die Katze schläft."}\n' + line + "\n", encoding="utf-8")
     table = JsonTable(str(file), {"source": "de"})
     with pytest.raises(UserError, match=problem) as caught:
-        tokenizer.train((record["source"] for record in table), "bpe", 300)
+        learning.train((record["source"] for record in table), "bpe", 300)
     assert "tokenizer" not in str(caught.value) and "\n" not in str(caught.value)
 
 

@@ -216,7 +216,7 @@ def records(*texts):
 
 def test_a_tokenizer_is_learned_once_for_the_same_text(monkeypatch):
     first = learning.make(settings(), records(*TEXTS), ("source",), "", [])
-    monkeypatch.setattr(tokenizer, "train", lambda *a, **k: pytest.fail("again"))
+    monkeypatch.setattr(learning, "train", lambda *a, **k: pytest.fail("again"))
     again = learning.make(settings(), records(*TEXTS), ("source",), "", [])
     assert again.model == first.model
     monkeypatch.undo()
