@@ -149,7 +149,7 @@ def their_logits(model, run, ids):
     return found if found.ndim == 2 else found[..., order]
 
 
-def draw(run, name):
+def draw(run, name=""):
     """Rows of our ids, of a source and a target or of one text."""
     random, size = np.random.default_rng(3), 4 + len(WORDS)
     source = random.integers(4, size, (3, 9))
@@ -326,3 +326,22 @@ def test_a_foreign_tokenizer_splits_joins_and_shows_pieces(tokenizer, lines, tmp
     path.write_bytes(packed.replace(b"foreign 1", b"foreign 2"))
     with pytest.raises(UserError, match="cannot be read: its form is"):
         foreign.open_saved(path)
+
+
+def test_a_run_of_this_package_opens_there(tiny_run, tmp_path):
+    run = transformer_jax.load(tiny_run)
+    export(run, tmp_path / "marian")
+    model = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
+    source, target = draw(run, "marian")
+    with torch.no_grad():
+        found = model(
+            input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target)
+        ).logits
+    size = found.shape[-1]
+    wanted = our_logits(run, (source, target))[..., :size]
+    # LayerNorm's epsilon is 1e-5 there, and 1e-6 here.
+    np.testing.assert_allclose(found, wanted, atol=2e-3)
+    words = transformers.MarianTokenizer.from_pretrained(tmp_path / "marian")
+    line = "ele vê a casa"
+    tokenizer = run.task.data.source_tokenizer
+    assert words(line)["input_ids"] == [*tokenizer.encode(line), EOS]

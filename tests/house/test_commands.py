@@ -20,6 +20,7 @@ from transformer_jax import (
     train,
 )
 from transformer_jax.convert import bundle, ctranslate2
+from transformer_jax.convert.huggingface import __main__ as huggingface
 from transformer_jax.data import tfds
 from transformer_jax.visualize import flags as drawing
 from transformer_jax.visualize import neighbours
@@ -53,7 +54,7 @@ def known_flags():
     found = {}
     modules = (train, evaluate, predict, inspect_data, plan, audit)
     modules += (bundle, ctranslate2, tfds)
-    for module in (*modules, drawing, viewer, neighbours):
+    for module in (*modules, drawing, viewer, neighbours, huggingface):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:
             for kind in ("string", "integer", "float", "bool", "multi_string"):
@@ -62,7 +63,7 @@ def known_flags():
                 patch.setattr(flags, name, define)
             module.define_flags()
         name = module.__name__.removeprefix("transformer_jax.")
-        for suffix in (".flags", ".command", ".viewer"):
+        for suffix in (".flags", ".command", ".viewer", ".__main__"):
             name = name.removesuffix(suffix)
         found.setdefault(name, set()).update(values)
     return found

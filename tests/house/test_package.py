@@ -156,9 +156,10 @@ PRINTS = {
     "cli.py": 1,  # the text of --help
     "convert/bundle.py": 1,  # what was written, and where
     "convert/ctranslate2.py": 1,  # what was written, and where
+    "convert/huggingface/__main__.py": 2,  # what was written, and where
     "corpora/phrasebook/__main__.py": 5,  # the tour
     "data/tfds.py": 2,  # the config keys to copy
-    "data/text/tokenizer.py": 1,  # into the trainer's file of rules
+    "data/text/learning.py": 1,  # into the trainer's file of rules
     "evaluate.py": 12,  # the scores, and comparisons
     "inspect_data.py": 17,  # the report
     "plan.py": 8,  # the plan

@@ -40,7 +40,12 @@ def _megabytes(folder: pathlib.Path) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-if __name__ == "__main__":
+def define_flags() -> None:
+    """Define the flags of this command."""
     flags.DEFINE_string("input", "", "A folder of Hugging Face to read.")
     converters.define_flags()
+
+
+if __name__ == "__main__":
+    define_flags()
     cli.run(main)

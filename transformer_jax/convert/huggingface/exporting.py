@@ -6,7 +6,9 @@ run is written as the architecture whose options are exactly those of its config
 
 import base64
 import json
+import logging
 import pathlib
+import re
 from typing import Any
 
 import jax
@@ -25,12 +27,14 @@ from transformer_jax.convert.huggingface.architectures import (
     Given,
 )
 from transformer_jax.convert.huggingface.importing import ORIGIN, rows_of
-from transformer_jax.convert.huggingface.links import Vocabulary
+from transformer_jax.convert.huggingface.links import Link
 from transformer_jax.data.text.foreign import Foreign
 from transformer_jax.data.text.segmentation import parse_model
 from transformer_jax.runs.run import Run
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
 
+logger = logging.getLogger(__name__)
 FREE = ("model.dropout", "model.attention", "model.dtype", "model.gradient_dtype",
         "model.remat", "model.scan_layers", "model.name", "model.word_vectors",
         "model.train_")  # fmt: skip
@@ -50,6 +54,16 @@ def export(run: Run, folder: pathlib.Path) -> str:
     kept = run.folder.tokenizer / ORIGIN
     origin = files.read_object(kept) if kept.is_file() else None
     ours = dict(configs.items(run.config))
+    params = _by_path(run.params)
+    if ours.get("model.positions") == "sinusoid":
+        ours["model.positions"] = "sinusoid_concat"
+        params = {name: _sines_first(name, p) for name, p in params.items()}
+    absolute = ours.get("model.positions") in ("sinusoid_concat", "learned")
+    lacks = absolute and not ours["model.output_bias"]
+    if origin is None and run.config.task == "translation" and lacks:
+        ours["model.output_bias"] = True  # of zeros
+        rows = params.get("embedding/embedding", np.zeros((0, 0))).shape[0]
+        params["output_bias/bias"] = np.zeros(rows, np.float32)
     if origin is not None:
         kind, given = origin["kind"], origin["config"]
         given = {**given, **ARCHITECTURES[kind].describe(ours)}
@@ -70,8 +84,41 @@ def export(run: Run, folder: pathlib.Path) -> str:
     _write_tokenizer(run, folder, origin)
     if kind.endswith("-sentences"):
         _write_sentences(folder, given["hidden_size"])
-    _write_weights(run, folder / tensors.SINGLE, kind, given, rows)
+    links = ARCHITECTURES[kind].link(given, rows)
+    _write_weights(folder / tensors.SINGLE, params, links)
+    theirs = ARCHITECTURES[kind].options(given)["model.norm_epsilon"]
+    if theirs != ours["model.norm_epsilon"]:
+        logger.warning(
+            "warning    model.norm_epsilon %g becomes %g, which %s has always: logits "
+            "differ slightly",
+            ours["model.norm_epsilon"],
+            theirs,
+            kind,
+        )
     return kind
+
+
+def _by_path(params: Params) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {sharding.path_name(keys): leaf for keys, leaf in leaves}
+
+
+def _sines_first(name: str, x: Any) -> Any:
+    """Reorder the residual stream so that a position's sines come before its cosines.
+
+    Norms and sums do not depend on the order, so the model stays the same.
+    """
+    x = np.asarray(x)
+    if re.search(r"(query|key|value|inner|gate|projection)/kernel$", name):
+        axis = 0
+    elif re.search(r"(embedding|out/\w+|outer/\w+|norm/\w+)$", name):
+        axis = x.ndim - 1
+    else:
+        return x
+    order = np.concatenate(
+        [np.arange(0, x.shape[axis], 2), np.arange(1, x.shape[axis], 2)]
+    )
+    return np.take(x, order, axis)
 
 
 def _ids() -> dict[str, int]:
@@ -118,6 +165,9 @@ def _find_difference(kind: str, given: Given, ours: Given) -> str:
     }
     for name, value in ours.items():
         if not name.startswith("model.") or name.startswith(FREE):
+            continue
+        small = isinstance(value, float) and max(value, theirs.get(name, 0.0)) <= 1e-5
+        if name == "model.norm_epsilon" and small:
             continue
         if name == "model.max_positions" and ours["model.positions"] != "learned":
             continue
@@ -227,11 +277,8 @@ def _write_sentences(folder: pathlib.Path, width: int) -> None:
 
 
 def _write_weights(
-    run: Run, path: pathlib.Path, kind: str, given: Given, rows: Vocabulary
+    path: pathlib.Path, params: dict[str, Any], links: list[Link]
 ) -> None:
-    leaves = jax.tree_util.tree_leaves_with_path(run.params)
-    params = {sharding.path_name(keys): leaf for keys, leaf in leaves}
-    links = ARCHITECTURES[kind].link(given, rows)
     linked = {name for link in links for name in link.ours}
     assert linked == params.keys(), linked ^ params.keys()
     float32, forms = np.dtype(np.float32), {}
