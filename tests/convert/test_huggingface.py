@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -146,7 +147,13 @@ def their_logits(model, run, ids):
         else:
             found = model(input_ids=theirs[0]).logits
     found = found.numpy()
-    return found if found.ndim == 2 else found[..., order]
+    return found if found.ndim == 2 else found[..., order[present(run)]]
+
+
+def present(run):
+    """Our ids that are tokens; the others are never predicted."""
+    tokenizer = run.task.data.vocabularies["embedding"]
+    return [i for i in range(tokenizer.vocab_size) if i not in tokenizer.absent]
 
 
 def draw(run, name=""):
@@ -164,7 +171,12 @@ def draw(run, name=""):
 
 def our_logits(run, ids):
     module, variables = run.task.objective.module, {"params": run.params}
-    return np.asarray(module.apply(variables, *map(jnp.asarray, ids)).logits)
+    found = np.asarray(module.apply(variables, *map(jnp.asarray, ids)).logits)
+    if found.ndim == 3:
+        absent = [i for i in range(found.shape[-1]) if i not in present(run)]
+        assert (found[..., absent] <= -1e3).all()
+        found = found[..., present(run)]
+    return found
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -176,7 +188,7 @@ def test_logits_are_the_same_here_there_and_after_the_way_back(name, tmp_path):
     ids = draw(run, name)
     ours, theirs = our_logits(run, ids), their_logits(model, run, ids)
     assert np.abs(theirs).max() > 0.1
-    np.testing.assert_allclose(ours[..., : theirs.shape[-1]], theirs, atol=1e-4)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
     export(run, tmp_path / "back")
     again = type(model).from_pretrained(tmp_path / "back").eval()
     np.testing.assert_allclose(their_logits(again, run, ids), theirs, atol=1e-4)
@@ -263,7 +275,7 @@ def test_weights_may_lie_in_several_files_and_be_bfloat16(tmp_path):
     run = transformer_jax.load(tmp_path / "bundle")
     ids = draw(run, "llama")
     theirs = their_logits(model.float(), run, ids)
-    ours = our_logits(run, ids)[..., : theirs.shape[-1]]
+    ours = our_logits(run, ids)
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
@@ -337,11 +349,36 @@ def test_a_run_of_this_package_opens_there(tiny_run, tmp_path):
         found = model(
             input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target)
         ).logits
-    size = found.shape[-1]
-    wanted = our_logits(run, (source, target))[..., :size]
+    wanted = our_logits(run, (source, target))
     # LayerNorm's epsilon is 1e-5 there, and 1e-6 here.
     np.testing.assert_allclose(found, wanted, atol=2e-3)
     words = transformers.MarianTokenizer.from_pretrained(tmp_path / "marian")
     line = "ele vê a casa"
     tokenizer = run.task.data.source_tokenizer
     assert words(line)["input_ids"] == [*tokenizer.encode(line), EOS]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_log_probabilities_are_theirs_where_tokens_are_missing(name, tmp_path):
+    """A row without a token, of zeros, would have the logit 0, more than many have."""
+    model = save(name, tmp_path / "theirs")
+    content = json.loads((tmp_path / "theirs" / "tokenizer_config.json").read_text())
+    for token in ("pad_token", "unk_token"):
+        del content[token]
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps(content))
+    run = transformer_jax.load(tmp_path / "theirs")
+    assert set(run.task.data.vocabularies["embedding"].absent) == {0, 1}
+    (ids,) = draw(run, name)
+    ids[0, 0] = BOS
+    order = np.asarray(run.task.data.tokenizer.theirs)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor(order[ids])).logits
+    # They have rows of no token at the end, which take a share there alone.
+    known = sorted(set(order[order >= 0]))
+    theirs = torch.log_softmax(logits[..., known], dim=-1).numpy()
+    module = run.task.objective.module
+    ours = module.apply({"params": run.params}, jnp.asarray(ids)).logits
+    ours = np.asarray(jax.nn.log_softmax(ours))
+    for column, token in enumerate(known):
+        mine = int(np.flatnonzero(order == token)[-1])
+        np.testing.assert_allclose(ours[..., mine], theirs[..., column], atol=1e-4)

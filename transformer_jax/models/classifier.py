@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from transformer_jax import sharding
 from transformer_jax.base.schema import option
 from transformer_jax.models.attention import Mask, all_real
-from transformer_jax.models.embeddings import OutputBias, make_embedding
+from transformer_jax.models.embeddings import OutputBias, leave_out, make_embedding
 from transformer_jax.models.layers import (
     ACTIVATIONS,
     NORM_KINDS,
@@ -181,4 +181,6 @@ class MaskedLM(Encoder):
         if self.head_transform:
             x = self.transform_norm(ACTIVATIONS[c.activation](self.transform(x)))
         logits = self.embedding.logits(x)
-        return self.output_bias(logits) if c.output_bias else logits
+        if c.output_bias:
+            logits = self.output_bias(logits)
+        return leave_out(logits, c.absent)

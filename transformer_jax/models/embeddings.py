@@ -27,6 +27,8 @@ from transformer_jax.models.layers import dot_rows, keep_mask, output_layer
 
 TIES = ("all", "decoder", "inputs", "none")
 APART = ("inputs", "none")  # the output has a matrix of its own
+# The logit of an absent id: its probability is 0, and label smoothing stays finite.
+ABSENT = -1e3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Vocabularies:
     source_vocab_rows: int = derived(0, "0 means source_vocab_size.")
     embedding_scale: bool = derived(True, "Multiply embeddings by √d_model.")
     output_bias: bool = derived(False, "Add a bias to the logits.")
+    absent: tuple[int, ...] = derived((), "Ids of no token, which are not predicted.")
 
     def __post_init__(self):
         self.imply(vocab_rows=self.vocab_size, source_vocab_size=self.vocab_size)
@@ -154,7 +157,9 @@ class EmbeddingTables(nn.Module):
         else:
             table = self.embedding if tie == "all" else self.target_embedding
             logits = table.logits(x)
-        return self.output_bias(logits) if self.config.output_bias else logits
+        if self.config.output_bias:
+            logits = self.output_bias(logits)
+        return leave_out(logits, self.config.absent)
 
 
 def make_embedding(c: Any, source: bool = False) -> TokenEmbedding:
@@ -184,6 +189,17 @@ def mask_padding_rows(
     if vocab_size == logits.shape[-1]:
         return logits
     return jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, MASKED)
+
+
+def leave_out(
+    logits: Float[Array, "B T V"], absent: tuple[int, ...]
+) -> Float[Array, "B T V"]:
+    """Take all probability from ids that are no token of the vocabulary."""
+    if not absent:
+        return logits
+    ids = jnp.arange(logits.shape[-1])
+    gone = (ids[:, None] == jnp.asarray(absent)).any(axis=-1)
+    return jnp.where(gone, ABSENT, logits)
 
 
 # The two uses of a table on several devices. Their gathers are equal, so XLA merges

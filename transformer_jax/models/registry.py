@@ -94,12 +94,14 @@ def build(
     *,
     vocab_size: int = 0,
     source_vocab_size: int = 0,
+    absent: tuple[int, ...] = (),
     **arguments: Any,
 ) -> nn.Module:
     """Make the config's module for an interface, with vocabularies of these sizes.
 
     `own` are the modules of the task, by the name of the model whose sizes they take.
-    `arguments` are the other arguments of a module.
+    `absent` lists the ids that the tokenizer never gives. `arguments` are the other
+    arguments of a module.
     """
     name = config.model.name
     module = own.get(name) or find(name).modules.get(interface)
@@ -108,11 +110,15 @@ def build(
             f"the model {name!r} has no module for {interface!r}: use one of "
             f"{', '.join(names_for(interface, own))}"
         )
-    return module(make_sizes(config, vocab_size, source_vocab_size), **arguments)
+    sizes = make_sizes(config, vocab_size, source_vocab_size, absent)
+    return module(sizes, **arguments)
 
 
 def make_sizes(
-    config: ConfigDict, vocab_size: int = 0, source_vocab_size: int = 0
+    config: ConfigDict,
+    vocab_size: int = 0,
+    source_vocab_size: int = 0,
+    absent: tuple[int, ...] = (),
 ) -> Any:
     """Make the sizes of the config's model, with padded rows of embedding tables.
 
@@ -127,6 +133,7 @@ def make_sizes(
         **config.model,
         "vocab_size": vocab_size,
         "vocab_rows": -(-vocab_size // multiple) * multiple,
+        "absent": absent,
         "source_vocab_size": source_vocab_size,
         "source_vocab_rows": -(-source_vocab_size // multiple) * multiple,
     }

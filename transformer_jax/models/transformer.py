@@ -22,6 +22,7 @@ from transformer_jax.models.embeddings import (
     APART,
     EmbeddingTables,
     OutputBias,
+    leave_out,
     make_embedding,
     project,
 )
@@ -207,7 +208,9 @@ class LanguageModel(nn.Module):
             logits = project(self.projection, x, c.vocab_size)
         else:
             logits = self.embedding.logits(x)
-        return self.output_bias(logits) if c.output_bias else logits
+        if c.output_bias:
+            logits = self.output_bias(logits)
+        return leave_out(logits, c.absent)
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
         """Begin a search; return an empty static part and an empty cache."""

@@ -123,7 +123,12 @@ def open_empty(config: ConfigDict, vocabulary: int) -> Task:
 
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task from its parts."""
-    module = registry.build(config, "language_model", vocab_size=tokenizer.vocab_size)
+    module = registry.build(
+        config,
+        "language_model",
+        vocab_size=tokenizer.vocab_size,
+        absent=tokenizer.absent,
+    )
     prompts = Prompts(config, tokenizer)
     return Task(
         config=config,

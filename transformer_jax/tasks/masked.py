@@ -109,6 +109,7 @@ def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
         "masked_language_model",
         MODULES,
         source_vocab_size=tokenizer.vocab_size,
+        absent=tokenizer.absent,
         head_transform=config.model.head_transform,
     )
     masks = Masks(tokenizer)

@@ -114,9 +114,13 @@ class Foreign(Tokenizer):
             raise ValueError(f"its form is {about.get('form')!r}, not {FORM!r}")
         self._theirs, self._given = about["ids"], about["names"]
         self._prefix = about["prefix"]
-        # Where several of our ids are one of theirs, the first stands for it.
         known = [(them, us) for us, them in enumerate(self._theirs) if them != MISSING]
-        self._ours = dict(reversed(known))
+        # Where our start is one of their other tokens, that one stands for it.
+        known.sort(key=lambda pair: pair[1] != BOS)
+        self._ours = dict(known)
+        self.absent = tuple(
+            us for us, them in enumerate(self._theirs) if self._ours.get(them) != us
+        )
         if "tokenizer" in about:
             self._engine: Engine = Json(about["tokenizer"])
         else:

@@ -67,6 +67,8 @@ class TokenizerOptions:
 class Tokenizer:
     """A SentencePiece model; `decode` is the inverse of `encode`."""
 
+    absent: tuple[int, ...] = ()  # ids that it never gives and that are not predicted
+
     def __init__(self, model: bytes):
         self.model = model
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)

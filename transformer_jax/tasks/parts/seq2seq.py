@@ -29,6 +29,7 @@ def compose(
         "seq2seq",
         vocab_size=target.vocab_size,
         source_vocab_size=source.vocab_size,
+        absent=target.absent,
     )
     writing = inference(data, Writer(config, module, target, constraint))
     return Task(
