@@ -358,6 +358,8 @@ def test_the_first_pattern_counts_and_one_that_matches_nothing_is_named():
     assert factors["encoder/layer_0/inner/bias"] == 0.0
     (problem,) = optim.find_unmatched(config, STACK)
     assert problem.startswith("optim.rates: 'laier' is found in no path")
+    (problem,) = optim.find_unmatched(settings(rates=(("", 0.0),)), STACK)
+    assert problem.endswith("would freeze all parameters")
     for wrong in (("(", 0.0), ("a", -1.0), ("a",), ("a", "b"), 3):
         (problem,) = optim.find_problems(settings(rates=(wrong,), warmup_steps=10))
         assert problem.startswith("optim.rates = ")

@@ -151,10 +151,17 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     optimizer = optax.chain(*steps)
     if settings.state_dtype == "bfloat16":
         optimizer = keep_in_bfloat16(optimizer)
+    if freezes(config):
+        optimizer = _freeze(optimizer, config)
     if scales_rates(config):
         optimizer = optax.chain(optimizer, _scale_by_path(config))
-    if not freezes(config):
-        return optimizer
+    return optimizer
+
+
+def _freeze(
+    optimizer: optax.GradientTransformation, config: ConfigDict
+) -> optax.GradientTransformation:
+    """Apply an optimizer to the parameters that are trained alone."""
     # Frozen parameters have no moments and do not count towards the clipped norm. The
     # labels are part of the paths in a checkpoint.
     kinds: dict[Hashable, optax.GradientTransformation] = {
@@ -203,12 +210,17 @@ def find_unmatched(config: ConfigDict, params: Any) -> list[str]:
     """List the patterns of `optim.rates` that are found in no parameter's path."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     names = [path_name(path) for path, _ in leaves]
+    if not any(jax.tree.leaves(rate_factors(config, params))):
+        return [f"optim.rates = {config.optim.rates!r} would freeze all parameters"]
     return [
         f"optim.rates: {pattern!r} is found in no path of a parameter, such as "
         f"{names[0]} or {names[-1]}: correct it, or leave it out"
         for pattern, _ in config.optim.rates
         if not any(re.search(pattern, name) for name in names)
     ]
+
+
+BELOW = "embedding|positions|patches|class_token|source_norm|target_norm"
 
 
 def _depths(names: Sequence[str]) -> dict[str, int]:
@@ -228,7 +240,7 @@ def _depths(names: Sequence[str]) -> dict[str, int]:
         if match:
             depths[name] = layers[match[1] or ""] - 1 - int(match[2])
         else:
-            below = "embedding" in first or "positions" in first
+            below = re.search(BELOW, first) is not None
             depths[name] = lowest if below else 0
     return depths
 

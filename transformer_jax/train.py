@@ -72,7 +72,9 @@ def main(overrides: dict[str, str]) -> int:
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
     change = None
     if args.start_from:
-        change = functools.partial(warm_start.adopt, path=args.start_from)
+        change = functools.partial(
+            warm_start.adopt, path=args.start_from, workdir=args.workdir
+        )
     config = configs.load(args.config, overrides, args.smoke, change=change)
     with hosts.end_together(), contextlib.ExitStack() as stack:
         if args.plots:

@@ -13,6 +13,7 @@ from transformer_jax.convert.huggingface import __main__ as command
 from transformer_jax.convert.huggingface import tensors
 from transformer_jax.convert.huggingface.architectures import ARCHITECTURES
 from transformer_jax.convert.huggingface.exporting import export
+from transformer_jax.convert.huggingface.importing import convert
 
 LLAMA = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 16,
@@ -24,6 +25,11 @@ T5 = {
     "d_ff": 24, "num_heads": 2, "d_kv": 8, "layer_norm_epsilon": 1e-6,
     "feed_forward_proj": "relu", "relative_attention_num_buckets": 32,
     "relative_attention_max_distance": 128,
+}  # fmt: skip
+BERT = {
+    "model_type": "bert", "num_hidden_layers": 2, "hidden_size": 16,
+    "intermediate_size": 24, "num_attention_heads": 2, "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu", "max_position_embeddings": 64, "pad_token_id": 0,
 }  # fmt: skip
 BART = {
     "model_type": "bart", "encoder_layers": 2, "decoder_layers": 2, "d_model": 16,
@@ -67,6 +73,16 @@ BART = {
             "'gated-silu' is not known: relu and gated-gelu are",
         ),
         (
+            "BertForSequenceClassification",
+            {"id2label": {"0": "LABEL_0"}},
+            "the model has one output: a regression is not read",
+        ),
+        (
+            "BertForSequenceClassification",
+            {"problem_type": "multi_label_classification"},
+            "problem_type = 'multi_label_classification' is not supported",
+        ),
+        (
             "BartForConditionalGeneration",
             {"decoder_ffn_dim": 32},
             "encoder and decoder have other sizes: only equal",
@@ -74,7 +90,8 @@ BART = {
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_expressed_is_refused(kind, given, problem):
-    whole = {"L": LLAMA, "M": LLAMA, "T": T5, "B": BART}[kind[0]]
+    whole = {"L": LLAMA, "M": LLAMA, "T": T5, "Ba": BART, "Be": BERT}
+    whole = whole.get(kind[0]) or whole[kind[:2]]
     ARCHITECTURES[kind].options(whole)
     with pytest.raises(UserError, match=problem):
         ARCHITECTURES[kind].options({**whole, **given})
@@ -156,6 +173,47 @@ def test_a_run_without_a_counterpart_is_refused_with_the_reason(tiny_run_of, tmp
     with pytest.raises(UserError, match="no architecture of Hugging Face has these"):
         export(rotary, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def write_folder(place, given, **others):
+    """A folder of BERT with what is given in its files."""
+    place.mkdir(exist_ok=True)
+    about = {"architectures": ["BertForMaskedLM"], "vocab_size": 3, **BERT, **given}
+    (place / "config.json").write_text(json.dumps(about))
+    tokenizer = {"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}}}
+    (place / "tokenizer.json").write_text(json.dumps(tokenizer))
+    arrays = {"w": np.zeros(1, np.float32)}
+    forms = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+    tensors.write(place / tensors.SINGLE, forms, arrays.items())
+    for name, content in others.items():
+        (place / f"{name}.json").write_text(json.dumps(content))
+
+
+def test_a_folder_that_lacks_something_is_refused_by_name(tmp_path):
+    place, out = tmp_path / "theirs", tmp_path / "bundle"
+    write_folder(place, {})
+    with pytest.raises(UserError, match="does not say its cls_token, with which texts"):
+        convert(place, out)
+    modules = [{"type": "st.models.Dense", "path": ""}]
+    settings = {"cls_token": "a", "sep_token": "b"}
+    write_folder(place, {}, modules=modules, tokenizer_config=settings)
+    with pytest.raises(UserError, match="the module Dense is not read: Transformer,"):
+        convert(place, out)
+    (place / "modules.json").unlink()
+    write_folder(place, {"vocab_size": None}, tokenizer_config=settings)
+    with pytest.raises(UserError, match="cannot be read .TypeError.*or lacks what"):
+        convert(place, out)
+    assert not out.exists()
+
+
+def test_runs_that_would_lose_something_are_not_written(tiny_run_of, tmp_path):
+    numbers = load(tiny_run_of("opinions:score"))
+    with pytest.raises(UserError, match="no counterpart|no architecture"):
+        export(numbers, tmp_path / "out")
+    two = load(tiny_run_of("quickstart", **{"tokenizer.shared": "false",
+                                            "model.tie": "none"}))  # fmt: skip
+    with pytest.raises(UserError, match="source and target have two vocabularies"):
+        export(two, tmp_path / "out")
 
 
 def test_what_has_changed_since_it_came_does_not_go_back(tiny_run, tmp_path):

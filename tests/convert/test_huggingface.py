@@ -1,5 +1,6 @@
 """Models of Hugging Face: the same logits here and there, in both directions."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -10,13 +11,15 @@ import numpy as np
 import pytest
 
 import transformer_jax
+from transformer_jax import config, train
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.convert.huggingface import tensors
 from transformer_jax.convert.huggingface.architectures import ARCHITECTURES
 from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
-from transformer_jax.data.text import foreign
+from transformer_jax.data.text import foreign, learning
+from transformer_jax.training import warm_start
 
 if importlib.util.find_spec("transformers") is None:
     if os.environ.get("REQUIRE_TORCH"):
@@ -138,8 +141,7 @@ def save(name, folder):
 
 def their_logits(model, run, ids):
     """Their logits for rows of our ids, in our order of the vocabulary."""
-    origin = json.loads((run.folder.tokenizer / "huggingface.json").read_text())
-    order = np.asarray(origin["ids"])
+    order = np.asarray(run.task.data.vocabularies["embedding"].theirs)
     theirs = [torch.tensor(order[np.asarray(x)]) for x in ids]
     with torch.no_grad():
         if len(theirs) == 2:
@@ -292,7 +294,14 @@ def test_an_index_names_files_of_its_own_folder(tmp_path):
 def test_sentences_have_the_mean_vector_of_their_tokens(tmp_path):
     encoder = save("bert", tmp_path / "theirs").bert
     encoder.save_pretrained(tmp_path / "theirs")
-    (tmp_path / "theirs" / "modules.json").write_text("[]")
+    modules = [{"type": f"st.{n}", "path": n} for n in ("Transformer", "Pooling")]
+    (tmp_path / "theirs" / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "theirs" / "Pooling").mkdir()
+    pooling = tmp_path / "theirs" / "Pooling" / "config.json"
+    pooling.write_text(json.dumps({"pooling_mode_cls_token": True}))
+    with pytest.raises(UserError, match="only the mean of all tokens"):
+        convert(tmp_path / "theirs", tmp_path / "bundle")
+    pooling.write_text(json.dumps({"pooling_mode_mean_tokens": True}))
     assert convert(tmp_path / "theirs", tmp_path / "bundle").startswith("bert-sent")
     run = transformer_jax.load(tmp_path / "bundle")
     lines = ["the girl reads a red book", "a tree"]
@@ -366,6 +375,9 @@ def test_log_probabilities_are_theirs_where_tokens_are_missing(name, tmp_path):
     for token in ("pad_token", "unk_token"):
         del content[token]
     (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps(content))
+    path = tmp_path / "theirs" / "tokenizer.json"
+    text = path.read_text().replace("<pad>", "x0").replace("<unk>", "x1")
+    path.write_text(text.replace('"unk_token": "x1"', '"unk_token": "</s>"'))
     run = transformer_jax.load(tmp_path / "theirs")
     assert set(run.task.data.vocabularies["embedding"].absent) == {0, 1}
     (ids,) = draw(run, name)
@@ -382,3 +394,80 @@ def test_log_probabilities_are_theirs_where_tokens_are_missing(name, tmp_path):
     for column, token in enumerate(known):
         mine = int(np.flatnonzero(order == token)[-1])
         np.testing.assert_allclose(ours[..., mine], theirs[..., column], atol=1e-4)
+
+
+def test_a_classifier_that_went_on_learning_goes_back(tmp_path, one_device):
+    save("bert-labels", tmp_path / "theirs")
+    (tmp_path / "train.txt").write_text("LABEL_0 the girl\nLABEL_1 a boy\n" * 30)
+    loaded = config.load(
+        "opinions",
+        {
+            "data.source": "labelled",
+            "data.train_files": str(tmp_path / "train.txt"),
+            "data.validation_files": str(tmp_path / "train.txt"),
+            "data.batch_tokens": "512", "data.shapes": "1", "train.steps": "4",
+            "model.pooling": "pooler", "optim.warmup_steps": "1", "eval.every": "4",
+            "eval.splits": "()", "checkpoint.every": "4", "checkpoint.average": "1",
+        },
+        change=functools.partial(warm_start.adopt, path=str(tmp_path / "theirs")),
+    )  # fmt: skip
+    assert train.train(loaded, tmp_path / "run") == 0
+    run = transformer_jax.load(tmp_path / "run")
+    assert export(run, tmp_path / "back") == "BertForSequenceClassification"
+    model = transformers.BertForSequenceClassification.from_pretrained(
+        tmp_path / "back"
+    )
+    ids = draw(run)
+    np.testing.assert_allclose(
+        our_logits(run, ids), their_logits(model.eval(), run, ids), atol=1e-4
+    )
+    assert model.config.id2label == {0: "LABEL_0", 1: "LABEL_1"}
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    order = np.asarray(run.task.data.vocabularies["embedding"].theirs)
+    line = "the girl reads"
+    found = words(line, add_special_tokens=False)["input_ids"]
+    assert found == list(order[run.task.data.tokenizer.encode(line)])
+    # The same command goes on, also without the folder that it began with.
+    (tmp_path / "theirs").rename(tmp_path / "away")
+    again = config.load("opinions", change=functools.partial(
+        warm_start.adopt, path=str(tmp_path / "theirs"), workdir=str(tmp_path / "run")
+    ))  # fmt: skip
+    assert again.model.d_model == 16 and again.train.initial == str(tmp_path / "theirs")
+
+
+def test_marian_splits_targets_with_their_own_model(tmp_path):
+    lines = {
+        "source": ["the girl reads the book"] * 9,
+        "target": ["das kind liest"] * 9,
+    }
+    made = {s: learning.train(text, "unigram", 300) for s, text in lines.items()}
+    pieces = ["</s>", "<unk>", ">>de<<"]
+    for tokenizer in made.values():
+        names = tokenizer.pieces(range(4, tokenizer.vocab_size))
+        pieces += [name for name in names if name not in pieces]
+    pieces.append("<pad>")
+    save("marian", tmp_path / "theirs")
+    for name in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / "theirs" / name).unlink()
+    for side, tokenizer in made.items():
+        (tmp_path / "theirs" / f"{side}.spm").write_bytes(tokenizer.model)
+    numbers = {piece: i for i, piece in enumerate(pieces)}
+    (tmp_path / "theirs" / "vocab.json").write_text(json.dumps(numbers))
+    ids = {
+        "vocab_size": len(pieces),
+        "pad_token_id": len(pieces) - 1,
+        "eos_token_id": 0,
+    }
+    settings = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    settings |= {**ids, "decoder_start_token_id": len(pieces) - 1}
+    settings["decoder_vocab_size"] = len(pieces)
+    model = t.MarianMTModel(t.MarianConfig(**settings))
+    model.save_pretrained(tmp_path / "theirs")
+    run = transformer_jax.load(tmp_path / "theirs")
+    source, target = run.task.data.source_tokenizer, run.task.data.target_tokenizer
+    for tokenizer, side in ((source, "source"), (target, "target")):
+        (line,) = set(lines[side])
+        wanted = made[side].pieces(made[side].encode(line))
+        assert tokenizer.pieces(tokenizer.encode(line)) == wanted
+    coded = source.pieces(source.encode(">>de<< the girl"))
+    assert coded == [">>de<<", *source.pieces(source.encode("the girl"))]

@@ -45,6 +45,7 @@ class Reader(NamedTuple):
 
     reads: Callable[[pathlib.Path], bool]  # whether a folder is one of these
     convert: Callable[[pathlib.Path, pathlib.Path], Any]  # (folder, bundle to make)
+    version: int = 1  # raised when what it makes changes
 
 
 def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
@@ -59,13 +60,17 @@ def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
         reader = entry_points.require("readers", name)
         if reader.reads(place):
             listed = sorted(p for p in place.rglob("*") if p.is_file())
-            about = repr([files.identify(p) for p in listed])
+            about = repr([reader.version, *map(files.identify, listed)])
             key = hashlib.sha256(about.encode()).hexdigest()[:24]
             made = cache.folder() / "imported" / key
             cache.make_private(made.parent)
             if not made.is_dir():
                 logger.info("converting %s, once", place)
-                reader.convert(place, made)
+                try:
+                    reader.convert(place, made)
+                except OSError:  # another process has made it meanwhile
+                    if not made.is_dir():
+                        raise
             return made
     return path
 

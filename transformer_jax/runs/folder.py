@@ -58,7 +58,7 @@ class Folder:
         yield from (self.path / name for name in FILES)
         for name in ("tokenizer", "checkpoints", "averaged", "preempted"):
             yield from (self.path / name).rglob("*")
-        if (self.path / "config.json").exists():
+        if "task" in (self.read("config.json") or {}):  # not a folder of others
             yield from map(pathlib.Path, configs.named_files(self.config()))
 
     def check_place(self) -> None:

@@ -44,15 +44,21 @@ OF_TRAINING = (
 )
 
 
-def adopt(config: ConfigDict, path: str) -> None:
+def adopt(config: ConfigDict, path: str, workdir: str = "") -> None:
     """Change a config so that its model is that of a run, and begins with it.
+
+    A run in `workdir` that has begun so goes on with its own options, so that the other
+    one may be gone.
 
     Every option of the model that both have becomes the run's, except those that only
     matter in training and values that this task refuses. Longer examples than the run's
     table of positions are left out.
     """
-    config.train.initial = path
+    begun = (folders.Folder(workdir).stored_config() if workdir else None) or {}
+    has_begun = begun.get("train", {}).get("initial") == path
+    config.train.initial = workdir if has_begun else path
     known, origin = configs.declared(config.task, config.model.name), Origin(config)
+    config.train.initial = path
     for name, value in configs.items(origin.config):
         model = name.startswith("model.") or name == "tokenizer.row_multiple"
         if name not in known or not model or name.startswith(OF_TRAINING):

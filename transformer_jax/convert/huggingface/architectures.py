@@ -27,6 +27,7 @@ ACTIVATIONS = {  # their names → ours
     "swish": "silu",
 }
 APART = "has_lm_head"  # not theirs: whether the folder has a matrix for the logits
+WINDOW = 4096  # pieces that a decoder without a table of positions reads at most
 NEUTRAL = {  # of an imported model: nothing is dropped or smoothed until it is set
     "model.dropout_embedding": 0.0,
     "model.dropout_residual": 0.0,
@@ -46,6 +47,7 @@ class Architecture:
     special: tuple[str, str, str, str]
     prefix: str = ""  # a special token that begins every text
     ignored: tuple[str, ...] = ()  # beginnings of tensors that have no counterpart
+    base: str = ""  # begins all names in files that also have the head of the model
 
 
 def name_of(given: Given, sentences: bool) -> str:
@@ -117,10 +119,12 @@ def bert_options(given: Given) -> Options:
 
 def masked_bert_options(given: Given) -> Options:
     """Return the options of a masked language model."""
+    refuse(given, tie_word_embeddings=True)
     options = bert_options(given)
     del options["data.max_length"], options["model.dropout_words"]
     return {
         **options,
+        "data.window": options["model.max_positions"] - 2,
         "model.tie": "all",
         "model.head_transform": True,
         "model.output_bias": True,
@@ -228,8 +232,17 @@ def classifier_links(prefix: str, pooler: str, head: str) -> Any:
 
 
 def classifier_options(given: Given) -> Options:
-    """Return the options of a classifier of texts."""
+    """Return the options of a classifier of texts, of which one label is right."""
+    refuse(given, problem_type="single_label_classification")
+    if len(labels_of(given)) < 2:
+        raise UserError("the model has one output: a regression is not read")
     return {**bert_options(given), "model.pooling": "pooler"}
+
+
+def labels_of(given: Given) -> tuple[str, ...]:
+    """Return the labels of a classifier, in the order of its outputs."""
+    names = given.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    return tuple(str(name) for _, name in sorted((int(i), n) for i, n in names.items()))
 
 
 # Marian and BART: the paper's encoder-decoder.
@@ -329,7 +342,7 @@ def t5_options(given: Given) -> Options:
     return {
         **NEUTRAL,
         "model.encoder_layers": given["num_layers"],
-        "model.decoder_layers": given["num_decoder_layers"],
+        "model.decoder_layers": _t5_layers(given)["decoder"],
         "model.d_model": given["d_model"],
         "model.d_ff": given["d_ff"],
         "model.num_heads": given["num_heads"],
@@ -342,12 +355,17 @@ def t5_options(given: Given) -> Options:
         "model.bias": "none",
         "model.positions": "relative",
         "model.relative_buckets": given["relative_attention_num_buckets"],
-        "model.relative_distance": given["relative_attention_max_distance"],
+        "model.relative_distance": given.get("relative_attention_max_distance", 128),
         # Logits divided by √d_model there: a table / √d_model here, scaled by it.
         "model.embedding_scale": _is_scaled(given),
         "model.tie": "all" if tied else "inputs",
         "data.max_length": 256,
     }
+
+
+def _t5_layers(given: Given) -> dict[str, int]:
+    layers = given["num_layers"]
+    return {"encoder": layers, "decoder": given.get("num_decoder_layers") or layers}
 
 
 def _is_scaled(given: Given) -> bool:
@@ -356,7 +374,7 @@ def _is_scaled(given: Given) -> bool:
 
 
 def _is_gated(given: Given) -> bool:
-    kind = given["feed_forward_proj"]
+    kind = given.get("feed_forward_proj", "relu")
     if kind not in ("relu", "gated-gelu"):
         raise UserError(
             f"feed_forward_proj = {kind!r} is not known: relu and gated-gelu are"
@@ -391,15 +409,15 @@ def t5_links(given: Given, rows: Vocabulary) -> list[Link]:
     if _is_scaled(given):
         factor = given["d_model"] ** -0.5
     made = [links.table("embedding/embedding", "shared.weight", rows, factor)]
-    made += [links.output("lm_head.weight", rows)] if given.get(APART) else []
-    for side, layers in (("encoder", "num_layers"), ("decoder", "num_decoder_layers")):
+    made += [links.output("lm_head.weight", rows, factor)] if given.get(APART) else []
+    for side, layers in _t5_layers(given).items():
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         made += [links.same(f"{side}/position_bias/table", bias)]
         made += links.norm(f"{side}/norm", f"{side}.final_layer_norm", bias=False)
         sublayers = [("self_attention", "SelfAttention")]
         sublayers += [("cross_attention", "EncDecAttention")] * (side == "decoder")
         sublayers += [("feed_forward", "DenseReluDense")]
-        for i in range(given[layers]):
+        for i in range(layers):
             for number, (ours, their) in enumerate(sublayers):
                 here = f"{side}/layer_{i}/{ours}"
                 layer = f"{side}.block.{i}.layer.{number}"
@@ -428,6 +446,7 @@ def t5_links(given: Given, rows: Vocabulary) -> list[Link]:
 def gpt2_options(given: Given) -> Options:
     """Return the options of GPT-2."""
     refuse(given, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
+    refuse(given, tie_word_embeddings=True)
     return {
         **NEUTRAL,
         "model.decoder_layers": given["n_layer"],
@@ -439,6 +458,7 @@ def gpt2_options(given: Given) -> Options:
         "model.activation": activation(given["activation_function"]),
         "model.positions": "learned",
         "model.max_positions": given["n_positions"],
+        "data.window": given["n_positions"] - 1,
         "model.embedding_scale": False,
         "model.tie": "all",
     }
@@ -514,7 +534,8 @@ def llama_options(given: Given) -> Options:
         "model.d_model": given["hidden_size"],
         "model.d_ff": given["intermediate_size"],
         "model.num_heads": given["num_attention_heads"],
-        "model.kv_heads": given["num_key_value_heads"],
+        "model.kv_heads": given.get("num_key_value_heads")
+        or given["num_attention_heads"],
         "model.d_k": head,
         "model.d_v": head,
         "model.qk_norm": kind == "qwen3",
@@ -532,6 +553,7 @@ def llama_options(given: Given) -> Options:
         "model.rotary_original": int(
             rope.get("original_max_position_embeddings") or 8192
         ),
+        "data.window": min(given["max_position_embeddings"], WINDOW),
         "model.embedding_scale": False,
         "model.tie": "all" if given.get("tie_word_embeddings") else "none",
     }
@@ -575,8 +597,10 @@ def describe_llama(ours: Given) -> dict[str, Any]:
         "head_dim": ours["model.d_k"] or head,
         "rms_norm_eps": ours["model.norm_epsilon"],
         "hidden_act": "silu",
-        "rope_parameters": rope,
-        "max_position_embeddings": 4096,
+        "rope_parameters": rope,  # of transformers 5; older ones read the next two
+        "rope_theta": ours["model.rotary_base"],
+        "rope_scaling": None if scaling == "none" else rope,
+        "max_position_embeddings": WINDOW,
         "tie_word_embeddings": ours["model.tie"] == "all",
     }
 
@@ -677,7 +701,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "T5ForConditionalGeneration": _T5,
     "GPT2LMHeadModel": Architecture(
         "language", gpt2_options, gpt2_links, describe_gpt2, OF_DECODERS,
-        ignored=("lm_head",),
+        ignored=("lm_head",), base="transformer.",
     ),
     "LlamaForCausalLM": _LLAMA,
     "MistralForCausalLM": _LLAMA,

@@ -26,7 +26,7 @@ from transformer_jax.convert.huggingface.architectures import (
     CLASSES,
     Given,
 )
-from transformer_jax.convert.huggingface.importing import ORIGIN, rows_of
+from transformer_jax.convert.huggingface.importing import rows_of
 from transformer_jax.convert.huggingface.links import Link
 from transformer_jax.data.text.foreign import Foreign
 from transformer_jax.data.text.segmentation import parse_model
@@ -42,18 +42,21 @@ OWN = {  # the architectures of runs that were trained here, the likeliest first
     "translation": ("MarianMTModel", "BartForConditionalGeneration")
     + ("T5ForConditionalGeneration",),
     "language": ("GPT2LMHeadModel", "LlamaForCausalLM"),
-    "masked": ("BertForMaskedLM",),
-    "classification": ("BertForSequenceClassification",),
-    "similarity": ("bert-sentences",),
+    "masked": ("BertForMaskedLM", "RobertaForMaskedLM"),
+    "classification": ("BertForSequenceClassification",)
+    + ("RobertaForSequenceClassification",),
+    "similarity": ("bert-sentences", "roberta-sentences"),
 }
 UNIGRAM = 1  # SentencePiece's type of a model of likely pieces
 
 
 def export(run: Run, folder: pathlib.Path) -> str:
     """Write a run into a new folder; return what it is there."""
-    kept = run.folder.tokenizer / ORIGIN
-    origin = files.read_object(kept) if kept.is_file() else None
+    tokenizer = _tokenizer(run)
+    origin = tokenizer.origin if isinstance(tokenizer, Foreign) else None
     ours = dict(configs.items(run.config))
+    if ours.get("data.answers") == "numbers":
+        raise UserError("a regression has no counterpart: its scale would be lost")
     params = _by_path(run.params)
     if ours.get("model.positions") == "sinusoid":
         ours["model.positions"] = "sinusoid_concat"
@@ -64,16 +67,21 @@ def export(run: Run, folder: pathlib.Path) -> str:
         ours["model.output_bias"] = True  # of zeros
         rows = params.get("embedding/embedding", np.zeros((0, 0))).shape[0]
         params["output_bias/bias"] = np.zeros(rows, np.float32)
-    if origin is not None:
+    if origin and ARCHITECTURES[origin["kind"]].task == run.config.task:
         kind, given = origin["kind"], origin["config"]
-        given = {**given, **ARCHITECTURES[kind].describe(ours)}
-        rows = rows_of(run.config, origin["ids"], given)
+        given = {**ARCHITECTURES[kind].describe(ours), **given}
         if problem := _find_difference(kind, given, ours):
             raise UserError(f"{problem}, but it came from {kind} and goes back as it")
+    elif origin:
+        kept = {"vocab_size", *(k for k in origin["config"] if k.endswith("_token_id"))}
+        fixed = {k: v for k, v in origin["config"].items() if k in kept}
+        kind, given = _choose(run, ours, fixed, origin["config"]["model_type"])
     else:
-        size = _tokenizer(run).vocab_size
-        kind, given = _choose(run, ours, {**_ids(), "vocab_size": size})
-        rows = rows_of(run.config, list(range(size)), given)
+        fixed = {**_ids(), "vocab_size": tokenizer.vocab_size}
+        kind, given = _choose(run, ours, fixed)
+    own = list(range(tokenizer.vocab_size))
+    ids = tokenizer.theirs if isinstance(tokenizer, Foreign) else own
+    rows = rows_of(run.config, ids, given)
     if run.config.task == "classification":
         labels = learnt.read(run.folder.tokenizer / "answers.json", labels=list)
         given["id2label"] = dict(enumerate(labels["labels"]))
@@ -132,13 +140,20 @@ def _ids() -> dict[str, int]:
     }
 
 
-def _choose(run: Run, ours: Given, fixed: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the architecture that has exactly these options, and its config.json."""
+def _choose(
+    run: Run, ours: Given, fixed: dict[str, Any], of: str = ""
+) -> tuple[str, dict[str, Any]]:
+    """Return the architecture that has exactly these options, and its config.json.
+
+    `of` is the type of model that it must be, if its encoder came from one.
+    """
     problems = []
     for kind in OWN.get(run.config.task, ()):
         try:
             given = {**fixed, **ARCHITECTURES[kind].describe(ours)}
             given["architectures"] = [CLASSES.get(given["model_type"], kind)]
+            if of and given["model_type"] != of:
+                continue
             problem = _find_difference(kind, given, ours)
         except (UserError, KeyError) as error:
             problem = str(error)
@@ -179,8 +194,10 @@ def _find_difference(kind: str, given: Given, ours: Given) -> str:
 
 
 def _tokenizer(run: Run) -> Any:
-    (tokenizer,) = {id(t): t for t in run.task.data.vocabularies.values()}.values()
-    return tokenizer
+    found = {t.fingerprint: t for t in run.task.data.vocabularies.values()}
+    if len(found) > 1:
+        raise UserError("source and target have two vocabularies: only one is written")
+    return next(iter(found.values()))
 
 
 def _write_tokenizer(run: Run, folder: pathlib.Path, origin: Any) -> None:
@@ -201,7 +218,8 @@ def _write_tokenizer(run: Run, folder: pathlib.Path, origin: Any) -> None:
         _write_marian(folder, tokenizer.model, tokenizer.model, pieces)
         about = {"tokenizer_class": "MarianTokenizer", **_names()}
     else:
-        text = json.dumps(_unigram(tokenizer), ensure_ascii=False)
+        encodes = run.config.task != "language"
+        text = json.dumps(_unigram(tokenizer, encodes), ensure_ascii=False)
         files.write(folder / vocabulary.FAST, text)
         about = {"tokenizer_class": "PreTrainedTokenizerFast", **_names()}
     files.write(folder / "tokenizer_config.json", json.dumps(about, indent=1) + "\n")
@@ -221,7 +239,25 @@ def _write_marian(folder, splits: bytes, joins: bytes, pieces: list[str]) -> Non
     files.write(folder / numbers, json.dumps(listed, ensure_ascii=False) + "\n")
 
 
-def _unigram(tokenizer: Any) -> dict[str, Any]:
+def _ends(pieces: list[str]) -> dict[str, Any]:
+    """Put start and end around a text, as for the encoders of this package."""
+    start, text, end = (
+        {"SpecialToken": {"id": pieces[BOS], "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": pieces[EOS], "type_id": 0}},
+    )
+    return {
+        "type": "TemplateProcessing",
+        "single": [start, text, end],
+        "pair": [start, text, end, {"Sequence": {"id": "B", "type_id": 1}}, end],
+        "special_tokens": {
+            pieces[i]: {"id": pieces[i], "ids": [i], "tokens": [pieces[i]]}
+            for i in (BOS, EOS)
+        },
+    }
+
+
+def _unigram(tokenizer: Any, encodes: bool) -> dict[str, Any]:
     """Make the tokenizer.json of a SentencePiece model of likely pieces."""
     proto = parse_model(tokenizer.model)
     if proto.trainer_spec.model_type != UNIGRAM:
@@ -242,9 +278,9 @@ def _unigram(tokenizer: Any) -> dict[str, Any]:
     return {
         "version": "1.0",
         "added_tokens": special,
-        "normalizer": None,
+        "normalizer": {"type": "Lowercase"} if tokenizer.lowercase else None,
         "pre_tokenizer": {**space, "prepend_scheme": "first"},
-        "post_processor": None,
+        "post_processor": _ends(pieces) if encodes else None,
         "decoder": {
             "type": "Sequence",
             "decoders": [

@@ -1,6 +1,5 @@
 """Make a bundle of a Hugging Face folder."""
 
-import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -22,31 +21,46 @@ from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import classification
 from transformer_jax.tasks.parts import learnt
 
-ORIGIN = "huggingface.json"  # what a bundle keeps of their folder, in tokenizer/
+MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
+
+
+# Ends of names of tensors that are no parameters.
+BUFFERS = ("position_ids", "attn.bias", "attn.masked_bias", "rotary_emb.inv_freq")
 
 
 def convert(source: pathlib.Path, output: pathlib.Path) -> str:
     """Write the model of a folder as a bundle; return what it is."""
+    try:
+        return _convert(source, output)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{source} cannot be read ({type(error).__name__}: {error}): a file is "
+            "damaged, or lacks what models of its kind have"
+        ) from error
+
+
+def _convert(source: pathlib.Path, output: pathlib.Path) -> str:
     given = read_config(source)
-    kind = architectures.name_of(given, (source / "modules.json").is_file())
+    sentences = (source / "modules.json").is_file()
+    kind = architectures.name_of(given, sentences)
     architecture = architectures.ARCHITECTURES[kind]
-    tokens, stored = Tokens(source), tensors.Tensors(source)
+    tokens = Tokens(source)
+    stored = tensors.Tensors(source, architecture.base)
     ids, prefix = order(architecture, given, tokens)
     given[architectures.APART] = "lm_head.weight" in stored.names()
     config = make_config(architecture, given)
+    if sentences:
+        _read_modules(source, config)
     with bundle.assemble(output, 0, "imported") as place:
         folder = Folder(place)
         folder.note_start(config)
         folder.tokenizer.mkdir()
         side = "shared" if architecture.task == "translation" else "text"
-        packed = tokens.pack(ids, prefix)
+        origin = {"kind": kind, "config": given, "settings": tokens.settings}
+        packed = tokens.pack(ids, prefix, origin)
         files.write_bytes(folder.tokenizer / f"{side}.model", packed)
-        origin = {"kind": kind, "config": given, "ids": ids}
-        origin["settings"] = tokens.settings
-        files.write(folder.tokenizer / ORIGIN, json.dumps(origin, indent=1) + "\n")
         if architecture.task == "classification":
-            names = sorted((int(i), name) for i, name in given["id2label"].items())
-            scale = classification.Scale(tuple(name for _, name in names))
+            scale = classification.Scale(architectures.labels_of(given))
             learnt.write(folder.tokenizer / classification.LABELS_FILE, scale)
         links = architecture.link(given, rows_of(config, ids, given))
         task = tasks.find(config.task).open(config, folder.tokenizer)
@@ -62,6 +76,26 @@ def convert(source: pathlib.Path, output: pathlib.Path) -> str:
         tensors.write(place / bundle.WEIGHTS, forms, arrays)
     count = sum(int(np.prod(shape)) for shape in wanted.values())
     return f"{kind}, {count:,} parameters, the task {config.task}"
+
+
+def _read_modules(source: pathlib.Path, config: ConfigDict) -> None:
+    """Refuse a folder of sentence-transformers that does more than take the mean."""
+    text = (source / "modules.json").read_text(encoding="utf-8")
+    for module in files.parse_json(text):
+        name = module["type"].rpartition(".")[2]
+        if name not in MODULES:
+            raise UserError(f"the module {name} is not read: {', '.join(MODULES)} are")
+        if name == "Pooling":
+            pooling = files.read_object(source / module["path"] / "config.json")
+            modes = [k for k, v in pooling.items() if k.startswith("pooling_") and v]
+            if modes != ["pooling_mode_mean_tokens"]:
+                raise UserError(
+                    f"the vectors of {source} are {', '.join(modes)}: only the mean of "
+                    "all tokens, pooling_mode_mean_tokens, is read"
+                )
+    for path in source.glob("sentence_*_config.json"):
+        if most := files.read_object(path).get("max_seq_length"):
+            config.data.max_length = min(config.data.max_length, most - 2)
 
 
 def reads(folder: pathlib.Path) -> bool:
@@ -117,7 +151,7 @@ def _refuse_others(
     left = [
         name
         for name in sorted(stored.names() - linked)
-        if not name.startswith(ignored) and not name.endswith("position_ids")
+        if not name.startswith(ignored) and not name.endswith(BUFFERS)
     ]
     if left:
         raise UserError(

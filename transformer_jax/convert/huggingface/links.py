@@ -95,13 +95,13 @@ def table(ours: str, theirs: str, rows: Vocabulary, factor: float = 1.0) -> Link
     )
 
 
-def output(theirs: str, rows: Vocabulary) -> Link:
+def output(theirs: str, rows: Vocabulary, factor: float = 1.0) -> Link:
     """Link the matrix of the logits, if it is not a table of embeddings."""
     return Link(
         ("projection/kernel",),
         (theirs,),
-        lambda x: [rows.read(x).T],
-        lambda x: [rows.write(np.ascontiguousarray(x.T))],
+        lambda x: [_times(rows.read(x).T, factor)],
+        lambda x: [_times(rows.write(np.ascontiguousarray(x.T)), 1 / factor)],
     )
 
 

@@ -22,9 +22,13 @@ TYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 class Tensors:
-    """The tensors of a folder, by name; each is read when it is asked for."""
+    """The tensors of a folder, by name; each is read when it is asked for.
 
-    def __init__(self, folder: pathlib.Path):
+    Names are those of today: older files have gamma and beta for the parts of a norm,
+    and those of a model without its head lack `base`.
+    """
+
+    def __init__(self, folder: pathlib.Path, base: str = ""):
         self._folder = folder
         self._headers: dict[str, tuple[int, dict[str, Any]]] = {}
         if (folder / INDEX).is_file():
@@ -38,9 +42,18 @@ class Tensors:
                 "safetensors first"
             )
 
+        self._stored = {}  # today's name → that in the file
+        lacks = base and not any(name.startswith(base) for name in self._files)
+        for name in self._files:
+            now = f"{base}{name}" if lacks and not name.startswith("lm_head") else name
+            for old, new in (("LayerNorm.gamma", "weight"), ("LayerNorm.beta", "bias")):
+                if now.endswith(old):
+                    now = f"{now.rpartition('.')[0]}.{new}"
+            self._stored[now] = name
+
     def names(self) -> set[str]:
         """Return the names of all tensors."""
-        return set(self._files)
+        return set(self._stored)
 
     def dtype(self, name: str) -> np.dtype:
         """Return the type of a tensor's numbers without reading them."""
@@ -64,8 +77,9 @@ class Tensors:
         return np.frombuffer(content, dtype).reshape(entry["shape"])
 
     def _entry(self, name: str) -> tuple[pathlib.Path, int, dict[str, Any]]:
-        if name not in self._files:
+        if name not in self._stored:
             raise UserError(f"{self._folder} has no tensor {name!r}, which it needs")
+        name = self._stored[name]
         file = self._files[name]
         begin, header = self._header(file)
         if name not in header:

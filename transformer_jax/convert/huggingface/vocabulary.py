@@ -12,6 +12,13 @@ from transformer_jax.data.text import foreign
 
 FAST = "tokenizer.json"
 MARIAN = ("source.spm", "target.spm", "vocab.json")
+USUAL = {  # names of special tokens, for folders that do not say them
+    "pad_token": ("[PAD]", "<pad>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -42,21 +49,33 @@ class Tokens:
         name = self.settings.get(field)
         if isinstance(name, Mapping):
             name = name.get("content")
-        return self.numbers.get(name) if isinstance(name, str) else None
+        if isinstance(name, str) and name in self.numbers:
+            return self.numbers[name]
+        if field == "unk_token" and self.content:
+            name = self.content.get("model", {}).get("unk_token")
+            if isinstance(name, str) and name in self.numbers:
+                return self.numbers[name]
+        found = (self.numbers[n] for n in USUAL.get(field, ()) if n in self.numbers)
+        return next(found, None)
 
-    def pack(self, ids: list[int], prefix: list[int]) -> bytes:
-        """Return the saved form of a tokenizer with these ids."""
+    def pack(self, ids: list[int], prefix: list[int], origin: dict) -> bytes:
+        """Return the saved form of a tokenizer with these ids.
+
+        It keeps what is needed to write the model back, also of a run that goes on.
+        """
         names = {}
         if (mask := self.named("mask_token")) is not None:
             names[mask] = "<mask>"
         if self.content:
-            return foreign.pack(ids, names, prefix, tokenizer=self.content)
+            content = {"tokenizer": self.content}
+            return foreign.pack(ids, names, prefix, origin=origin, **content)
         pieces = sorted(self.numbers, key=self.numbers.__getitem__)
         models = {
             name: base64.b64encode((self.folder / path).read_bytes()).decode()
             for name, path in zip(("splits", "joins"), MARIAN[:2], strict=True)
         }
-        return foreign.pack(ids, names, prefix, sentencepiece=models, pieces=pieces)
+        content = {"sentencepiece": models, "pieces": pieces}
+        return foreign.pack(ids, names, prefix, origin=origin, **content)
 
 
 def _numbers(content: dict[str, Any]) -> dict[str, int]:
@@ -73,6 +92,12 @@ def order(
 ) -> tuple[list[int], list[int]]:
     """Return their number of each of our ids, and the numbers that begin every text."""
     special = [_special(field, given, tokens) for field in architecture.special]
+    for field, number in zip(architecture.special[2:], special[2:], strict=True):
+        if number == foreign.MISSING:
+            raise UserError(
+                f"{tokens.folder} does not say its {field}, with which texts start or "
+                "end: add it to config.json or tokenizer_config.json"
+            )
     size = given["vocab_size"]
     if max(tokens.numbers.values(), default=0) >= size:
         raise UserError(
@@ -87,8 +112,9 @@ def order(
 
 def _special(field: str, given: Mapping[str, Any], tokens: Tokens) -> int:
     found = given.get(field) if field.endswith("_id") else tokens.named(field)
-    if isinstance(found, list):  # LLaMA 3 has several ends
-        found = found[0]
+    if isinstance(found, list):  # LLaMA 3 has several ends; its tokenizer names one
+        named = tokens.named(field.removesuffix("_id"))
+        found = named if named in found else next(iter(found), None)
     if found is None and not field.endswith("_id"):
         found = given.get(f"{field}_id")
     return foreign.MISSING if found is None else int(found)

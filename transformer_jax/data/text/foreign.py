@@ -6,6 +6,7 @@ such token). Pieces are shown as everywhere in this package: "▁" begins a word
 """
 
 import base64
+import copy
 import functools
 import hashlib
 import json
@@ -93,12 +94,22 @@ class Pieces:
 
     def split(self, text: str) -> list[int]:
         """Return their ids of a text, without ends."""
+        code = re.match(r">>[^<]+<<", text)  # of a language to translate into
+        if code and code[0] in self._numbers:
+            rest = self.split(text[code.end() :].lstrip())
+            return [self._numbers[code[0]], *rest]
         found = self._splits.encode(text, out_type=str)
         return [self._numbers.get(piece, self._unknown) for piece in found]
 
     def join(self, ids: Sequence[int]) -> str:
         """Return the text of their ids."""
         return self._joins.decode([self._pieces[i] for i in ids])
+
+    def of_target(self) -> "Pieces":
+        """Return the same pieces, into which the target's model splits."""
+        other = copy.copy(self)
+        other._splits = self._joins
+        return other
 
     def name(self, index: int) -> str:
         """Return the piece of an id."""
@@ -113,7 +124,7 @@ class Foreign(Tokenizer):
         if about.get("form") != FORM:
             raise ValueError(f"its form is {about.get('form')!r}, not {FORM!r}")
         self._theirs, self._given = about["ids"], about["names"]
-        self._prefix = about["prefix"]
+        self._prefix, self.origin = about["prefix"], about.get("origin")
         known = [(them, us) for us, them in enumerate(self._theirs) if them != MISSING]
         # Where our start is one of their other tokens, that one stands for it.
         known.sort(key=lambda pair: pair[1] != BOS)
@@ -132,6 +143,14 @@ class Foreign(Tokenizer):
     def theirs(self) -> list[int]:
         """Their id of each of ours; -1 if they have no such token."""
         return self._theirs
+
+    def of_target(self) -> "Tokenizer":
+        """Return the tokenizer of the targets, which may split otherwise."""
+        if not isinstance(self._engine, Pieces):
+            return self
+        other = copy.copy(self)
+        other._engine = self._engine.of_target()
+        return other
 
     @property
     def vocab_size(self) -> int:
@@ -211,6 +230,8 @@ def open_saved(path: pathlib.Path) -> Tokenizer:
         return Foreign(path.read_bytes()) if foreign else Tokenizer.load(path)
     except UserError:
         raise
-    except Exception as error:  # a damaged file raises almost any error
+    except BaseException as error:  # a damaged file raises almost any error
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         reason = str(error).split("\n")[0]
         raise UserError(f"the tokenizer {path} cannot be read: {reason}") from None

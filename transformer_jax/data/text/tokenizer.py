@@ -89,6 +89,10 @@ class Tokenizer:
             for byte in SPACE.encode()
         ]
 
+    def of_target(self) -> "Tokenizer":
+        """Return the tokenizer of the targets, if source and target share it."""
+        return self
+
     @property
     def vocab_size(self) -> int:
         """The number of ids."""

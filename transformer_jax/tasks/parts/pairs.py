@@ -76,7 +76,7 @@ def open_tokenizers(
     """Open the tokenizers of source and target, which may be the same."""
     if config.tokenizer.shared:
         shared = open_saved(folder / "shared.model")
-        return shared, shared
+        return shared, shared.of_target()
     source, target = (open_saved(folder / f"{side}.model") for side in FIELDS)
     return source, target
 
