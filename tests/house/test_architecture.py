@@ -14,7 +14,7 @@ import floor_plan  # noqa: E402
 # A heavy package is imported where it is used, so that the others need not have it.
 HEAVY = {
     "matplotlib", "PIL", "sklearn", "tensorboardX", "tensorflow_datasets", "h5py",
-    "sacrebleu", "sacremoses", "safetensors", "ctranslate2", "orbax",
+    "sacrebleu", "sacremoses", "safetensors", "ctranslate2",
     "tokenizers",
 }  # fmt: skip
 

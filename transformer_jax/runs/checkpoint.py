@@ -19,12 +19,13 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import orbax.checkpoint as ocp
 
 from transformer_jax import cli, hosts
 from transformer_jax.base.errors import UserError
 from transformer_jax.runs import signature, steps
 from transformer_jax.runs.remote import is_remote, move_aside
-from transformer_jax.runs.signature import Identity, orbax
+from transformer_jax.runs.signature import Identity
 from transformer_jax.sharding import Params, path_name
 
 logger = logging.getLogger(__name__)
@@ -85,13 +86,13 @@ class Checkpoints:
             if self._writer:
                 self.clear()
                 self._scores = dict(hosts.decide_in_first(self._read_scores))
-            options = orbax().CheckpointManagerOptions(
+            options = ocp.CheckpointManagerOptions(
                 preservation_policy=_Keeps(self.choose_kept),
                 create=self._writer,
                 cleanup_tmp_directories=self._writer,
                 read_only=not self._writer,
             )
-            self._opened = orbax().CheckpointManager(self.folder, options=options)
+            self._opened = ocp.CheckpointManager(self.folder, options=options)
             self._inode = self._read_inode()
             _ignore_closed_loops(sys.unraisablehook)
         return self._opened
@@ -179,7 +180,7 @@ class Checkpoints:
         signed = {"step": step, "arrays": arrays, **(about or {})}
         signed |= self.identity.content if self.identity else {}
         self.wait()
-        args = orbax().args
+        args = ocp.args
         saved = {name: args.StandardSave(item) for name, item in items.items()}
         saved[signature.ITEM] = args.JsonSave(signed)
         with self._explain_errors(step):
@@ -303,7 +304,7 @@ class Checkpoints:
 
     def _try_to_restore(self, step: int, asked: dict[str, Any]) -> tuple[Any, str]:
         """Return what Orbax restores, or the first line of its error."""
-        args = orbax().args
+        args = ocp.args
         items = {name: args.StandardRestore(x) for name, x in asked.items()}
         try:
             return self._manager.restore(step, args=args.Composite(**items)), ""
@@ -333,7 +334,7 @@ class Checkpoints:
 
     def _find_difference(self, step: int, items: dict[str, Any]) -> str:
         """Describe the first array whose shape differs from the requested one."""
-        handler = orbax().StandardCheckpointHandler()
+        handler = ocp.StandardCheckpointHandler()
         for item, like in items.items():
             try:
                 stored = handler.metadata(self._manager.directory / str(step) / item)

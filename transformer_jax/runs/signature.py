@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 from etils import epath
 
 from transformer_jax.sharding import path_name
@@ -27,13 +28,6 @@ ITEM = "signature"  # an item of a checkpoint
 
 # Options of `config.model` with these prefixes do not affect what the parameters mean.
 FREE = ("attention", "dropout", "dtype", "remat", "scan", "train_", "word_vectors")
-
-
-def orbax() -> Any:
-    """Import Orbax for the first checkpoint, because it takes a fifth of a second."""
-    import orbax.checkpoint
-
-    return orbax.checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +116,7 @@ def find_problem(items: dict[str, Any], signed: dict[str, Any]) -> str:
 
 def read(folder: epath.PathLike) -> dict[str, Any]:
     """Read the signature of a checkpoint; try again once, as a disk may fail once."""
-    item, handler = epath.Path(folder) / ITEM, orbax().JsonCheckpointHandler()
+    item, handler = epath.Path(folder) / ITEM, ocp.JsonCheckpointHandler()
     try:
         return dict(handler.restore(item))
     except OSError:
