@@ -14,6 +14,7 @@ from transformer_jax.convert.huggingface import tensors
 from transformer_jax.convert.huggingface.architectures import ARCHITECTURES
 from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
+from transformer_jax.runs.folder import Folder
 
 LLAMA = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 16,
@@ -204,6 +205,13 @@ def test_a_folder_that_lacks_something_is_refused_by_name(tmp_path):
     with pytest.raises(UserError, match="cannot be read .TypeError.*or lacks what"):
         convert(place, out)
     assert not out.exists()
+
+
+def test_a_command_may_ask_which_files_a_folder_has(tmp_path):
+    """As `predict` does if its output is a file, so as to overwrite none of them."""
+    write_folder(tmp_path / "theirs", {})
+    found = set(Folder(tmp_path / "theirs").files())
+    assert tmp_path / "theirs" / "config.json" in found
 
 
 def test_runs_that_would_lose_something_are_not_written(tiny_run_of, tmp_path):

@@ -181,7 +181,9 @@ class Checkpoints:
         signed |= self.identity.content if self.identity else {}
         self.wait()
         args = ocp.args
-        saved = {name: args.StandardSave(item) for name, item in items.items()}
+        saved: dict[str, Any] = {
+            name: args.StandardSave(item) for name, item in items.items()
+        }
         saved[signature.ITEM] = args.JsonSave(signed)
         with self._explain_errors(step):
             self._manager.save(step, args=args.Composite(**saved), force=True)

@@ -3,7 +3,7 @@
 `train.initial` names a run, whose tokenizers are used and whose parameters are taken
 where path and shape agree. `model.word_vectors` names a file with vectors, which become
 the rows of the embedding tables for the words of a vocabulary. A run that continues
-reads neither again.
+takes parameters from neither again.
 """
 
 import collections

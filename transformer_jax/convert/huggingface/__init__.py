@@ -1,6 +1,6 @@
 """Models of Hugging Face: read as bundles, and written from runs.
 
-`architectures` says which models are the same here under other names, `links` how their
-tensors become parameters, `vocabulary` how their tokens are numbered. `importing` makes
-a bundle of a folder, `exporting` a folder of a run.
+`architectures` lists the models that are the same here; `bert`, `bart`, `t5` and
+`decoders` describe them. `links` turns tensors into parameters, and `vocabulary`
+numbers tokens. `importing` makes a bundle of a folder, `exporting` a folder of a run.
 """

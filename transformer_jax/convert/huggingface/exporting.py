@@ -20,11 +20,10 @@ from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS, PAD, UNK
 from transformer_jax.convert.huggingface import tensors, vocabulary
+from transformer_jax.convert.huggingface.architecture import APART, Given
 from transformer_jax.convert.huggingface.architectures import (
-    APART,
     ARCHITECTURES,
     CLASSES,
-    Given,
 )
 from transformer_jax.convert.huggingface.importing import rows_of
 from transformer_jax.convert.huggingface.links import Link

@@ -12,8 +12,8 @@ from transformer_jax import config as configs
 from transformer_jax import sharding, tasks
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
-from transformer_jax.convert.huggingface import architectures, tensors
-from transformer_jax.convert.huggingface.architectures import Architecture, Given
+from transformer_jax.convert.huggingface import architectures, bert, tensors
+from transformer_jax.convert.huggingface.architecture import APART, Architecture, Given
 from transformer_jax.convert.huggingface.links import Link, Vocabulary
 from transformer_jax.convert.huggingface.vocabulary import Tokens, order
 from transformer_jax.runs import bundle
@@ -47,7 +47,7 @@ def _convert(source: pathlib.Path, output: pathlib.Path) -> str:
     tokens = Tokens(source)
     stored = tensors.Tensors(source, architecture.base)
     ids, prefix = order(architecture, given, tokens)
-    given[architectures.APART] = "lm_head.weight" in stored.names()
+    given[APART] = "lm_head.weight" in stored.names()
     config = make_config(architecture, given)
     if sentences:
         _read_modules(source, config)
@@ -60,7 +60,7 @@ def _convert(source: pathlib.Path, output: pathlib.Path) -> str:
         packed = tokens.pack(ids, prefix, origin)
         files.write_bytes(folder.tokenizer / f"{side}.model", packed)
         if architecture.task == "classification":
-            scale = classification.Scale(architectures.labels_of(given))
+            scale = classification.Scale(bert.labels_of(given))
             learnt.write(folder.tokenizer / classification.LABELS_FILE, scale)
         links = architecture.link(given, rows_of(config, ids, given))
         task = tasks.find(config.task).open(config, folder.tokenizer)

@@ -79,6 +79,16 @@ def dense(ours: str, theirs: str, bias: bool = True, factor: float = 1.0) -> lis
     return links + [same(f"{ours}/bias", f"{theirs}.bias", factor)] * bias
 
 
+def attention(
+    ours: str, theirs: str, out: str, inputs: bool = True, result: bool = True
+) -> list[Link]:
+    """Link the four maps of an attention; inputs and result may have biases."""
+    made = []
+    for name, letter in (("query", "q"), ("key", "k"), ("value", "v")):
+        made += dense(f"{ours}/{name}", f"{theirs}.{letter}_proj", inputs)
+    return made + dense(f"{ours}/out", f"{theirs}.{out}", result)
+
+
 def norm(ours: str, theirs: str, bias: bool = True) -> list[Link]:
     """Link two norms."""
     links = [same(f"{ours}/scale", f"{theirs}.weight")]

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
-from transformer_jax.convert.huggingface.architectures import Architecture
+from transformer_jax.convert.huggingface.architecture import Architecture
 from transformer_jax.data.text import foreign
 
 FAST = "tokenizer.json"

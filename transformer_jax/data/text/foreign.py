@@ -8,7 +8,6 @@ such token). Pieces are shown as everywhere in this package: "▁" begins a word
 import base64
 import copy
 import functools
-import hashlib
 import json
 import pathlib
 import re
@@ -151,16 +150,6 @@ class Foreign(Tokenizer):
         other = copy.copy(self)
         other._engine = self._engine.of_target()
         return other
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of ids."""
-        return len(self._theirs)
-
-    @property
-    def fingerprint(self) -> str:
-        """The hash of the saved form."""
-        return hashlib.sha256(self.model).hexdigest()
 
     @functools.cached_property
     def lowercase(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
