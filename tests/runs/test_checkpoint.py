@@ -1,8 +1,10 @@
 """Checkpoints: the newest and the best are kept, damage is never restored."""
 
+import gc
 import shutil
 import sys
 import types
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from orbax.checkpoint._src.path import atomicity
 
 from transformer_jax import config, optim
 from transformer_jax.base.errors import UserError
-from transformer_jax.runs import signature
+from transformer_jax.runs import checkpoint, signature
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 from transformer_jax.runs.signature import Examined
 from transformer_jax.training import checkpointing
@@ -136,6 +138,23 @@ def test_reads_that_end_after_a_failed_one_are_not_heard(saved, tmp_path, monkey
     sys.unraisablehook(other)
     assert heard == [other]
     assert sys.unraisablehook.hook == heard.append
+
+
+def test_a_hook_that_threads_may_be_calling_is_not_freed():
+    """Python holds no reference to the hook that it calls: that was a crash."""
+    seen = []
+
+    class Late:
+        def __init__(self):
+            self.own = self  # only the collector finds it
+
+        def __del__(self):
+            seen.append(weakref.ref(sys.unraisablehook))
+
+    Late()
+    checkpoint._drop_coroutines()
+    gc.collect()
+    assert seen[0]() is not None
 
 
 def test_a_checkpoint_is_signed_before_anybody_sees_it(tmp_path, monkeypatch):

@@ -94,7 +94,7 @@ class Checkpoints:
             )
             self._opened = ocp.CheckpointManager(self.folder, options=options)
             self._inode = self._read_inode()
-            _ignore_closed_loops(sys.unraisablehook)
+            _ignore_closed_loops()
         return self._opened
 
     def steps(self) -> list[int]:
@@ -381,16 +381,29 @@ class _Keeps:
 
 def _drop_coroutines() -> None:
     """Discard the remains of a failed restore, before they warn at an odd time."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    hook = _ignore_closed_loops()
+    hook.muted = True
     try:
         gc.collect()
     finally:
-        _ignore_closed_loops(hook)
+        hook.muted = False
 
 
-def _ignore_closed_loops(hook: Callable[[Any], Any]) -> None:
-    installed = isinstance(hook, _IgnoreClosedLoops)
-    sys.unraisablehook = hook if installed else _IgnoreClosedLoops(hook)
+_HOOKS: list[Any] = []
+
+
+def _ignore_closed_loops() -> "_IgnoreClosedLoops":
+    """Install the hook below, unless it is there.
+
+    No hook is ever freed: the threads of TensorStore call it, and Python does not hold
+    a hook while it calls it, so freeing one that is just called ends the process.
+    """
+    found: Any = sys.unraisablehook
+    if not isinstance(found, _IgnoreClosedLoops):
+        found = _IgnoreClosedLoops(found)
+        _HOOKS.append(found)
+        sys.unraisablehook = found
+    return found
 
 
 class _IgnoreClosedLoops:
@@ -398,9 +411,10 @@ class _IgnoreClosedLoops:
 
     def __init__(self, hook: Callable[[Any], Any]):
         self.hook = hook
+        self.muted = False
 
     def __call__(self, problem: Any) -> None:
-        if str(problem.exc_value) != "Event loop is closed":
+        if not self.muted and str(problem.exc_value) != "Event loop is closed":
             self.hook(problem)
 
 
