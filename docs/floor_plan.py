@@ -27,7 +27,8 @@ FLOORS = (
     "config",
     "tasks",
     "decoding corpora",
-    "models data optim losses",
+    "optim",
+    "models data losses",
     "sharding cli hosts hardware scores",
     "base",
 )

@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.base import entry_points
 from transformer_jax.base.schema import option
+from transformer_jax.models.layers import adapters
 from transformer_jax.sharding import path_name
 
 
@@ -179,7 +180,9 @@ def _freeze(
 def freezes(config: ConfigDict) -> bool:
     """Return whether some parameters stay as they begin."""
     tables = config.model.get("train_word_vectors", True)  # not of image models
-    return not tables or any(not factor for _, factor in config.optim.rates)
+    if config.lora.rank or not tables:
+        return True
+    return any(not factor for _, factor in config.optim.rates)
 
 
 def scales_rates(config: ConfigDict) -> bool:
@@ -189,7 +192,10 @@ def scales_rates(config: ConfigDict) -> bool:
 
 
 def rate_factors(config: ConfigDict, params: Any) -> Any:
-    """Return the factor of each parameter's rate, by its path; 0 freezes it."""
+    """Return the factor of each parameter's rate, by its path; 0 freezes it.
+
+    Beside adapters everything is frozen that no pattern of `optim.rates` names.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(params)
     depths = _depths([path_name(path) for path, _ in leaves])
     fixed = not config.model.get("train_word_vectors", True)
@@ -201,6 +207,8 @@ def rate_factors(config: ConfigDict, params: Any) -> Any:
         for pattern, factor in config.optim.rates:
             if re.search(pattern, name):
                 return float(factor)
+        if config.lora.rank and not name.startswith(f"{adapters.NAME}/"):
+            return 0.0
         return config.optim.layer_decay ** depths[name]
 
     return jax.tree_util.tree_map_with_path(factor_of, params)

@@ -51,6 +51,7 @@ RULES: tuple[Rule, ...] = (
     (r"(out|outer)/bias$", PartitionSpec()),
     (r"norm/(scale|bias)$", PartitionSpec()),
     (r"head/(kernel|bias)$", PartitionSpec()),  # one column per label
+    (r"adapters/.*/(down|up)$", PartitionSpec()),
     (r"ns_coeffs$", PartitionSpec()),  # Muon's three constants
 )
 

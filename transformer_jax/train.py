@@ -26,6 +26,7 @@ from transformer_jax import config as configs
 from transformer_jax.base import entry_points
 from transformer_jax.base.errors import UserError
 from transformer_jax.losses import LossFn
+from transformer_jax.models.layers import adapters
 from transformer_jax.runs import environment, lock, resuming, shared
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import NotFinite, TrainState
@@ -220,7 +221,7 @@ def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
 
     def init(key: jax.Array) -> TrainState:
         params_key, root_key = jax.random.split(key)
-        params = task.objective.init(params_key)
+        params = adapters.add(task.objective.init(params_key), config, params_key)
         return TrainState(
             step=jnp.int32(0),
             params=params,
@@ -236,7 +237,7 @@ def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
     shardings = jax.tree.map(lambda x: x.sharding, abstract)
     step = functools.partial(
         train_step,
-        loss=_without_frozen(task.objective.loss, config),
+        loss=_without_frozen(adapters.adapt(task.objective.loss, config), config),
         optimizer=optimizer,
         micro_batches=config.train.accumulation,
         ema_decay=config.optim.ema,

@@ -116,6 +116,7 @@ FREE = {
     r"data\.target_language": "codes, which sacreBLEU knows",
     r"filter\.\w+_script": "the first words of Unicode's names of letters",
     r"tokenizer\.(file|user_symbols)": "a path, and whatever shall be one piece",
+    r"lora\.matrices": "a pattern, which adapters.find_problems checks",
     r"model\.word_vectors|train\.initial": "paths",
     r"imports": "modules, which may be anybody's",
     r"targets": "hardware and a number of devices: hardware.py",

@@ -114,7 +114,8 @@ def test_matrices_are_split_both_ways_and_each_pair_meets_on_one_axis():
 def test_every_parameter_matches_exactly_one_rule_and_no_rule_is_idle():
     used = set()
     muon = {"ns_coeffs": jax.ShapeDtypeStruct((3,), jnp.float32)}
-    every = [*(parameters(**model) for model in MODELS), *of_other_tasks(), muon]
+    lora = {f"adapters/encoder/{n}": jnp.ones((2, 3)) for n in ("a/down", "a/up")}
+    every = [*(parameters(**model) for model in MODELS), *of_other_tasks(), muon, lora]
     for name in {name for shapes in every for name in shapes}:
         [rule] = [rule for rule, _ in sharding.RULES if re.search(rule, name)]
         used.add(rule)

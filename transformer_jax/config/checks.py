@@ -16,6 +16,7 @@ from transformer_jax.data.text import vectors
 from transformer_jax.decoding import DecodeRequest
 from transformer_jax.decoding.engine import positions_needed
 from transformer_jax.models import registry
+from transformer_jax.models.layers import adapters
 from transformer_jax.models.registry import Longest
 from transformer_jax.models.transformer_config import divisor_near
 
@@ -45,6 +46,7 @@ def find_problems(config: ConfigDict, data: bool = True) -> list[str]:
     task, model = tasks.find(config.task), registry.find(config.model.name)
     problems += model.find_problems(config, _longest(config))
     problems += optim.find_problems(config) + sharding.find_problems(config)
+    problems += adapters.find_problems(config)
     problems += _unknown_targets(config)
     problems += _impossible_plans(config)
     if "tokenizer" in config:

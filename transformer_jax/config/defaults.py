@@ -19,6 +19,7 @@ from transformer_jax.data import batches
 from transformer_jax.data.reading import filters
 from transformer_jax.data.text import tokenizer, vectors
 from transformer_jax.models import registry
+from transformer_jax.models.layers import adapters
 from transformer_jax.tasks.protocols import TaskDefinition
 
 
@@ -216,6 +217,7 @@ def _fields(task: TaskDefinition, model: str) -> dict[str, dataclasses.Field]:
         "model": ("", [registry.NameOptions, registry.find(model).config]),
         "train": ("", [TrainOptions]),
         "optim": ("", optim.option_classes()),
+        "lora": ("", [adapters.LoraOptions]),
         "eval": ("", [EvalOptions]),
         "decode": ("search", [task.search]),
         "checkpoint": ("", [CheckpointOptions]),

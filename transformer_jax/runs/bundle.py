@@ -8,6 +8,9 @@ Written by `python -m transformer_jax.convert.bundle`:
 
 `transformer_jax.load(FOLDER)` and `predict --workdir FOLDER` read it like a run. Files
 that were changed, are missing or do not belong are refused by name.
+
+A bundle of what a run has trained has only those weights. Its bundle.json names the
+base that has the others, with their fingerprints.
 """
 
 import contextlib
@@ -20,16 +23,18 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import flax.traverse_util
 import jax
 import numpy as np
 
-from transformer_jax import sharding
+from transformer_jax import optim, sharding
 from transformer_jax.base import entry_points, files
 from transformer_jax.base.errors import UserError
 from transformer_jax.data import cache
+from transformer_jax.runs import signature
 from transformer_jax.sharding import Params
 
 logger = logging.getLogger(__name__)
@@ -77,10 +82,45 @@ def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
 
 def export(run: Any, folder: pathlib.Path) -> None:
     """Write a run (from `transformer_jax.load`) as a bundle, atomically."""
+    _write(run, folder, run.params, {})
+
+
+def export_trained(run: Any, params: Params, folder: pathlib.Path) -> None:
+    """Write what a run has trained, its adapters for example, as a bundle.
+
+    The parameters are those of its checkpoint, with adapters that are not merged.
+    """
+    config = run.config
+    factors = optim.rate_factors(config, params)
+    trained, frozen = (
+        {
+            sharding.path_name(path): leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+            if bool(_at(factors, path)) is moves
+        }
+        for moves in (True, False)
+    )
+    if not config.train.initial or not frozen:
+        raise UserError(
+            f"{run.folder.place} has trained all of its parameters, or from random "
+            "ones: write it as a bundle (convert.bundle)"
+        )
+    fingerprints = signature.examine(frozen).fingerprints
+    about = {"base": config.train.initial, "frozen": fingerprints}
+    _write(run, folder, trained, about)
+
+
+def _at(tree: Any, path: tuple) -> Any:
+    for key in path:
+        tree = tree[key.key]
+    return tree
+
+
+def _write(run: Any, folder: pathlib.Path, params: Params, about: dict) -> None:
     from safetensors.numpy import save_file
 
-    with assemble(folder, run.step, run.weights) as temporary:
-        paths = jax.tree_util.tree_leaves_with_path(run.params)
+    with assemble(folder, run.step, run.weights, about) as temporary:
+        paths = jax.tree_util.tree_leaves_with_path(params)
         named = {sharding.path_name(p): np.asarray(leaf) for p, leaf in paths}
         save_file(named, temporary / WEIGHTS)
         shutil.copyfile(run.folder.path / "config.json", temporary / "config.json")
@@ -92,7 +132,9 @@ def export(run: Any, folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def assemble(folder: pathlib.Path, step: int, weights: str) -> Iterator[pathlib.Path]:
+def assemble(
+    folder: pathlib.Path, step: int, weights: str, more: Mapping[str, Any] | None = None
+) -> Iterator[pathlib.Path]:
     """Yield a folder to write a bundle's files into; it is renamed when it is whole."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = pathlib.Path(tempfile.mkdtemp(prefix=".bundle.", dir=folder.parent))
@@ -106,6 +148,7 @@ def assemble(folder: pathlib.Path, step: int, weights: str) -> Iterator[pathlib.
             "step": step,
             "weights": weights,
             "files": {str(p.relative_to(temporary)): _hash(p) for p in parts},
+            **(more or {}),
         }
         files.write(temporary / MANIFEST, json.dumps(about, indent=1) + "\n")
         os.rename(temporary, folder)
@@ -224,6 +267,26 @@ def read_params(folder: pathlib.Path, like: Any) -> Params:
         return jax.device_put(found[name].astype(leaf.dtype), leaf.sharding)
 
     return jax.tree_util.tree_map_with_path(place, like)
+
+
+def read_trained(
+    folder: pathlib.Path, like: Any, base: Params, about: dict[str, Any]
+) -> Params:
+    """Read a bundle of what was trained; the other parameters are those of its base."""
+    flat = flax.traverse_util.flatten_dict(like, sep="/")
+    there = flax.traverse_util.flatten_dict(dict(base), sep="/")
+    frozen = {name: there[name] for name in about["frozen"] if name in there}
+    found = signature.examine(frozen).fingerprints
+    for name, fingerprint in about["frozen"].items():
+        if found.get(name) != fingerprint:
+            raise UserError(
+                f"{folder} was trained on other parameters than those of "
+                f"{about['base']!r}: {name} differs. Name its base in "
+                f"{folder / MANIFEST}, or load(…, base=…) in Python"
+            )
+    own = {name: leaf for name, leaf in flat.items() if name not in frozen}
+    read = flax.traverse_util.flatten_dict(dict(read_params(folder, own)), sep="/")
+    return flax.traverse_util.unflatten_dict(frozen | read, sep="/")
 
 
 def _compare_header(path: pathlib.Path, like: Any) -> None:

@@ -29,6 +29,7 @@ from transformer_jax.config import checks
 from transformer_jax.data.reading.records import Records
 from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.decoding.requests import UnknownParts, check_text
+from transformer_jax.models.layers import adapters
 from transformer_jax.runs import bundle, environment, steps
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
@@ -260,6 +261,7 @@ def load(
     weights: str = "",
     mesh: Mesh | None = None,
     allow_imports: bool = False,
+    base: Run | None = None,
 ) -> Run:
     """Open a run directory, a bundle made of one, or a folder of Hugging Face.
 
@@ -267,6 +269,9 @@ def load(
     parameters are placed on the mesh, by default that of `answering_mesh`. A run that
     names modules of other packages is refused unless `allow_imports` is set, because
     importing them executes their code.
+
+    A bundle of what was trained needs its base: an open one, with which it shares the
+    frozen parameters, or the one that it names.
     """
     if weights and weights not in cli.WEIGHTS:
         choices = " | ".join(cli.WEIGHTS)
@@ -286,6 +291,14 @@ def load(
         raise UserError(f"{folder.place} has no tokenizer: its training never began")
     task = tasks.find(config.task).open(config, folder.tokenizer)
     mesh = mesh or answering_mesh()
+    if about and "base" in about:
+        base = base or load(about["base"], mesh=mesh)
+        like = abstract_params(task, mesh, with_adapters=True)
+        params = bundle.read_trained(folder.path, like, base.params, about)
+        params = adapters.merge(params, config)
+        return Run(folder, config, task, params, about["step"], about["weights"], mesh)
+    if base:
+        raise UserError(f"{folder.place} has all of its parameters: leave base out")
     if about:
         params = bundle.read_params(folder.path, abstract_params(task, mesh))
         return Run(folder, config, task, params, about["step"], about["weights"], mesh)
@@ -307,18 +320,22 @@ def answering_mesh() -> Mesh:
 
 
 def read_params(
-    folder: Folder, task: Task, mesh: Mesh, weights: str
+    folder: Folder, task: Task, mesh: Mesh, weights: str, merged: bool = True
 ) -> tuple[Params, int, str]:
     """Return the parameters of a run, their step and the name of the weights.
 
-    A training may delete a checkpoint while it is read, as there are newer ones. Then
-    the parameters are chosen again.
+    Adapters are added to their matrices, if `merged`. A training may delete a
+    checkpoint while it is read, as there are newer ones. Then the parameters are chosen
+    again.
     """
-    like, left = abstract_params(task, mesh), TRIES
+    like, left = abstract_params(task, mesh, with_adapters=True), TRIES
     while True:
         chosen, label = hosts.decide_in_first(lambda: choose_params(folder, weights))
         try:
-            return _read_chosen(folder, task, like, chosen, label)
+            params = _read_chosen(folder, task, like, chosen, label)
+            if merged:
+                params = adapters.merge(params, task.config)
+            return params, chosen, label
         except Exception as error:  # of many kinds, if files vanish
             left -= 1
             in_all = jax.process_count() == 1 or isinstance(error, UserError)
@@ -339,14 +356,14 @@ def _is_deleted(folder: Folder, step: int, label: str) -> bool:
 
 def _read_chosen(
     folder: Folder, task: Task, like: Params, chosen: int, label: str
-) -> tuple[Params, int, str]:
+) -> Params:
     place = folder.averaged if label == "averaged" else folder.checkpoints
     for path in steps.list_foreign(place):
         logger.warning("warning    %s is not a complete checkpoint: not used", path)
     saved = Checkpoints(place, identity=folder.identity(task.config))
     item = "ema" if label == "ema" else "params"
     try:
-        return saved.restore_params(chosen, like, item), chosen, label
+        return saved.restore_params(chosen, like, item)
     except Damaged as error:
         advice = hosts.decide_in_first(lambda: _name_others(folder, place, chosen))
         raise UserError(f"{error}. {advice}") from None
@@ -416,11 +433,17 @@ def _read_choice(folder: Folder, finished: bool) -> str:
     return {"averaged": "average"}.get(label, label)
 
 
-def abstract_params(task: Task, mesh: Mesh) -> Params:
-    """Return the shapes and shardings of a task's parameters."""
-    return sharding.abstract(
-        jax.eval_shape(task.objective.init, jax.random.key(0)), mesh
-    )
+def abstract_params(task: Task, mesh: Mesh, with_adapters: bool = False) -> Params:
+    """Return the shapes and shardings of a task's parameters.
+
+    Those of a checkpoint have adapters, if the config asks for them.
+    """
+
+    def init(key: jax.Array) -> Params:
+        params = task.objective.init(key)
+        return adapters.add(params, task.config, key) if with_adapters else params
+
+    return sharding.abstract(jax.eval_shape(init, jax.random.key(0)), mesh)
 
 
 def decode_options(config: ConfigDict, **changes: Any) -> Options:

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import hosts
 from transformer_jax.base.errors import UserError
+from transformer_jax.models.layers import adapters
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 from transformer_jax.runs.folder import Folder
@@ -131,6 +132,7 @@ def validate(
     """
     config = training.config
     params = state.ema if config.eval.weights == "ema" else state.params
+    params = adapters.merge(params, config)
     options = runs.decode_options(config)
     with training.watchdog.phase("the evaluation", config.timeout.evaluate):
         evaluation = training.validation.evaluate(
