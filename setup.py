@@ -39,6 +39,8 @@ TFDS = [
     "h5py>=3.10",  # without it TFDS does not know wmt*, glue and others
 ]
 IMAGES = ["scikit-learn>=1.4", "pillow>=10"]  # the digits; image files
+HUGGINGFACE = ["tokenizers>=0.20"]  # models whose tokenizer is not SentencePiece
+ARROW = ["pyarrow>=17"]  # Parquet and Arrow files, folders of datasets
 DOCS = [
     "sphinx>=8",
     "myst-parser>=4",
@@ -103,9 +105,8 @@ setup(
     extras_require={
         "cuda": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],
-        "huggingface": [
-            "tokenizers>=0.20"
-        ],  # models whose tokenizer is not SentencePiece
+        "huggingface": HUGGINGFACE,
+        "arrow": ARROW,
         "gcs": ["gcsfs>=2025.2"],  # run directories on Google Cloud Storage
         "tensorboard": ["tensorboardX>=2.6"],
         "plots": ["matplotlib>=3.8"],
@@ -115,6 +116,6 @@ setup(
         "tfds": TFDS,
         "browser": BROWSER,
         "docs": DOCS,
-        "test": [*TEST, *IMAGES, *TFDS, *NOTEBOOKS, *BROWSER, "tokenizers>=0.20"],
+        "test": [*TEST, *IMAGES, *TFDS, *NOTEBOOKS, *BROWSER, *HUGGINGFACE, *ARROW],
     },
 )

@@ -15,7 +15,7 @@ import floor_plan  # noqa: E402
 HEAVY = {
     "matplotlib", "PIL", "sklearn", "tensorboardX", "tensorflow_datasets", "h5py",
     "sacrebleu", "sacremoses", "safetensors", "ctranslate2",
-    "tokenizers",
+    "tokenizers", "pyarrow",
 }  # fmt: skip
 
 

@@ -143,8 +143,8 @@ def test_the_recipes_touch_no_file_of_this_package(extended):
     assert {path.relative_to(extended).as_posix() for path in made} == {
         "pyproject.toml",
         "mypackage/averaging.py",
+        "mypackage/bars.py",
         "mypackage/cautious.py",
-        "mypackage/csv_files.py",
         "mypackage/forecast.py",
         "mypackage/forecast_figure.py",
         "mypackage/norms.py",
@@ -166,9 +166,9 @@ def run(place, *arguments):
 
 
 KEYS = {
-    "data.source": "csv",
-    "data.train_files": "train.csv",
-    "data.validation_files": "validation.csv",
+    "data.source": "bars",
+    "data.train_files": "train.bars",
+    "data.validation_files": "validation.bars",
     "data.source_column": "pt",
     "data.target_column": "en",
 }
@@ -176,10 +176,10 @@ KEYS = {
 
 @pytest.mark.system
 def test_a_form_made_by_the_recipe_trains(extended, tiny):
-    lines = [f'casa {i},"a house, {i}",x' for i in range(40)]
+    lines = [f"casa {i} ||| a house, {i} ||| x" for i in range(40)]
     for split in ("train", "validation"):
-        text = "\n".join(["pt,en,id", *lines]) + "\n"
-        (extended / f"{split}.csv").write_text(text)
+        text = "\n".join(["pt ||| en ||| id", *lines]) + "\n"
+        (extended / f"{split}.bars").write_text(text)
     keys = {**tiny(train__steps=2, eval__every=2, checkpoint__every=2), **KEYS}
     keys |= {"checkpoint.average": 1, "tokenizer.kind": "byte", "optim.warmup_steps": 1}
     given = [f"--config.{key}={value}" for key, value in keys.items()]
@@ -191,9 +191,11 @@ def test_a_form_made_by_the_recipe_trains(extended, tiny):
 
 @pytest.mark.system
 def test_a_form_made_by_the_recipe_says_what_is_wrong(extended):
-    (extended / "short.csv").write_text("pt,en\ncasa\n")
+    (extended / "short.bars").write_text("pt ||| en\ncasa\n")
     for split in ("train", "validation"):
-        (extended / f"{split}.csv").write_text('pt,en,id\ncasa,"a house",x\n')
+        (extended / f"{split}.bars").write_text(
+            "pt ||| en ||| id\ncasa ||| a house ||| x\n"
+        )
     code = f"""
 from transformer_jax import config
 from transformer_jax.data.reading.sources import Source
@@ -210,15 +212,15 @@ def problem(**keys):
 
 problem()
 problem(source_column="pr")
-problem(train_files="short.csv")
-problem(validation_files="missing.csv", target_column="")
+problem(train_files="short.bars")
+problem(validation_files="missing.bars", target_column="")
 """
     done = run(extended, "-c", code)
     assert done.returncode == 0, done.stderr
     for problem in (
-        "train.csv has no column 'pr' (data.source_column): it has pt, en, id. Did you",
-        "short.csv, line 2 has 1 columns, but line 1 has 2",
-        "data.validation_files: there is no file missing.csv",
+        "train.bars has no column 'pr' (data.source_column): it has pt, en, id. Did you",
+        "short.bars, line 2 has 1 columns, but line 1 has 2",
+        "data.validation_files: there is no file missing.bars",
         "data.target_column is empty: name the column that holds the target",
     ):
         assert problem in done.stdout

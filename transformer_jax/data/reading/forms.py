@@ -24,6 +24,7 @@ from transformer_jax.data.reading.records import (
     Records,
     TsvTable,
 )
+from transformer_jax.data.reading.tables import ArrowTable, CsvTable, saved_files
 from transformer_jax.data.text import text
 from transformer_jax.data.text.numerals import is_whole
 
@@ -65,9 +66,13 @@ class Form(abc.ABC):
                 f"data.{name}: "
                 + files.describe_missing(os.path.join(self.data.folder, entry))
                 for entry in entries(self.data[name] if self.names_files else "")
-                if not text.find_files(entry, self.data.folder)
+                if not self.find_files(entry)
             ]
         return problems
+
+    def find_files(self, entry: str) -> list[str]:
+        """List the files that an entry of an option names."""
+        return text.find_files(entry, self.data.folder)
 
     def find_problems(self) -> list[str]:
         """List what is wrong with the options that all splits share."""
@@ -187,6 +192,41 @@ class JsonLines(Columns, LineFiles):
     def open(self, path, split):
         """Open a file of JSON objects."""
         return JsonTable(path, self.columns)
+
+
+class Csv(Columns, LineFiles):
+    """Comma-separated columns below a header: `data.source_column = "german"`."""
+
+    kind = "column"
+    meaning = "A column's name in the header, or its number if there is no header."
+
+    def open(self, path, split):
+        """Open a file of comma-separated columns."""
+        return CsvTable(path, self.columns)
+
+
+class Arrow(Columns, LineFiles):
+    """Parquet and Arrow files, and folders that `datasets` wrote with `save_to_disk`.
+
+    `data.folder = "saved"`, `data.train_files = "train"`, `data.text_column = "text"`.
+    """
+
+    advice = "name a Parquet or Arrow file, or a folder saved by datasets"
+    kind, meaning = "column", "A column's name, such as text, or translation.de."
+
+    def open(self, path, split):
+        """Open a file of named columns."""
+        return ArrowTable(path, self.columns)
+
+    def find_files(self, entry):
+        """List the files of a saved folder, or those that a path names."""
+        return saved_files(self._place(entry)) or super().find_files(entry)
+
+    def _paths(self, corpus):
+        return saved_files(self._place(corpus)) or super()._paths(corpus)
+
+    def _place(self, entry: str) -> str:
+        return os.path.join(self.data.folder, entry)
 
 
 class ParsedFiles(LineFiles):

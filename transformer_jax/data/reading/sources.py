@@ -17,6 +17,8 @@ from transformer_jax.base import entry_points, schema
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.base.schema import option
 from transformer_jax.data.reading.forms import (
+    Arrow,
+    Csv,
     Form,
     JsonLines,
     ParsedFiles,
@@ -37,6 +39,8 @@ FORMS: dict[str, type[Form]] = {
     "text": TextFiles,
     "tsv": Tsv,
     "jsonl": JsonLines,
+    "csv": Csv,
+    "arrow": Arrow,
     "tfds": Tfds,
 }
 

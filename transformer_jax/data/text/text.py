@@ -35,6 +35,7 @@ LONGEST_LINE = 1 << 28  # bytes, because a line is held in memory
 # to over 200 times its size, and to over 2 GiB, is a mistake or an attack.
 PACKED, UNPACKED = 200, 1 << 31
 BOM = b"\xef\xbb\xbf"
+SPREADSHEETS = (".xlsx", ".xls", ".ods")
 GZIP = b"\x1f\x8b"  # the bytes with which a gzip file begins
 
 
@@ -43,6 +44,11 @@ class Lines(Sequence[str]):
 
     def __init__(self, path: str | os.PathLike):
         self.path = str(path)
+        if self.path.lower().endswith(SPREADSHEETS):
+            raise UserError(
+                f"{self.path} is a spreadsheet: save it as CSV (UTF-8), and set "
+                "data.source = 'csv'"
+            )
         self._identity = _identify(self.path)
         digest = hashlib.sha256(json.dumps([FORMAT, *self._identity]).encode())
         entry = cache.build_once(
