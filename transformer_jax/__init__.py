@@ -1,6 +1,7 @@
 """The Transformer of "Attention Is All You Need", in JAX and Flax.
 
-`load(run_directory)` opens a run written by `python -m transformer_jax.train`.
+`load(run_directory)` opens a run written by `python -m transformer_jax.train`;
+`fit(config, examples, …)` trains one on examples that your program holds.
 """
 
 import sys
@@ -25,3 +26,29 @@ def load(path, weights="", mesh=None, allow_imports=False, base=None):
     from transformer_jax.runs import run
 
     return run.load(path, weights, mesh, allow_imports, base)
+
+
+def fit(
+    config,
+    train,
+    validation=None,
+    test=None,
+    *,
+    workdir,
+    columns=None,
+    start_from="",
+    options=None,
+):
+    """Train on examples that your program holds: `fit("sst2", frame, workdir="a")`.
+
+    `config` is the name or the file of a config. Each split is a pandas DataFrame, a
+    `datasets.Dataset`, a dict of columns, or a list of dicts or of tuples; without
+    validation data, every twentieth example is held out. `columns` names those of the
+    fields, such as {"text": "review"}; `options` are those of the command line, such as
+    {"train.steps": 300}. The same call continues a run that was stopped. Return the
+    run, open.
+    """
+    from transformer_jax import train as training
+
+    splits = {"train": train, "validation": validation, "test": test}
+    return training.fit(config, splits, workdir, columns, start_from, options)

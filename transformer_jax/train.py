@@ -12,7 +12,9 @@ import collections
 import contextlib
 import functools
 import os
-from typing import NamedTuple
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +23,11 @@ from absl import flags
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, hosts, losses, optim, sharding
+from transformer_jax import cli, hosts, losses, optim, sharding, tasks
 from transformer_jax import config as configs
 from transformer_jax.base import entry_points
 from transformer_jax.base.errors import UserError
+from transformer_jax.data.reading import given
 from transformer_jax.losses import LossFn
 from transformer_jax.models.layers import adapters
 from transformer_jax.runs import environment, lock, resuming, shared
@@ -137,6 +140,37 @@ def train(
                         config = divergence.go_back(training, error)
     report.print_result(result, folder, smoke=config.train.smoke)
     return 0
+
+
+def fit(
+    spec: str,
+    splits: Mapping[str, Any],
+    workdir: str | os.PathLike,
+    columns: Mapping[str, str] | None = None,
+    start_from: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> runs.Run:
+    """Train a config on examples that a program holds, and open the run.
+
+    `splits` has train, and perhaps validation and test. The examples are kept in the
+    run directory, and the same call continues a run that was stopped.
+    """
+    folder = pathlib.Path(workdir).absolute()
+    Folder(folder).check_place()
+
+    def change(config: ConfigDict) -> None:
+        if start_from:
+            warm_start.adopt(config, start_from, str(folder))
+        fields = getattr(tasks.find(config.task).source(config), "fields", ())
+        if not fields:
+            raise UserError(f"the task {config.task!r} does not read texts or labels")
+        place = folder / "data"
+        given.provide(config, splits, columns or {}, place, console.info, fields)
+
+    texts = {name: str(value) for name, value in (options or {}).items()}
+    if train(configs.load(spec, texts, change=change), folder):
+        raise UserError(f"the training was stopped: the same call continues {folder}")
+    return runs.load(folder)
 
 
 def open_mesh(config: ConfigDict) -> Mesh:

@@ -218,7 +218,7 @@ problem(validation_files="missing.bars", target_column="")
     done = run(extended, "-c", code)
     assert done.returncode == 0, done.stderr
     for problem in (
-        "train.bars has no column 'pr' (data.source_column): it has pt, en, id. Did you",
+        "train.bars has no column 'pr' (data.source_column): it has pt, en, id. Did",
         "short.bars, line 2 has 1 columns, but line 1 has 2",
         "data.validation_files: there is no file missing.bars",
         "data.target_column is empty: name the column that holds the target",

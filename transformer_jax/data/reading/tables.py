@@ -116,8 +116,8 @@ class CsvTable(Records):
         if len(cells) != self._width:
             raise UserError(
                 f"{self.where(index)} has {len(cells)} cells, but the first line "
-                f"{self._width}, divided by {self._delimiter!r}: put cells that contain "
-                'it in quotes, and write quotes within a cell twice, ""'
+                f"{self._width}, divided by {self._delimiter!r}: put cells with it "
+                'in quotes, and write quotes within a cell twice, ""'
             )
         return {field: cells[place] for field, place in self._places.items()}
 
