@@ -62,7 +62,7 @@ def test_columns_of_other_names_are_given():
         (
             RECORDS,
             {"text": "tet"},
-            "train, example 1 has no 'tet' for the text.*Name the right column in columns",
+            "example 1 has no 'tet'.*Name the right column in",
         ),
         ([("a", None)], {}, "train, example 1: the label .* is None"),
         (
