@@ -6,7 +6,8 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-EXECUTED = [ROOT / "docs" / f"{n}.md" for n in ("cookbook", "tour", "transformer")]
+NAMES = ("cookbook", "look_inside", "tour", "transformer")
+EXECUTED = [ROOT / "docs" / f"{name}.md" for name in NAMES]
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
 
 

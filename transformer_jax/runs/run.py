@@ -35,6 +35,7 @@ from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
 from transformer_jax.tasks import protocols
+from transformer_jax.tasks.parts import inside
 from transformer_jax.tasks.protocols import Task
 
 logger = logging.getLogger(__name__)
@@ -212,6 +213,64 @@ class Run:
             for pair in zip(sources, targets, strict=True)
         ]
         return found if several else found[0]
+
+    def batch(self, *values: Any) -> dict[str, np.ndarray]:
+        """Encode examples as a batch like those of training.
+
+        Give the fields of an example in order, such as a source and a target, or lists
+        of them, or a list of records. A last field that is left out is the model's own
+        answer.
+        """
+        fields = getattr(tasks.find(self.config.task).source(self.config), "fields", ())
+        if len(values) == 1 and isinstance(values[0], dict):
+            return inside.make_batch(self._plain_task, [values[0]])
+        columns = [[v] if isinstance(v, str) else list(v) for v in values]
+        if len(columns) == 1 and columns[0] and isinstance(columns[0][0], dict):
+            return inside.make_batch(self._plain_task, columns[0])
+        if len(columns) == len(fields) - 1:
+            columns.append(self.predict(columns[0]))
+        if len(columns) != len(fields):
+            raise UserError(
+                f"an example has {' and '.join(fields) or 'fields of its own'}, but "
+                f"{len(columns)} values are given: give records, such as {{…}}"
+            )
+        for column in columns[1:]:
+            _refuse_uneven("forward", columns[0], column)
+        rows = zip(*columns, strict=True)
+        records = [dict(zip(fields, row, strict=True)) for row in rows]
+        return inside.make_batch(self._plain_task, records)
+
+    def forward(self, *values: Any, patch: inside.Patch | None = None) -> inside.Inside:
+        """Read examples, and return all that the model computes on the way.
+
+        `forward(source, target).activations["encoder/layer_0/feed_forward"]`; for the
+        values see `batch`. `patch` replaces outputs by path, with a function of each:
+        `{"encoder/layer_0/feed_forward": jnp.zeros_like}`.
+        """
+        return inside.look(self._plain_task, self.params, self.batch(*values), patch)
+
+    def loss(self, *values: Any) -> float:
+        """Return the mean loss of examples, as in an evaluation."""
+        return self.forward(*values).loss
+
+    def gradient(self, *values: Any, patch: inside.Patch | None = None) -> Params:
+        """Return the gradient of the mean loss of examples by each parameter."""
+        task, batch = self._plain_task, self.batch(*values)
+        return inside.gradient(task, self.params, batch, patch)[1]
+
+    def flops(self, *values: Any) -> int:
+        """Count the operations of a forward pass over examples, as XLA does."""
+        batch = self.batch(*values)
+        return inside.count_flops(self._plain_task, self.params, batch)
+
+    @functools.cached_property
+    def _plain_task(self) -> Task:
+        """The task with a model that computes each layer by itself, and once."""
+        config = self.config.copy_and_resolve_references()
+        plain = {"remat": "none", "scan_layers": False, "attention": "einsum"}
+        with config.unlocked():
+            config.model.update({k: v for k, v in plain.items() if k in config.model})
+        return tasks.find(config.task).open(config, self.folder.tokenizer)
 
 
 def _texts(replies: Sequence[Reply]) -> list[str]:

@@ -152,7 +152,9 @@ class StreamData(TextData):
         """Describe the pieces and, with a context, how many of them are not judged."""
         small = self.tokenizer.vocab_size <= 1 << 16
         columns = {"text": Column("uint16" if small else "int32")}
-        return columns | ({"before": Column("int32", ())} if records.context else {})
+        return columns | (
+            {"before": Column("int32", ())} if getattr(records, "context", 0) else {}
+        )
 
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Encode windows, each after its context."""
