@@ -75,7 +75,12 @@ setup(
     packages=[*find_packages(include=["transformer_jax*"]), "transformer_jax.configs"],
     package_dir={"transformer_jax.configs": "configs"},
     package_data={
-        "transformer_jax": ["py.typed", "entry_points.txt"],
+        "transformer_jax": [
+            "py.typed",
+            "entry_points.txt",
+            "pretrained/*/*/*",
+            "pretrained/*/*/tokenizer/*",
+        ],
         "transformer_jax.family": ["*/entry_points.txt", "*/README.md"],
         "transformer_jax.convert": ["entry_points.txt"],
         "transformer_jax.corpora": ["entry_points.txt"],

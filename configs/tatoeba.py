@@ -23,6 +23,12 @@ def get_config(direction="de_en"):
     if direction not in VARIANTS:
         raise UserError(f"tatoeba.py has no variant {direction!r}: de_en or en_de")
     source, target = direction.split("_")
+    config.card = (
+        "Translates short sentences of everyday language. The sentences are those of "
+        "Tatoeba (tatoeba.org, CC BY 2.0 FR, from manythings.org/anki), written by "
+        "many volunteers; what they say is not checked. News, technical or long texts "
+        "are unlike anything that the model has read, and names are often wrong."
+    )
     config.data.source = "tsv"
     config.data.train_files = "train.tsv.gz"
     config.data.validation_files = "dev.tsv.gz"

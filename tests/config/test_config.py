@@ -118,6 +118,7 @@ FREE = {
     r"tokenizer\.(file|user_symbols)": "a path, and whatever shall be one piece",
     r"lora\.matrices": "a pattern, which adapters.find_problems checks",
     r"model\.word_vectors|train\.initial": "paths",
+    r"card": "words for people",
     r"imports": "modules, which may be anybody's",
     r"targets": "hardware and a number of devices: hardware.py",
     r"eval\.splits": "splits that the data have",
@@ -380,10 +381,10 @@ def test_an_unknown_key_in_a_config_file_is_reported_with_its_line(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("config.foo.bar = 1", "'foo'. Known: checkpoint, data, "),
+        ("config.foo.bar = 1", "'foo'. Known: card, checkpoint, data, "),
         ("config.optm.warmup_steps = 1", "'optm'. Did you mean 'optim'?"),
         ("config.optm = 1", "'optm'. Did you mean 'optim'?"),
-        ("config['foo']['bar'] = 1", "'foo'. Known: checkpoint, data, "),
+        ("config['foo']['bar'] = 1", "'foo'. Known: card, checkpoint, data, "),
         (
             "config.train.steps = config.train.stps",
             "'train.stps'. Did you mean 'train.steps'?",

@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax import evaluate
+from transformer_jax import evaluate, sharding
 from transformer_jax.base.errors import UserError
 from transformer_jax.runs import bundle
 from transformer_jax.runs.folder import Folder
@@ -108,7 +110,7 @@ def test_a_bundle_of_another_format_or_with_a_broken_manifest_is_refused(copy):
     manifest = copy / "bundle.json"
     about = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**about, "format": 99}))
-    with pytest.raises(UserError, match="format 99, and this version reads format 1"):
+    with pytest.raises(UserError, match="format 99, and this version reads formats 1"):
         transformer_jax.load(copy)
     manifest.write_text("{")
     with pytest.raises(UserError, match="bundle.json cannot be read"):
@@ -128,7 +130,7 @@ def test_another_user_can_read_a_bundle_if_the_umask_lets_him(tiny_run, tmp_path
     finally:
         os.umask(before)
     found = [tmp_path / "made", *(tmp_path / "made").rglob("*")]
-    assert len(found) == 7
+    assert len(found) == 8
     for path in found:
         most = 0o777 if path.is_dir() else 0o666
         assert path.stat().st_mode & 0o777 == most & ~mask, path
@@ -140,3 +142,65 @@ def test_a_stray_file_beside_a_tokenizer_is_not_exported(tiny_run, tmp_path, cap
     bundle.export(transformer_jax.load(source), tmp_path / "made")
     assert ".DS_Store is left out: no bundle has such a file" in caplog.text
     transformer_jax.load(tmp_path / "made")
+
+
+def test_matrices_of_8_bits_are_a_quarter_and_nearly_the_same(tiny_run, tmp_path):
+    run = transformer_jax.load(tiny_run)
+    bundle.export(run, tmp_path / "whole")
+    bundle.export(run, tmp_path / "small", int8=True)
+    sizes = [(tmp_path / n / bundle.WEIGHTS).stat().st_size for n in ("whole", "small")]
+    assert sizes[1] < sizes[0] / 2  # a tiny model has many biases and scales
+    small = transformer_jax.load(tmp_path / "small")
+    for (path, found), wanted in zip(
+        jax.tree_util.tree_leaves_with_path(small.params),
+        jax.tree.leaves(run.params),
+        strict=True,
+    ):
+        name = sharding.path_name(path)
+        if wanted.ndim != 2:
+            np.testing.assert_array_equal(found, wanted)
+            continue
+        axis = 0 if name.endswith("kernel") else 1
+        largest = np.abs(wanted).max(axis=axis, keepdims=True)
+        assert (np.abs(found - wanted) <= largest / 254 * 1.001).all(), name
+        assert (np.abs(found).max(axis=axis) > 0).all()
+    source, target = LINES[0], "The cat sleeps."
+    assert small.score(source, target) == pytest.approx(
+        run.score(source, target), rel=0.02
+    )
+
+
+def test_8_bits_without_their_factors_are_refused(tiny_run, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    bundle.export(transformer_jax.load(tiny_run), tmp_path / "made", int8=True)
+    path = tmp_path / "made" / bundle.WEIGHTS
+    found = load_file(path)
+    name = next(name for name in found if name.endswith(bundle.SCALE))
+    for damage in (None, found[name].ravel()[:2].reshape(2, 1)):
+        changed = {k: v for k, v in found.items() if k != name}
+        save_file(changed | ({} if damage is None else {name: damage}), path)
+        manifest = json.loads((tmp_path / "made" / "bundle.json").read_text())
+        manifest["files"][bundle.WEIGHTS] = bundle._hash(path)
+        (tmp_path / "made" / "bundle.json").write_text(json.dumps(manifest))
+        with pytest.raises(UserError, match="as I8, not F32 or BF16 or F16"):
+            transformer_jax.load(tmp_path / "made")
+
+
+def test_a_card_says_what_the_run_is_and_goes_with_it(tiny_run, exported):
+    text = (tiny_run / "card.md").read_text()
+    assert text == (exported / "card.md").read_text()
+    for words in (
+        "| task | translation |",
+        "| weights | averaged parameters of step 12 |",
+        "Not described: the option `card` of its config",
+        "- `data.source`: phrasebook",
+        "- train: 80 of 80 examples",
+    ):
+        assert words in text
+    assert "## Scores" in text
+
+
+def test_a_name_that_no_model_of_the_package_has_is_refused():
+    with pytest.raises(UserError, match="no model 'tatoeba:xx' in this package"):
+        transformer_jax.load("tatoeba:xx")

@@ -39,6 +39,9 @@ class RunOptions:
     imports: tuple = option(
         (), "Modules to import first, which add to tables such as ACTIVATIONS."
     )
+    card: str = option(
+        "", "Sentences for the model card: the use, the data, their licence, limits."
+    )
     targets: tuple = option(
         ("cpu",), "Hardware that `plan` compiles the training for, such as h200x8."
     )

@@ -3,7 +3,7 @@
 Written by `python -m transformer_jax.convert.bundle`:
 
     weights.safetensors   the parameters that answer, by path
-    config.json versions.json tokenizer/
+    config.json versions.json card.md tokenizer/
     bundle.json           step and weights of the run, and the SHA-256 of every file
 
 `transformer_jax.load(FOLDER)` and `predict --workdir FOLDER` read it like a run. Files
@@ -32,15 +32,18 @@ import numpy as np
 
 from transformer_jax import optim, sharding
 from transformer_jax.base import entry_points, files
-from transformer_jax.base.errors import UserError
+from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data import cache
 from transformer_jax.runs import signature
 from transformer_jax.sharding import Params
 
 logger = logging.getLogger(__name__)
-FORMAT = 1
-MANIFEST, WEIGHTS = "bundle.json", "weights.safetensors"
+FORMAT, INT8 = 1, 2  # of floats alone; with matrices of 8 bits
+MANIFEST, WEIGHTS, CARD = "bundle.json", "weights.safetensors", "card.md"
+SCALE = ":scale"  # ends the name of the factors of an int8 matrix
+MODELS = pathlib.Path(__file__).parents[1] / "pretrained"  # bundles in this package
 LARGEST = 1 << 28  # bytes of any file except the weights
+FILES = ("config.json", "versions.json", CARD, WEIGHTS)  # beside the tokenizer
 SHOWN = 8  # problems reported at once
 FLOATS = ("F32", "BF16", "F16")
 
@@ -53,12 +56,27 @@ class Reader(NamedTuple):
     version: int = 1  # raised when what it makes changes
 
 
-def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
-    """Return the path of a run; a folder of another library is converted first.
+def shipped() -> dict[str, pathlib.Path]:
+    """List the models that come with the package by name, such as tatoeba:de_en."""
+    found = sorted(MODELS.glob(f"*/*/{MANIFEST}"))
+    return {f"{p.parent.parent.name}:{p.parent.name}": p.parent for p in found}
 
-    Its bundle is kept in the cache, and made again when a file has changed.
+
+def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
+    """Return the path of a run, also of one that comes with the package by its name.
+
+    A folder of another library is converted first. Its bundle is kept in the cache, and
+    made again when a file has changed.
     """
     place = pathlib.Path(path)
+    if str(path) in (models := shipped()) and not os.path.lexists(place):
+        return models[str(path)]
+    if re.fullmatch(r"[a-z]\w*:\w+", str(path)) and not os.path.lexists(place):
+        raise UserError(
+            f"there is no model {str(path)!r} in this package."
+            f"{nearest(str(path), models)} It has {', '.join(models) or 'none'}; name "
+            "one, or a run directory"
+        )
     if not os.path.isfile(place / "config.json"):
         return path
     for name in entry_points.names("readers"):
@@ -80,9 +98,12 @@ def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
     return path
 
 
-def export(run: Any, folder: pathlib.Path) -> None:
-    """Write a run (from `transformer_jax.load`) as a bundle, atomically."""
-    _write(run, folder, run.params, {})
+def export(run: Any, folder: pathlib.Path, int8: bool = False) -> None:
+    """Write a run (from `transformer_jax.load`) as a bundle, atomically.
+
+    With `int8`, matrices are rounded to 8 bits, which takes a quarter of the space.
+    """
+    _write(run, folder, run.params, {}, int8)
 
 
 def export_trained(run: Any, params: Params, folder: pathlib.Path) -> None:
@@ -116,13 +137,18 @@ def _at(tree: Any, path: tuple) -> Any:
     return tree
 
 
-def _write(run: Any, folder: pathlib.Path, params: Params, about: dict) -> None:
+def _write(
+    run: Any, folder: pathlib.Path, params: Params, about: dict, int8: bool = False
+) -> None:
     from safetensors.numpy import save_file
 
-    with assemble(folder, run.step, run.weights, about) as temporary:
+    more = {**about, "format": INT8} if int8 else about
+    with assemble(folder, run.step, run.weights, more) as temporary:
         paths = jax.tree_util.tree_leaves_with_path(params)
         named = {sharding.path_name(p): np.asarray(leaf) for p, leaf in paths}
-        save_file(named, temporary / WEIGHTS)
+        save_file(_round(named) if int8 else named, temporary / WEIGHTS)
+        if (card := run.folder.path / CARD).is_file():
+            shutil.copyfile(card, temporary / CARD)
         shutil.copyfile(run.folder.path / "config.json", temporary / "config.json")
         if (versions := run.folder.path / "versions.json").is_file():
             shutil.copyfile(versions, temporary / versions.name)
@@ -174,7 +200,7 @@ def check(folder: pathlib.Path) -> dict[str, Any]:
         problems.append(f"{folder / name} does not belong to the bundle: remove it")
     for name, digest in named.items():
         path = folder / name
-        if not (name in ("config.json", "versions.json", WEIGHTS) or _is_text(name)):
+        if not (name in FILES or _is_text(name)):
             problems.append(f"{folder / MANIFEST} names {name!r}: no bundle has that")
         elif name not in listed:
             problems.append(f"{path} is missing from the bundle: copy all of it")
@@ -204,10 +230,10 @@ def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:
         named, version = about["files"], about["format"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path} cannot be read: {error!r}") from None
-    if version != FORMAT:
+    if version not in (FORMAT, INT8):
         raise UserError(
             f"{folder} is a bundle of format {version!r}, and this version reads "
-            f"format {FORMAT}: export the run again"
+            f"formats {FORMAT} and {INT8}: export the run again"
         )
     kinds = {"files": dict, "step": int, "weights": str}
     for key, kind in kinds.items():
@@ -254,7 +280,7 @@ def read_params(folder: pathlib.Path, like: Any) -> Params:
     path = folder / WEIGHTS
     try:
         _compare_header(path, like)
-        found = load_file(path)
+        found = _restore_rounded(load_file(path))
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         if isinstance(error, UserError):
             raise
@@ -304,7 +330,13 @@ def _compare_header(path: pathlib.Path, like: Any) -> None:
                     f"{path} has {there or 'nothing'} for {name}, but its config.json "
                     f"makes it {shape}"
                 )
-            if (kind := file.get_slice(name).get_dtype()) not in FLOATS:
+            kind = file.get_slice(name).get_dtype()
+            if kind == "I8" and name + SCALE in names:
+                names.remove(name + SCALE)
+                rows, columns = file.get_slice(name + SCALE).get_shape()
+                fits = (rows, columns) in ((shape[0], 1), (1, shape[-1]))
+                kind = file.get_slice(name + SCALE).get_dtype() if fits else kind
+            if kind not in FLOATS:
                 raise UserError(
                     f"{path} has {name} as {kind}, not {' or '.join(FLOATS)}"
                 )
@@ -312,6 +344,35 @@ def _compare_header(path: pathlib.Path, like: Any) -> None:
             raise UserError(
                 f"{path} has {extra[0]}, which its config.json does not make"
             )
+
+
+def _round(named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Round matrices to 8 bits, with a factor for each output.
+
+    The outputs of a linear map are columns. A row of a table is a token, and the output
+    for it where the table is also the output layer.
+    """
+    found = {}
+    for name, leaf in named.items():
+        if leaf.ndim != 2:
+            found[name] = leaf
+            continue
+        axis = 0 if name.endswith("kernel") else 1
+        values = leaf.astype(np.float32)
+        largest = np.abs(values).max(axis=axis, keepdims=True)
+        scale = np.where(largest, largest / 127, 1).astype(np.float32)
+        found[name] = np.rint(values / scale).astype(np.int8)
+        found[name + SCALE] = scale
+    return found
+
+
+def _restore_rounded(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Multiply matrices of 8 bits by their factors."""
+    return {
+        name: leaf * found[name + SCALE] if name + SCALE in found else leaf
+        for name, leaf in found.items()
+        if not name.endswith(SCALE)
+    }
 
 
 def _hash(path: pathlib.Path) -> str:

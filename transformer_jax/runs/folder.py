@@ -28,6 +28,7 @@ FILES = (
     "result.json",
     "scores.json",
     "metrics.jsonl",
+    "card.md",
     "bundle.json",
     "weights.safetensors",
 )

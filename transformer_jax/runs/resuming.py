@@ -23,6 +23,7 @@ MAY_CHANGE_ON_RESUME = (
     "model.scan_layers",  # parameters and dropout are the same
     "model.remat",
     "targets",
+    "card",
     "imports",
     "data.folder",  # the data are compared by their content, not by their place
     "mesh",

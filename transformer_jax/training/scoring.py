@@ -13,13 +13,15 @@ import jax
 from ml_collections import ConfigDict
 
 from transformer_jax import hosts
+from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.models.layers import adapters
+from transformer_jax.runs import bundle
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged, TrainState
 from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
-from transformer_jax.training import log, report
+from transformer_jax.training import card, log, report
 from transformer_jax.training.evaluator import Evaluation, Evaluator
 from transformer_jax.training.parts import Training
 from transformer_jax.training.preemption import Preempted
@@ -203,6 +205,8 @@ def finish(training: Training, stop: Stop = lambda: False) -> dict[str, Any]:
         for split, scores in result["scores"].items():
             folder.add_scores(split, scores)
         folder.write("result.json", result)
+        notes = [folder.read_note(name) for name in ("ledger.json", "versions.json")]
+        files.write(folder.path / bundle.CARD, card.write(config, result, *notes))
     return result
 
 

@@ -54,7 +54,7 @@ class Inside:
 def make_batch(task: Task, records: Sequence[Record]) -> dict[str, np.ndarray]:
     """Encode and pad examples as one batch; nothing is left out or cut."""
     with tempfile.TemporaryDirectory(prefix="transformer_jax_") as folder:
-        held = Generated(lambda: list(records), "inside")
+        held = Generated(lambda: [dict(r) for r in records], "inside")
         made = store.build(
             Path(folder),
             held,
@@ -107,7 +107,8 @@ def _catch(seen: dict[str, Any], weights: dict[str, Any], patch: Patch) -> Calla
             return result
         path = "/".join(context.module.path)
         several = isinstance(result, tuple) and not hasattr(result, "_fields")
-        first, rest = (result[0], result[1:]) if several else (result, ())
+        first: Any = result[0] if several else result
+        rest: tuple[Any, ...] = result[1:] if several else ()
         if path in patch:
             first = patch[path](first)
         seen[path] = first
