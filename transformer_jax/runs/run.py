@@ -221,10 +221,11 @@ class Run:
         of them, or a list of records. A last field that is left out is the model's own
         answer.
         """
-        fields = getattr(tasks.find(self.config.task).source(self.config), "fields", ())
+        source: Any = tasks.find(self.config.task).source(self.config)
+        fields: tuple[str, ...] = getattr(source, "fields", ())
         if len(values) == 1 and isinstance(values[0], dict):
             return inside.make_batch(self._plain_task, [values[0]])
-        columns = [[v] if isinstance(v, str) else list(v) for v in values]
+        columns: list[Any] = [[v] if isinstance(v, str) else list(v) for v in values]
         if len(columns) == 1 and columns[0] and isinstance(columns[0][0], dict):
             return inside.make_batch(self._plain_task, columns[0])
         if len(columns) == len(fields) - 1:
