@@ -20,8 +20,8 @@ BEGIN, END = "<!-- floor plan: begin -->", "<!-- floor plan: end -->"
 FLOORS = (
     "__main__",
     "family",
-    "plan evaluate visualize",
-    "train predict inspect_data audit convert comparison planning",
+    "plan evaluate visualize inspect_data",
+    "train predict audit convert comparison planning",
     "training",
     "runs",
     "config",

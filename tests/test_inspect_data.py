@@ -11,6 +11,7 @@ from transformer_jax import config as configs
 from transformer_jax import inspect_data
 from transformer_jax.base.errors import UserError
 from transformer_jax.corpora.phrasebook import generate
+from transformer_jax.planning import proposal
 
 PAIRS = generate("train", 607)
 
@@ -113,3 +114,53 @@ def test_a_task_without_pairs_is_refused_in_words():
     for config in ("opinions", "language", "images"):
         with pytest.raises(UserError, match="inspect_data reads pairs of texts"):
             inspect_data.refuse_other_tasks(configs.load(config))
+
+
+@pytest.mark.parametrize("form", ["classification", "translation", "language"])
+def test_a_config_is_proposed_that_trains(
+    form, tmp_path, one_device, monkeypatch, capsys
+):
+    """From files alone; what is held out is written beside it."""
+    monkeypatch.chdir(tmp_path)
+    if form == "language":
+        text = "".join(pair.target + "\n" for pair in PAIRS)
+        (tmp_path / "text.txt").write_text(text)
+    elif form == "translation":
+        rows = "".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS)
+        (tmp_path / "text.txt.tsv").write_text(rows)
+    else:
+        rows = "".join(
+            f'"{p.target}",{"no" if " not " in p.target else "yes"}\n' for p in PAIRS
+        )
+        (tmp_path / "text.csv").write_text("sentence,label\n" + rows)
+    [path] = tmp_path.iterdir()
+    small = {"d_model": 16, "d_ff": 24, "num_heads": 2}
+    for rows in proposal.SIZES.values():
+        for _, size in rows:
+            monkeypatch.setitem(size, "d_model", small["d_model"])
+            monkeypatch.setitem(size, "d_ff", small["d_ff"])
+            monkeypatch.setitem(size, "num_heads", small["num_heads"])
+    monkeypatch.setattr(inspect_data, "TRIED", 4)
+    assert inspect_data.propose_config([path.name], "mine.py", 0.5) == 0
+    said = capsys.readouterr().out
+    assert f"guess      {form}: " in said
+    assert "--config mine.py --workdir runs/mine" in said
+    found = configs.load("mine.py", {"train.steps": "4", "optim.warmup_steps": "1"})
+    assert found.task == form
+    kept, held = (
+        len((tmp_path / "mine_data" / f"{n}.jsonl").read_text().splitlines())
+        for n in ("train", "validation")
+    )
+    assert kept + held == len(PAIRS)
+    assert held == len(PAIRS) // 20
+    with pytest.raises(UserError, match="name a new file that ends in .py"):
+        inspect_data.propose_config([path.name], "mine.py", 0.5)
+    with pytest.raises(UserError, match="--write is missing"):
+        inspect_data.propose_config([path.name], "", 0.5)
+
+
+@pytest.mark.system
+def test_files_are_named_without_an_option(tmp_path):
+    done = inspect(str(tmp_path / "none.csv"), "--write", str(tmp_path / "a.py"))
+    assert done.returncode == 2
+    assert "there is no file" in done.stderr

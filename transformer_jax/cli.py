@@ -57,6 +57,8 @@ def run(main: Callable[[dict[str, str]], int | None]) -> None:
             left = flags.FLAGS(rest)
         except flags.Error as error:
             fail(str(error).replace("\n", " "))
+        if "files" in flags.FLAGS:  # a command that takes files without a name
+            flags.FLAGS.files, left = [*flags.FLAGS.files, *left[1:]], left[:1]
         if len(left) > 1:
             fail(f"unexpected argument {left[1]!r}: options are given as --name=value")
         show_messages(flags.FLAGS.verbose)

@@ -1,12 +1,15 @@
 """Inspect a corpus before training on it.
 
     python -m transformer_jax.inspect_data --config mine.py --config.data.folder=PATH
+    python -m transformer_jax.inspect_data FILES… --write mine.py --minutes 10
 
-Reads all splits, reports oddities in the text (`data/reading/findings.py`), then shows
+The second form guesses what files hold, and writes a config for them. The first reads
+all splits, reports oddities in the text (`data/reading/findings.py`), then shows
 what the model will see: pieces, lengths, batches, decoded examples. The tokenizer and
 the encoded text stay in the cache for training. Exit code 1 means a finding is serious.
 """
 
+import logging
 import pathlib
 import tempfile
 from typing import Any
@@ -17,18 +20,23 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, tasks
 from transformer_jax import config as configs
+from transformer_jax import train as training
 from transformer_jax.base import entry_points
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import UNK
 from transformer_jax.data import store as stores
 from transformer_jax.data.columns import TextColumns
-from transformer_jax.data.reading import findings
+from transformer_jax.data.reading import findings, guessing
+from transformer_jax.planning import proposal as proposals
+from transformer_jax.planning.proposal import propose as proposal_of
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
+from transformer_jax.training.log import console, read_entries
 from transformer_jax.training.prepare import Prepared, Split, make_plan, prepare
 
 PROBED = 2000  # examples per split that are encoded and decoded
 UNKNOWN = 0.01  # a larger share of unknown pieces is serious
+TRIED = 20  # steps that are measured
 LEFT_OUT = 0.1  # a larger share of training pairs left out is serious
 
 
@@ -36,12 +44,18 @@ def define_flags() -> None:
     """Define the flags of the command."""
     flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
     flags.DEFINE_integer("examples", 3, "Examples shown as the model sees them.")
+    flags.DEFINE_multi_string("files", [], "Files to guess a config for.")
+    flags.DEFINE_string("write", "", "The config file to write for them, such as a.py.")
+    flags.DEFINE_float("minutes", 10, "How long a training by it may take here.", 0.5)
     flags.DEFINE_string("picture", "", "A file for a histogram of lengths (.png).")
 
 
 def main(overrides: dict[str, str]) -> int:
     """Inspect the splits of a config and return the exit code."""
     args = flags.FLAGS
+    if args.files:
+        cli.refuse_overrides(overrides)
+        return propose_config(args.files, args.write, args.minutes)
     cli.require("config", args.config, "a config file, such as configs/multi30k.py")
     if args.picture and pathlib.Path(args.picture).suffix not in (".png", ".svg"):
         raise UserError(f"--picture={args.picture}: name a .png or .svg file")
@@ -75,6 +89,66 @@ def main(overrides: dict[str, str]) -> int:
     else:
         print("result     nothing serious was found")
     return 1 if serious else 0
+
+
+def propose_config(paths: list[str], output: str, minutes: float) -> int:
+    """Guess what files hold, and write a config that trains in this time."""
+    cli.require("write", output, "the config file to write, such as mine.py")
+    place = pathlib.Path(output)
+    if place.exists() or place.suffix != ".py":
+        raise UserError(f"--write={output}: name a new file that ends in .py")
+    found = guessing.guess(paths)
+    print(f"guess      {found.task}: {found.why}")
+    for field, column in found.columns.items():
+        print(f"           the {field} is column {column!r}")
+    if found.labels:
+        ordered = sorted(found.labels.items(), key=lambda pair: -pair[1])
+        counts = ", ".join(f"{label!r} {count}" for label, count in ordered[:10])
+        print(f"labels     {len(ordered)} in the first {len(found.sample):,}: {counts}")
+    example = " | ".join(f"{value[:70]}" for value in found.sample[0].values())
+    print(f"example    {example}", flush=True)
+    proposal = proposal_of(found, place)
+    source = tasks.find(found.task).source(proposal.config)
+    for name in source.splits:
+        print(f"read       {name}: {len(source.read(name)):,} examples", flush=True)
+    print("measure    a few steps, to know how many fit", flush=True)
+    seconds, steps_per_epoch = measure_step(proposal.with_steps(TRIED).config)
+    most = proposals.EPOCHS[found.task] * steps_per_epoch
+    fitting = int(minutes * 60 * proposals.SPARE / seconds)
+    steps = max(min(fitting, most), 2 * TRIED)
+    proposal = proposal.with_steps(steps)
+    proposal.write(place, paths)
+    print(
+        f"steps      {steps:,} of {seconds:.2f} s each ({steps / steps_per_epoch:.1f} "
+        f"epochs), about {cli.duration(steps * seconds / proposals.SPARE)} here"
+    )
+    print(f"wrote      {place}; correct it where the guess is wrong, then:")
+    print(
+        f"           python -m transformer_jax.train --config {place} --workdir "
+        f"runs/{place.stem}"
+    )
+    return 0
+
+
+def measure_step(config: ConfigDict) -> tuple[float, int]:
+    """Train for a few steps; return the seconds of one, and the steps of an epoch."""
+    with config.unlocked():
+        config.eval.answers, config.eval.splits, config.eval.samples = 1, (), 0
+        config.eval.weights, config.log.every = "last", TRIED // 2
+        config.eval.every = config.checkpoint.every = TRIED
+    before = console.level
+    console.setLevel(logging.ERROR)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            training.train(config, pathlib.Path(folder) / "run")
+            entries = read_entries(pathlib.Path(folder) / "run" / "metrics.jsonl")
+            with tempfile.TemporaryDirectory() as other:
+                prepared = prepare(config, Folder(other), lambda line: None)
+    finally:
+        console.setLevel(before)
+    last = [entry for entry in entries if entry["kind"] == "train"][-1]
+    plan = make_plan(config, prepared.task, prepared.train).plan
+    return last["seconds"] / (TRIED - TRIED // 2), plan.steps_per_epoch
 
 
 def refuse_other_tasks(config: ConfigDict) -> None:

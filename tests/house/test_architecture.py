@@ -35,7 +35,7 @@ def test_rooms_import_downwards_only():
 
 
 CORE = set(
-    "base cli comparison config data decoding evaluate hardware hosts inspect_data "
+    "base cli comparison config data decoding evaluate hardware hosts "
     "losses models optim predict runs scores sharding tasks train training".split()
 )
 REST = {"family", "corpora", "visualize", "planning", "convert"}

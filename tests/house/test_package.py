@@ -162,7 +162,7 @@ PRINTS = {
     "data/tfds.py": 2,  # the config keys to copy
     "data/text/learning.py": 1,  # into the trainer's file of rules
     "evaluate.py": 12,  # the scores, and comparisons
-    "inspect_data.py": 17,  # the report
+    "inspect_data.py": 26,  # the report
     "plan.py": 8,  # the plan
     "runs/session.py": 2,  # a conversation on a terminal
     "visualize/__main__.py": 1,  # what can be drawn

@@ -189,3 +189,9 @@ def test_without_pyarrow_the_way_to_get_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match="needs pyarrow: pip install 'transformer_jax"):
         ArrowTable(str(tmp_path / "a"), COLUMNS)
+
+
+def test_without_a_header_the_delimiter_is_the_one_that_divides_evenly(tmp_path):
+    path = write(tmp_path / "a.csv", "a, b, c;x\nd;y\ne, f;z\n")
+    table = CsvTable(path, {"source": "2", "target": "1"})
+    assert rows_of(table)[0] == {"source": "x", "target": "a, b, c"}

@@ -4,13 +4,14 @@ Each file is a sequence of records with random access. CSV is read by lines, Par
 row groups and Arrow through a memory map, so that no file has to fit in memory.
 """
 
+import collections
 import csv
 import functools
 import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from transformer_jax.data.text.text import LONGEST_LINE, Lines
 DELIMITERS = ",;\t|"
 INSTALL = "pip install 'transformer_jax[arrow]'"
 csv.field_size_limit(LONGEST_LINE)  # of the module; its own is 131,072 characters
+LOOKED_AT = 100  # rows that show how the others are divided
 TOGETHER = 1024  # rows converted to Python objects at once
 
 
@@ -41,7 +43,8 @@ class CsvTable(Records):
         header = self._text(starts, 0)
         splits = {mark: _cells(header, mark) for mark in DELIMITERS}
         named = [m for m in DELIMITERS if {*columns.values()} <= {*splits[m]}]
-        self._delimiter = (named or [max(splits, key=lambda m: len(splits[m]))])[0]
+        some = (self._text(starts, i) for i in range(min(len(starts) - 1, LOOKED_AT)))
+        self._delimiter = named[0] if named else find_delimiter(list(some))
         cells = splits[self._delimiter]
         self._width = len(cells)
         has_header = bool(named) or not all(map(is_whole, columns.values()))
@@ -120,6 +123,17 @@ class CsvTable(Records):
                 'in quotes, and write quotes within a cell twice, ""'
             )
         return {field: cells[place] for field, place in self._places.items()}
+
+
+def find_delimiter(rows: Sequence[str]) -> str:
+    """Find the delimiter that divides rows into equally many cells, at least two."""
+
+    def evenness(mark: str) -> tuple[float, int]:
+        counts = collections.Counter(len(_cells(row, mark)) for row in rows)
+        cells, most = counts.most_common(1)[0]
+        return (most / len(rows) if cells > 1 else 0.0, cells)
+
+    return max(DELIMITERS, key=evenness)
 
 
 def _cells(text: str, delimiter: str) -> list[str]:
@@ -227,6 +241,36 @@ def _open(path: str) -> Opened:
             f"{path} cannot be read as Parquet or Arrow: {str(error).splitlines()[0]}"
         ) from None
     return [len(table)], lambda i, names: table.select(names), table.schema
+
+
+def read_rows(path: str, most: int) -> Iterator[dict[str, str]]:
+    """Yield the first rows of a file of columns, as text; nested ones by their path."""
+    counts, read, schema = _open(path)
+    classes = _class_names(schema)
+    for piece in range(len(counts)):
+        for row in read(piece, schema.names).slice(0, most).to_pylist():
+            named = {
+                name: classes[name][value]
+                if name in classes and isinstance(value, int) and value >= 0
+                else value
+                for name, value in row.items()
+            }
+            yield {
+                name: value if isinstance(value, str) else str(value)
+                for name, value in flatten(named)
+            }
+        most -= counts[piece]
+        if most <= 0:
+            return
+
+
+def flatten(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parts of nested records by dotted names."""
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
