@@ -21,7 +21,7 @@ def load(path, weights="", mesh=None, allow_imports=False, base=None):
     are placed on the mesh, by default one of all devices of this process. A run that
     names modules of other packages is opened only with `allow_imports`, because
     importing them executes their code. A folder of what was trained
-    (`convert.trained`) takes the other parameters from `base`, an open run.
+    (`convert.bundle --trained`) takes the other parameters from `base`, an open run.
     """
     from transformer_jax.runs import run
 

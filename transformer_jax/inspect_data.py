@@ -142,8 +142,9 @@ def measure_step(config: ConfigDict) -> tuple[float, int]:
         with tempfile.TemporaryDirectory() as folder:
             training.train(config, pathlib.Path(folder) / "run")
             entries = read_entries(pathlib.Path(folder) / "run" / "metrics.jsonl")
-            with tempfile.TemporaryDirectory() as other:
-                prepared = prepare(config, Folder(other), lambda line: None)
+            prepared = prepare(
+                config, Folder(pathlib.Path(folder) / "run"), lambda line: None
+            )
     finally:
         console.setLevel(before)
     last = [entry for entry in entries if entry["kind"] == "train"][-1]

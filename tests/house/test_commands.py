@@ -19,7 +19,7 @@ from transformer_jax import (
     tasks,
     train,
 )
-from transformer_jax.convert import bundle, ctranslate2, trained
+from transformer_jax.convert import bundle, ctranslate2
 from transformer_jax.convert.huggingface import __main__ as huggingface
 from transformer_jax.data import tfds
 from transformer_jax.visualize import flags as drawing
@@ -53,7 +53,7 @@ def known_flags():
     """The flags of each entry point."""
     found = {}
     modules = (train, evaluate, predict, inspect_data, plan, audit)
-    modules += (bundle, ctranslate2, trained, tfds)
+    modules += (bundle, ctranslate2, tfds)
     for module in (*modules, drawing, viewer, neighbours, huggingface):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:

@@ -155,7 +155,6 @@ PRINTS = {
     "audit.py": 1,  # the report
     "cli.py": 1,  # the text of --help
     "convert/bundle.py": 1,
-    "convert/trained.py": 1,  # what was written, and where
     "convert/ctranslate2.py": 1,  # what was written, and where
     "convert/huggingface/__main__.py": 2,  # what was written, and where
     "corpora/phrasebook/__main__.py": 5,  # the tour

@@ -1,6 +1,7 @@
 """Low-rank adapters: begin as nothing, train alone, and become part of their matrix."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
@@ -203,6 +204,16 @@ def exported(tmp_path, after, base):
         jax.tree.map(np.testing.assert_array_equal, again.params, after.params)
     table = shared.params["embedding"]["embedding"]
     assert table is base.params["embedding"]["embedding"]  # no copy
+    manifest = tmp_path / "small" / bundle.MANIFEST
+    told = json.loads(manifest.read_text())
+    for wrong, words in (
+        ({"base": str(tmp_path / "small")}, "names itself as its base"),
+        ({"frozen": ["a"]}, "'frozen' has the wrong type"),
+    ):
+        manifest.write_text(json.dumps(told | wrong))
+        with pytest.raises(UserError, match=words):
+            transformer_jax.load(tmp_path / "small")
+    manifest.write_text(json.dumps(told))
     changed = {**base.params, "embedding": {"embedding": table * 2}}
     other = dataclasses.replace(base, params=changed)
     with pytest.raises(UserError, match="trained on other parameters.*embedding"):

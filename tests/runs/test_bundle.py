@@ -79,6 +79,10 @@ def test_the_commands_make_and_take_it(tiny_run, tmp_path):
     assert made.returncode == 0 and "exported   averaged" in made.stdout, made.stderr
     again = call("convert.bundle", *options)
     assert again.returncode == 2 and "exists: name a new folder" in again.stderr
+    both = call("convert.bundle", *options, "--int8", "--trained")
+    assert both.returncode == 2 and "leave one of the two flags out" in both.stderr
+    trained = call("convert.bundle", *options[:1], f"--output={folder}2", "--trained")
+    assert trained.returncode == 2 and "has trained all of its" in trained.stderr
     answered = call("predict", f"--workdir={folder}", input="O gato dorme.\n")
     assert answered.returncode == 0, answered.stderr
     assert (

@@ -115,6 +115,8 @@ def test_lists_records_and_own_answers_are_read_too(run):
 def test_what_is_no_example_and_no_output_is_refused(run):
     with pytest.raises(UserError, match="an example has source and target, but 3"):
         run.forward(SOURCE, TARGET, TARGET)
+    with pytest.raises(UserError, match="an example has source and target, but 0"):
+        run.forward()
     with pytest.raises(UserError, match="there are 2 sources, but 1 targets"):
         run.forward([SOURCE] * 2, [TARGET])
     with pytest.raises(UserError, match="the model has no output 'encodr'"):

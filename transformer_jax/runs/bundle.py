@@ -112,15 +112,12 @@ def export_trained(run: Any, params: Params, folder: pathlib.Path) -> None:
     The parameters are those of its checkpoint, with adapters that are not merged.
     """
     config = run.config
-    factors = optim.rate_factors(config, params)
-    trained, frozen = (
-        {
-            sharding.path_name(path): leaf
-            for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-            if bool(_at(factors, path)) is moves
-        }
-        for moves in (True, False)
+    factors = flax.traverse_util.flatten_dict(
+        optim.rate_factors(config, params), sep="/"
     )
+    flat = flax.traverse_util.flatten_dict(dict(params), sep="/")
+    trained = {name: leaf for name, leaf in flat.items() if factors[name]}
+    frozen = {name: leaf for name, leaf in flat.items() if not factors[name]}
     if not config.train.initial or not frozen:
         raise UserError(
             f"{run.folder.place} has trained all of its parameters, or from random "
@@ -129,12 +126,6 @@ def export_trained(run: Any, params: Params, folder: pathlib.Path) -> None:
     fingerprints = signature.examine(frozen).fingerprints
     about = {"base": config.train.initial, "frozen": fingerprints}
     _write(run, folder, trained, about)
-
-
-def _at(tree: Any, path: tuple) -> Any:
-    for key in path:
-        tree = tree[key.key]
-    return tree
 
 
 def _write(
@@ -236,6 +227,8 @@ def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:
             f"formats {FORMAT} and {INT8}: export the run again"
         )
     kinds = {"files": dict, "step": int, "weights": str}
+    if "base" in about:
+        kinds |= {"base": str, "frozen": dict}
     for key, kind in kinds.items():
         if type(about.get(key)) is not kind:
             raise UserError(f"{path} cannot be read: {key!r} has the wrong type")
@@ -331,7 +324,7 @@ def _compare_header(path: pathlib.Path, like: Any) -> None:
                     f"makes it {shape}"
                 )
             kind = file.get_slice(name).get_dtype()
-            if kind == "I8" and name + SCALE in names:
+            if kind == "I8" and len(shape) == 2 and name + SCALE in names:
                 names.remove(name + SCALE)
                 rows, columns = file.get_slice(name + SCALE).get_shape()
                 fits = (rows, columns) in ((shape[0], 1), (1, shape[-1]))

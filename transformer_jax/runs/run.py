@@ -228,7 +228,7 @@ class Run:
         columns: list[Any] = [[v] if isinstance(v, str) else list(v) for v in values]
         if len(columns) == 1 and columns[0] and isinstance(columns[0][0], dict):
             return inside.make_batch(self._plain_task, columns[0])
-        if len(columns) == len(fields) - 1:
+        if columns and len(columns) == len(fields) - 1:
             columns.append(self.predict(columns[0]))
         if len(columns) != len(fields):
             raise UserError(
@@ -352,6 +352,8 @@ def load(
     task = tasks.find(config.task).open(config, folder.tokenizer)
     mesh = mesh or answering_mesh()
     if about and "base" in about:
+        if base is None and os.path.realpath(about["base"]) == os.path.realpath(path):
+            raise UserError(f"{folder.place} names itself as its base: correct it")
         base = base or load(about["base"], mesh=mesh)
         like = abstract_params(task, mesh, with_adapters=True)
         params = bundle.read_trained(folder.path, like, base.params, about)

@@ -190,12 +190,8 @@ def _guess_columns(
         if name not in labels[:1] and kinds[name] > most / 2
         if not all(re.fullmatch(r"[\d.,eE+-]*", value) for value in values[name])
     ]
-    if (
-        labels
-        and texts
-        and labels[0].lower().split(".")[-1] in LABELS | {"2"}
-        or (labels and len(texts) == 1)
-    ):
+    named = bool(labels) and labels[0].lower().split(".")[-1] in LABELS
+    if labels and texts and (named or len(texts) == 1):
         text = max(texts, key=lambda name: length[name])
         columns = {"text": text, "label": labels[0]}
         why = f"{labels[0]!r} has {kinds[labels[0]]} different values"
