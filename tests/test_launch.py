@@ -26,6 +26,7 @@ WHOLE = {
     ".scores.lock",
     "config.json",
     "versions.json",
+    "card.md",
     "ledger.json",
     "metrics.jsonl",
     "result.json",

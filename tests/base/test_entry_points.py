@@ -112,3 +112,11 @@ def test_a_name_that_nobody_has_is_none_or_refused():
     assert entry_points.find("figures", "nothing") is None
     with pytest.raises(UserError, match="no entry point transformer_jax.figures"):
         entry_points.require("figures", "nothing")
+
+
+def test_old_metadata_of_this_package_is_not_believed(install):
+    """A member that was deleted is gone, also before the package is installed again."""
+    install("transformer-jax", "[transformer_jax.tasks]\ngone = nowhere:TASK\n")
+    assert "gone" not in entry_points.names("tasks")
+    install("others_b", "[transformer_jax.tasks]\nthere = nowhere:TASK\n")
+    assert "there" in entry_points.names("tasks")

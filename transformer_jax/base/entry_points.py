@@ -82,11 +82,17 @@ def _own() -> dict[str, dict[str, str]]:
 
 @functools.cache
 def _foreign(group: str) -> dict[str, str]:
-    """Return the entry points of the other packages that are installed."""
+    """Return the entry points of the other packages that are installed.
+
+    Those in the metadata of this package are left out: they are as old as its
+    installation, and may name what its files do not have any more.
+    """
     found = importlib.metadata.entry_points(group=f"{PACKAGE}.{group}")
     own = _own().get(group, {})
     listed: dict[str, str] = {}
     for entry in found:
+        if entry.dist and entry.dist.name.replace("-", "_") == PACKAGE:
+            continue
         known = {**own, **listed}.get(entry.name, entry.value)
         if known != entry.value:
             raise UserError(
