@@ -208,3 +208,11 @@ def test_a_card_says_what_the_run_is_and_goes_with_it(tiny_run, exported):
 def test_a_name_that_no_model_of_the_package_has_is_refused():
     with pytest.raises(UserError, match="no model 'tatoeba:xx' in this package"):
         transformer_jax.load("tatoeba:xx")
+
+
+def test_a_card_names_the_step_of_the_parameters_that_answer(tiny_run_of):
+    changes = {"eval.weights": "best", "eval.every": "3", "optim.learning_rate": "50.0"}
+    run = transformer_jax.load(folder := tiny_run_of("quickstart", **changes))
+    assert run.step < 12  # at such a rate it only gets worse
+    text = (folder / "card.md").read_text()
+    assert f"| weights | best parameters of step {run.step} |" in text

@@ -18,10 +18,14 @@ SOURCES = ("source", "tfds_name", "train_files", "train_source", "train_target")
 def write(
     config: ConfigDict,
     result: Mapping[str, Any],
+    step: int,
     ledger: Mapping[str, Any],
     versions: Mapping[str, Any],
 ) -> str:
-    """Return the card of a run that has ended, as Markdown."""
+    """Return the card of a run that has ended, as Markdown.
+
+    `step` is that of the parameters that answer, which may be earlier than the last.
+    """
     model = config.model
     sizes = [
         f"{model[name]} {word}"
@@ -32,7 +36,7 @@ def write(
         )
         if model.get(name)
     ]
-    weights = f"{result['weights']} parameters of step {result['step']:,}"
+    weights = f"{result['weights']} parameters of step {step:,}"
     about = {
         "task": config.task,
         "model": ", ".join([model.name, *sizes]),

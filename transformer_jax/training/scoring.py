@@ -206,7 +206,7 @@ def finish(training: Training, stop: Stop = lambda: False) -> dict[str, Any]:
             folder.add_scores(split, scores)
         folder.write("result.json", result)
         notes = [folder.read_note(name) for name in ("ledger.json", "versions.json")]
-        files.write(folder.path / bundle.CARD, card.write(config, result, *notes))
+        files.write(folder.path / bundle.CARD, card.write(config, result, step, *notes))
     return result
 
 
