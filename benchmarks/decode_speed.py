@@ -6,8 +6,9 @@ All three use the same weights in float32, the same sentences, and greedy and be
 search (without length penalty, which the three define differently). Loading, exporting
 and a first pass over the sentences (which compiles the programs) are excluded. First,
 each side's threads, batches and libraries are searched on fewer sentences (--search
-lines; 0 keeps the defaults), and printed. Then the sides take turns, each in its own
-process, with the settings that were fastest. Needs ctranslate2, transformers and torch.
+lines; 0 keeps the defaults, with batches of --batch), and printed. Then the sides take
+turns, each in its own process, with the settings that were fastest. On a GPU a process
+measures three passes and tells the median. Needs ctranslate2, transformers and torch.
 Hugging Face's Marian supports only post-norm, so it is left out for models with another
 norm.
 """
@@ -51,6 +52,7 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--search", type=int, default=300, help="lines; 0: no search")
+    parser.add_argument("--batch", type=int, help="of each side, without a search")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--compute_type", default="float32", help="CTranslate2's")
     parser.add_argument("--sides", default=",".join(SIDES), help="those that take part")
@@ -109,7 +111,8 @@ def choose(side: str, args: argparse.Namespace) -> dict[int, settings.Settings]:
     """Return the settings of a side that are fastest, for each number of beams."""
     tried = settings.combine(CHOICES[side])
     if not args.search:
-        return dict.fromkeys(BEAMS, tried[0])
+        given = tried[0] | ({"batch": args.batch} if args.batch else {})
+        return dict.fromkeys(BEAMS, given)
 
     def find(beams: int) -> settings.Settings:
         def speed(given: settings.Settings) -> float:
@@ -164,10 +167,12 @@ def measure(args: argparse.Namespace, given: settings.Settings) -> dict:
     lines = pathlib.Path(args.input).read_text().split("\n")[: args.lines]
     translate = globals()[f"load_{args.side}"](args, given)
     texts = translate(lines, args.beams)
-    began = time.monotonic()
-    translate(lines, args.beams)
-    seconds = time.monotonic() - began
-    return {"speed": len(lines) / seconds, "texts": texts}
+    seconds = []
+    for _ in range(1 if args.device == "cpu" else 3):
+        began = time.monotonic()
+        translate(lines, args.beams)
+        seconds.append(time.monotonic() - began)
+    return {"speed": len(lines) / statistics.median(seconds), "texts": texts}
 
 
 def load_ours(args: argparse.Namespace, given: settings.Settings):
