@@ -5,6 +5,9 @@
     python -m transformer_jax.evaluate --workdir RUN --split test --compare OTHER_RUN
     python -m transformer_jax.evaluate --workdir A_1,A_2 --split test --compare B_1,B_2
 
+--config.data.folder=PATH says where the data of a split are, if they are not where the
+run was trained; a bundle does not know. Other options of a config are refused.
+
 Two single runs are compared over the examples, which says nothing about other seeds.
 Two groups, each of several seeds of one config, are compared by their means over the
 seeds.
@@ -80,11 +83,14 @@ def define_flags() -> None:
 def main(overrides: dict[str, str]) -> None:
     """Score a run as the flags say."""
     args = flags.FLAGS
+    folder = overrides.pop("data.folder", "")
     cli.refuse_overrides(overrides)
     workdirs, others = (find_runs(name, args[name].value or []) for name in GROUPS)
     cli.require("workdir", " ".join(workdirs), "the run directory to evaluate")
     if bool(args.source) != bool(args.reference):
         cli.fail("--source and --reference go together: one line of each per example")
+    if folder and args.source:
+        cli.fail("--config.data.folder is for --split: --source names its file itself")
     if bool(args.source) == bool(args.split):
         cli.fail("say what to score: --split=test, or --source=F --reference=F")
     cli.check_weights(args.weights)
@@ -95,9 +101,9 @@ def main(overrides: dict[str, str]) -> None:
         hosts.connect(say=logger.info)
         environment.use_compile_cache()
         if single:
-            _score(args, workdirs[0], "".join(others))
+            _score(args, workdirs[0], "".join(others), folder)
         else:
-            _compare_groups(args, workdirs, others)
+            _compare_groups(args, workdirs, others, folder)
 
 
 def find_runs(flag: str, given: Sequence[str]) -> list[str]:
@@ -114,7 +120,7 @@ def find_runs(flag: str, given: Sequence[str]) -> list[str]:
     return found
 
 
-def _score(args: Any, workdir: str, compare: str) -> None:
+def _score(args: Any, workdir: str, compare: str, folder: str) -> None:
     """Score a run; only the first process prints."""
     first = jax.process_index() == 0
     run = runs.load(workdir, args.weights)
@@ -124,6 +130,7 @@ def _score(args: Any, workdir: str, compare: str) -> None:
     _refuse_source(args, run.config)
     changed = tasks.given_flags(args, "evaluation")
     change_evaluation(run.config, changed)
+    find_data(run.config, folder)
     name, records = _open_records(args, run)
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
@@ -155,7 +162,9 @@ def _score(args: Any, workdir: str, compare: str) -> None:
         )
 
 
-def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -> None:
+def _compare_groups(
+    args: Any, workdirs: Sequence[str], others: Sequence[str], folder: str
+) -> None:
     """Compare two groups of runs, after scoring the runs without valid scores."""
     group, baseline = groups.open_groups(workdirs, others)
     members = [*baseline, *group]
@@ -163,9 +172,12 @@ def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -
     for member in members:
         _refuse_source(args, member.config)
         change_evaluation(member.config, changed)
+        find_data(member.config, folder)
     if args.split:
         groups.refuse_other_data(members, args.split)
-    scored = [(member, _find_or_score(args, member, changed)) for member in members]
+    scored = [
+        (member, _find_or_score(args, member, changed, folder)) for member in members
+    ]
     groups.refuse_other_signatures(scored)
     found = [groups.measure(*pair) for pair in scored]
     if jax.process_index():
@@ -183,7 +195,7 @@ def _compare_groups(args: Any, workdirs: Sequence[str], others: Sequence[str]) -
 
 
 def _find_or_score(
-    args: Any, member: groups.Member, changed: dict[str, Any]
+    args: Any, member: groups.Member, changed: dict[str, Any], folder: str
 ) -> dict[str, Any]:
     """Return a run's valid scores from scores.json, or score it and store them."""
     first = jax.process_index() == 0
@@ -197,6 +209,7 @@ def _find_or_score(
     if entry is None:
         how, run = "scored now", runs.load(member.place, args.weights)
         change_evaluation(run.config, changed)
+        find_data(run.config, folder)
         bar = cli.Bar(cli.is_terminal() and first)
         evaluation = _evaluate(run, *_open_records(args, run), options, bar)
         entry = evaluation.entry(run.step, run.weights, options)
@@ -225,7 +238,13 @@ def _open_records(args: Any, run: runs.Run) -> tuple[str, Records]:
         encoding = streams.check_encoding(args.encoding)
         pair = parallel_text(args.source, args.reference, encoding)
         return args.source, pair
-    return args.split, run.records(args.split)
+    try:
+        return args.split, run.records(args.split)
+    except UserError as error:
+        if not bundle.is_bundle(run.folder.path) or run.config.data.get("folder"):
+            raise
+        where = "a bundle does not know where its data are: --config.data.folder=PATH"
+        raise UserError(*error.problems, where) from None
 
 
 def _evaluate(
@@ -253,6 +272,14 @@ def keep_scores(folder: Folder, name: str, scores: dict[str, Any]) -> None:
     except OSError as error:
         why = error.strerror or error
         logger.warning("the scores are not kept: %s: %s", folder.place, why)
+
+
+def find_data(config: ConfigDict, folder: str) -> None:
+    """Let a run read its data from another folder, unless it is empty."""
+    if folder and "folder" not in config.data:
+        cli.fail(f"--config.data.folder: the task {config.task} reads no files")
+    if folder:
+        config.data.folder = folder
 
 
 def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:

@@ -140,7 +140,10 @@ def _write(
         save_file(_round(named) if int8 else named, temporary / WEIGHTS)
         if (card := run.folder.path / CARD).is_file():
             shutil.copyfile(card, temporary / CARD)
-        shutil.copyfile(run.folder.path / "config.json", temporary / "config.json")
+        options = files.read_object(run.folder.path / "config.json")
+        if "folder" in options.get("data", {}):
+            options["data"]["folder"] = ""  # of another machine, perhaps a private path
+        files.write(temporary / "config.json", json.dumps(options, indent=1) + "\n")
         if (versions := run.folder.path / "versions.json").is_file():
             shutil.copyfile(versions, temporary / versions.name)
         else:
