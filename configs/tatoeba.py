@@ -8,7 +8,9 @@ German in two columns (manythings.org/anki has such files). For en_de, many sour
 dev have several references: `evaluate --split validation` scores each source once,
 against all of them.
 Measured: de_en 51.02 BLEU on dev (sacreBLEU, cased, beam 4); see
-results/tatoeba_de_en.json. en_de: not yet measured.
+results/tatoeba_de_en.json. en_de: not yet measured. The translator of the package is
+de_en with --config.train.steps=2500 --config.checkpoint.every=125 (dafa6db): 47.99, and
+47.94 with its matrices rounded to 8 bits.
 """
 
 from transformer_jax.base.errors import UserError

@@ -79,7 +79,8 @@ def test_a_bundle_is_scored_on_data_whose_folder_is_named(tiny_run, tmp_path):
     assert twice.returncode == 2 and "is for --split" in twice.stderr
 
 
-def test_a_task_without_files_has_no_folder_to_change():
+def test_a_task_without_files_has_no_folder_to_change(capsys):
     config = ConfigDict({"task": "sets", "data": {}})
     with pytest.raises(SystemExit):
         evaluate.find_data(config, "elsewhere")
+    assert "the task 'sets' reads no files" in capsys.readouterr().err
