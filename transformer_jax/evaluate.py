@@ -277,7 +277,7 @@ def keep_scores(folder: Folder, name: str, scores: dict[str, Any]) -> None:
 def find_data(config: ConfigDict, folder: str) -> None:
     """Let a run read its data from another folder, unless it is empty."""
     if folder and "folder" not in config.data:
-        cli.fail(f"--config.data.folder: the task {config.task} reads no files")
+        cli.fail(f"--config.data.folder: the task {config.task!r} reads no files")
     if folder:
         config.data.folder = folder
 
