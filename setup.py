@@ -114,6 +114,8 @@ setup(
         "arrow": ARROW,
         "gcs": ["gcsfs>=2025.2"],  # run directories on Google Cloud Storage
         "tensorboard": ["tensorboardX>=2.6"],
+        "wandb": ["wandb>=0.19"],
+        "mlflow": ["mlflow>=2.20"],
         "plots": ["matplotlib>=3.8"],
         "notebooks": NOTEBOOKS,
         "peers": ["ctranslate2>=4.4", "transformers>=4.45", "torch>=2.4"],

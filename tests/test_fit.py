@@ -2,6 +2,7 @@
 
 import json
 import types
+from typing import ClassVar
 
 import pytest
 
@@ -9,6 +10,7 @@ import transformer_jax
 from transformer_jax import config as configs
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading import given
+from transformer_jax.training.hooks import Hook
 
 FIELDS = ("text", "label")
 ROWS = [("good", "1"), ("bad", "0"), ("fine\nso", "1")]
@@ -100,6 +102,15 @@ def test_a_program_trains_on_its_examples_and_goes_on(tiny, tmp_path, one_device
     options = {k: v for k, v in tiny().items() if k in known and k != "eval.splits"}
     options |= {"optim.schedule": "constant", "tokenizer.kind": "word"}
 
+    class Mine(Hook):
+        called: ClassVar = []
+
+        def record(self, step, kind, values):
+            self.called.append((step, kind, self.config.optim.schedule))
+
+        def save(self, step, state):
+            self.called.append((step, "save", int(state.step)))
+
     def fit(steps):
         return transformer_jax.fit(
             "opinions:label",
@@ -107,10 +118,12 @@ def test_a_program_trains_on_its_examples_and_goes_on(tiny, tmp_path, one_device
             test=rows[:6],
             workdir=tmp_path / "run",
             options={**options, "train.steps": steps},
+            hooks=[Mine],
         )
 
     run = fit(4)
     assert run.step == 4
+    assert {(3, "save", 3), (4, "train", "constant")} <= set(Mine.called)
     assert set(run.predict([text for text, _ in rows])) <= {"p", "n"}
     kept, held = given.hold_out(given.records_of(rows, FIELDS, {}))
     lines = (tmp_path / "run" / "data" / "train.jsonl").read_text().splitlines()

@@ -38,6 +38,7 @@ def fit(
     columns=None,
     start_from="",
     options=None,
+    hooks=(),
 ):
     """Train on examples that your program holds: `fit("sst2", frame, workdir="a")`.
 
@@ -45,10 +46,11 @@ def fit(
     `datasets.Dataset`, a dict of columns, or a list of dicts or of tuples; without
     validation data, every twentieth example is held out. `columns` names those of the
     fields, such as {"text": "review"}; `options` are those of the command line, such as
-    {"train.steps": 300}. The same call continues a run that was stopped. Return the
-    run, open.
+    {"train.steps": 300}. `hooks` are classes of yours that are called at each entry of
+    the log and at each checkpoint (`transformer_jax.training.hooks.Hook`). The same
+    call continues a run that was stopped. Return the run, open.
     """
     from transformer_jax import train as training
 
     splits = {"train": train, "validation": validation, "test": test}
-    return training.fit(config, splits, workdir, columns, start_from, options)
+    return training.fit(config, splits, workdir, columns, start_from, options, hooks)

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -91,10 +91,12 @@ def train(
     workdir: str | os.PathLike,
     accept_changes: bool = False,
     profiled: str = "",
+    more_hooks: Sequence[Callable[[ConfigDict, pathlib.Path], hooks.Hook]] = (),
 ) -> int:
     """Train a run, or continue it, or report that it is done; return the exit code.
 
     The steps `profiled`, such as "10:20", are traced into the run directory.
+    `more_hooks` are called beside those that the config switches on.
     """
     folder = Folder(workdir)
     profile = Profile(profiled, folder.path)
@@ -114,7 +116,7 @@ def train(
         stack.callback(folder.push, everything=True)
         first = jax.process_index() == 0
         hosts.decide_in_first(lambda: folder.adopt(config, accept_changes))
-        log = RunLog(folder, first, hooks.make(config, folder.path))
+        log = RunLog(folder, first, hooks.make(config, folder.path, more_hooks))
         stack.callback(log.close)
         if result is not None:
             log.say(f"continues  the run that had ended at step {result['step']:,}")
@@ -149,6 +151,7 @@ def fit(
     columns: Mapping[str, str] | None = None,
     start_from: str = "",
     options: Mapping[str, Any] | None = None,
+    more_hooks: Sequence[Callable[[ConfigDict, pathlib.Path], hooks.Hook]] = (),
 ) -> runs.Run:
     """Train a config on examples that a program holds, and open the run.
 
@@ -168,7 +171,8 @@ def fit(
         given.provide(config, splits, columns or {}, place, console.info, fields)
 
     texts = {name: str(value) for name, value in (options or {}).items()}
-    if train(configs.load(spec, texts, change=change), folder):
+    config = configs.load(spec, texts, change=change)
+    if train(config, folder, more_hooks=more_hooks):
         raise UserError(f"the training was stopped: the same call continues {folder}")
     return runs.load(folder)
 

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 SCHEME = "gs://"  # Orbax writes to no other store
 LARGE = {"checkpoints", "averaged", "preempted", "damaged"}  # never mirrored
-LATE = {"tensorboard", "profile"}  # pushed at the end, and never pulled
+LATE = {"tensorboard", "wandb", "profile"}  # pushed at the end, and never pulled
 PAUSE = 5.0  # seconds between pushes that are not urgent
 BEAT = 10.0  # seconds between two heartbeats of a lock's holder
 

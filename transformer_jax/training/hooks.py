@@ -4,21 +4,24 @@ A hook is a class with an entry point in the group `transformer_jax.hooks`. The 
 that it declares join `config.log`; the first has the hook's name and switches it on:
 
     [transformer_jax.hooks]
-    tensorboard = transformer_jax.training.hooks:TensorBoard
+    tensorboard = transformer_jax.training.writers:TensorBoard
 
     config.log.tensorboard = True
+
+A program that trains with `fit` or `train` passes classes of its own instead:
+
+    transformer_jax.fit("sst2", frame, workdir="a", hooks=[Mine])
 
 Pitfall: a process of several that waits in a hook holds up all others.
 """
 
-import dataclasses
 import pathlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from transformer_jax.base import entry_points
-from transformer_jax.base.schema import option
 
 
 class Hook:
@@ -48,39 +51,11 @@ def find() -> dict[str, type[Hook]]:
     return {name: entry_points.require("hooks", name) for name in names}
 
 
-def make(config: ConfigDict, workdir: pathlib.Path) -> list[Hook]:
-    """Make the hooks that `config.log` switches on."""
-    return [hook(config, workdir) for name, hook in find().items() if config.log[name]]
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorBoardOptions:
-    """The switch of TensorBoard."""
-
-    tensorboard: bool = option(
-        True, "Also write TensorBoard events, if TensorBoard is installed."
-    )
-
-
-class TensorBoard(Hook):
-    """Write the numbers of all entries as TensorBoard events."""
-
-    options = TensorBoardOptions
-    _board: Any = None
-
-    def record(self, step: int, kind: str, values: dict[str, Any]) -> None:
-        """Add the numbers of an entry to the curves, named kind/name."""
-        try:
-            from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            return
-        if self._board is None:
-            self._board = SummaryWriter(str(self.workdir / "tensorboard"))
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
-
-    def close(self) -> None:
-        """Close the file of events."""
-        if self._board is not None:
-            self._board.close()
+def make(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    more: Sequence[Callable[[ConfigDict, pathlib.Path], Hook]] = (),
+) -> list[Hook]:
+    """Make the hooks that `config.log` switches on, and `more` of a program's own."""
+    chosen = [hook for name, hook in find().items() if config.log[name]]
+    return [hook(config, workdir) for hook in [*chosen, *more]]
