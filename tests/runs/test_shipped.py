@@ -83,4 +83,5 @@ def test_a_task_without_files_has_no_folder_to_change(capsys):
     config = ConfigDict({"task": "sets", "data": {}})
     with pytest.raises(SystemExit):
         evaluate.find_data(config, "elsewhere")
-    assert "the task 'sets' reads no files" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--config.data.folder: the task 'sets' reads no files" in said
