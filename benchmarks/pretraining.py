@@ -32,8 +32,8 @@ from jax.sharding import Mesh
 from transformer_jax import cli, sharding, train
 from transformer_jax import config as configs
 from transformer_jax.base.errors import UserError
-from transformer_jax.comparison import significance
 from transformer_jax.data.batches import Batch, Shape
+from transformer_jax.report import significance
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
 from transformer_jax.training.evaluator import Evaluator

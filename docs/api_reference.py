@@ -20,7 +20,7 @@ ROOMS = {
     "config": "Every option of a run, and the checks before a run.",
     "data": "From files to batches.",
     "training": "What the training loop in `train.py` is made of.",
-    "comparison": "Groups of runs, and whether they differ.",
+    "report": "Groups of runs, and whether they differ.",
     "planning": "What a training will need, before it begins.",
     "hosts": "Find, meet and lose the other processes of a run.",
     "convert": "Commands that write a run in other forms.",

@@ -21,7 +21,7 @@ FLOORS = (
     "__main__",
     "family",
     "plan evaluate visualize inspect_data",
-    "train predict audit convert comparison planning",
+    "train predict audit convert report planning",
     "training",
     "runs",
     "config",

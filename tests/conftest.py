@@ -145,20 +145,20 @@ def run(tiny_run):
 
 @pytest.fixture
 def run_main(monkeypatch, capsys):
-    """A function: what the `main` of a module prints, given a command line."""
+    """A function: what the `main` of a module prints, given flags and options."""
     from absl import flags
 
-    def run(module, *words):
+    def run(module, *words, **overrides):
         values = flags.FlagValues()
         with monkeypatch.context() as patch:
-            for kind in ("string", "integer", "float", "bool", "multi_string"):
+            for kind in ("string", "integer", "float", "bool", "multi_string", "list"):
                 name = f"DEFINE_{kind}"
                 define = functools.partial(getattr(flags, name), flag_values=values)
                 patch.setattr(flags, name, define)
             module.define_flags()
         values(["command", *map(str, words)])
         monkeypatch.setattr(flags, "FLAGS", values)
-        module.main({})
+        module.main(overrides)
         return capsys.readouterr().out
 
     return run

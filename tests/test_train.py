@@ -638,3 +638,58 @@ def test_a_run_that_went_past_its_end_has_the_average_of_one_that_did_not(
         found.append(jax.tree.map(np.asarray, run.params))
     assert all({9, 12, 15} <= {*steps} for steps in kept)  # and perhaps the best
     jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+def test_seeds_are_trained_in_turn_each_as_if_alone(
+    tmp_path, tiny, one_device, run_main
+):
+    """Seeds of one process share nothing that a result depends on."""
+    small = tiny(train__steps=6, optim__warmup_steps=2)
+    words = ("--config=quickstart", f"--workdir={tmp_path}/both")
+    for _ in range(2):  # the second start finds both done
+        run_main(train, *words, "--seeds=7,8", **small)
+    alone = tmp_path / "alone"
+    assert train.train(config.load("quickstart", {**small, "seed": "8"}), alone) == 0
+    assert end_of(tmp_path / "both" / "seed_8") == end_of(alone)
+    assert end_of(tmp_path / "both" / "seed_7") != end_of(alone)
+    assert not (tmp_path / "both" / "config.json").exists()
+
+
+def test_a_seed_that_is_stopped_stops_the_seeds_after_it(
+    tmp_path, monkeypatch, run_main
+):
+    begun = []
+
+    def stopped(loaded, workdir, *_):
+        begun.append(loaded.seed)
+        return cli.PREEMPTED if loaded.seed == 2 else 0
+
+    monkeypatch.setattr(train, "train", stopped)
+    words = ("--config=quickstart", f"--workdir={tmp_path}", "--seeds=1,2,3")
+    run_main(train, *words)
+    assert begun == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "options", "says"),
+    [
+        ("1,1", {}, "--seeds=1,1: give different whole numbers"),
+        ("1,x", {}, "--seeds=1,x: give different whole numbers"),
+        ("1,2", {"seed": "3"}, "--seeds and --config.seed: give one of them"),
+    ],
+)
+def test_seeds_that_cannot_be_trained_are_refused(
+    tmp_path, run_main, capsys, seeds, options, says
+):
+    words = ("--config=quickstart", f"--workdir={tmp_path}", f"--seeds={seeds}")
+    with pytest.raises(SystemExit):
+        run_main(train, *words, **options)
+    assert says in capsys.readouterr().err
+
+
+def test_seeds_are_not_put_into_a_run(tiny_run, run_main, capsys):
+    with pytest.raises(SystemExit):
+        run_main(train, "--config=quickstart", f"--workdir={tiny_run}", "--seeds=1,2")
+    assert (
+        "is a run: --seeds needs a folder for several runs" in capsys.readouterr().err
+    )

@@ -17,6 +17,7 @@ MODULES = {  # short name → module that has `define_flags` and `main`
     "train": "train",
     "predict": "predict",
     "evaluate": "evaluate",
+    "report": "report.__main__",
     "inspect": "inspect_data",
     "plan": "plan",
     "audit": "audit",

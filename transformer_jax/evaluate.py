@@ -18,7 +18,6 @@ to the free-running scores: the first flatters, the second is what a user gets.
 """
 
 import functools
-import glob
 import itertools
 import logging
 import os
@@ -31,17 +30,18 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, tasks
 from transformer_jax.base.errors import UserError
-from transformer_jax.comparison import groups
-from transformer_jax.comparison.significance import (
-    Difference,
-    describe,
-    describe_corrected,
-    name_groups,
-)
 from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.records import Records
 from transformer_jax.data.reading.sources import parallel_text
 from transformer_jax.decoding import Options
+from transformer_jax.report import groups
+from transformer_jax.report.significance import (
+    Difference,
+    describe,
+    describe_corrected,
+    describe_spread,
+    name_groups,
+)
 from transformer_jax.runs import bundle, environment
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
@@ -61,8 +61,8 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "workdir",
         [],
-        "The run directory. To compare groups of seeds, give A,B,C, a quoted pattern "
-        "('runs/a_*'), or the flag several times.",
+        "The run directory. Several seeds of one config give the mean and deviation: "
+        "A,B,C, a quoted pattern ('runs/a_*'), their folder, or the flag repeated.",
     )
     flags.DEFINE_string("split", "", "A split of the run's own data, such as test.")
     flags.DEFINE_string("source", "", "A file to answer, one example per line.")
@@ -85,7 +85,9 @@ def main(overrides: dict[str, str]) -> None:
     args = flags.FLAGS
     folder = overrides.pop("data.folder", "")
     cli.refuse_overrides(overrides)
-    workdirs, others = (find_runs(name, args[name].value or []) for name in GROUPS)
+    workdirs, others = (
+        groups.find_runs(name, args[name].value or []) for name in GROUPS
+    )
     cli.require("workdir", " ".join(workdirs), "the run directory to evaluate")
     if bool(args.source) != bool(args.reference):
         cli.fail("--source and --reference go together: one line of each per example")
@@ -96,7 +98,7 @@ def main(overrides: dict[str, str]) -> None:
     cli.check_weights(args.weights)
     single = len(workdirs) == 1 and len(others) < 2
     if args.answers and not single:
-        cli.fail("--answers is for one run: groups of runs are only compared")
+        cli.fail("--answers is for one run: of a group only the scores are shown")
     with hosts.end_together():
         hosts.connect(say=logger.info)
         environment.use_compile_cache()
@@ -104,20 +106,6 @@ def main(overrides: dict[str, str]) -> None:
             _score(args, workdirs[0], "".join(others), folder)
         else:
             _compare_groups(args, workdirs, others, folder)
-
-
-def find_runs(flag: str, given: Sequence[str]) -> list[str]:
-    """List the run directories given to a flag, by commas, patterns or repetition."""
-    found = []
-    for text in given:
-        parts = [text] if os.path.isdir(text) else [p for p in text.split(",") if p]
-        for part in parts:
-            is_pattern = glob.has_magic(part) and not os.path.isdir(part)
-            matches = sorted(filter(os.path.isdir, glob.glob(part)))
-            if is_pattern and not matches:
-                cli.fail(f"--{flag}={part}: no directory has such a name")
-            found += matches if is_pattern else [part]
-    return found
 
 
 def _score(args: Any, workdir: str, compare: str, folder: str) -> None:
@@ -165,7 +153,7 @@ def _score(args: Any, workdir: str, compare: str, folder: str) -> None:
 def _compare_groups(
     args: Any, workdirs: Sequence[str], others: Sequence[str], folder: str
 ) -> None:
-    """Compare two groups of runs, after scoring the runs without valid scores."""
+    """Describe a group of runs, or compare two, scoring those without valid scores."""
     group, baseline = groups.open_groups(workdirs, others)
     members = [*baseline, *group]
     changed = tasks.given_flags(args, "evaluation")
@@ -187,9 +175,13 @@ def _compare_groups(
     p_values = {}
     for metric in found[0]:
         theirs, ours = (tuple(one[metric] for one in side) for side in sides)
+        if not baseline:
+            print(f"\n{metric}: {describe_spread(ours)}")
+            continue
         difference = Difference(metric, *names, theirs, ours)
-        p_values[metric] = difference.p
         print(f"\n{describe(difference)}")
+        if metric != groups.PERPLEXITY:
+            p_values[metric] = difference.p
     if corrected := describe_corrected(p_values):
         print(f"\n{corrected}")
 

@@ -64,6 +64,11 @@ def define_flags() -> None:
         "A run, a bundle or a folder of Hugging Face: take over the options of its "
         "model, its tokenizer and its parameters.",
     )
+    flags.DEFINE_list(
+        "seeds",
+        [],
+        "Train with each of these seeds in turn: 1,2,3 in WORKDIR/seed_1, …",
+    )
     flags.DEFINE_bool("accept_changes", False, "Continue a run with another config.")
     flags.DEFINE_bool("smoke", False, "Try the config: 20 small steps, shallow model.")
     flags.DEFINE_bool("plots", False, "Draw curves.png into the run directory.")
@@ -74,16 +79,58 @@ def main(overrides: dict[str, str]) -> int:
     args = flags.FLAGS
     cli.require("config", args.config, "a config file, such as configs/quickstart.py")
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
-    change = None
-    if args.start_from:
-        change = functools.partial(
-            warm_start.adopt, path=args.start_from, workdir=args.workdir
+    trainings = []
+    for workdir, changes in _read_seeds(args.seeds, args.workdir, overrides).items():
+        change = None
+        if args.start_from:
+            change = functools.partial(
+                warm_start.adopt, path=args.start_from, workdir=workdir
+            )
+        config = configs.load(args.config, changes, args.smoke, change=change)
+        trainings.append((workdir, config))
+    with hosts.end_together():
+        for workdir, config in trainings:
+            if args.seeds:
+                _say_in_first(config, f"seed       {config.seed}")
+            with contextlib.ExitStack() as stack:
+                if args.plots:
+                    plots = entry_points.require("plots", "curves")
+                    stack.enter_context(plots(workdir))
+                code = train(config, workdir, args.accept_changes, args.profile)
+            if code:
+                return code
+    if args.seeds and jax.process_index() == 0:
+        command = f"python -m transformer_jax.report {args.workdir}"
+        console.info(f"mean and spread of the seeds: {command}")
+    return 0
+
+
+def _say_in_first(config: ConfigDict, line: str) -> None:
+    """Print a line in process 0, also before a run has joined the processes."""
+    hosts.connect(config.timeout.start, console.info)
+    if jax.process_index() == 0:
+        console.info(line)
+
+
+def _read_seeds(
+    seeds: Sequence[str], workdir: str, overrides: dict[str, str]
+) -> dict[str, dict[str, str]]:
+    """Return the options of each run by its folder; without --seeds it is one."""
+    if not seeds:
+        return {workdir: overrides}
+    if "seed" in overrides:
+        cli.fail("--seeds and --config.seed: give one of them")
+    wrong = [seed for seed in seeds if not seed.isdecimal()]
+    if wrong or len(set(map(int, seeds))) < len(seeds):
+        cli.fail(f"--seeds={','.join(seeds)}: give different whole numbers, as 1,2,3")
+    if (pathlib.Path(workdir) / "config.json").exists():
+        cli.fail(
+            f"--workdir={workdir} is a run: --seeds needs a folder for several runs"
         )
-    config = configs.load(args.config, overrides, args.smoke, change=change)
-    with hosts.end_together(), contextlib.ExitStack() as stack:
-        if args.plots:
-            stack.enter_context(entry_points.require("plots", "curves")(args.workdir))
-        return train(config, args.workdir, args.accept_changes, args.profile)
+    return {
+        os.path.join(workdir, f"seed_{int(seed)}"): {**overrides, "seed": seed}
+        for seed in seeds
+    }
 
 
 def train(

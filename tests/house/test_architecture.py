@@ -35,8 +35,9 @@ def test_rooms_import_downwards_only():
 
 
 CORE = set(
-    "base cli comparison config data decoding evaluate hardware hosts "
-    "losses models optim predict runs scores sharding tasks train training".split()
+    "base cli config data decoding evaluate hardware hosts "
+    "losses models optim predict report runs scores sharding tasks train "
+    "training".split()
 )
 REST = {"family", "corpora", "visualize", "planning", "convert"}
 

@@ -22,6 +22,7 @@ from transformer_jax import (
 from transformer_jax.convert import bundle, ctranslate2
 from transformer_jax.convert.huggingface import __main__ as huggingface
 from transformer_jax.data import tfds
+from transformer_jax.report import __main__ as report
 from transformer_jax.visualize import flags as drawing
 from transformer_jax.visualize import neighbours
 from transformer_jax.visualize.viewer import command as viewer
@@ -53,11 +54,11 @@ def known_flags():
     """The flags of each entry point."""
     found = {}
     modules = (train, evaluate, predict, inspect_data, plan, audit)
-    modules += (bundle, ctranslate2, tfds)
+    modules += (bundle, ctranslate2, tfds, report)
     for module in (*modules, drawing, viewer, neighbours, huggingface):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:
-            for kind in ("string", "integer", "float", "bool", "multi_string"):
+            for kind in ("string", "integer", "float", "bool", "multi_string", "list"):
                 name = f"DEFINE_{kind}"
                 define = functools.partial(getattr(flags, name), flag_values=values)
                 patch.setattr(flags, name, define)

@@ -160,9 +160,10 @@ PRINTS = {
     "corpora/phrasebook/__main__.py": 5,  # the tour
     "data/tfds.py": 2,  # the config keys to copy
     "data/text/learning.py": 1,  # into the trainer's file of rules
-    "evaluate.py": 12,  # the scores, and comparisons
+    "evaluate.py": 13,  # the scores, spreads and comparisons
     "inspect_data.py": 26,  # the report
     "plan.py": 8,  # the plan
+    "report/__main__.py": 2,  # the report, or where it was written
     "runs/session.py": 2,  # a conversation on a terminal
     "visualize/__main__.py": 1,  # what can be drawn
     "visualize/flags.py": 2,  # tables of numbers

@@ -10,12 +10,12 @@ import pytest
 import transformer_jax
 from transformer_jax import config, evaluate, train
 from transformer_jax.base.errors import UserError
-from transformer_jax.comparison import groups
 from transformer_jax.data import store as stores
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.reading.windows import Windows
 from transformer_jax.data.text import learning
 from transformer_jax.data.text.tokenizer import Bytes
+from transformer_jax.report import groups
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.tasks.language import Stream, compose

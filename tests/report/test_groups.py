@@ -4,15 +4,15 @@ import functools
 import json
 import math
 import re
-import shutil
 import statistics
 
 import pytest
+from seeded import SCORES, change, put_scores
 
 from transformer_jax import config, evaluate
 from transformer_jax.base.errors import UserError
-from transformer_jax.comparison import groups, significance
-from transformer_jax.comparison.significance import Difference
+from transformer_jax.report import groups, significance
+from transformer_jax.report.significance import Difference
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 
@@ -117,53 +117,26 @@ def test_a_group_is_named_by_what_its_paths_share():
     assert name(["a", "b"], ["r/3", "r/4"]) == ("a, b", "r/3, r/4")
 
 
-def test_runs_are_named_by_commas_patterns_and_repetition(tmp_path, capsys):
+def test_runs_are_named_by_commas_patterns_repetition_and_their_folder(tmp_path):
     paths = [str(tmp_path / name) for name in ("a_1", "a_2", "b,c", "d[1]")]
     a, b, comma, bracket = paths
     for path in paths:
         (tmp_path / path).mkdir()
     (tmp_path / "a_3").write_text("no directory")
-    find = functools.partial(evaluate.find_runs, "workdir")
+    find = functools.partial(groups.find_runs, "workdir")
     assert find([f"{a},{b}"]) == find([a, b]) == find([f"{tmp_path}/a_*"]) == [a, b]
     assert find([comma, bracket]) == [comma, bracket]
     assert find([f"{b},gs://bucket/x"]) == [b, "gs://bucket/x"]
-    with pytest.raises(SystemExit):
+    with pytest.raises(UserError, match=r"q_\*: no directory has such a name"):
         find([f"{tmp_path}/q_*"])
-    assert "q_*: no directory has such a name" in capsys.readouterr().err
-
-
-SCORES = {"a": (30.1, 31.3, 30.7), "b": (33.3, 33.0, 33.9)}
-
-
-@pytest.fixture
-def seeds(tiny_run, tmp_path):
-    """Copies of a run as if of three seeds of two configs, with scores of their own."""
-    for name, scores in SCORES.items():
-        for seed, bleu in enumerate(scores, start=1):
-            path = tmp_path / f"{name}_{seed}"
-            shutil.copytree(tiny_run, path)
-            change(path, seed=seed)
-            change(path, optim__warmup_steps=6 if name == "b" else 5)
-            put_scores(path, bleu=bleu, chrf=bleu + 20)
-    return tmp_path
-
-
-def change(path, **values):
-    """Change keys of a run's config.json."""
-    stored = json.loads((path / "config.json").read_text())
-    for key, value in values.items():
-        *sections, last = key.split("__")
-        section = functools.reduce(dict.__getitem__, sections, stored)
-        assert last in section
-        section[last] = value
-    (path / "config.json").write_text(json.dumps(stored))
-
-
-def put_scores(path, **values):
-    """Change the scores of a run's test split."""
-    scores = json.loads((path / "scores.json").read_text())
-    scores["test"].update(values)
-    (path / "scores.json").write_text(json.dumps(scores))
+    runs_of = [tmp_path / "sweep" / f"seed_{i}" for i in (2, 9, 10)]
+    for path in runs_of:
+        (path / "inside").mkdir(parents=True)
+        (path / "config.json").write_text("{}")
+        (path / "inside" / "config.json").write_text("{}")  # such as a tokenizer's
+    found = [str(path) for path in runs_of]
+    assert find([f"{tmp_path}/sweep"]) == find([f"{tmp_path}/sw*"]) == found
+    assert find(found[:1]) == found[:1]
 
 
 @pytest.fixture
@@ -306,7 +279,7 @@ def test_groups_of_two_tasks_are_refused(tmp_path, monkeypatch):
         given.seed = int(path[-1])
         return groups.Member(Folder(tmp_path / path), given)
 
-    monkeypatch.setattr(groups, "_open", open_member)
+    monkeypatch.setattr(groups, "open_member", open_member)
     said = "--compare: .*b_1 was trained for the task language, .*a_1 for masked"
     with pytest.raises(UserError, match=said):
         groups.open_groups(["a_1", "a_2"], ["b_1", "b_2"])

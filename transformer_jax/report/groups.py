@@ -6,9 +6,11 @@ and search on the present data. Otherwise the run is scored again.
 
 import dataclasses
 import functools
+import glob
 import logging
 import math
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -41,6 +43,8 @@ FREE = (
     "targets",
     "timeout",
 )
+CONFIG = "config.json"
+PERPLEXITY = "perplexity"  # says the same as the loss, so it is no test of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,27 +69,65 @@ class Member:
         return tasks.find(self.config.task).source(self.config).read(split)
 
 
+def find_runs(flag: str, given: Sequence[str]) -> list[str]:
+    """List the runs given to a flag, by commas, patterns, repetition or their folder.
+
+    A folder that is no run, but contains runs, stands for all of them, in any depth.
+    """
+    found = []
+    for text in given:
+        parts = [text] if os.path.isdir(text) else [p for p in text.split(",") if p]
+        for part in parts:
+            matches = [part]
+            if glob.has_magic(part) and not os.path.isdir(part):
+                matches = sorted(filter(os.path.isdir, glob.glob(part)))
+                if not matches:
+                    raise UserError(f"--{flag}={part}: no directory has such a name")
+            for match in matches:
+                found += _runs_below(match) or [match]
+    return found
+
+
+def _runs_below(place: str) -> list[str]:
+    """List the runs in a folder that is not itself one, in the order of their names."""
+    found = []
+    for path, folders, files in os.walk(place):
+        if CONFIG in files:
+            folders.clear()  # no run is inside another
+            if path != place:
+                found.append(path)
+    return sorted(found, key=_by_number)
+
+
+def _by_number(path: str) -> list[Any]:
+    """Return a key that sorts seed_9 before seed_10."""
+    parts = re.split(r"(\d+)", path)
+    return [int(part) if part.isdigit() else part for part in parts]
+
+
 def open_groups(
     ours: Sequence[str], theirs: Sequence[str]
 ) -> tuple[list[Member], list[Member]]:
-    """Open the runs of --workdir and --compare; refuse anything but two groups."""
-    if min(len(ours), len(theirs)) < 2:
+    """Open the runs of --workdir and --compare, of which the second may be empty."""
+    if len(ours) < 2 or len(theirs) == 1:
         raise UserError(
             f"--workdir names {_count(ours)} and --compare {_count(theirs)}: a group "
             "needs two seeds or more; to compare two single runs, name one in each"
         )
-    group, baseline = ([_open(path) for path in side] for side in (ours, theirs))
-    _refuse_twice([*group, *baseline])
-    for name, side in (("workdir", group), ("compare", baseline)):
+    group, baseline = ([open_member(path) for path in side] for side in (ours, theirs))
+    refuse_twice([*group, *baseline])
+    sides = [("workdir", group), ("compare", baseline)]
+    for name, side in sides[: 1 + bool(baseline)]:
         for member in side[1:]:
             _refuse_mixture(name, side[0], member)
-        _refuse_equal_seeds(name, side)
-    task, other = group[0].config.task, baseline[0].config.task
-    if task != other:
-        raise UserError(
-            f"--compare: {baseline[0].place} was trained for the task {other}, "
-            f"{group[0].place} for {task}"
-        )
+        refuse_equal_seeds(side, f"--{name}: ")
+    task = group[0].config.task
+    for member in baseline[:1]:
+        if member.config.task != task:
+            raise UserError(
+                f"--compare: {member.place} was trained for the task "
+                f"{member.config.task}, {group[0].place} for {task}"
+            )
     return group, baseline
 
 
@@ -129,8 +171,9 @@ def find_scores(
 
 
 def measure(member: Member, entry: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics of a run's scores; refuse a value that is not finite."""
-    found = member.task.scoring.measures(entry)
+    """Return the metrics and the loss of a run; refuse a value that is not finite."""
+    found = dict(member.task.scoring.measures(entry))
+    found |= {name: entry[name] for name in ("loss", PERPLEXITY) if name in entry}
     for name, value in found.items():
         if not math.isfinite(value):
             raise UserError(
@@ -160,7 +203,8 @@ def _find_rules(member: Member) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)] if kind else []
 
 
-def _open(path: str) -> Member:
+def open_member(path: str) -> Member:
+    """Open a run for its config and scores, with a warning if it was a trial."""
     folder = Folder(path)
     config = folder.config()
     if config.train.smoke:
@@ -172,7 +216,8 @@ def _count(paths: Sequence[str]) -> str:
     return f"{len(paths)} run" + "s" * (len(paths) != 1)
 
 
-def _refuse_twice(members: Sequence[Member]) -> None:
+def refuse_twice(members: Sequence[Member]) -> None:
+    """Refuse a run that is named more than once."""
     seen: dict[str, Member] = {}
     for member in members:
         path = os.path.realpath(member.folder.path)
@@ -184,14 +229,28 @@ def _refuse_twice(members: Sequence[Member]) -> None:
         seen[path] = member
 
 
+def settings(member: Member) -> dict[str, Any]:
+    """Return the options by which a run belongs to a group."""
+    return {
+        key: value
+        for key, value in configs.items(member.config)
+        if not any(key == free or key.startswith(f"{free}.") for free in FREE)
+    }
+
+
+def data_of(member: Member, split: str = "train") -> dict[str, Any]:
+    """Return the fingerprints of the data in a split, as far as the run noted them."""
+    ledger = member.folder.read_note("ledger.json").get(split, {})
+    return {key: ledger[key] for key in ("fingerprint", "content") if key in ledger}
+
+
 def _refuse_mixture(flag: str, first: Member, other: Member) -> None:
     """Refuse a run of another config or of other training data than its group."""
-    ours, theirs = (dict(configs.items(m.config)) for m in (first, other))
+    ours, theirs = settings(first), settings(other)
     differing = [
         key
         for key in dict.fromkeys([*ours, *theirs])
         if ours.get(key) != theirs.get(key)
-        and not any(key == free or key.startswith(f"{free}.") for free in FREE)
     ]
     if differing:
         raise UserError(
@@ -202,13 +261,12 @@ def _refuse_mixture(flag: str, first: Member, other: Member) -> None:
                 for key in differing
             )
         )
-    ledgers = [
-        member.folder.read_note("ledger.json").get("train", {})
-        for member in (first, other)
-    ]
-    known = {"fingerprint", "content"} & ledgers[0].keys() & ledgers[1].keys()
-    if any(ledgers[0][key] != ledgers[1][key] for key in known):
-        sizes = [ledger["examples"] for ledger in ledgers]
+    data = data_of(first), data_of(other)
+    if any(data[0][key] != data[1][key] for key in data[0].keys() & data[1].keys()):
+        sizes = [
+            member.folder.read_note("ledger.json")["train"]["examples"]
+            for member in (first, other)
+        ]
         raise UserError(
             f"--{flag}: {first.place} was trained on {sizes[0]:,} examples and "
             f"{other.place} on {sizes[1]:,} others: the runs of a group have the same "
@@ -216,13 +274,14 @@ def _refuse_mixture(flag: str, first: Member, other: Member) -> None:
         )
 
 
-def _refuse_equal_seeds(flag: str, members: Sequence[Member]) -> None:
+def refuse_equal_seeds(members: Sequence[Member], where: str = "") -> None:
+    """Refuse two runs of a group that have one seed."""
     by_seed: dict[int, Member] = {}
     for member in members:
         seed = member.config.seed
         if seed in by_seed:
             raise UserError(
-                f"--{flag}: {by_seed[seed].place} and {member.place} both have the "
+                f"{where}{by_seed[seed].place} and {member.place} both have the "
                 f"seed {seed}: train one with another, as --config.seed={seed + 1}"
             )
         by_seed[seed] = member

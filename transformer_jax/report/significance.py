@@ -1,9 +1,11 @@
-"""Test whether two groups of seeds differ by more than their seeds vary: Welch's t.
+"""Test whether two groups of seeds differ by more than their seeds vary: Student's t.
 
     d ± t(0.975, ν) · s      s² = v₁/n₁ + v₂/n₂      ν = s⁴ / Σ (vᵢ/nᵢ)² / (nᵢ - 1)
 
 for a difference d of the means of n₁ and n₂ values with the sample variances v₁ and v₂,
-which need not be equal. Pitfall: with 3 seeds per side, t is 2.8 to 4.3, not 1.96.
+which need not be equal (Welch). Groups of the same seeds can be compared in pairs: then
+s is the standard error of the n differences, and ν = n - 1. Pitfall: with 3 seeds per
+side, t is 2.8 to 4.3, not 1.96.
 """
 
 import dataclasses
@@ -29,6 +31,7 @@ class Difference:
     system: str
     baseline_values: tuple[float, ...]
     values: tuple[float, ...]
+    paired: bool = False  # both lists are in the order of the same seeds
 
     @property
     def means(self) -> tuple[float, float]:
@@ -46,17 +49,28 @@ class Difference:
         return self.means[1] - self.means[0]
 
     @functools.cached_property
+    def error(self) -> tuple[float, float]:
+        """The standard error of the difference and its degrees of freedom.
+
+        Pairs of one seed leave out what a seed does to both, but halve the freedom.
+        """
+        sizes = len(self.baseline_values), len(self.values)
+        if not self.paired:
+            return welch(self.deviations, sizes)
+        pairs = zip(self.values, self.baseline_values, strict=True)
+        deviation = statistics.stdev(ours - theirs for ours, theirs in pairs)
+        return deviation / math.sqrt(sizes[0]), sizes[0] - 1.0
+
+    @functools.cached_property
     def interval(self) -> float | None:
         """The half-width of the 95 % interval; None if no seed varies."""
-        sizes = len(self.baseline_values), len(self.values)
-        error, freedom = welch(self.deviations, sizes)
+        error, freedom = self.error
         return stdtrit(freedom, LEVEL) * error if error else None
 
     @functools.cached_property
     def p(self) -> float:
         """Return how often equal methods differ so much; 1 if no seed varies."""
-        sizes = len(self.baseline_values), len(self.values)
-        error, freedom = welch(self.deviations, sizes)
+        error, freedom = self.error
         return 2 * stdtr(freedom, -abs(self.measured) / error) if error else 1.0
 
     @property
@@ -83,9 +97,24 @@ class Difference:
         return _first(is_enough, fewest, MOST)
 
 
+def digits_for(values: Sequence[float]) -> int:
+    """Return how many decimals the values of a metric are shown with."""
+    return 2 if max(map(abs, values)) >= 10 else 4
+
+
+def describe_spread(values: Sequence[float]) -> str:
+    """Give the mean, the standard deviation and the range of one group of seeds."""
+    digits = digits_for(values)
+    mean, deviation = statistics.fmean(values), statistics.stdev(values)
+    return (
+        f"{mean:.{digits}f} ± {deviation:.{digits}f} (standard deviation of "
+        f"{len(values)} seeds; {min(values):.{digits}f} to {max(values):.{digits}f})"
+    )
+
+
 def describe(found: Difference) -> str:
     """Describe both groups, their difference and a verdict, in five lines."""
-    digits = 2 if max(map(abs, found.means)) >= 10 else 4
+    digits = digits_for(found.means)
     lines = [f"{found.metric}: mean ± standard deviation over seeds"]
     for name, values, mean, deviation in zip(
         (found.baseline, found.system),
