@@ -20,6 +20,7 @@ from transformer_jax.runs.checkpoint import Checkpoints
 from transformer_jax.training import log as metrics
 from transformer_jax.training import prepare
 from transformer_jax.training import warm_start as initial
+from transformer_jax.training.warm_start import tables, word_vectors
 
 pytestmark = pytest.mark.usefixtures("one_device")
 SMALL = {"data.window": "37", "data.train_size": "211"}
@@ -217,7 +218,7 @@ def test_where_nothing_fits_both_runs_are_named(pretrained):
 
 def vectors_for(tokenizer, folder, size=16, every=1):
     """A file with a vector for each n-th word of a vocabulary."""
-    words = initial._words(tokenizer)
+    words = word_vectors._words(tokenizer)
     random = np.random.default_rng(1)
     rows = list(words)[::every]
     table = {words[row].lower(): random.normal(3, 5, size) for row in rows}
@@ -258,7 +259,7 @@ def test_a_word_is_a_piece_with_a_space_or_a_sign():
     tokenizer = types.SimpleNamespace(
         vocab_size=len(pieces), pieces=lambda ids: [pieces[i] for i in ids]
     )
-    assert initial._words(tokenizer) == {6: "the", 9: ".", 10: ","}
+    assert word_vectors._words(tokenizer) == {6: "the", 9: ".", 10: ","}
 
 
 def test_two_tables_each_have_their_words(tiny, tmp_path):
@@ -359,3 +360,106 @@ def test_a_config_takes_over_the_model_that_it_starts_from(tiny, pretrained, tmp
     assert len(same) > 10
     for name in same:
         np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+# Another vocabulary, and more positions
+
+
+def test_pieces_are_put_together_from_the_longest_parts():
+    class Of:
+        lowercase = False
+
+        def __init__(self, *pieces):
+            self.all = ["<pad>", "<unk>", "<s>", "</s>", *pieces]
+            self.vocab_size = len(self.all)
+
+        def pieces(self, ids):
+            return [self.all[i] for i in ids]
+
+    old = Of("<0x41>", f"{SPACE}the", SPACE, "t", "he", "h", "e", "r")
+    new = Of(f"{SPACE}there", f"{SPACE}the", "x", "hex", "<0x41>", "<0x42>", "There")
+    found = tables.find_parts(old, new)
+    assert found[:4] == [[0], [1], [2], [3]]
+    assert found[4:] == [[5, 11, 10], [5], [], [], [4], [], []]
+    old.lowercase = True
+    assert tables.find_parts(old, new)[-1] == [7, 8, 11, 10]
+    assert tables.describe_parts(found) == (
+        "of 11 pieces, 6 keep their row, 1 begin as the mean of their parts, 4 are new"
+    )
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_rows_are_means_of_their_parts_and_others_stay(axis):
+    old, drawn = np.arange(15.0).reshape(5, 3), -np.ones((4, 3))
+    change = tables.take_rows([[2], [0, 4], []], axis)
+    turned = (old.T, drawn.T) if axis else (old, drawn)
+    found = np.asarray(change(turned[1], turned[0]))
+    found = found.T if axis else found
+    np.testing.assert_allclose(found, [old[2], (old[0] + old[4]) / 2, *drawn[2:]])
+    numbers = np.asarray(
+        tables.take_rows([[1], [0, 1]], 0)(np.zeros(3), np.array([2.0, 4]))
+    )
+    np.testing.assert_allclose(numbers, [4, 3, 0])
+
+
+def test_a_translator_goes_on_with_another_vocabulary(tiny, tiny_run, tmp_path):
+    """Its rows come by piece, from one table to two; all else is taken whole."""
+    changes = {"tokenizer.replace": "true", "tokenizer.vocab_size": "350"}
+    changes |= {"tokenizer.shared": "false", "model.tie": "decoder"}
+    loaded = load("quickstart", tiny, **{"train.initial": str(tiny_run)}, **changes)
+    task = prepared(loaded, tmp_path / "run").task
+    random, result = filled(task, sharding.local_mesh(), said := [])
+    theirs = transformer_jax.load(tiny_run)
+    old = by_path(theirs.params)["embedding/embedding"]
+    result, random = by_path(result), by_path(random)
+    other = theirs.task.data.vocabularies["embedding"]
+    for side in ("source", "target"):
+        name = f"{side}_embedding"
+        parts = tables.find_parts(other, task.data.vocabularies[name])
+        table = result[f"{name}/embedding"]
+        kinds = set()
+        for row, found in enumerate(parts):
+            kinds.add(min(len(found), 2))
+            wanted = old[found].mean(0) if found else random[f"{name}/embedding"][row]
+            np.testing.assert_allclose(table[row], wanted, rtol=1e-5, atol=1e-6)
+        assert {1, 2} <= kinds
+        assert any(line.startswith(f"rows       {name}: of ") for line in said)
+    inner = [name for name in by_path(theirs.params) if "embedding" not in name]
+    for name in inner:
+        np.testing.assert_array_equal(result[name], by_path(theirs.params)[name])
+    assert inner and not any("fresh" in line for line in said)
+
+
+@pytest.mark.system
+def test_a_run_with_another_vocabulary_trains_and_continues(tiny, tiny_run, tmp_path):
+    changes = {"tokenizer.replace": "true", "tokenizer.vocab_size": "350"}
+    loaded = load("quickstart", tiny, **{"train.initial": str(tiny_run)}, **changes)
+    assert train.train(loaded, tmp_path / "run") == 0
+    longer = load("quickstart", tiny, **{"train.initial": str(tiny_run)}, **changes)
+    longer.train.steps = 18
+    assert train.train(longer, tmp_path / "run") == 0
+    run = transformer_jax.load(tmp_path / "run")
+    assert run.task.data.source_tokenizer.vocab_size == 350
+    assert len(run.predict(["ele vê a casa"])) == 1
+
+
+def test_more_positions_begin_as_the_first_ones(tiny, tiny_run_of, tmp_path):
+    small = {"model.positions": "learned", "model.max_positions": "67"}
+    before = tiny_run_of("quickstart", **small)
+    small["model.max_positions"] = "150"
+    loaded = load("quickstart", tiny, **{"train.initial": str(before)}, **small)
+    task = prepared(loaded, tmp_path / "run").task
+    _, result = filled(task, sharding.local_mesh(), said := [])
+    result, theirs = by_path(result), by_path(transformer_jax.load(before).params)
+    names = [name for name in theirs if name.endswith("positions/table")]
+    for name in names:
+        repeated = np.concatenate([theirs[name]] * 3)[:150]
+        np.testing.assert_array_equal(result[name], repeated)
+    assert names and "67 rows are repeated to fill 150" in "\n".join(said)
+
+
+def test_a_tokenizer_replaces_only_that_of_another_run(tiny):
+    with pytest.raises(
+        UserError, match="replaces the tokenizer of train.initial, which"
+    ):
+        load("quickstart", tiny, **{"tokenizer.replace": "true"})

@@ -130,6 +130,11 @@ def _impossible_text(config: ConfigDict) -> list[str]:
             f"tokenizer.sampling = {sampling}: tokenizer.kind "
             f"{settings.kind!r} has one segmentation only; use unigram or bpe, or 0.0"
         )
+    if settings.replace and not config.train.initial:
+        problems.append(
+            "tokenizer.replace = True replaces the tokenizer of train.initial, which "
+            "names no run: use --start_from PLACE, or set tokenizer.replace = False"
+        )
     return problems + _impossible_vectors(config)
 
 

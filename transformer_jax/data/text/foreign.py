@@ -22,6 +22,13 @@ from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
 
 FORM = "transformer_jax foreign 1"
 MISSING = -1  # their id of a token that they lack
+# Byte-level BPE writes each byte as a letter: printable ones of Latin-1 as themselves,
+# the others, in order, as those from U+0100 on.
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+BYTES = {chr(byte): byte for byte in PRINTABLE}
+BYTES |= {
+    chr(256 + i): byte for i, byte in enumerate(sorted({*range(256)} - {*PRINTABLE}))
+}
 NAMES = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 
 
@@ -70,8 +77,9 @@ class Json:
     def name(self, index: int) -> str:
         """Return the piece of an id, with ▁ where a word begins."""
         piece = self._inner.id_to_token(index) or f"<{index}>"
-        if self._bytewise:
-            return piece.replace("Ġ", SPACE)
+        if self._bytewise and set(piece) <= BYTES.keys():
+            text = bytes(BYTES[letter] for letter in piece)
+            return text.decode(errors="replace").replace(" ", SPACE)
         if self._wordwise and not piece.startswith("["):
             return piece[2:] if piece.startswith("##") else SPACE + piece
         return piece

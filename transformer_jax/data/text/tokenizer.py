@@ -46,6 +46,11 @@ class TokenizerOptions:
     vocab_size: int = option(8000, "Most pieces of a vocabulary.", least=1)
     shared: bool = option(True, "One vocabulary for source and target.", of="pairs")
     file: str = option("", "A SentencePiece model; if not shared, two: a,b.")
+    replace: bool = option(
+        False,
+        "Use this tokenizer instead of that of train.initial, the rows of whose tables "
+        "are taken by piece.",
+    )
     lowercase: bool = option(False, "Lower-case all text that is read.")
     lines: int = option(
         300_000, "Random examples to learn from; 0 means all.", least=0, most=10**9

@@ -1,9 +1,7 @@
-"""Initialise the parameters of a new run from another run, or from word vectors.
+"""Begin with the parameters of another run, of a bundle or of a foreign model.
 
-`train.initial` names a run, whose tokenizers are used and whose parameters are taken
-where path and shape agree. `model.word_vectors` names a file with vectors, which become
-the rows of the embedding tables for the words of a vocabulary. A run that continues
-takes parameters from neither again.
+Parameters are taken where path and shape agree. The other run lends its tokenizers, or
+(`tokenizer.replace`) the rows of its tables are taken by piece.
 """
 
 import collections
@@ -12,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -20,13 +17,12 @@ from transformer_jax import config as configs
 from transformer_jax import tasks
 from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError, nearest
-from transformer_jax.data.text import vectors
-from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
 from transformer_jax.runs import bundle
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
 from transformer_jax.sharding import Params, path_name
 from transformer_jax.tasks.protocols import Task
+from transformer_jax.training.warm_start import tables
 
 Say = Callable[[str], None]
 
@@ -71,15 +67,6 @@ def adopt(config: ConfigDict, path: str, workdir: str = "") -> None:
             config.data.max_length = min(config.data.max_length, room)
 
 
-def fill(task: Task, params: Params, mesh: Mesh, say: Say) -> Params:
-    """Replace some of the random parameters according to the task's config."""
-    if task.config.train.initial:
-        return Origin(task.config).fill(task, params, mesh, say)
-    if path := task.config.model.get("word_vectors", ""):  # images have none
-        return _place_vectors(path, task, params, say)
-    return params
-
-
 class Origin:
     """The run from which another one is initialised."""
 
@@ -104,6 +91,8 @@ class Origin:
         files = sorted(map(str, self.folder.tokenizer.glob("*.model")))
         if not files or "tokenizer" not in config or config.tokenizer.kind == "file":
             return config
+        if _swaps_tokenizer(config):
+            return config
         mine, theirs = config.tokenizer, self.config.get("tokenizer", {})
         unused = [
             f"tokenizer.{name} = {mine[name]!r}"
@@ -126,20 +115,28 @@ class Origin:
         """Refuse a run whose parameters do not fit, or belong to other vocabularies."""
         other = tasks.find(self.config.task).open(self.config, self.folder.tokenizer)
         for name in task.data.vocabularies.keys() & other.data.vocabularies.keys():
+            if _swaps_tokenizer(task.config):
+                break
             both = task.data.vocabularies[name], other.data.vocabularies[name]
             if both[0].fingerprint != both[1].fingerprint:
                 raise UserError(
                     f"train.initial = {self.path!r} has another vocabulary for the "
                     f"table {name!r}: {both[1].vocab_size:,} pieces, not these "
                     f"{both[0].vocab_size:,}. Leave tokenizer.kind = 'file' out to use "
-                    "those of that run"
+                    "those of that run, or set tokenizer.replace = True to take over "
+                    "the rows of its tables by piece"
                 )
         own, theirs = (
             _by_path(jax.eval_shape(t.objective.init, jax.random.key(0)))
             for t in (task, other)
         )
         common = sorted(own.keys() & theirs.keys())
-        unlike = [name for name in common if own[name].shape != theirs[name].shape]
+        changes = self._find_changes(task, other, own, theirs)[0]
+        unlike = [
+            name
+            for name in common
+            if own[name].shape != theirs[name].shape and name not in changes
+        ]
         if unlike and (keys := self._other_sizes(task.config)):
             name = unlike[0]
             raise UserError(
@@ -152,6 +149,30 @@ class Origin:
                 f"{self.config.model.name}) has no parameter of a path and shape that "
                 f"this run has ({task.config.task}, {task.config.model.name})"
             )
+
+    def _find_changes(
+        self, task: Task, other: Task, own: dict[str, Any], theirs: dict[str, Any]
+    ) -> tuple[dict[str, tuple[str, tables.Change]], list[str]]:
+        """Return the parameters to change, and lines that describe the changes."""
+        vocabularies, said = {}, []
+        if _swaps_tokenizer(task.config):
+            others = other.data.vocabularies
+            for name, tokenizer in task.data.vocabularies.items():
+                if name not in {path.partition("/")[0] for path in own}:
+                    continue
+                before = others.get(name) or others.get("embedding")
+                if before and before.fingerprint != tokenizer.fingerprint:
+                    parts = tables.find_parts(before, tokenizer)
+                    vocabularies[name] = parts
+                    said.append(f"rows       {name}: {tables.describe_parts(parts)}")
+        changes = tables.find_changes(task.config, own, theirs, vocabularies)
+        said += [
+            f"positions  {name}: {theirs[name].shape[0]:,} rows are repeated to fill "
+            f"{own[name].shape[0]:,}"
+            for name, (_, change) in changes.items()
+            if change is tables.repeat_positions
+        ]
+        return changes, said
 
     def _other_sizes(self, config: ConfigDict) -> list[str]:
         """List the differing options that determine shapes, with this run's values."""
@@ -176,13 +197,17 @@ class Origin:
         self.check(task)  # again, because it may have changed since the preparation
         run = runs.load(self.path, mesh=mesh)
         theirs = _by_path(run.params)
+        changes, lines = self._find_changes(task, run.task, _by_path(params), theirs)
         taken: collections.Counter = collections.Counter()
         fresh: collections.Counter = collections.Counter()
 
         def choose(path, leaf):
             name = path_name(path)
             found = name in theirs and theirs[name].shape == leaf.shape
-            (taken if found else fresh)[name.partition("/")[0]] += 1
+            (taken if found or name in changes else fresh)[name.partition("/")[0]] += 1
+            if name in changes:
+                source, change = changes[name]
+                return tables.apply(change, leaf, theirs[source])
             return theirs[name] if found else leaf
 
         params = jax.tree_util.tree_map_with_path(choose, params)
@@ -190,6 +215,8 @@ class Origin:
             f"initial    {taken.total()} arrays of {self.path} ({run.weights} "
             f"parameters of step {run.step}): {_in_words(taken)}"
         )
+        for line in lines:
+            say(line)
         if fresh:
             say(f"fresh      {fresh.total()} arrays: {_in_words(fresh)}")
         changed = self._differences(task.config)
@@ -204,6 +231,11 @@ class Origin:
         return params
 
 
+def _swaps_tokenizer(config: ConfigDict) -> bool:
+    """Return whether the run has its own tokenizer and takes rows by piece."""
+    return "tokenizer" in config and config.tokenizer.replace
+
+
 def _values(pairs: list[tuple[str, Any]]) -> str:
     return ", ".join(f"{key} {value!r}" for key, value in pairs)
 
@@ -215,55 +247,3 @@ def _in_words(counts: collections.Counter) -> str:
 def _by_path(params: Params) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {path_name(path): leaf for path, leaf in leaves}
-
-
-def _place_vectors(path: str, task: Task, params: Params, say: Say) -> Any:
-    """Take rows of the embedding tables from a file; leave the others random.
-
-    A table is multiplied by √D when it is read, and may also be the output layer. Both
-    need the initialiser's σ = D^-½ (`models/embeddings.py`), whatever the scale of the
-    vectors.
-    """
-    tables = {
-        name: _words(tokenizer)
-        for name, tokenizer in task.data.vocabularies.items()
-        if name in params
-    }
-    every = {word for words in tables.values() for word in words.values()}
-    found = vectors.read(path, every | {word.lower() for word in every})
-    params, counts = dict(params), []
-    for name, words in tables.items():
-        known = {
-            row: found[form]
-            for row, word in words.items()
-            if (form := word if word in found else word.lower()) in found
-        }
-        counts.append(f"{len(known):,} of the {len(words):,} words of {name}")
-        if known:
-            table = params[name]["embedding"]
-            rows, values = np.array([*known]), np.stack([*known.values()])
-            values *= table.shape[1] ** -0.5 / values.std()
-            put = jax.jit(_set_rows, out_shardings=table.sharding)
-            params[name] = {"embedding": put(table, rows, values)}
-    if not found:
-        raise UserError(
-            f"model.word_vectors: none of {' and '.join(counts)} is in {path}, neither "
-            "as written nor in lower case: take vectors of the text's language"
-        )
-    say(f"vectors    {' and '.join(counts)} begin as in {path}")
-    return params
-
-
-def _set_rows(table: Any, rows: Any, values: Any) -> Any:
-    return table.at[rows].set(values)
-
-
-def _words(tokenizer: Tokenizer) -> dict[int, str]:
-    """Return the pieces that are complete words or signs, by id."""
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    words = {}
-    for i, piece in enumerate(pieces[SPECIAL:], SPECIAL):
-        is_word = piece.startswith(SPACE) or not any(map(str.isalnum, piece))
-        if is_word and (word := piece.removeprefix(SPACE)):
-            words[i] = word
-    return words
