@@ -118,6 +118,7 @@ def test_rows_without_moses_are_direct_calls_of_sacrebleu():
         "bleu_lc": sacrebleu.corpus_bleu(answers, references, lowercase=True).score,
         "bleu_intl": sacrebleu.corpus_bleu(answers, references, tokenize="intl").score,
         "chrf": sacrebleu.corpus_chrf(answers, references).score,
+        "ter": sacrebleu.corpus_ter(answers, references).score,
     }
     assert len(set(values.values())) == len(values)
     assert {key: rows[key].value for key in values} == values
@@ -200,12 +201,18 @@ def test_case_counts_in_the_cased_rows_alone(references):
         assert rows[key].value == pytest.approx(100)
 
 
-def test_identical_texts_score_100_in_every_row():
+def test_identical_texts_score_100_in_every_row_and_need_no_edit():
     rows = by_key(list(REFERENCES), list(REFERENCES))
+    assert rows.pop("ter").value == 0
     assert [*rows] == [
         *("bleu", "bleu_lc", "bleu_intl", "bleu_compound", "bleu_tok_lc", "chrf")
     ]
     assert [row.value for row in rows.values()] == pytest.approx([100] * 6)
+
+
+def test_edits_per_word_count_a_moved_phrase_once():
+    answer, reference = "reads a book the girl today", "the girl reads a book today"
+    assert by_key([answer], [reference])["ter"].value == pytest.approx(100 / 6)
 
 
 def test_every_row_says_how_it_was_made_and_what_it_compares_with(references):
@@ -218,6 +225,7 @@ def test_every_row_says_how_it_was_made_and_what_it_compares_with(references):
         "bleu_compound": ["case:mixed", moses + "compounds split)"],
         "bleu_tok_lc": ["case:lc", moses + "lower-cased after)"],
         "chrf": ["case:mixed", "nc:6"],
+        "ter": ["case:lc", "tok:tercom"],
     }
     for key, parts in says.items():
         for part in [*parts, "nrefs:1", f"version:{sacrebleu.__version__}"]:
@@ -270,9 +278,9 @@ def test_systems_without_capitals_are_scored_in_lower_case(references):
     assert found["bleu"] == pytest.approx(100) and found["chrf"] == pytest.approx(100)
     assert "case:lc" in found["bleu_signature"] and "case:lc" in found["chrf_signature"]
     rows = scores.panel(lowered, references, "de", lowercase=True)
-    assert [row.key for row in rows] == ["bleu_lc", "bleu_tok_lc", "chrf"]
+    assert [row.key for row in rows] == ["bleu_lc", "bleu_tok_lc", "chrf", "ter"]
     assert all("case:lc" in row.signature for row in rows)
-    assert all(row.value == pytest.approx(100) for row in rows)
+    assert all(row.value == pytest.approx(100) for row in rows[:-1])
     several = ["q"] * len(lowered), lowered[:1] * len(lowered), references
     assert scores.of_several(*several, lowercase=True)[0].value == pytest.approx(100)
     assert scores.of_several(*several)[0].value < 99

@@ -46,6 +46,10 @@ READINGS = {
         "test2016, 61.80 EN-FR (which also normalise punctuation)",
     ),
     "chrf": ("chrF", "sacreBLEU's chrF2 figures; the paper gives none"),
+    "ter": (
+        "TER, lower-cased: edits per word, fewer are better",
+        "TER figures of tercom or sacreBLEU; the paper gives none",
+    ),
     "bleu_several": (
         "BLEU, each different source once, against all its references",
         "sacreBLEU figures with the same number of references",
@@ -110,7 +114,7 @@ def panel(
 
     With `lowercase`, for a system that writes no capitals, cased readings are omitted.
     """
-    from sacrebleu import BLEU, CHRF
+    from sacrebleu import BLEU, CHRF, TER
 
     _check("answers", answers, references)
     moses, rules = _moses(language)
@@ -137,10 +141,11 @@ def panel(
             f"{rules}, lower-cased after",
         ),
         "chrf": (CHRF(lowercase=lowercase), raw, ""),
+        "ter": (TER(), raw, ""),
     }
     scores = []
     for key, (metric, sides, tokeniser) in rows.items():
-        if lowercase and not metric.lowercase:
+        if lowercase and key != "ter" and not metric.lowercase:
             continue
         value, signature = _corpus(metric, *sides)
         signature = signature.replace("tok:none", f"tok:none ({tokeniser})")
