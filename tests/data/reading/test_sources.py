@@ -119,6 +119,16 @@ def test_a_held_out_split_without_the_tags_of_training_is_noted(write, source):
     assert not both.read("validation").notes
 
 
+def test_a_corpus_may_be_without_a_tag(write, source):
+    """As the real pairs beside those that a model has translated back."""
+    write("de", "Haus"), write("en", "house")
+    keys = {"train_source": "de, de", "train_target": "en, en"}
+    keys |= {"validation_source": "de", "validation_target": "en"}
+    records = source("text", **keys, train_tags=", <back>")
+    assert texts(records.read("train")) == [("Haus", "house"), ("<back> Haus", "house")]
+    assert not records.read("validation").notes  # their sources have no tag either
+
+
 def test_a_tagged_source_keeps_its_plain_text(write, source):
     write("a", "", "x"), write("b", "y", "x")
     keys = {"train_source": "a", "train_target": "b", "train_tags": "<t>"}

@@ -25,7 +25,6 @@ from transformer_jax.data.reading.forms import (
     TextFiles,
     Tfds,
     Tsv,
-    entries,
 )
 from transformer_jax.data.reading.records import (
     Concatenation,
@@ -119,7 +118,7 @@ class Source:
         corpora = self._form.corpora(split)
         # Only some tasks have this option.
         weights = self.data.get("train_weights", ()) if split == "train" else ()
-        tags = entries(self.data.get(f"{split}_tags", ""))
+        tags, trained = (self._tags_of(f"{name}_tags") for name in (split, "train"))
         for name, values in ((f"{split}_weights", weights), (f"{split}_tags", tags)):
             if values and len(values) != len(corpora):
                 raise UserError(
@@ -132,12 +131,17 @@ class Source:
             part_weights += [float(weights[i]) if weights else 1.0] * len(corpus)
             part_tags += [tags[i] if tags else ""] * len(corpus)
         joined = Concatenation(parts, part_weights, part_tags)
-        if self.data.get("train_tags") and not tags:
+        if trained and all(trained) and not tags:
             joined.notes += (
                 f"data.train_tags is set, but data.{split}_tags is not: the sources of "
                 f"{split} are read without a tag",
             )
         return joined
+
+    def _tags_of(self, name: str) -> list[str]:
+        """Return the tag of each corpus; ",<t>" leaves the first without one."""
+        value = self.data.get(name, "").strip()
+        return [tag.strip() for tag in value.split(",")] if value else []
 
     def find_problems(self) -> list[str]:
         """List missing options and files before reading anything."""
@@ -212,7 +216,9 @@ def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
     for split in SPLITS:
         for form in forms().values():
             declared |= form.split_options(split, fields)
-        meaning = "Tags to put before the sources, one per corpus."
+        meaning = (
+            "Tags before the sources, one per corpus; may be empty: ,<t>."
+        )
         declared[f"{split}_tags"] = option("", meaning, of="tags")
     meaning = "How often to repeat each corpus, in proportion; () means once."
     declared["train_weights"] = option((), meaning, of="weights")
