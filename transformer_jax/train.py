@@ -74,16 +74,47 @@ def main(overrides: dict[str, str]) -> int:
     args = flags.FLAGS
     cli.require("config", args.config, "a config file, such as configs/quickstart.py")
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
-    change = None
-    if args.start_from:
-        change = functools.partial(
-            warm_start.adopt, path=args.start_from, workdir=args.workdir
-        )
-    config = configs.load(args.config, overrides, args.smoke, change=change)
+    config = read_config(
+        args.config, overrides, args.workdir, args.start_from, args.smoke
+    )
     with hosts.end_together(), contextlib.ExitStack() as stack:
         if args.plots:
             stack.enter_context(entry_points.require("plots", "curves")(args.workdir))
         return train(config, args.workdir, args.accept_changes, args.profile)
+
+
+def read_config(
+    spec: str,
+    overrides: dict[str, str],
+    workdir: str,
+    start_from: str = "",
+    smoke: bool = False,
+    data: bool = True,
+) -> ConfigDict:
+    """Load the config of a training, with what it takes over from another run."""
+    change = None
+    if start_from:
+        change = functools.partial(warm_start.adopt, path=start_from, workdir=workdir)
+    return configs.load(spec, overrides, smoke, data, change)
+
+
+def check(
+    config: ConfigDict, workdir: str | os.PathLike, accept_changes: bool = False
+) -> bool:
+    """Check that a run can be begun or continued here; return whether it is done.
+
+    Nothing is written. A program that trains several runs calls this for all of them,
+    so that the last is not refused after the others have taken a night.
+    """
+    folder = Folder(workdir)
+    folder.check_place()
+    config = resuming.resolve(config, folder.stored_config, platform="")
+    result = folder.read_result()
+    done = result is not None and is_done(config, folder, result["step"])
+    if not done:
+        folder.check_writable()
+    folder.adopt(config, accept_changes, write=False)
+    return done
 
 
 def train(
