@@ -27,6 +27,7 @@ import ctypes
 import dataclasses
 import itertools
 import json
+import logging
 import multiprocessing
 import os
 import pathlib
@@ -55,6 +56,12 @@ CRASHES = 2
 SHOWN = 5  # lines of the output of a training that failed
 LONGEST = 200  # bytes of a folder's name; file systems allow 255
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
+
+# Unlike `print`, it does not end the sweep when nobody reads its lines any more.
+console = logging.getLogger("sweep")
+console.setLevel(logging.INFO)
+console.propagate = False
+console.handlers = [cli.PlainHandler("stdout")]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,7 +93,7 @@ def main() -> int:
     left = [cell for cell, is_done in zip(chosen, done, strict=True) if not is_done]
     if args.list:
         for cell in chosen:
-            print(f"{cell}{' (done)' * (cell not in left)}")
+            console.info(f"{cell}{' (done)' * (cell not in left)}")
         return 0
     code = train(left, args, overrides)
     if args.cell is None and code in (0, FAILED):
@@ -260,7 +267,7 @@ def train(
         raise UserError(*queue.mistakes)
     if queue.waiting:
         say("stopped", f"{len(queue.waiting)} cells are left; this command continues:")
-        print(shlex.join(sys.orig_argv), flush=True)
+        console.info(shlex.join(sys.orig_argv))
         return INTERRUPTED if trainings.signal == signal.SIGINT else cli.PREEMPTED
     for cell in queue.failed:
         say("failed", f"{cell}" + f", see {cell.log}" * (cell.log is not None))
@@ -280,9 +287,8 @@ class Queue:
     def settle(self, cell: Cell, code: int, seconds: float, stopping: bool) -> None:
         """Decide by an exit code whether a cell is done, starts again or has failed."""
         before, self.steps[cell] = self.steps[cell], newest_step(cell.folder)
-        self._in_vain[cell] += 1
-        if self.steps[cell] > before:
-            self._in_vain[cell] = 0
+        new = self.steps[cell] > before
+        self._in_vain[cell] = 0 if new else self._in_vain[cell] + 1
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         how = f"{cell}: {how} at step {self.steps[cell]}"
         if code == 0:
@@ -448,13 +454,14 @@ def print_table(cells: Sequence[Cell]) -> None:
     runs = itertools.chain(*found.values())
     columns = dict.fromkeys(itertools.chain(*runs))
     width = max(map(len, found))
-    print(" " * width, "  runs", *(f"{column:>21}" for column in columns))
+    head = [" " * width, "  runs", *(f"{column:>21}" for column in columns)]
+    console.info(" ".join(head))
     for setting, scores in found.items():
         done = [one for one in scores if one]
         row = [f"{setting:{width}}", f"{len(done):3}/{len(scores):<2}"]
         for column in columns:
             row.append(f"{summarise([one[column] for one in done]):>21}")
-        print(*row, flush=True)
+        console.info(" ".join(row))
 
 
 def summarise(values: Sequence[float]) -> str:
@@ -489,7 +496,7 @@ def read_documents(path: pathlib.Path) -> list[str]:
 
 
 def say(word: str, text: Any) -> None:
-    print(f"{word:<10} {text}", flush=True)
+    console.info("%-10s %s", word, text)
 
 
 def write_slurm(args: argparse.Namespace, count: int) -> str:
@@ -603,6 +610,7 @@ WRITERS = {"slurm": write_slurm, "k8s": write_kubernetes}
 
 if __name__ == "__main__":
     try:
+        cli.prepare_streams()
         sys.exit(main())
     except UserError as error:
         cli.fail(*error.problems)

@@ -22,7 +22,7 @@ LAUNCH = pathlib.Path(__file__).parents[1] / "launch"
 # Stands in for a training: acts by the next word of its cell in plan.json, "0" if there
 # is none. What it was given is appended to started.jsonl.
 TRAINER = """
-import json, pathlib, signal, sys, time
+import json, os, pathlib, signal, sys, time
 
 HERE = pathlib.Path(__file__).parent
 words = sys.argv[1:]
@@ -49,7 +49,8 @@ if how == "!":  # train until a signal
         sys.exit(code)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    (HERE / "ready").touch()
+    (HERE / "ready.part").write_text(str(os.getpid()))
+    (HERE / "ready.part").rename(HERE / "ready")
     time.sleep(60)
     sys.exit(1)
 print("one\\ntwo\\nthree\\nfour\\nfive\\nlast words", flush=True)
@@ -304,6 +305,20 @@ def test_mistakes_of_the_sweep_itself_are_said(run, words, said):
     assert not run.started
 
 
+@pytest.mark.system
+def test_the_command_says_a_mistake_as_the_trainer_does(tmp_path):
+    words = "--config", "language", "--config.optim.constnat=1"
+    done = subprocess.run(
+        [sys.executable, LAUNCH / "sweep.py", "--workdir", tmp_path / "runs", *words],
+        env={**os.environ, "PYTHONPATH": str(LAUNCH.parent)},
+        capture_output=True,
+        text=True,
+    )
+    said = "error: cell 0, language: --config.optim.constnat: there is no such option."
+    assert done.returncode == 2 and done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1 and not done.stdout
+
+
 def test_an_option_that_is_not_known_is_refused(run):
     with pytest.raises(SystemExit) as stop:
         run("--seed", "1")
@@ -387,12 +402,12 @@ def test_the_job_of_kubernetes_trains_a_cell_in_each_pod():
 
 def start(here, *words, trainer=True):
     """Start a sweep as a command, with stand-ins for the trainings or without."""
-    stand_in = f"sweep.TRAINER = (sys.executable, {str(here / 'trainer.py')!r})\n"
-    code = "import sys, sweep\n" + stand_in * trainer + "sys.exit(sweep.main())"
-    paths = [str(LAUNCH), str(LAUNCH.parent)]
+    stand_in = f"sweep.TRAINER = (sys.executable, {str(here / 'trainer.py')!r}); "
+    code = f"import sys, sweep; {stand_in * trainer}sys.exit(sweep.main())"
+    paths = os.pathsep.join([str(LAUNCH), str(LAUNCH.parent)])
     return subprocess.Popen(
         [sys.executable, "-c", code, "--workdir", str(here / "runs"), *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": paths, "JAX_NUM_CPU_DEVICES": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -441,47 +456,68 @@ def test_a_signal_is_passed_on_and_the_command_that_continues_is_said(
 
 
 @pytest.mark.system
+def test_a_sweep_goes_on_when_nobody_reads_its_lines(stand_in):
+    (stand_in / "plan.json").write_text("{}")
+    process = start(stand_in, *STOPS)
+    assert "3 in" in process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert (stand_in / "started.jsonl").read_text().count("\n") == 3
+
+
+@pytest.mark.system
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child")
 def test_trainings_do_not_outlive_a_sweep_that_is_killed(stand_in):
     process = start(stand_in, *STOPS)
     wait_for((stand_in / "ready").exists)
-    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    [child] = children.read_text().split()
+    status = pathlib.Path(f"/proc/{(stand_in / 'ready').read_text()}/status")
+    assert status.exists()
     process.kill()
     process.communicate()
 
     def ended():
-        status = pathlib.Path(f"/proc/{child}/status")
-        return not status.exists() or "State:\tZ" in status.read_text()
+        try:
+            return "State:\tZ" in status.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
 
     wait_for(ended)
     assert not (stand_in / "signals").exists()
 
 
 @pytest.mark.system
-def test_a_sweep_that_is_killed_and_stopped_ends_like_one_that_is_not(tiny, tmp_path):
-    overrides = {"optim.schedule": "constant", "train.steps": "60", "eval.every": "30"}
-    known = dict(configs.items(configs.load("language")))
-    small = {k: v for k, v in {**tiny(), **overrides}.items() if k in known}
-    words = ["--config", "language", "--seeds", "1,2", "--vary"]
-    words += ["optim.constant=0.01,0.1", "--config.eval.splits=test"]
-    words += [f"--config.{k}={v}" for k, v in small.items() if k != "eval.splits"]
-    names = [
-        f"language__optim.constant={r}__seed={s}" for r in (0.01, 0.1) for s in (1, 2)
+def test_a_sweep_that_is_killed_and_stopped_is_continued_to_its_end(tiny, tmp_path):
+    small = tiny(train__steps=200, checkpoint__every=50, eval__every=200)
+    small |= {"checkpoint.best": "loss"}
+    words = ["--config", "quickstart", "--vary", "optim.constant=0.1,0.5", "--seeds"]
+    words += ["1,2", *(f"--config.{k}={v}" for k, v in small.items())]
+    cells = [
+        tmp_path / "runs" / f"quickstart__optim.constant={rate}__seed={seed}"
+        for rate in ("0.1", "0.5")
+        for seed in (1, 2)
     ]
-    (tmp_path / "whole").mkdir()
-    whole = start(tmp_path / "whole", *words, "--at_once", "2", trainer=False)
-    out, _ = whole.communicate(timeout=500)
-    assert whole.returncode == 0, out
-    for name, how in ((names[1], signal.SIGKILL), (names[2], signal.SIGTERM)):
-        process = start(tmp_path, *words, trainer=False)
-        log = tmp_path / "runs" / name / "metrics.jsonl"
-        wait_for(lambda log=log: log.exists() and log.read_text().count("\n") > 5)
+    for cell, how, code in (
+        (cells[1], signal.SIGKILL, -9),
+        (cells[2], signal.SIGTERM, 75),
+    ):
+        process, log = start(tmp_path, *words, trainer=False), cell / "metrics.jsonl"
+        wait_for(lambda log=log: log.exists() and log.read_text().count("\n") > 60)
         process.send_signal(how)
         process.communicate(timeout=200)
-        assert process.returncode == (-9 if how == signal.SIGKILL else 75)
+        assert process.returncode == code
     process = start(tmp_path, *words, trainer=False)
-    found, _ = process.communicate(timeout=500)
-    assert process.returncode == 0, found
-    assert "2 done\ncontinues  cell 2, " in found
-    assert out.splitlines()[-3:-1] == found.splitlines()[-3:-1]  # the same scores
+    out, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, out
+    assert "2 done\ncontinues  cell 2, " in out
+    losses = []
+    for cell in cells:
+        lines = (cell / "metrics.jsonl").read_text().splitlines()
+        *trained, last = map(json.loads, lines)
+        assert [entry["step"] for entry in trained] == [*range(1, 201)]
+        assert (last["step"], last["kind"]) == (200, "validation")
+        losses.append(last["loss"])
+    *_, head, low, high, _ = out.splitlines()
+    assert head.split() == "runs validation loss".split()
+    for line, pair in ((low, losses[:2]), (high, losses[2:])):
+        mean, deviation = sum(pair) / 2, abs(pair[0] - pair[1]) / 2**0.5
+        assert line.split()[1:] == ["2/2", f"{mean:.4f}", "±", f"{deviation:.4f}"]
