@@ -30,11 +30,12 @@ folder = pathlib.Path(words[words.index("--workdir") + 1])
 given = [w.removeprefix("--config.") for w in words if "--config." in w]
 options = dict(w.split("=", 1) for w in given)
 with (HERE / "started.jsonl").open("a") as file:
-    file.write(json.dumps([folder.name, words]) + "\\n")
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    file.write(json.dumps([folder.name, words, gpus]) + "\\n")
 starts = [json.loads(line)[0] for line in (HERE / "started.jsonl").open()]
 plan = json.loads((HERE / "plan.json").read_text()).get(folder.name, [])
 word = [*plan, "0"][min(starts.count(folder.name) - 1, len(plan))]
-code, how = int(word.strip("+!&")), word.strip("0123456789")
+code, how = int(word.strip("+!&?")), word.strip("0123456789")
 if how == "+":  # a new step
     (folder / "preempted" / str(len(starts))).mkdir(parents=True)
 if how == "&":  # wait for another cell
@@ -42,6 +43,9 @@ if how == "&":  # wait for another cell
     while len(set(starts)) < 2 and time.monotonic() < until:
         starts = [json.loads(line)[0] for line in (HERE / "started.jsonl").open()]
     code = 0 if len(set(starts)) > 1 else 1
+if how == "?":  # wait for one that trains until a signal
+    while not (HERE / "ready").exists():
+        time.sleep(0.01)
 if how == "!":  # train until a signal
     def stop(number, _):
         with (HERE / "signals").open("a") as file:
@@ -85,7 +89,7 @@ class Sweep:
         monkeypatch.setattr(
             sweep, "TRAINER", (sys.executable, str(here / "trainer.py"))
         )
-        # JAX is in this process, beside which Python warns of a function after a fork.
+        # JAX is in this process, beside which it warns of a function after a fork.
         monkeypatch.setattr(sweep, "make_mortal", lambda: None)
         monkeypatch.setattr(sweep, "in_fresh_process", lambda f, *given: f(*given))
 
@@ -111,7 +115,7 @@ class Sweep:
 
     @property
     def names(self):
-        return [name.removeprefix("language__") for name, _ in self.started]
+        return [name.removeprefix("language__") for name, *_ in self.started]
 
 
 @pytest.fixture
@@ -132,10 +136,10 @@ def test_every_combination_is_trained_in_a_folder_of_its_name(run):
         for splits in ("test", "_")
         for seed in (3, 7)
     ]
-    assert [name for name, _ in run.started] == names
+    assert [name for name, *_ in run.started] == names
     assert out.startswith(f"cells      16 in {run.folder}, 0 done\n")
     assert f"done       cell 3, {names[3]} (" in out
-    name, words = run.started[-1]
+    name, words, _ = run.started[-1]
     assert words == [
         *("--config", "language:stories", "--workdir", str(run.folder / name)),
         *("--config.train.steps=600", "--config.optim.constant=2"),
@@ -211,16 +215,19 @@ def test_a_killed_training_is_said_to_have_been_killed(run):
 
 def test_a_mistake_stops_the_sweep_and_what_trains_beside_it(run):
     with pytest.raises(UserError) as stop:
-        run("--seeds", "1,2,3", "--at_once", "2", s1="75!", s2="2")
+        run("--seeds", "1,2,3", "--at_once", "2", s1="75!", s2="2?")
     assert stop.value.problems == ("cell 1, language__seed=2: the file a.txt is gone",)
     assert sorted(run.names) == ["seed=1", "seed=2"]
+    assert (run.here / "signals").read_text() == "SIGTERM\n"
 
 
-def test_as_many_as_asked_for_train_at_once(run):
+def test_as_many_as_asked_for_train_at_once(run, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     code, out = run("--seeds", "1,2,3", "--at_once", "2", s1="0&", s2="0&")
     assert code == 0 and len(run.names) == 3
     begun = [line.split()[0] for line in out.splitlines()[1:]]
     assert begun[:3] == ["begins", "begins", "done"]
+    assert sorted(gpus for *_, gpus in run.started[:2]) == ["4", "7"]
 
 
 @pytest.mark.parametrize(
@@ -442,6 +449,8 @@ def test_a_signal_is_passed_on_and_the_command_that_continues_is_said(
 ):
     process = start(stand_in, *STOPS)
     wait_for((stand_in / "ready").exists)
+    training = int((stand_in / "ready").read_text())
+    assert os.getpgid(training) == training  # which Ctrl-C in a terminal does not reach
     process.send_signal(getattr(signal, name))
     out, _ = process.communicate(timeout=60)
     if name == "SIGHUP":  # the stand-in does not save
