@@ -185,7 +185,7 @@ def split_values(key: str, text: str) -> list[str]:
         elif letter in cuts and not depth:
             cuts[letter].append(place)
     if depth or quote:
-        raise UserError(f"--vary {key}={text}: a bracket or a quote has no other end")
+        raise UserError(f"--vary {key}={text}: a bracket or a quote is not closed")
     ends = [-1, *(cuts["|"] or cuts[","]), len(text)]
     return [text[a + 1 : b].strip() for a, b in itertools.pairwise(ends)]
 

@@ -55,7 +55,7 @@ if how == "!":  # train until a signal
     signal.signal(signal.SIGINT, stop)
     (HERE / "ready.part").write_text(str(os.getpid()))
     (HERE / "ready.part").rename(HERE / "ready")
-    time.sleep(60)
+    time.sleep(200)  # longer than a test waits
     sys.exit(1)
 print("one\\ntwo\\nthree\\nfour\\nfive\\nlast words", flush=True)
 if code == 2:
@@ -298,7 +298,7 @@ def test_values_may_have_commas(sweep, text, values):
         ("--vary seed", "--vary seed: give its values, as in seed=1,2,3"),
         ("--vary seed=1 --seeds 2", "seed is given twice: give all its values in one"),
         ("--vary seed=1,2 --config.seed=1", "seed is given twice"),
-        ("--vary a=(1,2", "--vary a=(1,2: a bracket or a quote has no other end"),
+        ("--vary a=(1,2", "--vary a=(1,2: a bracket or a quote is not closed"),
         ("--vary a=1,1", "two cells have the name language__a=1: drop one, or name"),
         ("--config b/language.py", "two cells have the name language: drop one"),
         (f"--vary a={'x' * 200}", "has 212 bytes, at most 200 are allowed: name its"),
