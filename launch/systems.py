@@ -10,13 +10,12 @@ be named instead; --config options apply to all.
 import argparse
 import importlib.util
 import json
-import os
 import pathlib
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+
+from sweep import TRAINER, run_to_the_end
 
 SYSTEMS = (
     "quickstart",
@@ -41,9 +40,6 @@ SYSTEMS = (
     "recurrent",
     "recurrent:lstm",
 )
-# Each training step on a CPU allocates hundreds of megabytes, which the system clears
-# page by page; large pages make that fast.
-HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 def main() -> int:
@@ -75,8 +71,8 @@ def train_in_turn(
     runs = list(runs)
     for number, (name, config) in enumerate(runs, 1):
         print(f"run {number} of {len(runs)}: {config}", flush=True)
-        command = [sys.executable, "-m", "transformer_jax.train", "--config", config]
-        command += ["--workdir", str(folder / name), *overrides]
+        command = [*TRAINER, "--config", config, "--workdir", str(folder / name)]
+        command += overrides
         done, began = (folder / name / "result.json").exists(), time.monotonic()
         code = run_to_the_end(command)
         if not done:
@@ -84,16 +80,6 @@ def train_in_turn(
         if code:
             return code
     return 0
-
-
-def run_to_the_end(command: Sequence[str]) -> int:
-    """Return the exit code. SIGTERM is passed on, so that the training saves first."""
-    with subprocess.Popen(command, env=HUGE_PAGES | os.environ) as training:
-        before = signal.signal(signal.SIGTERM, lambda *_: training.terminate())
-        try:
-            return training.wait()
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
 
 def note_time(file: pathlib.Path, seconds: float) -> None:

@@ -242,6 +242,23 @@ def test_a_finished_run_prints_its_result_again(tiny, tiny_run, capsys, one_devi
     assert (tiny_run / "metrics.jsonl").read_text() == before
 
 
+def test_a_run_is_checked_without_being_trained(tiny, tiny_run, tmp_path):
+    def check(workdir, **changes):
+        overrides = tiny(**SCORED, **changes)
+        return train.check(config.load("quickstart", overrides), workdir)
+
+    before = sorted(tiny_run.iterdir())
+    assert check(tiny_run) is True
+    assert check(tiny_run, train__steps=13) is False
+    with pytest.raises(UserError, match="seed: 0 in the run, now 3"):
+        check(tiny_run, seed=3)
+    assert sorted(tiny_run.iterdir()) == before
+    assert check(tmp_path / "new") is False and not (tmp_path / "new").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file, not a folder"):
+        check(tmp_path / "file")
+
+
 def test_a_finished_run_keeps_what_it_ran_with(tiny, tiny_run, tmp_path, one_device):
     folder = tmp_path / "run"
     shutil.copytree(tiny_run, folder)

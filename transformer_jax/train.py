@@ -81,12 +81,9 @@ def main(overrides: dict[str, str]) -> int:
     cli.require("workdir", args.workdir, "the run directory, such as runs/quickstart")
     trainings = []
     for workdir, changes in _read_seeds(args.seeds, args.workdir, overrides).items():
-        change = None
-        if args.start_from:
-            change = functools.partial(
-                warm_start.adopt, path=args.start_from, workdir=workdir
-            )
-        config = configs.load(args.config, changes, args.smoke, change=change)
+        config = read_config(args.config, changes, workdir, args.start_from, args.smoke)
+        if args.seeds:  # the last is not refused after the others have been trained
+            check(config, workdir, args.accept_changes)
         trainings.append((workdir, config))
     with hosts.end_together():
         for workdir, config in trainings:
@@ -131,6 +128,40 @@ def _read_seeds(
         os.path.join(workdir, f"seed_{int(seed)}"): {**overrides, "seed": seed}
         for seed in seeds
     }
+
+
+def read_config(
+    spec: str,
+    overrides: dict[str, str],
+    workdir: str,
+    start_from: str = "",
+    smoke: bool = False,
+    data: bool = True,
+) -> ConfigDict:
+    """Load the config of a training, with what it takes over from another run."""
+    change = None
+    if start_from:
+        change = functools.partial(warm_start.adopt, path=start_from, workdir=workdir)
+    return configs.load(spec, overrides, smoke, data, change)
+
+
+def check(
+    config: ConfigDict, workdir: str | os.PathLike, accept_changes: bool = False
+) -> bool:
+    """Check that a run can be begun or continued here; return whether it is done.
+
+    Nothing is written. A program that trains several runs calls this for all of them,
+    so that the last is not refused after the others have taken a night.
+    """
+    folder = Folder(workdir)
+    folder.check_place()
+    config = resuming.resolve(config, folder.stored_config, platform="")
+    result = folder.read_result()
+    done = result is not None and is_done(config, folder, result["step"])
+    if not done:
+        folder.check_writable()
+    folder.adopt(config, accept_changes, write=False)
+    return done
 
 
 def train(

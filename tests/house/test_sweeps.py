@@ -20,6 +20,8 @@ LAUNCH = pathlib.Path(__file__).parents[2] / "launch"
 @pytest.fixture
 def systems(monkeypatch):
     monkeypatch.syspath_prepend(str(LAUNCH))
+    # JAX is in this process, beside which it warns of a function after a fork.
+    monkeypatch.setattr(importlib.import_module("sweep"), "make_mortal", lambda: None)
     return importlib.import_module("systems")
 
 
