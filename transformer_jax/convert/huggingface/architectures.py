@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from transformer_jax.base.errors import UserError
-from transformer_jax.convert.huggingface import bart, bert, decoders, t5
+from transformer_jax.convert.huggingface import bart, bert, decoders, t5, vit
 from transformer_jax.convert.huggingface.architecture import Architecture, Given
 
 
@@ -128,6 +128,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "MistralForCausalLM": _LLAMA,
     "Qwen2ForCausalLM": _LLAMA,
     "Qwen3ForCausalLM": _LLAMA,
+    "ViTForImageClassification": Architecture(
+        "images",
+        vit.vit_options,
+        vit.vit_links,
+        vit.describe_vit,
+        ignored=("vit.pooler",),
+    ),
 }
 CLASSES = {  # the class of a run that was trained here, by model_type
     "marian": "MarianMTModel",
