@@ -113,6 +113,9 @@ MODELS = {
     "mistral": lambda: t.MistralForCausalLM(
         t.MistralConfig(**DECODER, sliding_window=None)
     ),
+    "mistral-window": lambda: t.MistralForCausalLM(
+        t.MistralConfig(**DECODER, sliding_window=4)
+    ),
     "qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**DECODER)),
     "qwen3": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**DECODER, head_dim=8)),
     "vit": lambda: t.ViTForImageClassification(t.ViTConfig(**VIT)),
@@ -262,6 +265,24 @@ def test_answers_are_the_same(name, tmp_path):
         scores = [run.score(lines, answers) for answers in (ours, theirs)]
         for here, there, mine, other in zip(ours, theirs, *scores, strict=True):
             assert here == there or (beams > 1 and mine >= other - 0.5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral-window"])
+def test_texts_are_continued_in_the_same_way(name, tmp_path):
+    model = save(name, tmp_path / "theirs")
+    run = transformer_jax.load(tmp_path / "theirs")
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    draw = np.random.default_rng(5)
+    lines = [" ".join(draw.choice(WORDS, draw.integers(1, 9))) for _ in range(5)]
+    for line in lines:
+        given = words(f"<s> {line}", add_special_tokens=False, return_tensors="pt")
+        found = model.generate(
+            **given, max_new_tokens=12, min_new_tokens=12, do_sample=False,
+            suppress_tokens=[0, 2, *range(len(SPECIAL) + len(WORDS), SIZE)],
+        )  # fmt: skip
+        theirs = words.decode(found[0], skip_special_tokens=True)
+        options = {"beams": 1, "max_length": 13, "min_length": 13, "sample": False}
+        assert run.predict(line, **options) == theirs
 
 
 def test_a_folder_of_another_model_is_refused(tmp_path):

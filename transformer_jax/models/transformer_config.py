@@ -82,6 +82,13 @@ class TransformerConfig(Vocabularies):
         "How positions are encoded: see models/positions.py.",
         choices=lambda: dict.fromkeys((*POSITIONS, *BIASES)),
     )
+    attention_window: int = option(
+        0,
+        "Tokens that a decoder's self-attention sees at most: the last ones, its own "
+        "included (Mistral); 0: all.",
+        least=0,
+        of="decoder",
+    )
     max_positions: int = option(
         512, "Rows of a learned table.", least=1, of="positions"
     )
@@ -222,6 +229,7 @@ def attention_case(config: ConfigDict, **known: Any) -> kernels.Case:
         "d_v": model.d_v or head,
         "kv_heads": model.kv_heads or model.num_heads,
         "dropout": model.dropout_attention,
+        "window": model.get("attention_window", 0),
         "bias": model.positions in ("relative", *BIASES),
         "tensor": max(config.mesh.tensor, 1),
         "sequence": max(config.mesh.sequence, 1),

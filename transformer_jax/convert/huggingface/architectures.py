@@ -140,6 +140,7 @@ CLASSES = {  # the class of a run that was trained here, by model_type
     "marian": "MarianMTModel",
     "bart": "BartForConditionalGeneration",
     "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }

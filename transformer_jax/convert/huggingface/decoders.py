@@ -92,12 +92,6 @@ def llama_options(given: Given) -> Options:
     """Return the options of LLaMA, Mistral, Qwen 2 and Qwen 3."""
     kind = given["model_type"]
     refuse(given, attention_bias=False, mlp_bias=False, use_sliding_window=False)
-    window = given.get("sliding_window")
-    if kind == "mistral" and window and window < given["max_position_embeddings"]:
-        raise UserError(
-            f"sliding_window = {window} is less than the model's "
-            f"{given['max_position_embeddings']} positions, and no window is read here"
-        )
     rope = {**given, **(given.get("rope_scaling") or {}), **_rope(given)}
     if (scaling := rope.get("rope_type", rope.get("type", "default"))) not in SCALINGS:
         raise UserError(
@@ -120,6 +114,7 @@ def llama_options(given: Given) -> Options:
         "model.norm_epsilon": given["rms_norm_eps"],
         "model.activation": _gated(given["hidden_act"]),
         "model.bias": "qkv" if kind == "qwen2" else "none",
+        "model.attention_window": _window(given),
         "model.positions": "rotary",
         "model.rotary_base": float(rope.get("rope_theta", 10_000.0)),
         "model.rotary_scaling": SCALINGS[scaling],
@@ -138,6 +133,12 @@ def llama_options(given: Given) -> Options:
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}  # theirs → ours
 
 
+def _window(given: Given) -> int:
+    """Return how many tokens a token sees at most; 0 if all that a text can have."""
+    window = given["model_type"] == "mistral" and given.get("sliding_window") or 0
+    return window if window < given["max_position_embeddings"] else 0
+
+
 def _rope(given: Given) -> Given:
     return given.get("rope_parameters") or {}
 
@@ -149,10 +150,19 @@ def _gated(name: str) -> str:
 
 
 def describe_llama(ours: Given) -> dict[str, Any]:
-    """Return the config.json of LLaMA, or of Qwen if there are biases or norms."""
+    """Return the config.json of LLaMA.
+
+    With biases or norms of queries it is Qwen's, with a window Mistral's.
+    """
     kinds = {"none": "qwen3" if ours["model.qk_norm"] else "llama", "qkv": "qwen2"}
     if (bias := ours["model.bias"]) not in kinds:
         raise UserError(f"model.bias = {bias!r} has no counterpart, only none and qkv")
+    kind, window = kinds[bias], ours["model.attention_window"]
+    if window and kind != "llama":
+        raise UserError(
+            f"model.attention_window = {window} with biases or norms of queries has no "
+            f"counterpart: {kind} has no window"
+        )
     head = ours["model.d_model"] // ours["model.num_heads"]
     rope = {"rope_type": "default", "rope_theta": ours["model.rotary_base"]}
     if (scaling := ours["model.rotary_scaling"]) != "none":
@@ -164,7 +174,8 @@ def describe_llama(ours: Given) -> dict[str, Any]:
             "original_max_position_embeddings": ours["model.rotary_original"],
         }
     return {
-        "model_type": kinds[bias],
+        "model_type": "mistral" if window else kind,
+        **({"sliding_window": window} if window else {}),
         "num_hidden_layers": ours["model.decoder_layers"],
         "hidden_size": ours["model.d_model"],
         "intermediate_size": ours["model.d_ff"],
@@ -176,7 +187,7 @@ def describe_llama(ours: Given) -> dict[str, Any]:
         "rope_parameters": rope,  # of transformers 5; older ones read the next two
         "rope_theta": ours["model.rotary_base"],
         "rope_scaling": None if scaling == "none" else rope,
-        "max_position_embeddings": WINDOW,
+        "max_position_embeddings": max(WINDOW, window + 1),
         "tie_word_embeddings": ours["model.tie"] == "all",
     }
 
