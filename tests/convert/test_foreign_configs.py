@@ -45,8 +45,13 @@ BART = {
     [
         (
             "LlamaForCausalLM",
-            {"rope_scaling": {"type": "yarn"}},
-            "rope_type = 'yarn' is not known",
+            {"rope_scaling": {"type": "longrope"}},
+            "rope_type = 'longrope' is not known",
+        ),
+        (
+            "LlamaForCausalLM",
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "truncate": False}},
+            "truncate = False is not supported, only True",
         ),
         (
             "LlamaForCausalLM",

@@ -110,6 +110,34 @@ MODELS = {
             },
         )
     ),
+    "llama-yarn": lambda: t.LlamaForCausalLM(
+        t.LlamaConfig(
+            **DECODER,
+            head_dim=8,
+            rope_parameters={
+                "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
+                "original_max_position_embeddings": 16, "beta_fast": 3.0,
+                "mscale": 2.0, "mscale_all_dim": 0.5,
+            },
+        )
+    ),
+    "qwen2-yarn": lambda: t.Qwen2ForCausalLM(
+        t.Qwen2Config(
+            **DECODER,
+            rope_scaling={
+                "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+            },
+        )
+    ),
+    "qwen3-dynamic": lambda: t.Qwen3ForCausalLM(
+        t.Qwen3Config(
+            **DECODER,
+            head_dim=8,
+            rope_parameters={
+                "rope_type": "dynamic", "rope_theta": 100.0, "factor": 4.0,
+            },
+        )
+    ),
     "mistral": lambda: t.MistralForCausalLM(
         t.MistralConfig(**DECODER, sliding_window=None)
     ),
@@ -267,7 +295,7 @@ def test_answers_are_the_same(name, tmp_path):
             assert here == there or (beams > 1 and mine >= other - 0.5)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral-window"])
+@pytest.mark.parametrize("name", ["gpt2", "llama-yarn", "mistral-window"])
 def test_texts_are_continued_in_the_same_way(name, tmp_path):
     model = save(name, tmp_path / "theirs")
     run = transformer_jax.load(tmp_path / "theirs")

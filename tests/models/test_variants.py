@@ -42,7 +42,14 @@ VARIANTS = [  # sinusoids are those of the other tests
     MODERN,
     {"norm": "deepnorm", "shared_layers": "universal", "decoder_layers": 3},
     {"norm": "sandwich", "parallel_sublayers": True, "shared_layers": "all"},
-    {"positions": "rotary", "attention_window": 3, "decoder_layers": 2},
+    {
+        "positions": "rotary",
+        "attention_window": 3,
+        "decoder_layers": 2,
+        "rotary_scaling": "yarn",
+        "rotary_factor": 4.0,
+        "rotary_original": 9,
+    },
     {"bias": "none", "tie": "inputs", "embedding_norm": True, "output_bias": True},
     {"bias": "qkv", "tie": "none", "embedding_scale": False, "output_bias": True},
 ]
@@ -204,6 +211,23 @@ def test_scaled_rotary_reads_far_positions_as_near_ones():
     unscaled = place.rotation(far, 8)
     np.testing.assert_allclose(ntk[1][..., 0], unscaled[1][..., 0], atol=1e-5)
     np.testing.assert_allclose(ntk[1][..., -1], plain[1][..., -1], atol=1e-5)
+
+
+@pytest.mark.parametrize("gain", [0.0, 1.5])
+def test_yarn_slows_the_slow_angles_alone_and_lengthens_what_it_turns(gain):
+    band = place.Band(low=1.0, high=32.0, original=512, gain=gain)
+    where, size, factor = jnp.array([[1]]), 32, 8.0
+    waves = place.rotation(where, size, scaling="yarn", factor=factor, band=band)
+    cos, sin = (np.asarray(wave[0, 0], np.float64) for wave in waves)
+    length = gain or 0.1 * math.log(factor) + 1
+    np.testing.assert_allclose(np.hypot(cos, sin), length, rtol=1e-6)
+    rates = 10_000.0 ** (-np.arange(16) / 16)
+    slowed = np.arctan2(sin, cos) / rates
+    turns = 512 * rates / (2 * np.pi)
+    assert (turns > 32).sum() == 2 and (turns < 1).sum() == 8
+    np.testing.assert_allclose(slowed[:2], 1, rtol=1e-5)
+    np.testing.assert_allclose(slowed[8:], 1 / factor, rtol=1e-3)
+    assert (np.diff(slowed[1:9]) < 0).all()
 
 
 def bucket_by_hand(distance, buckets, furthest, causal):

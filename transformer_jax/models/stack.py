@@ -302,7 +302,7 @@ class Stack(nn.Module):
         """Compute the effect of positions on self-attention, once for all layers."""
         c, kind = self.config, self.config.positions
         if kind.endswith("rotary"):
-            band = Band(c.rotary_low, c.rotary_high, c.rotary_original)
+            band = Band(c.rotary_low, c.rotary_high, c.rotary_original, c.rotary_gain)
             scaling = c.rotary_scaling, c.rotary_factor, band
             return PositionSignal(
                 turn=rotation(positions, c.d_k, c.rotary_base, *scaling)

@@ -1,5 +1,6 @@
 """Decoders: GPT-2, and LLaMA with those like it."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -118,19 +119,52 @@ def llama_options(given: Given) -> Options:
         "model.positions": "rotary",
         "model.rotary_base": float(rope.get("rope_theta", 10_000.0)),
         "model.rotary_scaling": SCALINGS[scaling],
-        "model.rotary_factor": float(rope.get("factor") or 1.0),
-        "model.rotary_low": float(rope.get("low_freq_factor") or 1.0),
-        "model.rotary_high": float(rope.get("high_freq_factor") or 4.0),
-        "model.rotary_original": int(
-            rope.get("original_max_position_embeddings") or 8192
-        ),
+        **_scaling(SCALINGS[scaling], rope),
         "data.window": min(given["max_position_embeddings"], WINDOW),
         "model.embedding_scale": False,
         "model.tie": "all" if given.get("tie_word_embeddings") else "none",
     }
 
 
-SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}  # theirs → ours
+# Theirs → ours. The dynamic scaling begins beyond the positions that are read here.
+SCALINGS = {"default": "none", "dynamic": "none", "linear": "linear"}
+SCALINGS |= {"llama3": "llama3", "yarn": "yarn"}
+BANDS = {  # their names of rotary_low and rotary_high
+    "llama3": ("low_freq_factor", "high_freq_factor"),
+    "yarn": ("beta_slow", "beta_fast"),
+}
+
+
+def _scaling(kind: str, rope: Given) -> Options:
+    """Return the options of a scaling of the angles."""
+    if kind == "none":
+        return {}
+    longest = rope["max_position_embeddings"]
+    original = int(rope.get("original_max_position_embeddings") or longest)
+    made = {"model.rotary_factor": float(rope.get("factor") or longest / original)}
+    if kind == "linear":
+        return made
+    low, high = (rope.get(name) for name in BANDS[kind])
+    made |= {
+        "model.rotary_low": float(low or 1.0),
+        "model.rotary_high": float(high or {"llama3": 4.0, "yarn": 32.0}[kind]),
+        "model.rotary_original": original,
+    }
+    if kind == "yarn":
+        refuse(rope, truncate=True)
+        made["model.rotary_gain"] = _gain(made["model.rotary_factor"], rope)
+    return made
+
+
+def _gain(factor: float, rope: Given) -> float:
+    """Return the factor of what YaRN rotates, or 0 if it is the usual one."""
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+    scale, whole = rope.get("mscale"), rope.get("mscale_all_dim")
+    if not (scale and whole):
+        return 0.0
+    growth = 0.1 * math.log(factor)
+    return (growth * scale + 1) / (growth * whole + 1)
 
 
 def _window(given: Given) -> int:
@@ -167,12 +201,15 @@ def describe_llama(ours: Given) -> dict[str, Any]:
     rope = {"rope_type": "default", "rope_theta": ours["model.rotary_base"]}
     if (scaling := ours["model.rotary_scaling"]) != "none":
         rope |= {"rope_type": scaling, "factor": ours["model.rotary_factor"]}
-    if scaling == "llama3":
+    if scaling in ("llama3", "yarn"):
+        low, high = BANDS[scaling]
         rope |= {
-            "low_freq_factor": ours["model.rotary_low"],
-            "high_freq_factor": ours["model.rotary_high"],
+            low: ours["model.rotary_low"],
+            high: ours["model.rotary_high"],
             "original_max_position_embeddings": ours["model.rotary_original"],
         }
+    if scaling == "yarn" and ours["model.rotary_gain"]:
+        rope["attention_factor"] = ours["model.rotary_gain"]
     return {
         "model_type": "mistral" if window else kind,
         **({"sliding_window": window} if window else {}),
