@@ -18,6 +18,7 @@ from transformer_jax.convert.huggingface import tensors, vit
 from transformer_jax.convert.huggingface.architectures import ARCHITECTURES
 from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
+from transformer_jax.convert.huggingface.languages import Languages
 from transformer_jax.data.text import foreign, learning
 from transformer_jax.training import warm_start
 
@@ -52,6 +53,8 @@ VIT |= {"intermediate_size": 24, "layer_norm_eps": 1e-12}
 PIXELS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.25, 0.3]}
 IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 IDS |= {"decoder_start_token_id": 0, "forced_eos_token_id": None}
+MBART = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+MBART |= {"forced_eos_token_id": None}
 # Tensors with rows that are none of our tokens, or that are added to others.
 TABLES = ("embed", "wte", "shared", "lm_head", "logits_bias", "predictions.bias")
 t = transformers
@@ -63,6 +66,15 @@ MODELS = {
     ),
     "bart": lambda: t.BartForConditionalGeneration(
         t.BartConfig(**STACK, **IDS | {"decoder_start_token_id": 3})
+    ),
+    "mbart": lambda: t.MBartForConditionalGeneration(
+        t.MBartConfig(**{**STACK, "vocab_size": 48}, **MBART, decoder_start_token_id=39)
+    ),
+    "mbart50": lambda: t.MBartForConditionalGeneration(
+        t.MBartConfig(
+            **{**STACK, "vocab_size": 80}, **MBART, decoder_start_token_id=2,
+            scale_embedding=True,
+        )
     ),
     "t5": lambda: t.T5ForConditionalGeneration(t.T5Config(**T5)),
     "t5-1.1": lambda: t.T5ForConditionalGeneration(
@@ -177,6 +189,19 @@ def save(name, folder):
             size={"height": side, "width": side},
             **{name: numbers[:channels] for name, numbers in PIXELS.items()},
         ).save_pretrained(folder)
+        return model
+    if name.startswith("mbart"):
+        kind = t.MBart50Tokenizer if name == "mbart50" else t.MBartTokenizer
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *(f"▁{word}" for word in WORDS)]
+        words = kind(
+            vocab=[(piece, -2.0 * (i > 3)) for i, piece in enumerate(pieces)],
+            src_lang="en_XX", tgt_lang="ro_RO",
+        )  # fmt: skip
+        words.save_pretrained(folder)
+        spoken = words.convert_tokens_to_ids(["</s>", *pieces[4:]])
+        silent = sorted(set(range(model.config.vocab_size)) - {*spoken})
+        model.final_logits_bias[:, silent] = -30.0  # no code within an answer
+        model.save_pretrained(folder)
         return model
     numbers = {word: i for i, word in enumerate([*SPECIAL, *WORDS])}
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, "<unk>"))
@@ -311,6 +336,57 @@ def test_texts_are_continued_in_the_same_way(name, tmp_path):
         theirs = words.decode(found[0], skip_special_tokens=True)
         options = {"beams": 1, "max_length": 13, "min_length": 13, "sample": False}
         assert run.predict(line, **options) == theirs
+
+
+@pytest.mark.parametrize("name", ["mbart", "mbart50"])
+def test_languages_are_given_to_mbart_as_there(name, tmp_path):
+    model = save(name, tmp_path / "theirs")
+    words = t.AutoTokenizer.from_pretrained(tmp_path / "theirs", src_lang="de_DE")
+    convert(tmp_path / "theirs", tmp_path / "bundle", Languages("de_DE", "cs_CZ"))
+    run = transformer_jax.load(tmp_path / "bundle")
+    order = np.asarray(run.task.data.source_tokenizer.theirs)
+    line, answer = "the girl reads", "a red book"
+    [row] = run.task.data.encode([{"source": line, "target": answer}])
+    assert list(order[row["source"]]) == words(line)["input_ids"]
+    words.tgt_lang = "cs_CZ"
+    theirs = torch.tensor([words(text_target=answer)["input_ids"]])
+    code = words.convert_tokens_to_ids("cs_CZ")
+    if name == "mbart":  # there the code follows, and becomes the start when shifted
+        shifted = t.models.mbart.modeling_mbart.shift_tokens_right(theirs, 1)
+        assert list(order[[BOS, *row["target"][:-1]]]) == shifted[0, :-1].tolist()
+    else:
+        assert list(order[row["target"]]) == theirs[0].tolist()
+    lines = [line, "a boy", "old house in the garden"]
+    given = words(lines, padding=True, return_tensors="pt")
+    forced = {"decoder_start_token_id" if name == "mbart" else "forced_bos_token_id":
+              code}  # fmt: skip
+    found = model.generate(
+        **given, **forced, num_beams=1, do_sample=False,
+        max_new_tokens=12 + (name == "mbart50"),
+    )  # fmt: skip
+    theirs = words.batch_decode(found, skip_special_tokens=True)
+    assert run.predict(lines, beams=1, max_length=13) == theirs and all(theirs)
+    export(run, tmp_path / "back")
+    again = t.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert (again.src_lang, again.tgt_lang) == ("de_DE", "cs_CZ")
+    assert run.score([line], [answer])[0] < 0
+
+
+def test_languages_of_an_mbart_are_known_or_refused(tmp_path):
+    save("mbart", tmp_path / "theirs")
+    with pytest.raises(UserError, match="no language 'de_DD'. Did you mean 'de_DE'"):
+        convert(tmp_path / "theirs", tmp_path / "bundle", Languages("de_DD", ""))
+    path = tmp_path / "theirs" / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "src_lang": None, "tgt_lang": None}))
+    with pytest.raises(UserError, match="does not say its source language: convert it"):
+        convert(tmp_path / "theirs", tmp_path / "bundle")
+    path.write_text(json.dumps({**settings, "tgt_lang": None}))
+    run = transformer_jax.load(tmp_path / "theirs")  # its start is the code of ro_RO
+    assert run.task.data.source_tokenizer.theirs[BOS] == 39
+    save("marian", tmp_path / "marian")
+    with pytest.raises(UserError, match="are for mBART, but the model is of the type"):
+        convert(tmp_path / "marian", tmp_path / "bundle", Languages("de_DE", ""))
 
 
 def test_a_folder_of_another_model_is_refused(tmp_path):

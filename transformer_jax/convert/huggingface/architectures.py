@@ -114,6 +114,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "MarianMTModel": _BART,
     "BartForConditionalGeneration": dataclasses.replace(_BART, prefix="bos_token_id"),
+    "MBartForConditionalGeneration": _BART,
     "T5ForConditionalGeneration": _T5,
     "GPT2LMHeadModel": Architecture(
         "language",
@@ -139,6 +140,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 CLASSES = {  # the class of a run that was trained here, by model_type
     "marian": "MarianMTModel",
     "bart": "BartForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",

@@ -189,7 +189,7 @@ def _choose(
         except (UserError, KeyError) as error:
             problem = str(error)
         if not problem:
-            return kind, given
+            return CLASSES.get(str(given["model_type"])) or kind, given
         problems.append(f"not as {kind}: {problem}")
     if not problems:
         raise UserError(

@@ -14,6 +14,7 @@ from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.convert.huggingface import architectures, bert, tensors, vit
 from transformer_jax.convert.huggingface.architecture import APART, Architecture, Given
+from transformer_jax.convert.huggingface.languages import NAMED, Languages, settle
 from transformer_jax.convert.huggingface.links import Link, Vocabulary
 from transformer_jax.convert.huggingface.vocabulary import Tokens, order
 from transformer_jax.runs import bundle
@@ -29,10 +30,12 @@ NO_ROWS = Vocabulary((), 0, 0)  # of a model without tables of tokens
 BUFFERS = ("position_ids", "attn.bias", "attn.masked_bias", "rotary_emb.inv_freq")
 
 
-def convert(source: pathlib.Path, output: pathlib.Path) -> str:
+def convert(
+    source: pathlib.Path, output: pathlib.Path, languages: Languages = NAMED
+) -> str:
     """Write the model of a folder as a bundle; return what it is."""
     try:
-        return _convert(source, output)
+        return _convert(source, output, languages)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{source} cannot be read ({type(error).__name__}: {error}): a file is "
@@ -40,16 +43,18 @@ def convert(source: pathlib.Path, output: pathlib.Path) -> str:
         ) from error
 
 
-def _convert(source: pathlib.Path, output: pathlib.Path) -> str:
+def _convert(source: pathlib.Path, output: pathlib.Path, languages: Languages) -> str:
     given = read_config(source)
     sentences = (source / "modules.json").is_file()
     kind = architectures.name_of(given, sentences)
     architecture = architectures.ARCHITECTURES[kind]
     tokens = Tokens(source) if architecture.special else None
     stored = tensors.Tensors(source, architecture.base)
-    rows, ids, prefix = NO_ROWS, [], []
+    rows, ids, ends = NO_ROWS, [], {}
     if tokens:
+        ends = settle(given, tokens, languages)
         ids, prefix = order(architecture, given, tokens)
+        ends = {"prefix": prefix, **ends}
     else:
         given[vit.PIXELS] = vit.read_pixels(source)
     given[APART] = "lm_head.weight" in stored.names()
@@ -63,7 +68,7 @@ def _convert(source: pathlib.Path, output: pathlib.Path) -> str:
         if tokens:
             side = "shared" if architecture.task == "translation" else "text"
             origin = {"kind": kind, "config": given, "settings": tokens.settings}
-            packed = tokens.pack(ids, prefix, origin)
+            packed = tokens.pack(ids, origin=origin, **ends)
             files.write_bytes(folder.tokenizer / f"{side}.model", packed)
             rows = rows_of(config, ids, given)
         else:
@@ -184,4 +189,4 @@ def _read(
             yield name, array
 
 
-READER = bundle.Reader(reads, convert, version=2)
+READER = bundle.Reader(reads, convert, version=3)

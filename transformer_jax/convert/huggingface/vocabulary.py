@@ -58,7 +58,9 @@ class Tokens:
         found = (self.numbers[n] for n in USUAL.get(field, ()) if n in self.numbers)
         return next(found, None)
 
-    def pack(self, ids: list[int], prefix: list[int], origin: dict) -> bytes:
+    def pack(
+        self, ids: list[int], prefix: list[int], origin: dict, **ends: list[int]
+    ) -> bytes:
         """Return the saved form of a tokenizer with these ids.
 
         It keeps what is needed to write the model back, also of a run that goes on.
@@ -67,7 +69,7 @@ class Tokens:
         if (mask := self.named("mask_token")) is not None:
             names[mask] = "<mask>"
         if self.content:
-            content = {"tokenizer": self.content}
+            content = {"tokenizer": self.content, **ends}
             return foreign.pack(ids, names, prefix, origin=origin, **content)
         pieces = sorted(self.numbers, key=self.numbers.__getitem__)
         models = {
