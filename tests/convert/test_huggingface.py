@@ -18,7 +18,7 @@ from transformer_jax.convert.huggingface import tensors, vit
 from transformer_jax.convert.huggingface.architectures import ARCHITECTURES
 from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
-from transformer_jax.convert.huggingface.languages import Languages
+from transformer_jax.convert.huggingface.vocabulary import Languages
 from transformer_jax.data.text import foreign, learning
 from transformer_jax.training import warm_start
 

@@ -16,7 +16,7 @@ from transformer_jax import convert as converters
 from transformer_jax.base.errors import UserError
 from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
-from transformer_jax.convert.huggingface.languages import Languages
+from transformer_jax.convert.huggingface.vocabulary import Languages
 
 
 def main(overrides: dict[str, str]) -> None:

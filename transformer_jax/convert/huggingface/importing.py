@@ -14,9 +14,14 @@ from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.convert.huggingface import architectures, bert, tensors, vit
 from transformer_jax.convert.huggingface.architecture import APART, Architecture, Given
-from transformer_jax.convert.huggingface.languages import NAMED, Languages, settle
 from transformer_jax.convert.huggingface.links import Link, Vocabulary
-from transformer_jax.convert.huggingface.vocabulary import Tokens, order
+from transformer_jax.convert.huggingface.vocabulary import (
+    NAMED,
+    Languages,
+    Tokens,
+    order,
+    settle,
+)
 from transformer_jax.runs import bundle
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks import classification, images
