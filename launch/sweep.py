@@ -34,7 +34,6 @@ import pathlib
 import re
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -66,12 +65,11 @@ console.handlers = [cli.PlainHandler("stdout")]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cell:
-    """A run of the sweep; `setting` is its name without the seed."""
+    """A run of the sweep."""
 
     number: int
     config: str
     options: Mapping[str, str]
-    setting: str
     folder: pathlib.Path
     log: pathlib.Path | None  # for the output of its training; None shows it
 
@@ -97,9 +95,7 @@ def main() -> int:
         return 0
     code = train(left, args, overrides)
     if args.cell is None and code in (0, FAILED):
-        print_table(cells)
-        folder = shlex.quote(args.workdir)
-        say("report", f"python -m transformer_jax.report {folder}")
+        report(args.workdir)
     return code
 
 
@@ -154,8 +150,6 @@ def make_cells(args: argparse.Namespace, overrides: Mapping[str, str]) -> list[C
         own = clean(pathlib.Path(path).stem) + f"-{clean(variant)}" * bool(variant)
         parts = {key: f"{key}={clean(text)}" for key, text in options.items()}
         name = "__".join([own, *parts.values()])
-        parts.pop("seed", None)
-        setting = "__".join([own, *parts.values()])
         way_out = "name its settings as a variant of a config file (--config mine.py:a)"
         if name in cells:
             raise UserError(f"two cells have the name {name}: drop one, or {way_out}")
@@ -166,7 +160,7 @@ def make_cells(args: argparse.Namespace, overrides: Mapping[str, str]) -> list[C
             )
         folder = pathlib.Path(args.workdir, name)
         log = folder.with_name(f"{name}.log")
-        cells[name] = Cell(len(cells), config, options, setting, folder, log)
+        cells[name] = Cell(len(cells), config, options, folder, log)
     return list(cells.values())
 
 
@@ -446,53 +440,12 @@ def read_end(log: pathlib.Path | None) -> list[str]:
     return [line.removeprefix("error: ") for line in errors] or lines[-SHOWN:]
 
 
-def print_table(cells: Sequence[Cell]) -> None:
-    """Print the mean ± standard deviation over the seeds of each setting's scores."""
-    found: dict[str, list[dict[str, float]]] = {}
-    for cell in cells:
-        found.setdefault(cell.setting, []).append(read_scores(cell.folder))
-    runs = itertools.chain(*found.values())
-    columns = dict.fromkeys(itertools.chain(*runs))
-    width = max(map(len, found))
-    head = [" " * width, "  runs", *(f"{column:>21}" for column in columns)]
-    console.info(" ".join(head))
-    for setting, scores in found.items():
-        done = [one for one in scores if one]
-        row = [f"{setting:{width}}", f"{len(done):3}/{len(scores):<2}"]
-        for column in columns:
-            row.append(f"{summarise([one[column] for one in done]):>21}")
-        console.info(" ".join(row))
-
-
-def summarise(values: Sequence[float]) -> str:
-    """Write the mean of values, with their standard deviation if there are several."""
-    if len(values) < 2:
-        return f"{values[0]:.4f}" if values else "-"
-    return f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
-
-
-def read_scores(folder: pathlib.Path) -> dict[str, float]:
-    """Read the scores of a run that is done, by the measure of its best checkpoint.
-
-    They are those of the last validation, and those of the splits in its result.
-    """
-    if not (folder / "result.json").exists():
-        return {}
-    config, result, *entries = (
-        json.loads(text)
-        for name in ("config.json", "result.json", "metrics.jsonl")
-        for text in read_documents(folder / name)
-    )
-    best = config["checkpoint"]["best"]
-    scores = {e["kind"]: e for e in entries if e["kind"] == "validation"}
-    scores |= result["scores"]
-    return {f"{k} {best}": score[best] for k, score in scores.items() if best in score}
-
-
-def read_documents(path: pathlib.Path) -> list[str]:
-    """Return the JSON documents of a file: its lines, or one."""
-    text = path.read_text(encoding="utf-8")
-    return text.splitlines() if path.suffix == ".jsonl" else [text]
+def report(folder: str) -> None:
+    """Show the mean and the spread of each setting, in a process of its own."""
+    command = [sys.executable, "-m", "transformer_jax.report", folder]
+    sys.stdout.flush()
+    if subprocess.run(command, check=False).returncode:
+        say("report", f"not written; try: {shlex.join(['python', *command[1:]])}")
 
 
 def say(word: str, text: Any) -> None:
@@ -518,7 +471,7 @@ def write_slurm(args: argparse.Namespace, count: int) -> str:
 #   sbatch FILE
 #
 # Three minutes before the time limit a training saves, and its job is queued again.
-# When all have ended, start the command below without --cell to see the table.
+# When all have ended, start the command below without --cell to see the report.
 set -euo pipefail
 
 export JAX_PLATFORMS="${{JAX_PLATFORMS:-cuda}}"
@@ -544,7 +497,7 @@ def write_kubernetes(args: argparse.Namespace, count: int) -> str:
 # The image's working directory is a checkout, and --workdir is below /runs. A pod that
 # is preempted (75) is replaced, one whose cell has failed is tried once more, a mistake
 # (2) fails the job. When all have ended, start the command without --cell to see the
-# table.
+# report.
 apiVersion: batch/v1
 kind: Job
 metadata:

@@ -123,6 +123,7 @@ FREE = {
     r"targets": "hardware and a number of devices: hardware.py",
     r"eval\.splits": "splits that the data have",
     r"data\.canaries": "how often each is planted, which canaries.find_problems checks",
+    r"model\.pixel_(mean|deviation)": "numbers, which find_pixel_problems checks",
     r"optim\.(lowered|rates)": "pairs, which optim.find_problems checks",
 }
 

@@ -45,8 +45,13 @@ BART = {
     [
         (
             "LlamaForCausalLM",
-            {"rope_scaling": {"type": "yarn"}},
-            "rope_type = 'yarn' is not known",
+            {"rope_scaling": {"type": "longrope"}},
+            "rope_type = 'longrope' is not known",
+        ),
+        (
+            "LlamaForCausalLM",
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "truncate": False}},
+            "truncate = False is not supported, only True",
         ),
         (
             "LlamaForCausalLM",
@@ -64,9 +69,9 @@ BART = {
             "mlp_bias = True is not supported, only False",
         ),
         (
-            "MistralForCausalLM",
-            {"model_type": "mistral", "sliding_window": 8},
-            "sliding_window = 8 is less than the model's",
+            "Qwen2ForCausalLM",
+            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8},
+            "use_sliding_window = True is not supported",
         ),
         (
             "T5ForConditionalGeneration",
@@ -91,7 +96,7 @@ BART = {
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_expressed_is_refused(kind, given, problem):
-    whole = {"L": LLAMA, "M": LLAMA, "T": T5, "Ba": BART, "Be": BERT}
+    whole = {"L": LLAMA, "Q": LLAMA, "T": T5, "Ba": BART, "Be": BERT}
     whole = whole.get(kind[0]) or whole[kind[:2]]
     ARCHITECTURES[kind].options(whole)
     with pytest.raises(UserError, match=problem):
@@ -104,6 +109,10 @@ def test_a_model_that_cannot_be_expressed_is_refused(kind, given, problem):
         ("LlamaForCausalLM", LLAMA),
         ("LlamaForCausalLM", {**LLAMA, "tie_word_embeddings": True, "head_dim": 6}),
         ("Qwen2ForCausalLM", {**LLAMA, "model_type": "qwen2"}),
+        (
+            "MistralForCausalLM",
+            {**LLAMA, "model_type": "mistral", "sliding_window": 9},
+        ),
         ("T5ForConditionalGeneration", T5),
         ("BartForConditionalGeneration", BART),
     ],
@@ -122,6 +131,13 @@ def test_a_linear_map_with_other_biases_has_no_counterpart():
     with pytest.raises(
         UserError, match="model.bias = 'all' has no counterpart, only none"
     ):
+        ARCHITECTURES["LlamaForCausalLM"].describe(ours)
+
+
+def test_a_window_with_biases_has_no_counterpart():
+    ours = dict(configs.items(configs.base("language", "transformer")))
+    ours |= {"model.bias": "qkv", "model.attention_window": 8}
+    with pytest.raises(UserError, match="norms of queries has no counterpart: qwen2"):
         ARCHITECTURES["LlamaForCausalLM"].describe(ours)
 
 

@@ -14,10 +14,11 @@ import transformer_jax
 from transformer_jax import config, train
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS
-from transformer_jax.convert.huggingface import tensors
+from transformer_jax.convert.huggingface import tensors, vit
 from transformer_jax.convert.huggingface.architectures import ARCHITECTURES
 from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
+from transformer_jax.convert.huggingface.vocabulary import Languages
 from transformer_jax.data.text import foreign, learning
 from transformer_jax.training import warm_start
 
@@ -29,6 +30,7 @@ if importlib.util.find_spec("transformers") is None:
 import tokenizers
 import torch
 import transformers
+from PIL import Image
 
 WORDS = "the a girl boy sees reads book red old house and in garden tree runs".split()
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
@@ -45,8 +47,14 @@ T5 |= {"decoder_start_token_id": 0}
 DECODER = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 DECODER |= {"num_key_value_heads": 2, "intermediate_size": 24, "vocab_size": SIZE}
 DECODER |= {"max_position_embeddings": 64, "bos_token_id": 2, "eos_token_id": 3}
+VIT = {"image_size": 12, "patch_size": 4, "num_channels": 3, "num_labels": 3}
+VIT |= {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+VIT |= {"intermediate_size": 24, "layer_norm_eps": 1e-12}
+PIXELS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.25, 0.3]}
 IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 IDS |= {"decoder_start_token_id": 0, "forced_eos_token_id": None}
+MBART = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+MBART |= {"forced_eos_token_id": None}
 # Tensors with rows that are none of our tokens, or that are added to others.
 TABLES = ("embed", "wte", "shared", "lm_head", "logits_bias", "predictions.bias")
 t = transformers
@@ -58,6 +66,15 @@ MODELS = {
     ),
     "bart": lambda: t.BartForConditionalGeneration(
         t.BartConfig(**STACK, **IDS | {"decoder_start_token_id": 3})
+    ),
+    "mbart": lambda: t.MBartForConditionalGeneration(
+        t.MBartConfig(**{**STACK, "vocab_size": 48}, **MBART, decoder_start_token_id=39)
+    ),
+    "mbart50": lambda: t.MBartForConditionalGeneration(
+        t.MBartConfig(
+            **{**STACK, "vocab_size": 80}, **MBART, decoder_start_token_id=2,
+            scale_embedding=True,
+        )
     ),
     "t5": lambda: t.T5ForConditionalGeneration(t.T5Config(**T5)),
     "t5-1.1": lambda: t.T5ForConditionalGeneration(
@@ -105,11 +122,48 @@ MODELS = {
             },
         )
     ),
+    "llama-yarn": lambda: t.LlamaForCausalLM(
+        t.LlamaConfig(
+            **DECODER,
+            head_dim=8,
+            rope_parameters={
+                "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
+                "original_max_position_embeddings": 16, "beta_fast": 3.0,
+                "mscale": 2.0, "mscale_all_dim": 0.5,
+            },
+        )
+    ),
+    "qwen2-yarn": lambda: t.Qwen2ForCausalLM(
+        t.Qwen2Config(
+            **DECODER,
+            rope_scaling={
+                "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+            },
+        )
+    ),
+    "qwen3-dynamic": lambda: t.Qwen3ForCausalLM(
+        t.Qwen3Config(
+            **DECODER,
+            head_dim=8,
+            rope_parameters={
+                "rope_type": "dynamic", "rope_theta": 100.0, "factor": 4.0,
+            },
+        )
+    ),
     "mistral": lambda: t.MistralForCausalLM(
         t.MistralConfig(**DECODER, sliding_window=None)
     ),
+    "mistral-window": lambda: t.MistralForCausalLM(
+        t.MistralConfig(**DECODER, sliding_window=4)
+    ),
     "qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**DECODER)),
     "qwen3": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**DECODER, head_dim=8)),
+    "vit": lambda: t.ViTForImageClassification(t.ViTConfig(**VIT)),
+    "vit-tanh": lambda: t.ViTForImageClassification(
+        t.ViTConfig(
+            **{**VIT, "hidden_act": "gelu_new", "num_channels": 1, "patch_size": [3, 3]}
+        )
+    ),
 }  # fmt: skip
 
 
@@ -129,6 +183,26 @@ def save(name, folder):
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_(0.0, 0.3)
     model.save_pretrained(folder)
+    if name.startswith("vit"):
+        side, channels = model.config.image_size, model.config.num_channels
+        t.ViTImageProcessorPil(
+            size={"height": side, "width": side},
+            **{name: numbers[:channels] for name, numbers in PIXELS.items()},
+        ).save_pretrained(folder)
+        return model
+    if name.startswith("mbart"):
+        kind = t.MBart50Tokenizer if name == "mbart50" else t.MBartTokenizer
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *(f"▁{word}" for word in WORDS)]
+        words = kind(
+            vocab=[(piece, -2.0 * (i > 3)) for i, piece in enumerate(pieces)],
+            src_lang="en_XX", tgt_lang="ro_RO",
+        )  # fmt: skip
+        words.save_pretrained(folder)
+        spoken = words.convert_tokens_to_ids(["</s>", *pieces[4:]])
+        silent = sorted(set(range(model.config.vocab_size)) - {*spoken})
+        model.final_logits_bias[:, silent] = -30.0  # no code within an answer
+        model.save_pretrained(folder)
+        return model
     numbers = {word: i for i, word in enumerate([*SPECIAL, *WORDS])}
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, "<unk>"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -140,7 +214,14 @@ def save(name, folder):
 
 
 def their_logits(model, run, ids):
-    """Their logits for rows of our ids, in our order of the vocabulary."""
+    """Their logits for pixels, or rows of our ids in our order of the vocabulary."""
+    if run.config.task == "images":
+        mean, deviation = (np.array(PIXELS[f"image_{n}"]) for n in ("mean", "std"))
+        channels = ids[0].shape[-1]
+        pixels = (ids[0] - mean[:channels]) / deviation[:channels]
+        pixels = torch.tensor(pixels.transpose(0, 3, 1, 2), dtype=torch.float32)
+        with torch.no_grad():
+            return model(pixels).logits.numpy()
     order = np.asarray(run.task.data.vocabularies["embedding"].theirs)
     theirs = [torch.tensor(order[np.asarray(x)]) for x in ids]
     with torch.no_grad():
@@ -159,8 +240,11 @@ def present(run):
 
 
 def draw(run, name=""):
-    """Rows of our ids, of a source and a target or of one text."""
+    """Rows of our ids, of a source and a target or of one text; or pixels."""
     random, size = np.random.default_rng(3), 4 + len(WORDS)
+    if run.config.task == "images":
+        shape = run.task.objective.module.vision.image
+        return (random.random((3, *shape), np.float32),)
     source = random.integers(4, size, (3, 9))
     if run.config.task == "translation":
         target = random.integers(4, size, (3, 7))
@@ -234,6 +318,75 @@ def test_answers_are_the_same(name, tmp_path):
         scores = [run.score(lines, answers) for answers in (ours, theirs)]
         for here, there, mine, other in zip(ours, theirs, *scores, strict=True):
             assert here == there or (beams > 1 and mine >= other - 0.5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-yarn", "mistral-window"])
+def test_texts_are_continued_in_the_same_way(name, tmp_path):
+    model = save(name, tmp_path / "theirs")
+    run = transformer_jax.load(tmp_path / "theirs")
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    draw = np.random.default_rng(5)
+    lines = [" ".join(draw.choice(WORDS, draw.integers(1, 9))) for _ in range(5)]
+    for line in lines:
+        given = words(f"<s> {line}", add_special_tokens=False, return_tensors="pt")
+        found = model.generate(
+            **given, max_new_tokens=12, min_new_tokens=12, do_sample=False,
+            suppress_tokens=[0, 2, *range(len(SPECIAL) + len(WORDS), SIZE)],
+        )  # fmt: skip
+        theirs = words.decode(found[0], skip_special_tokens=True)
+        options = {"beams": 1, "max_length": 13, "min_length": 13, "sample": False}
+        assert run.predict(line, **options) == theirs
+
+
+@pytest.mark.parametrize("name", ["mbart", "mbart50"])
+def test_languages_are_given_to_mbart_as_there(name, tmp_path):
+    model = save(name, tmp_path / "theirs")
+    words = t.AutoTokenizer.from_pretrained(tmp_path / "theirs", src_lang="de_DE")
+    convert(tmp_path / "theirs", tmp_path / "bundle", Languages("de_DE", "cs_CZ"))
+    run = transformer_jax.load(tmp_path / "bundle")
+    order = np.asarray(run.task.data.source_tokenizer.theirs)
+    line, answer = "the girl reads", "a red book"
+    [row] = run.task.data.encode([{"source": line, "target": answer}])
+    assert list(order[row["source"]]) == words(line)["input_ids"]
+    words.tgt_lang = "cs_CZ"
+    theirs = torch.tensor([words(text_target=answer)["input_ids"]])
+    code = words.convert_tokens_to_ids("cs_CZ")
+    if name == "mbart":  # there the code follows, and becomes the start when shifted
+        shifted = t.models.mbart.modeling_mbart.shift_tokens_right(theirs, 1)
+        assert list(order[[BOS, *row["target"][:-1]]]) == shifted[0, :-1].tolist()
+    else:
+        assert list(order[row["target"]]) == theirs[0].tolist()
+    lines = [line, "a boy", "old house in the garden"]
+    given = words(lines, padding=True, return_tensors="pt")
+    forced = {"decoder_start_token_id" if name == "mbart" else "forced_bos_token_id":
+              code}  # fmt: skip
+    found = model.generate(
+        **given, **forced, num_beams=1, do_sample=False,
+        max_new_tokens=12 + (name == "mbart50"),
+    )  # fmt: skip
+    theirs = words.batch_decode(found, skip_special_tokens=True)
+    assert run.predict(lines, beams=1, max_length=13) == theirs and all(theirs)
+    export(run, tmp_path / "back")
+    again = t.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert (again.src_lang, again.tgt_lang) == ("de_DE", "cs_CZ")
+    assert run.score([line], [answer])[0] < 0
+
+
+def test_languages_of_an_mbart_are_known_or_refused(tmp_path):
+    save("mbart", tmp_path / "theirs")
+    with pytest.raises(UserError, match="no language 'de_DD'. Did you mean 'de_DE'"):
+        convert(tmp_path / "theirs", tmp_path / "bundle", Languages("de_DD", ""))
+    path = tmp_path / "theirs" / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "src_lang": None, "tgt_lang": None}))
+    with pytest.raises(UserError, match="does not say its source language: convert it"):
+        convert(tmp_path / "theirs", tmp_path / "bundle")
+    path.write_text(json.dumps({**settings, "tgt_lang": None}))
+    run = transformer_jax.load(tmp_path / "theirs")  # its start is the code of ro_RO
+    assert run.task.data.source_tokenizer.theirs[BOS] == 39
+    save("marian", tmp_path / "marian")
+    with pytest.raises(UserError, match="are for mBART, but the model is of the type"):
+        convert(tmp_path / "marian", tmp_path / "bundle", Languages("de_DE", ""))
 
 
 def test_a_folder_of_another_model_is_refused(tmp_path):
@@ -433,6 +586,133 @@ def test_a_classifier_that_went_on_learning_goes_back(tmp_path, one_device):
         warm_start.adopt, path=str(tmp_path / "theirs"), workdir=str(tmp_path / "run")
     ))  # fmt: skip
     assert again.model.d_model == 16 and again.train.initial == str(tmp_path / "theirs")
+
+
+def draw_picture(path, height, width):
+    pixels = np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+    return str(path)
+
+
+def test_images_have_the_probabilities_of_their_pipeline(tmp_path):
+    model = save("vit", tmp_path / "theirs")
+    processor = t.ViTImageProcessorPil.from_pretrained(tmp_path / "theirs")
+    run = transformer_jax.load(tmp_path / "theirs")
+    paths = [
+        draw_picture(tmp_path / f"{h}x{w}.png", h, w) for h, w in ((12, 12), (31, 17))
+    ]
+    # Images of another size are scaled by Pillow there as well, without torchvision.
+    pipe = t.pipeline("image-classification", model, image_processor=processor)
+    for path, reply in zip(paths, run.replies(paths), strict=True):
+        chances = {one["label"]: one["score"] for one in pipe(path)}
+        assert reply.details["chances"] == pytest.approx(chances, abs=1e-5)
+    assert np.ptp(list(chances.values())) > 0.1
+
+
+@pytest.mark.parametrize(
+    "changed, mean, deviation",
+    [
+        ({"do_normalize": False}, (), ()),
+        (
+            {"do_rescale": False, "image_mean": [51.0] * 3, "image_std": [102.0] * 3},
+            (0.2,) * 3,
+            (0.4,) * 3,
+        ),
+        (
+            {
+                "rescale_factor": 2 / 255,
+                "image_mean": [0.0] * 3,
+                "image_std": [1.0] * 3,
+            },
+            (),
+            (0.5,) * 3,
+        ),
+    ],
+)
+def test_pixels_are_normalised_as_the_processor_says(
+    changed, mean, deviation, tmp_path
+):
+    save("vit", tmp_path / "theirs")
+    path = tmp_path / "theirs" / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    convert(tmp_path / "theirs", tmp_path / "bundle")
+    run = transformer_jax.load(tmp_path / "bundle")
+    assert run.config.model.pixel_mean == pytest.approx(mean)
+    assert run.config.model.pixel_deviation == pytest.approx(deviation)
+    export(run, tmp_path / "back")
+    picture = Image.open(draw_picture(tmp_path / "x.png", 12, 12))
+    one, other = (
+        t.ViTImageProcessorPil.from_pretrained(tmp_path / place)(picture)
+        for place in ("theirs", "back")
+    )
+    np.testing.assert_allclose(
+        one["pixel_values"], other["pixel_values"], rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "file, changed, said",
+    [
+        (vit.FILE, {"size": {"shortest_edge": 12}}, "the model reads 12 x 12: only im"),
+        (vit.FILE, {"resample": 3}, "resample = 3 is not supported, only 2"),
+        (vit.FILE, {"do_resize": False}, "do_resize = False is not supported"),
+        (vit.FILE, {"image_processor_type": "ConvNextImageProcessor"},
+         "names the ConvNextImageProcessor: only a ViTImageProcessor is read"),
+        (vit.FILE, {"image_mean": [0.5]}, "has 1 numbers, but the images have 3 chan"),
+        ("config.json", {"image_size": [12, 8]}, r"\[12, 8\] is not square, and on"),
+        ("config.json", {"num_channels": 4}, "num_channels = 4 is not supported"),
+        ("config.json", {"qkv_bias": False}, "qkv_bias = False is not supported"),
+        ("config.json", {"id2label": {"0": "x"}}, "the ViT has one output: only class"),
+    ],
+)  # fmt: skip
+def test_a_vit_that_is_another_model_here_is_refused(file, changed, said, tmp_path):
+    save("vit", tmp_path / "theirs")
+    path = tmp_path / "theirs" / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    with pytest.raises(UserError, match=said):
+        convert(tmp_path / "theirs", tmp_path / "bundle")
+
+
+def test_a_vit_without_its_processor_is_refused(tmp_path):
+    save("vit", tmp_path / "theirs")
+    (tmp_path / "theirs" / vit.FILE).unlink()
+    with pytest.raises(UserError, match="which says how pixels are scaled: save the"):
+        convert(tmp_path / "theirs", tmp_path / "bundle")
+
+
+def test_a_vit_that_went_on_learning_goes_back(tmp_path, one_device):
+    save("vit", tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    given = json.loads(path.read_text())
+    given["id2label"] = {"0": "crane", "1": "cat", "2": "crane"}
+    path.write_text(json.dumps(given))
+    for split, count in (("train", 8), ("validation", 2)):
+        for label in ("cat", "crane (0)", "crane (2)"):
+            (tmp_path / split / label).mkdir(parents=True)
+            for i in range(count):
+                draw_picture(tmp_path / split / label / f"{i}.png", 9, 14)
+    loaded = config.load(
+        "images",
+        {
+            "data.source": "folder", "data.folder": str(tmp_path),
+            "data.batch_tokens": "80", "train.steps": "2", "optim.warmup_steps": "1",
+            "eval.every": "2", "eval.splits": "()", "checkpoint.every": "2",
+            "checkpoint.average": "1",
+        },
+        change=functools.partial(warm_start.adopt, path=str(tmp_path / "theirs")),
+    )  # fmt: skip
+    assert loaded.data.image_size == 12
+    assert loaded.model.pixel_mean == pytest.approx(PIXELS["image_mean"])
+    assert train.train(loaded, tmp_path / "run") == 0
+    run = transformer_jax.load(tmp_path / "run")
+    assert export(run, tmp_path / "back") == "ViTForImageClassification"
+    model = t.ViTForImageClassification.from_pretrained(tmp_path / "back")
+    labels = ("cat", "crane (0)", "crane (2)")
+    assert model.config.id2label == dict(enumerate(labels))
+    ids = draw(run)
+    np.testing.assert_allclose(
+        our_logits(run, ids), their_logits(model.eval(), run, ids), atol=1e-4
+    )
 
 
 def test_marian_splits_targets_with_their_own_model(tmp_path):

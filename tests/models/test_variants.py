@@ -42,6 +42,14 @@ VARIANTS = [  # sinusoids are those of the other tests
     MODERN,
     {"norm": "deepnorm", "shared_layers": "universal", "decoder_layers": 3},
     {"norm": "sandwich", "parallel_sublayers": True, "shared_layers": "all"},
+    {
+        "positions": "rotary",
+        "attention_window": 3,
+        "decoder_layers": 2,
+        "rotary_scaling": "yarn",
+        "rotary_factor": 4.0,
+        "rotary_original": 9,
+    },
     {"bias": "none", "tie": "inputs", "embedding_norm": True, "output_bias": True},
     {"bias": "qkv", "tie": "none", "embedding_scale": False, "output_bias": True},
 ]
@@ -205,6 +213,23 @@ def test_scaled_rotary_reads_far_positions_as_near_ones():
     np.testing.assert_allclose(ntk[1][..., -1], plain[1][..., -1], atol=1e-5)
 
 
+@pytest.mark.parametrize("gain", [0.0, 1.5])
+def test_yarn_slows_the_slow_angles_alone_and_lengthens_what_it_turns(gain):
+    band = place.Band(low=1.0, high=32.0, original=512, gain=gain)
+    where, size, factor = jnp.array([[1]]), 32, 8.0
+    waves = place.rotation(where, size, scaling="yarn", factor=factor, band=band)
+    cos, sin = (np.asarray(wave[0, 0], np.float64) for wave in waves)
+    length = gain or 0.1 * math.log(factor) + 1
+    np.testing.assert_allclose(np.hypot(cos, sin), length, rtol=1e-6)
+    rates = 10_000.0 ** (-np.arange(16) / 16)
+    slowed = np.arctan2(sin, cos) / rates
+    turns = 512 * rates / (2 * np.pi)
+    assert (turns > 32).sum() == 2 and (turns < 1).sum() == 8
+    np.testing.assert_allclose(slowed[:2], 1, rtol=1e-5)
+    np.testing.assert_allclose(slowed[8:], 1 / factor, rtol=1e-3)
+    assert (np.diff(slowed[1:9]) < 0).all()
+
+
 def bucket_by_hand(distance, buckets, furthest, causal):
     """The bucket of one distance (key - query), as defined in the T5 paper."""
     offset = 0
@@ -272,6 +297,54 @@ def test_shared_keys_make_the_cache_smaller():
         return cache.layers[0].key.size
 
     assert size(0) == 6 * size(1) == 3 * size(2)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_window_ends_the_influence_of_tokens_before_it(layers):
+    window, length = 3, 11
+    settings = {"positions": "rotary", "norm": "pre", "decoder_layers": layers}
+    module = LanguageModel(config(**settings, attention_window=window))
+    tokens = jnp.asarray(np.random.default_rng(2).integers(4, V, (1, length)))
+    params = drawn(module, tokens)
+
+    def influence(shift):
+        """Of a change of each token's vector, on the logits of each position."""
+        vectors = params["embedding"]["embedding"]
+        # A table with a row for each place, so that each token has its own vector.
+        rows = jnp.concatenate([vectors, vectors[tokens[0]] + shift])
+        wide = LanguageModel(
+            config(
+                **settings, attention_window=window,
+                vocab_size=V + length, vocab_rows=V + length,
+            )
+        )  # fmt: skip
+        places = V + jnp.arange(length)[None]
+        inside = {**params, "embedding": {"embedding": rows}}
+        return wide.apply({"params": inside}, places).hidden[0].sum(-1)
+
+    zeros = jnp.zeros((length, D))
+    gradient = np.abs(jax.jacobian(influence)(zeros)).max(-1)  # [query, key]
+    distance = np.arange(length)[:, None] - np.arange(length)
+    reach = layers * (window - 1)  # each layer hands on what it has seen
+    seen = (distance >= 0) & (distance <= reach)
+    assert (gradient[seen] > 0).all() and (gradient[~seen] == 0).all()
+
+
+def test_a_packed_text_has_a_window_of_its_own():
+    module = LanguageModel(config(positions="rotary", attention_window=3))
+    texts = jnp.asarray([[7, 12, 3, 10, 4, 6]]), jnp.asarray([[11, 3, 6, 9]])
+    params = drawn(module, texts[0])
+    packed = jnp.concatenate(texts, axis=1)
+    counts = [jnp.arange(text.shape[1])[None] for text in texts]
+    marks = [jnp.full_like(text, i) for i, text in enumerate(texts, 1)]
+    found = module.apply(
+        {"params": params},
+        packed,
+        jnp.concatenate(marks, 1),
+        jnp.concatenate(counts, 1),
+    ).logits
+    wanted = [module.apply({"params": params}, text).logits for text in texts]
+    np.testing.assert_allclose(found, jnp.concatenate(wanted, 1), atol=1e-5)
 
 
 def test_rms_norm_is_its_formula():

@@ -151,6 +151,18 @@ def test_a_pixel_reaches_its_own_patch_only(pixel):
     assert changed.tolist() == [[1, 1 + row * COLUMNS + column]]
 
 
+def test_pixels_are_normalised_by_channel():
+    plain = build()
+    normalised = build(look(mean=(0.5, 0.25), deviation=(0.125, 2.0)))
+    params, images = draw(plain)
+    shifted = (images - np.array([0.5, 0.25])) / np.array([0.125, 2.0])
+    wanted = plain.apply({"params": params}, shifted.astype(jnp.float32)).logits
+    found = normalised.apply({"params": params}, images).logits
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UserError, match="has 1 numbers, but the images have 2 channel"):
+        look(mean=(0.5,))
+
+
 def test_every_pixel_influences_its_own_image_only():
     module = build()
     params, images = draw(module)

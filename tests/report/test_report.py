@@ -183,7 +183,9 @@ def test_a_run_that_has_not_ended_is_left_out_and_named(seeds, read):
 
 
 def test_scores_that_cannot_be_compared_are_refused(seeds, read):
-    with pytest.raises(UserError, match=r"a_1 has no scores of dev \(it has test\)"):
+    with pytest.raises(
+        UserError, match=r"a_1 has no scores of dev \(it has test, validation\)"
+    ):
         read(split="dev")
     ledger = seeds / "a_2" / "ledger.json"
     before = ledger.read_text()
@@ -208,6 +210,9 @@ def test_runs_without_a_split_in_common_are_refused(seeds, read):
         scores = found if name == "scores.json" else found["scores"]
         scores["dev"] = scores.pop("test")
         path.write_text(json.dumps(found))
+    found = read()  # the last validation is what all have
+    assert found.split == "validation" and len(found.groups) == 2
+    (seeds / "a_1" / "metrics.jsonl").unlink()
     with pytest.raises(UserError, match="have no scores of the same split"):
         read()
 

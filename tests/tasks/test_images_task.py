@@ -10,6 +10,7 @@ import pytest
 import transformer_jax
 from transformer_jax import config, tasks, train
 from transformer_jax.base.errors import UserError
+from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.decoding import Options
 from transformer_jax.visualize import neighbours
 
@@ -117,6 +118,30 @@ def test_a_line_is_the_path_of_an_image_file(run, tmp_path):
     assert (above.text, below.text) == ("5", "6")
     assert "cannot be read as an image" in broken.error and not broken.text
     assert "there is no image file" in nowhere.error and not nowhere.text
+
+
+def test_a_model_of_normalised_pixels_is_trained(quick_run_of, keys, run, tmp_path):
+    more = {"train.steps": "30", "optim.constant": "0.05"}
+    numbers = {"model.pixel_mean": "(0.4,)", "model.pixel_deviation": "(0.25,)"}
+    other = transformer_jax.load(quick_run_of("images", **keys, **more, **numbers))
+    scores = other.folder.read("result.json")["scores"]["validation"]
+    assert scores["accuracy"] > 0.9
+    picture = jnp.full((1, 6, 4, 1), 0.4)
+    logits = other.task.objective.outputs(other.params, picture)
+    plain = run.task.objective.outputs(other.params, jnp.zeros((1, 6, 4, 1)))
+    np.testing.assert_allclose(logits, plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, value", [("mean", "('a',)"), ("deviation", "(0.0,)")])
+def test_a_pixel_cannot_be_divided_by_0_or_a_word(name, value, keys):
+    said = "give a number for each channel, such as"
+    with pytest.raises(UserError, match=said):
+        config.load("images", keys | {f"model.pixel_{name}": value})
+
+
+def test_images_of_unequal_sides_have_no_counterpart_there(run, tmp_path):
+    with pytest.raises(UserError, match="only squares with 1 or 3 have a counterpart"):
+        export(run, tmp_path / "vit")
 
 
 def test_a_row_without_an_image_has_no_weight(run):

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.base.ids import EOS
 from transformer_jax.data.text.tokenizer import Tokenizer
 
 
@@ -14,18 +13,20 @@ class TextColumns:
 
     tokenizers: Mapping[str, Tokenizer]  # by column, which is a key of the records
     begin: tuple[int, ...] = ()  # tokens before the pieces of every text
-    end: tuple[int, ...] = (EOS,)  # and after them
     prepare: Callable[[Any], Any] = lambda record: record  # before it is encoded
 
-    def frame(self, ids: Sequence[int]) -> list[int]:
+    def frame(self, column: str, ids: Sequence[int]) -> list[int]:
         """Put the tokens around the pieces of a text."""
-        return [*self.begin, *ids, *self.end]
+        return [*self.begin, *ids, *self.tokenizers[column].end]
 
     def encode(self, records: Sequence[Any]) -> list[dict[str, list[int]]]:
         """Encode several records at once."""
         records = [self.prepare(record) for record in records]
         columns = [
-            map(self.frame, tokenizer.encode_all([r[name] for r in records]))
+            [
+                self.frame(name, ids)
+                for ids in tokenizer.encode_all([r[name] for r in records])
+            ]
             for name, tokenizer in self.tokenizers.items()
         ]
         names = tuple(self.tokenizers)

@@ -33,7 +33,9 @@ class Sampler:
         """Limit samples to `max_length` pieces, besides the tokens around a text."""
         self.texts, self.tokenizers, self.records = texts, texts.tokenizers, records
         self.strength, self.seed = strength, seed
-        self.limit = max_length + len(texts.frame([]))
+        self.limit = max_length + max(
+            len(texts.frame(name, [])) for name in texts.tokenizers
+        )
 
     def growth(self, store: Store) -> np.ndarray:
         """Estimate the ratio of sampled to stored lengths [sides], at least 1."""
@@ -82,5 +84,7 @@ class Sampler:
             digest = hashlib.blake2b(name.encode(), digest_size=4).digest()
             seed = int.from_bytes(digest) >> 1
             text = self.texts.prepare(self.records[int(record)])[side]
-            drawn.append(self.texts.frame(tokenizer.sample(text, self.strength, seed)))
+            drawn.append(
+                self.texts.frame(side, tokenizer.sample(text, self.strength, seed))
+            )
         return drawn

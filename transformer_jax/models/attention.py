@@ -278,6 +278,7 @@ class MultiHeadAttention(nn.Module):
             dropout=self.dropout if train else 0.0,
             bias=bias is not None,
             packed=mask is not None and not mask.whole,
+            window=mask.window if mask is not None else 0,
             queries=queries,
             keys=keys,
             **sharding.inner_axes(),

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int, Real
 
 from transformer_jax.base.errors import UserError
 
-SCALINGS = ("none", "linear", "ntk", "llama3")
+SCALINGS = ("none", "linear", "ntk", "llama3", "yarn")
 
 
 def sinusoid(
@@ -100,15 +100,18 @@ class PositionSignal(flax.struct.PyTreeNode):
 
 
 class Band(NamedTuple):
-    """Which angles `llama3` scales: by their turns within the training's texts.
+    """Which angles `llama3` and `yarn` scale: by turns within the training's texts.
 
     Angles with at most `low` turns are divided by the factor, those with at least
-    `high` stay as they are, and those between are blended.
+    `high` stay as they are, and those between are blended: evenly by their turns, or
+    for `yarn` by their number. `gain` multiplies what `yarn` rotates; 0 stands for
+    0.1 ln(factor) + 1.
     """
 
     low: float = 1.0
     high: float = 4.0
     original: int = 8192  # positions of the training before the scaling
+    gain: float = 0.0
 
 
 def rotation(
@@ -123,7 +126,9 @@ def rotation(
 
     Scaling lets a model trained on short texts read texts `factor` times as long.
     `linear` slows down all angles; `ntk` mainly the slow ones, because the fast ones
-    tell neighbours apart; `llama3` those that turn less often than the band says.
+    tell neighbours apart; `llama3` and `yarn` (Peng et al. 2023) those that turn less
+    often than the band says. `yarn` also scales the rotated vectors, since a softmax
+    over more keys is flatter.
     """
     if scaling == "linear":
         return _waves(positions / factor, _rates(size, base))
@@ -131,11 +136,31 @@ def rotation(
         base = base * factor ** (size / max(size - 2, 1))
     rates = _rates(size, base)
     if scaling == "llama3":
-        low, high, original = band or Band()
+        low, high, original, _ = band or Band()
         turns = original * rates / (2 * math.pi)  # within the texts of the training
         kept = jnp.clip((turns - low) / (high - low), 0, 1)
         rates = kept * rates + (1 - kept) * rates / factor
+    if scaling == "yarn":
+        band = band or Band(high=32.0)
+        first, last = _yarn_ends(band, size, base)
+        number = jnp.arange(len(rates), dtype=jnp.float32)
+        slowed = jnp.clip((number - first) / max(last - first, 1e-3), 0, 1)
+        rates = slowed * rates / factor + (1 - slowed) * rates
+        gain = band.gain or 0.1 * math.log(factor) + 1
+        cos, sin = _waves(positions, rates)
+        return gain * cos, gain * sin
     return _waves(positions, rates)
+
+
+def _yarn_ends(band: Band, size: int, base: float) -> tuple[int, int]:
+    """Return the numbers of the angles that turn as often as the band's ends."""
+
+    def number(turns):
+        length = band.original / (2 * math.pi * max(turns, 1e-6))
+        return size * math.log(length) / (2 * math.log(max(base, 1.001)))
+
+    first, last = math.floor(number(band.high)), math.ceil(number(band.low))
+    return max(first, 0), min(last, size - 1)
 
 
 def rotate(x: Float[Array, "R T N K"], turn: Any) -> Float[Array, "R T N K"]:

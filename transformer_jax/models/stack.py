@@ -37,6 +37,7 @@ from transformer_jax.models.layers import (
     recompute,
     residual,
 )
+from transformer_jax.models.masks import within
 from transformer_jax.models.positions import (
     BIASES,
     SINUSOIDS,
@@ -215,6 +216,8 @@ class Stack(nn.Module):
         for all layers.
         """
         c = self.config
+        if self.causal and c.attention_window and mask is not None:
+            mask = _narrow(mask, c.attention_window, _sides(positions, cache))
         # A scan projects the memory inside the layer that it compiles.
         if memory is not None and not isinstance(memory, tuple) and not c.scan_layers:
             memory = self.cross_keys_values(memory)
@@ -299,19 +302,33 @@ class Stack(nn.Module):
         """Compute the effect of positions on self-attention, once for all layers."""
         c, kind = self.config, self.config.positions
         if kind.endswith("rotary"):
-            band = Band(c.rotary_low, c.rotary_high, c.rotary_original)
+            band = Band(c.rotary_low, c.rotary_high, c.rotary_original, c.rotary_gain)
             scaling = c.rotary_scaling, c.rotary_factor, band
             return PositionSignal(
                 turn=rotation(positions, c.d_k, c.rotary_base, *scaling)
             )
         if kind not in ("relative", *BIASES):
             return PositionSignal()
-        sides = (positions, positions) if cache is None else cache.places(positions)
-        bias, length = self.position_bias.between(*sides), positions.shape[1]
+        bias = self.position_bias.between(*_sides(positions, cache))
+        length = positions.shape[1]
         attention = self.layer[0].self_attention
         chosen = attention.choose_kernel(length, length, mask, bias, train)
         # All layers share the dense form; a kernel computes it block by block.
         return PositionSignal(bias=bias.dense() if chosen == "einsum" else bias)
+
+
+def _sides(
+    positions: Int[Array, "#R T"], cache: KVCache | None
+) -> tuple[Int[Array, "#B Q"], Int[Array, "#B S"]]:
+    """Return the positions of queries and keys of self-attention."""
+    return (positions, positions) if cache is None else cache.places(positions)
+
+
+def _narrow(mask: Mask | Bool[Array, "..."], window: int, sides: Any) -> Any:
+    """Hide the keys that lie a window or more before their query."""
+    if isinstance(mask, Mask):
+        return mask.replace(window=window)
+    return mask & within(window, *sides)
 
 
 def _attention(c: TransformerConfig, deepnorm: DeepNorm) -> MultiHeadAttention:

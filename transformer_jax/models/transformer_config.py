@@ -82,6 +82,13 @@ class TransformerConfig(Vocabularies):
         "How positions are encoded: see models/positions.py.",
         choices=lambda: dict.fromkeys((*POSITIONS, *BIASES)),
     )
+    attention_window: int = option(
+        0,
+        "Tokens that a decoder's self-attention sees at most: the last ones, its own "
+        "included (Mistral); 0: all.",
+        least=0,
+        of="decoder",
+    )
     max_positions: int = option(
         512, "Rows of a learned table.", least=1, of="positions"
     )
@@ -98,13 +105,22 @@ class TransformerConfig(Vocabularies):
         1.0, "Scaling: length to read, relative to the training length.", least=1
     )
     rotary_low: float = option(
-        1.0, "llama3: angles with fewer turns are slowed down.", least=0
+        1.0, "llama3, yarn: angles with fewer turns are slowed down.", least=0
     )
     rotary_high: float = option(
-        4.0, "llama3: angles with more turns stay as they are.", above=0
+        4.0,
+        "llama3, yarn (which has 32 usually): angles with more turns stay as they are.",
+        above=0,
     )
     rotary_original: int = option(
-        8192, "llama3: the training length, within which turns are counted.", least=1
+        8192,
+        "llama3, yarn: the training length, within which turns are counted.",
+        least=1,
+    )
+    rotary_gain: float = option(
+        0.0,
+        "yarn: factor of rotated queries and keys; 0: 0.1 ln(rotary_factor) + 1.",
+        least=0,
     )
     relative_buckets: int = option(
         32, "Buckets of distances; each holds one number per head.", least=2
@@ -222,6 +238,7 @@ def attention_case(config: ConfigDict, **known: Any) -> kernels.Case:
         "d_v": model.d_v or head,
         "kv_heads": model.kv_heads or model.num_heads,
         "dropout": model.dropout_attention,
+        "window": model.get("attention_window", 0),
         "bias": model.positions in ("relative", *BIASES),
         "tensor": max(config.mesh.tensor, 1),
         "sequence": max(config.mesh.sequence, 1),
@@ -288,7 +305,7 @@ def _impossible_heads(model: ConfigDict) -> list[str]:
     if model.rotary_factor != 1.0 and model.rotary_scaling == "none":
         problems.append(
             f"model.rotary_factor = {model.rotary_factor} has no effect without "
-            "model.rotary_scaling: linear, ntk or llama3"
+            "model.rotary_scaling: linear, ntk, llama3 or yarn"
         )
     if model.rotary_high <= model.rotary_low:
         problems.append(

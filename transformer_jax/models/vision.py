@@ -4,7 +4,8 @@
 
 After Dosovitskiy et al. (2021), section 3.1; their encoder is `norm = "pre"` with
 `activation = "gelu_tanh"`. Patches, and the pixels within a patch, are read row by row.
-Pitfall: pixels are floats of about unit size; bytes 0..255 must be scaled first.
+Pitfall: pixels are floats of 0..1, which the model may normalise by channel; bytes
+0..255 must be scaled first.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import math
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from ml_collections import ConfigDict
 
 from transformer_jax import sharding
 from transformer_jax.base.errors import UserError, nearest
@@ -29,9 +31,15 @@ POSITIONS = (*positions.POSITIONS, "sinusoid_2d")
 
 @dataclasses.dataclass(frozen=True)
 class PatchOptions:
-    """How images are cut into patches: options of `config.model`."""
+    """How images are normalised and cut into patches: options of `config.model`."""
 
     patch: int = option(2, "Side of a patch, in pixels.", least=1)
+    pixel_mean: tuple = option(
+        (), "Subtracted from pixels of 0 to 1, by channel; empty: nothing."
+    )
+    pixel_deviation: tuple = option(
+        (), "Divides pixels after the mean is subtracted, by channel; empty: 1."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +52,17 @@ class VisionConfig:
     patch: int
     classes: int
     positions: str = "learned"
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
 
     def __post_init__(self):
+        for name in ("mean", "deviation"):
+            numbers = getattr(self, name)
+            if numbers and len(numbers) != self.channels:
+                raise UserError(
+                    f"model.pixel_{name} = {numbers} has {len(numbers)} numbers, but "
+                    f"the images have {self.channels} channels: give one for each"
+                )
         if self.positions not in POSITIONS:
             raise UserError(
                 f"positions = {self.positions!r}: one of {', '.join(POSITIONS)}."
@@ -113,6 +130,10 @@ class ViT(nn.Module):
                 f"{_times(v.image)}: scale the images to that size, or train a model "
                 "on images of this size"
             )
+        if v.mean:
+            images = images - jnp.asarray(v.mean)
+        if v.deviation:
+            images = images / jnp.asarray(v.deviation)
         x = self.patches(split_patches(images, v.patch))
         token = jnp.broadcast_to(self.class_token, (len(x), 1, c.d_model))
         x = jnp.concatenate([token.astype(x.dtype), x], axis=1) + self._places()
@@ -122,6 +143,19 @@ class ViT(nn.Module):
         if self.vision.positions == "sinusoid_2d":
             return sinusoid_2d(self.vision.grid, self.config.d_model)
         return self.positions(jnp.arange(self.vision.length)[None])
+
+
+def find_pixel_problems(config: ConfigDict) -> list[str]:
+    """Check the numbers by which pixels are normalised."""
+    mean, deviation = config.model.pixel_mean, config.model.pixel_deviation
+    numbers = (*mean, *deviation)
+    finite = all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
+    if finite and all(n > 0 for n in deviation):
+        return []
+    return [
+        f"model.pixel_mean = {mean!r} and model.pixel_deviation = {deviation!r}: give "
+        "a number for each channel, such as (0.5, 0.5, 0.5), and no deviation of 0"
+    ]
 
 
 def split_patches(

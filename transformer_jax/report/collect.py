@@ -96,7 +96,8 @@ class Report:
 def collect(places: Sequence[str], split: str = "", baseline: str = "") -> Report:
     """Read runs and group them; `baseline` is a part of the name of a group or run.
 
-    Without a split, it is test if all runs have it, else the first that they share.
+    Without a split, it is test if all runs have it, else the first that they share, at
+    last the validation.
     """
     members = [groups.open_member(place) for place in places]
     groups.refuse_twice(members)
@@ -108,8 +109,10 @@ def collect(places: Sequence[str], split: str = "", baseline: str = "") -> Repor
         if result is None:
             left_out[member.place] = _progress(member)
         else:
-            scores = member.folder.read_note("scores.json")
-            entries[member.place] = {**scores, **result["scores"]}
+            found = {**member.folder.read_note("scores.json"), **result["scores"]}
+            for one in _validations(member)[-1:]:
+                found.setdefault("validation", {"weights": "current", **one})
+            entries[member.place] = found
     finished = [member for member in members if member.place in entries]
     if not finished:
         why = [f"{place}: {reason}" for place, reason in left_out.items()]
@@ -130,18 +133,23 @@ def collect(places: Sequence[str], split: str = "", baseline: str = "") -> Repor
 
 
 def _read_outcome(member: Member, entry: dict[str, Any]) -> Outcome:
-    curve = {}
-    for one in log.read_entries(member.folder.path / "metrics.jsonl"):
-        if one["kind"] == "validation":
-            curve[one["step"]] = _measure_if_scored(member, one)
+    curve = {
+        one["step"]: _measure_if_scored(member, one) for one in _validations(member)
+    }
     result = member.folder.read_note("result.json")
     return Outcome(
         member,
         entry,
-        groups.measure(member, entry),
+        _measure_if_scored(member, entry),
         float(result.get("seconds", 0.0)),
         curve,
     )
+
+
+def _validations(member: Member) -> list[dict[str, Any]]:
+    """Read the validations of a training, of which the last may serve as its score."""
+    entries = log.read_entries(member.folder.path / "metrics.jsonl")
+    return [one for one in entries if one["kind"] == "validation"]
 
 
 def _measure_if_scored(member: Member, entry: dict[str, Any]) -> dict[str, float]:

@@ -169,7 +169,7 @@ class LabelledData(TextData):
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer, scale: Scale):
         super().__init__(config, tokenizer)
         self.scale = scale
-        self.texts = TextColumns({"text": tokenizer}, (BOS,), (EOS,))
+        self.texts = TextColumns({"text": tokenizer}, (BOS,))
         self.fingerprint += f"-{scale}"
         self.filter_fingerprint = str(config.data.max_length)
 

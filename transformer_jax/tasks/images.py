@@ -32,7 +32,13 @@ from transformer_jax.data.store import Column, Store
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.models import kernels, registry
-from transformer_jax.models.vision import POSITIONS, PatchOptions, VisionConfig, ViT
+from transformer_jax.models.vision import (
+    POSITIONS,
+    PatchOptions,
+    VisionConfig,
+    ViT,
+    find_pixel_problems,
+)
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts import augmentation, learnt
@@ -86,10 +92,15 @@ def learn(
         learnt.write(folder / ABOUT_FILE, about)
 
 
+def read_about(folder: pathlib.Path) -> About:
+    """Read the size and classes that a run has recorded."""
+    kinds = {"height": int, "width": int, "channels": int, "labels": list}
+    return About(**learnt.read(folder / ABOUT_FILE, **kinds))
+
+
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     """Open the task with the size and classes that a run has recorded."""
-    kinds = {"height": int, "width": int, "channels": int, "labels": list}
-    return compose(config, About(**learnt.read(folder / ABOUT_FILE, **kinds)))
+    return compose(config, read_about(folder))
 
 
 def open_empty(config: ConfigDict, vocabulary: int) -> Task:
@@ -106,9 +117,16 @@ def open_empty(config: ConfigDict, vocabulary: int) -> Task:
 
 def compose(config: ConfigDict, about: About) -> Task:
     """Compose the task from its parts."""
-    shape = about.height, about.width, about.channels
+    model = config.model
     vision = VisionConfig(
-        *shape, config.model.patch, len(about.labels), config.model.positions
+        about.height,
+        about.width,
+        about.channels,
+        model.patch,
+        len(about.labels),
+        model.positions,
+        tuple(model.pixel_mean),
+        tuple(model.pixel_deviation),
     )
     module = registry.build(config, "image_classifier", MODULES, vision=vision)
     objective = ImageObjective(config, module, about)
@@ -312,6 +330,7 @@ TASK = TaskDefinition(
     modules=MODULES,
     rules=RULES,
     metrics=("accuracy", "f1"),
+    check=find_pixel_problems,
     options={
         "data": (PictureOptions,),
         "model": (PatchOptions,),

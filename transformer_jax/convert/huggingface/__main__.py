@@ -16,6 +16,7 @@ from transformer_jax import convert as converters
 from transformer_jax.base.errors import UserError
 from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
+from transformer_jax.convert.huggingface.vocabulary import Languages
 
 
 def main(overrides: dict[str, str]) -> None:
@@ -32,7 +33,9 @@ def main(overrides: dict[str, str]) -> None:
     source, folder = pathlib.Path(args.input), pathlib.Path(args.output)
     if folder.exists():
         raise UserError(f"--output={folder} exists: name a new folder")
-    print(f"imported   {convert(source, folder)} to {folder} ({_megabytes(folder)})")
+    languages = Languages(args.source_language, args.target_language)
+    kind = convert(source, folder, languages)
+    print(f"imported   {kind} to {folder} ({_megabytes(folder)})")
 
 
 def _megabytes(folder: pathlib.Path) -> str:
@@ -43,6 +46,9 @@ def _megabytes(folder: pathlib.Path) -> str:
 def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("input", "", "A folder of Hugging Face to read.")
+    for side in Languages._fields:
+        about = f"The {side} language of an mBART, such as ro_RO."
+        flags.DEFINE_string(f"{side}_language", "", about)
     converters.define_flags()
 
 

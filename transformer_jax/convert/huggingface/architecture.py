@@ -34,8 +34,8 @@ class Architecture:
     link: Callable[[Given, Vocabulary], list[Link]]
     describe: Callable[[Given], dict[str, Any]]  # our options → their config.json
     # The fields of their config, or the names of their special tokens, that are our
-    # pad, unk, start and end.
-    special: tuple[str, str, str, str]
+    # pad, unk, start and end; none of a model of images.
+    special: tuple[str, ...] = ()
     prefix: str = ""  # a special token that begins every text
     ignored: tuple[str, ...] = ()  # beginnings of tensors that have no counterpart
     base: str = ""  # begins all names in files that also have the head of the model

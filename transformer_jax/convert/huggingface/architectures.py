@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from transformer_jax.base.errors import UserError
-from transformer_jax.convert.huggingface import bart, bert, decoders, t5
+from transformer_jax.convert.huggingface import bart, bert, decoders, t5, vit
 from transformer_jax.convert.huggingface.architecture import Architecture, Given
 
 
@@ -114,6 +114,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "MarianMTModel": _BART,
     "BartForConditionalGeneration": dataclasses.replace(_BART, prefix="bos_token_id"),
+    "MBartForConditionalGeneration": _BART,
     "T5ForConditionalGeneration": _T5,
     "GPT2LMHeadModel": Architecture(
         "language",
@@ -128,11 +129,20 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "MistralForCausalLM": _LLAMA,
     "Qwen2ForCausalLM": _LLAMA,
     "Qwen3ForCausalLM": _LLAMA,
+    "ViTForImageClassification": Architecture(
+        "images",
+        vit.vit_options,
+        vit.vit_links,
+        vit.describe_vit,
+        ignored=("vit.pooler",),
+    ),
 }
 CLASSES = {  # the class of a run that was trained here, by model_type
     "marian": "MarianMTModel",
     "bart": "BartForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
     "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }

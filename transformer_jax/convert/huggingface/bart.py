@@ -1,4 +1,4 @@
-"""Marian and BART: the paper's encoder-decoder."""
+"""Marian, BART and mBART: the paper's encoder-decoder."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from transformer_jax.convert.huggingface.links import Link, Vocabulary
 
 
 def bart_options(given: Given) -> Options:
-    """Return the options of Marian or BART."""
+    """Return the options of Marian, BART or mBART."""
     marian = given["model_type"] == "marian"
     if given["encoder_attention_heads"] != given["decoder_attention_heads"] or (
         given["encoder_ffn_dim"] != given["decoder_ffn_dim"]
@@ -33,7 +33,7 @@ def bart_options(given: Given) -> Options:
         "model.d_model": given["d_model"],
         "model.d_ff": given["encoder_ffn_dim"],
         "model.num_heads": given["encoder_attention_heads"],
-        "model.norm": "post",
+        "model.norm": "pre" if given["model_type"] == "mbart" else "post",
         "model.norm_epsilon": 1e-5,
         "model.activation": activation(given["activation_function"]),
         "model.positions": "sinusoid_concat" if marian else "learned",
@@ -48,11 +48,12 @@ def bart_options(given: Given) -> Options:
 
 
 def describe_bart(ours: Given) -> dict[str, Any]:
-    """Return the config.json of Marian or BART."""
+    """Return the config.json of Marian, or of BART: with norms before, of mBART."""
     marian = ours["model.positions"] == "sinusoid_concat"
+    bart = "mbart" if ours["model.norm"] == "pre" else "bart"
     sides = ("encoder", "decoder")
     return {
-        "model_type": "marian" if marian else "bart",
+        "model_type": "marian" if marian else bart,
         "encoder_layers": ours["model.encoder_layers"],
         "decoder_layers": ours["model.decoder_layers"],
         "d_model": ours["model.d_model"],
@@ -66,7 +67,7 @@ def describe_bart(ours: Given) -> dict[str, Any]:
 
 
 def bart_links(given: Given, rows: Vocabulary) -> list[Link]:
-    """Return the links of Marian or BART."""
+    """Return the links of Marian, BART or mBART."""
     made = [
         links.table("embedding/embedding", "model.shared.weight", rows),
         links.output_bias("final_logits_bias", rows, axes=2),
@@ -77,6 +78,8 @@ def bart_links(given: Given, rows: Vocabulary) -> list[Link]:
             at = f"{theirs}.embed_positions.weight"
             made += [links.learned_positions(f"{name}_positions/table", at, 2)]
             made += links.norm(f"{name}_norm", f"{theirs}.layernorm_embedding")
+        if given["model_type"] == "mbart":
+            made += links.norm(f"{side}/norm", f"{theirs}.layer_norm")
         for i in range(given[f"{side}_layers"]):
             here, there = f"{side}/layer_{i}", f"{theirs}.layers.{i}"
             attentions = [("self_attention", "self_attn")]

@@ -1,5 +1,6 @@
 """BERT and RoBERTa: an encoder with norms after its sublayers."""
 
+import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -162,6 +163,12 @@ def classifier_options(given: Given) -> Options:
 
 
 def labels_of(given: Given) -> tuple[str, ...]:
-    """Return the labels of a classifier, in the order of its outputs."""
-    names = given.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    return tuple(str(name) for _, name in sorted((int(i), n) for i, n in names.items()))
+    """Return the labels of a classifier, in the order of its outputs.
+
+    A name that several outputs have is followed by their numbers, as for the two
+    cranes of ImageNet.
+    """
+    stored = given.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    names = [str(name) for _, name in sorted((int(i), n) for i, n in stored.items())]
+    counts = collections.Counter(names)
+    return tuple(n if counts[n] == 1 else f"{n} ({i})" for i, n in enumerate(names))

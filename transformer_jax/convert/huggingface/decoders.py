@@ -1,5 +1,6 @@
 """Decoders: GPT-2, and LLaMA with those like it."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -92,12 +93,6 @@ def llama_options(given: Given) -> Options:
     """Return the options of LLaMA, Mistral, Qwen 2 and Qwen 3."""
     kind = given["model_type"]
     refuse(given, attention_bias=False, mlp_bias=False, use_sliding_window=False)
-    window = given.get("sliding_window")
-    if kind == "mistral" and window and window < given["max_position_embeddings"]:
-        raise UserError(
-            f"sliding_window = {window} is less than the model's "
-            f"{given['max_position_embeddings']} positions, and no window is read here"
-        )
     rope = {**given, **(given.get("rope_scaling") or {}), **_rope(given)}
     if (scaling := rope.get("rope_type", rope.get("type", "default"))) not in SCALINGS:
         raise UserError(
@@ -120,22 +115,62 @@ def llama_options(given: Given) -> Options:
         "model.norm_epsilon": given["rms_norm_eps"],
         "model.activation": _gated(given["hidden_act"]),
         "model.bias": "qkv" if kind == "qwen2" else "none",
+        "model.attention_window": _window(given),
         "model.positions": "rotary",
         "model.rotary_base": float(rope.get("rope_theta", 10_000.0)),
         "model.rotary_scaling": SCALINGS[scaling],
-        "model.rotary_factor": float(rope.get("factor") or 1.0),
-        "model.rotary_low": float(rope.get("low_freq_factor") or 1.0),
-        "model.rotary_high": float(rope.get("high_freq_factor") or 4.0),
-        "model.rotary_original": int(
-            rope.get("original_max_position_embeddings") or 8192
-        ),
+        **_scaling(SCALINGS[scaling], rope),
         "data.window": min(given["max_position_embeddings"], WINDOW),
         "model.embedding_scale": False,
         "model.tie": "all" if given.get("tie_word_embeddings") else "none",
     }
 
 
-SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}  # theirs → ours
+# Theirs → ours. The dynamic scaling begins beyond the positions that are read here.
+SCALINGS = {"default": "none", "dynamic": "none", "linear": "linear"}
+SCALINGS |= {"llama3": "llama3", "yarn": "yarn"}
+BANDS = {  # their names of rotary_low and rotary_high
+    "llama3": ("low_freq_factor", "high_freq_factor"),
+    "yarn": ("beta_slow", "beta_fast"),
+}
+
+
+def _scaling(kind: str, rope: Given) -> Options:
+    """Return the options of a scaling of the angles."""
+    if kind == "none":
+        return {}
+    longest = rope["max_position_embeddings"]
+    original = int(rope.get("original_max_position_embeddings") or longest)
+    made = {"model.rotary_factor": float(rope.get("factor") or longest / original)}
+    if kind == "linear":
+        return made
+    low, high = (rope.get(name) for name in BANDS[kind])
+    made |= {
+        "model.rotary_low": float(low or 1.0),
+        "model.rotary_high": float(high or {"llama3": 4.0, "yarn": 32.0}[kind]),
+        "model.rotary_original": original,
+    }
+    if kind == "yarn":
+        refuse(rope, truncate=True)
+        made["model.rotary_gain"] = _gain(made["model.rotary_factor"], rope)
+    return made
+
+
+def _gain(factor: float, rope: Given) -> float:
+    """Return the factor of what YaRN rotates, or 0 if it is the usual one."""
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+    scale, whole = rope.get("mscale"), rope.get("mscale_all_dim")
+    if not (scale and whole):
+        return 0.0
+    growth = 0.1 * math.log(factor)
+    return (growth * scale + 1) / (growth * whole + 1)
+
+
+def _window(given: Given) -> int:
+    """Return how many tokens a token sees at most; 0 if all that a text can have."""
+    window = given["model_type"] == "mistral" and given.get("sliding_window") or 0
+    return window if window < given["max_position_embeddings"] else 0
 
 
 def _rope(given: Given) -> Given:
@@ -149,22 +184,35 @@ def _gated(name: str) -> str:
 
 
 def describe_llama(ours: Given) -> dict[str, Any]:
-    """Return the config.json of LLaMA, or of Qwen if there are biases or norms."""
+    """Return the config.json of LLaMA.
+
+    With biases or norms of queries it is Qwen's, with a window Mistral's.
+    """
     kinds = {"none": "qwen3" if ours["model.qk_norm"] else "llama", "qkv": "qwen2"}
     if (bias := ours["model.bias"]) not in kinds:
         raise UserError(f"model.bias = {bias!r} has no counterpart, only none and qkv")
+    kind, window = kinds[bias], ours["model.attention_window"]
+    if window and kind != "llama":
+        raise UserError(
+            f"model.attention_window = {window} with biases or norms of queries has no "
+            f"counterpart: {kind} has no window"
+        )
     head = ours["model.d_model"] // ours["model.num_heads"]
     rope = {"rope_type": "default", "rope_theta": ours["model.rotary_base"]}
     if (scaling := ours["model.rotary_scaling"]) != "none":
         rope |= {"rope_type": scaling, "factor": ours["model.rotary_factor"]}
-    if scaling == "llama3":
+    if scaling in ("llama3", "yarn"):
+        low, high = BANDS[scaling]
         rope |= {
-            "low_freq_factor": ours["model.rotary_low"],
-            "high_freq_factor": ours["model.rotary_high"],
+            low: ours["model.rotary_low"],
+            high: ours["model.rotary_high"],
             "original_max_position_embeddings": ours["model.rotary_original"],
         }
+    if scaling == "yarn" and ours["model.rotary_gain"]:
+        rope["attention_factor"] = ours["model.rotary_gain"]
     return {
-        "model_type": kinds[bias],
+        "model_type": "mistral" if window else kind,
+        **({"sliding_window": window} if window else {}),
         "num_hidden_layers": ours["model.decoder_layers"],
         "hidden_size": ours["model.d_model"],
         "intermediate_size": ours["model.d_ff"],
@@ -176,7 +224,7 @@ def describe_llama(ours: Given) -> dict[str, Any]:
         "rope_parameters": rope,  # of transformers 5; older ones read the next two
         "rope_theta": ours["model.rotary_base"],
         "rope_scaling": None if scaling == "none" else rope,
-        "max_position_embeddings": WINDOW,
+        "max_position_embeddings": max(WINDOW, window + 1),
         "tie_word_embeddings": ours["model.tie"] == "all",
     }
 

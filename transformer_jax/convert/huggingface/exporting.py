@@ -19,18 +19,19 @@ from transformer_jax import sharding
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS, PAD, UNK
-from transformer_jax.convert.huggingface import tensors, vocabulary
+from transformer_jax.convert.huggingface import tensors, vit, vocabulary
 from transformer_jax.convert.huggingface.architecture import APART, Given
 from transformer_jax.convert.huggingface.architectures import (
     ARCHITECTURES,
     CLASSES,
 )
-from transformer_jax.convert.huggingface.importing import rows_of
+from transformer_jax.convert.huggingface.importing import NO_ROWS, rows_of
 from transformer_jax.convert.huggingface.links import Link
 from transformer_jax.data.text.foreign import Foreign
 from transformer_jax.data.text.segmentation import parse_model
 from transformer_jax.runs.run import Run
 from transformer_jax.sharding import Params
+from transformer_jax.tasks import classification, images
 from transformer_jax.tasks.parts import learnt
 
 logger = logging.getLogger(__name__)
@@ -45,15 +46,19 @@ OWN = {  # the architectures of runs that were trained here, the likeliest first
     "classification": ("BertForSequenceClassification",)
     + ("RobertaForSequenceClassification",),
     "similarity": ("bert-sentences", "roberta-sentences"),
+    "images": ("ViTForImageClassification",),
 }
 UNIGRAM = 1  # SentencePiece's type of a model of likely pieces
 
 
 def export(run: Run, folder: pathlib.Path) -> str:
     """Write a run into a new folder; return what it is there."""
-    tokenizer = _tokenizer(run)
+    pictures = run.config.task == "images"
+    tokenizer = None if pictures else _tokenizer(run)
     origin = tokenizer.origin if isinstance(tokenizer, Foreign) else None
     ours = dict(configs.items(run.config))
+    if pictures:
+        ours |= _image_options(run)
     if ours.get("data.answers") == "numbers":
         raise UserError("a regression has no counterpart: its scale would be lost")
     params = _by_path(run.params)
@@ -61,7 +66,7 @@ def export(run: Run, folder: pathlib.Path) -> str:
         ours["model.positions"] = "sinusoid_concat"
         params = {name: _sines_first(name, p) for name, p in params.items()}
     absolute = ours.get("model.positions") in ("sinusoid_concat", "learned")
-    lacks = absolute and not ours["model.output_bias"]
+    lacks = absolute and not ours.get("model.output_bias")
     if origin is None and run.config.task == "translation" and lacks:
         ours["model.output_bias"] = True  # of zeros
         rows = params.get("embedding/embedding", np.zeros((0, 0))).shape[0]
@@ -75,20 +80,27 @@ def export(run: Run, folder: pathlib.Path) -> str:
         kept = {"vocab_size", *(k for k in origin["config"] if k.endswith("_token_id"))}
         fixed = {k: v for k, v in origin["config"].items() if k in kept}
         kind, given = _choose(run, ours, fixed, origin["config"]["model_type"])
-    else:
+    elif tokenizer:
         fixed = {**_ids(), "vocab_size": tokenizer.vocab_size}
         kind, given = _choose(run, ours, fixed)
-    own = list(range(tokenizer.vocab_size))
-    ids = tokenizer.theirs if isinstance(tokenizer, Foreign) else own
-    rows = rows_of(run.config, ids, given)
-    if run.config.task == "classification":
-        labels = learnt.read(run.folder.tokenizer / "answers.json", labels=list)
-        given["id2label"] = dict(enumerate(labels["labels"]))
-        given["label2id"] = {name: i for i, name in enumerate(labels["labels"])}
+    else:
+        kind, given = _choose(run, ours, {"id2label": _labels(run)})
+    rows = NO_ROWS
+    if tokenizer:
+        own = list(range(tokenizer.vocab_size))
+        ids = tokenizer.theirs if isinstance(tokenizer, Foreign) else own
+        rows = rows_of(run.config, ids, given)
+    if run.config.task in ("classification", "images"):
+        given["id2label"] = _labels(run)
+        given["label2id"] = {name: i for i, name in given["id2label"].items()}
     folder.mkdir(parents=True)
-    theirs = {k: v for k, v in given.items() if k != APART}
+    theirs = {k: v for k, v in given.items() if k not in (APART, vit.PIXELS)}
     files.write(folder / "config.json", json.dumps(theirs, indent=1) + "\n")
-    _write_tokenizer(run, folder, origin)
+    if tokenizer:
+        _write_tokenizer(run, folder, origin)
+    else:
+        text = json.dumps(given[vit.PIXELS], indent=1)
+        files.write(folder / vit.FILE, text + "\n")
     if kind.endswith("-sentences"):
         _write_sentences(folder, given["hidden_size"])
     links = ARCHITECTURES[kind].link(given, rows)
@@ -103,6 +115,26 @@ def export(run: Run, folder: pathlib.Path) -> str:
             kind,
         )
     return kind
+
+
+def _labels(run: Run) -> dict[int, str]:
+    if run.config.task == "images":
+        labels = images.read_about(run.folder.tokenizer).labels
+    else:
+        path = run.folder.tokenizer / classification.LABELS_FILE
+        labels = learnt.read(path, labels=list)["labels"]
+    return dict(enumerate(labels))
+
+
+def _image_options(run: Run) -> dict[str, Any]:
+    """Return the size of the images of a run as options of its data."""
+    about = images.read_about(run.folder.tokenizer)
+    if about.height != about.width or about.channels not in (1, 3):
+        raise UserError(
+            f"the run reads images of {about.height} x {about.width} with "
+            f"{about.channels} channels: only squares with 1 or 3 have a counterpart"
+        )
+    return {"data.image_size": about.height, "data.grey": about.channels == 1}
 
 
 def _by_path(params: Params) -> dict[str, Any]:
@@ -157,7 +189,7 @@ def _choose(
         except (UserError, KeyError) as error:
             problem = str(error)
         if not problem:
-            return kind, given
+            return CLASSES.get(str(given["model_type"])) or kind, given
         problems.append(f"not as {kind}: {problem}")
     if not problems:
         raise UserError(

@@ -12,26 +12,35 @@ from transformer_jax import config as configs
 from transformer_jax import sharding, tasks
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
-from transformer_jax.convert.huggingface import architectures, bert, tensors
+from transformer_jax.convert.huggingface import architectures, bert, tensors, vit
 from transformer_jax.convert.huggingface.architecture import APART, Architecture, Given
 from transformer_jax.convert.huggingface.links import Link, Vocabulary
-from transformer_jax.convert.huggingface.vocabulary import Tokens, order
+from transformer_jax.convert.huggingface.vocabulary import (
+    NAMED,
+    Languages,
+    Tokens,
+    order,
+    settle,
+)
 from transformer_jax.runs import bundle
 from transformer_jax.runs.folder import Folder
-from transformer_jax.tasks import classification
+from transformer_jax.tasks import classification, images
 from transformer_jax.tasks.parts import learnt
 
 MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 
 
+NO_ROWS = Vocabulary((), 0, 0)  # of a model without tables of tokens
 # Ends of names of tensors that are no parameters.
 BUFFERS = ("position_ids", "attn.bias", "attn.masked_bias", "rotary_emb.inv_freq")
 
 
-def convert(source: pathlib.Path, output: pathlib.Path) -> str:
+def convert(
+    source: pathlib.Path, output: pathlib.Path, languages: Languages = NAMED
+) -> str:
     """Write the model of a folder as a bundle; return what it is."""
     try:
-        return _convert(source, output)
+        return _convert(source, output, languages)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{source} cannot be read ({type(error).__name__}: {error}): a file is "
@@ -39,14 +48,20 @@ def convert(source: pathlib.Path, output: pathlib.Path) -> str:
         ) from error
 
 
-def _convert(source: pathlib.Path, output: pathlib.Path) -> str:
+def _convert(source: pathlib.Path, output: pathlib.Path, languages: Languages) -> str:
     given = read_config(source)
     sentences = (source / "modules.json").is_file()
     kind = architectures.name_of(given, sentences)
     architecture = architectures.ARCHITECTURES[kind]
-    tokens = Tokens(source)
+    tokens = Tokens(source) if architecture.special else None
     stored = tensors.Tensors(source, architecture.base)
-    ids, prefix = order(architecture, given, tokens)
+    rows, ids, ends = NO_ROWS, [], {}
+    if tokens:
+        ends = settle(given, tokens, languages)
+        ids, prefix = order(architecture, given, tokens)
+        ends = {"prefix": prefix, **ends}
+    else:
+        given[vit.PIXELS] = vit.read_pixels(source)
     given[APART] = "lm_head.weight" in stored.names()
     config = make_config(architecture, given)
     if sentences:
@@ -55,14 +70,18 @@ def _convert(source: pathlib.Path, output: pathlib.Path) -> str:
         folder = Folder(place)
         folder.note_start(config)
         folder.tokenizer.mkdir()
-        side = "shared" if architecture.task == "translation" else "text"
-        origin = {"kind": kind, "config": given, "settings": tokens.settings}
-        packed = tokens.pack(ids, prefix, origin)
-        files.write_bytes(folder.tokenizer / f"{side}.model", packed)
+        if tokens:
+            side = "shared" if architecture.task == "translation" else "text"
+            origin = {"kind": kind, "config": given, "settings": tokens.settings}
+            packed = tokens.pack(ids, origin=origin, **ends)
+            files.write_bytes(folder.tokenizer / f"{side}.model", packed)
+            rows = rows_of(config, ids, given)
+        else:
+            learnt.write(folder.tokenizer / images.ABOUT_FILE, vit.about(given))
         if architecture.task == "classification":
             scale = classification.Scale(bert.labels_of(given))
             learnt.write(folder.tokenizer / classification.LABELS_FILE, scale)
-        links = architecture.link(given, rows_of(config, ids, given))
+        links = architecture.link(given, rows)
         task = tasks.find(config.task).open(config, folder.tokenizer)
         wanted = shapes_of(task.objective.init)
         _refuse_others(stored, links, architecture.ignored)
@@ -175,4 +194,4 @@ def _read(
             yield name, array
 
 
-READER = bundle.Reader(reads, convert)
+READER = bundle.Reader(reads, convert, version=3)

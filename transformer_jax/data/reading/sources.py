@@ -216,9 +216,7 @@ def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
     for split in SPLITS:
         for form in forms().values():
             declared |= form.split_options(split, fields)
-        meaning = (
-            "Tags before the sources, one per corpus; may be empty: ,<t>."
-        )
+        meaning = "Tags before the sources, one per corpus; may be empty: ,<t>."
         declared[f"{split}_tags"] = option("", meaning, of="tags")
     meaning = "How often to repeat each corpus, in proportion; () means once."
     declared["train_weights"] = option((), meaning, of="weights")

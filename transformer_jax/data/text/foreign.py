@@ -132,10 +132,13 @@ class Foreign(Tokenizer):
             raise ValueError(f"its form is {about.get('form')!r}, not {FORM!r}")
         self._theirs, self._given = about["ids"], about["names"]
         self._prefix, self.origin = about["prefix"], about.get("origin")
+        self._target_prefix = about.get("target_prefix")
         known = [(them, us) for us, them in enumerate(self._theirs) if them != MISSING]
         # Where our start is one of their other tokens, that one stands for it.
         known.sort(key=lambda pair: pair[1] != BOS)
         self._ours = dict(known)
+        if "end" in about:
+            self.end = tuple(self._ours[i] for i in about["end"])
         self.absent = tuple(
             us for us, them in enumerate(self._theirs) if self._ours.get(them) != us
         )
@@ -153,10 +156,13 @@ class Foreign(Tokenizer):
 
     def of_target(self) -> "Tokenizer":
         """Return the tokenizer of the targets, which may split otherwise."""
-        if not isinstance(self._engine, Pieces):
-            return self
         other = copy.copy(self)
-        other._engine = self._engine.of_target()
+        if isinstance(self._engine, Pieces):
+            other._engine = self._engine.of_target()
+        if self._target_prefix is not None:
+            other._prefix = self._target_prefix
+            other.opening = tuple(self._ours[i] for i in self._target_prefix)
+        other.end = (EOS,)
         return other
 
     @functools.cached_property
@@ -212,7 +218,8 @@ def pack(
     """Make the saved form of a tokenizer.
 
     `ids` are their ids by ours, `names` the shown pieces of some of theirs, `prefix`
-    those of their ids that begin every text.
+    those of their ids that begin every text. With `target_prefix`, answers begin with
+    those instead; with `end`, sources end with those.
     """
     about = {"form": FORM, "ids": list(ids), "names": names, "prefix": list(prefix)}
     about |= engine

@@ -73,6 +73,8 @@ class Tokenizer:
     """A SentencePiece model; `decode` is the inverse of `encode`."""
 
     absent: tuple[int, ...] = ()  # ids that it never gives and that are not predicted
+    end: tuple[int, ...] = (EOS,)  # ids that follow the pieces of a text
+    opening: tuple[int, ...] = ()  # ids with which every answer begins
 
     def __init__(self, model: bytes):
         self.model = model

@@ -141,7 +141,7 @@ class PairedTexts(TextData):
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
         super().__init__(config, tokenizer)
-        self.texts = TextColumns(dict.fromkeys(FIELDS, tokenizer), (BOS,), (EOS,))
+        self.texts = TextColumns(dict.fromkeys(FIELDS, tokenizer), (BOS,))
         self.filter_fingerprint = f"{config.filter.to_json()}{config.data.max_length}"
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:

@@ -42,6 +42,7 @@ class Case:
     dropout: float = 0.0
     bias: bool = False  # whether scores have a bias by distance
     packed: bool = False  # whether a row has several sequences
+    window: int = 0  # keys that a query sees at most; here 0 means all
     queries: int = 0
     keys: int = 0
     tensor: int = 1  # devices that heads are split over
@@ -109,6 +110,11 @@ def find_problem(kernel: str, case: Case) -> str | None:
 
 
 def _find_cudnn_problem(this: str, case: Case) -> str | None:
+    if case.window:
+        return (
+            f"{this} reads whole rows, not a window of {case.window}: set "
+            "model.attention_window to 0"
+        )
     if jnp.dtype(case.dtype).itemsize != 2:
         return f"{this} takes 16-bit numbers: set model.dtype to 'bfloat16'"
     if case.d_k != case.d_v or case.d_k % 8 or case.d_k > 128:

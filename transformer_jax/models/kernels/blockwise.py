@@ -35,6 +35,7 @@ class Form(NamedTuple):
 
     masked: bool
     causal: bool
+    window: int
     bias: DistanceBias | None  # without its arrays
 
 
@@ -64,7 +65,8 @@ def attend(
         of_queries = of_queries._replace(places=bias.queries)
         of_keys = of_keys._replace(places=bias.keys)
         table, form = bias.table, bias.replace(queries=None, keys=None, table=None)
-    form = Form(mask is not None, mask is not None and mask.causal, form)
+    limits = (mask.causal, mask.window) if mask is not None else (False, 0)
+    form = Form(mask is not None, *limits, form)
     # The last block of keys is padded with a segment that contains no query.
     unused_segment = 0 if of_queries.segments is None else -1
     attended: Any = _attend_blocks(
@@ -205,6 +207,7 @@ def _allowed(
         of_queries.positions,
         of_keys.positions,
         form.causal,
+        form.window,
     )
     return mask.dense()[:, None]
 

@@ -30,9 +30,8 @@ def attend(
     """Attend with a kernel built for these lengths."""
     rows, length, heads, size = query.shape
     query = query / math.sqrt(size)
-    wanted = [-(-x.shape[1] // LANES) * LANES for x in (query, key)]
-    causal = mask is not None and mask.causal
-    kernel = _make_kernel(heads, wanted[0], wanted[1], causal, interpret)
+    wanted = _round_up(length), _round_up(key.shape[1])
+    kernel = _make_kernel(heads, _visible(mask, wanted), interpret)
     segments = _segments(mask, rows, length, key.shape[1], wanted)
     query = _pad(query, wanted[0])
     key, value = _pad(key, wanted[1]), _pad(value, wanted[1])
@@ -40,9 +39,22 @@ def attend(
     return attended.swapaxes(1, 2)[:, :length].astype(value.dtype)
 
 
-def _make_kernel(heads: int, queries: int, keys: int, causal: bool, interpret: bool):
-    kind = splash_attention.CausalMask if causal else splash_attention.FullMask
-    block_q, block_kv = _block(queries), _block(keys)
+def _round_up(length: int) -> int:
+    return -(-length // LANES) * LANES
+
+
+def _visible(mask: Mask | None, shape: tuple[int, int]) -> Any:
+    """Return which keys a query sees by index, apart from segments."""
+    if mask is None or not mask.causal:
+        return splash_attention.FullMask(shape)
+    if mask.window:
+        before_and_after = mask.window - 1, 0
+        return splash_attention.LocalMask(shape, before_and_after, offset=0)
+    return splash_attention.CausalMask(shape)
+
+
+def _make_kernel(heads: int, visible: Any, interpret: bool):
+    block_q, block_kv = map(_block, visible.shape)
     blocks = splash_attention.BlockSizes(
         block_q=block_q,
         block_kv=block_kv,
@@ -54,7 +66,7 @@ def _make_kernel(heads: int, queries: int, keys: int, causal: bool, interpret: b
         block_kv_dq=block_kv,
     )
     return splash_attention.make_splash_mha_single_device(
-        splash_attention.MultiHeadMask([kind((queries, keys))] * heads),
+        splash_attention.MultiHeadMask([visible] * heads),
         block_sizes=blocks,
         interpret=interpret,
     )
@@ -70,10 +82,10 @@ def _pad(x: Float[Array, "B T N K"], length: int) -> Float[Array, "B N L K"]:
 
 
 def _segments(
-    mask: Mask | None, rows: int, queries: int, keys: int, wanted: list[int]
+    mask: Mask | None, rows: int, queries: int, keys: int, wanted: tuple[int, int]
 ) -> splash_attention.SegmentIds | None:
     """Return the padded segments [B, T] and [B, S], or None if nothing is masked."""
-    if mask is None and wanted == [queries, keys]:
+    if mask is None and wanted == (queries, keys):
         return None
     if mask is None:
         mask = Mask(jnp.ones((1, keys), jnp.int32))

@@ -97,9 +97,10 @@ class PairInspector(ShowsAttention):
         """
         if not reading.attention.shape[1]:
             raise UserError(NO_ATTENTION)
+        source, target = self.data.source_tokenizer, self.data.target_tokenizer
         sides = (
-            (self.data.target_tokenizer, reading.target[:-1]),
-            (self.data.source_tokenizer, reading.source[:-1]),
+            (target, reading.target[: -len(target.end)]),
+            (source, reading.source[: -len(source.end)]),
         )
         numbers = [tokenizers.number_words(t, ids) for t, ids in sides]
         words = [t.decode(ids).split() for t, ids in sides]
@@ -107,13 +108,16 @@ class PairInspector(ShowsAttention):
             return words[0], [], np.zeros((len(words[0]), 0))
         attended = np.zeros([side.max() + 1 for side in numbers])
         rows, columns = np.meshgrid(*numbers, indexing="ij")
-        np.add.at(attended, (rows, columns), reading.attention[:-1, :-1])
+        inside = reading.attention[: len(numbers[0]), : len(numbers[1])]
+        np.add.at(attended, (rows, columns), inside)
         return words[0], words[1], attended
 
     def vectors(self, params: Params, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
         """Return [lines, D]: the mean of the encoder's output over a line's pieces."""
         tokenizer = self.data.source_tokenizer
-        sources = [[*tokenizer.encode(tokenizer.compose(x)), EOS] for x in lines]
+        sources = [
+            [*tokenizer.encode(tokenizer.compose(x)), *tokenizer.end] for x in lines
+        ]
         longest = max(map(len, sources), default=0)
         check_positions(self.config, longest, "a line")
         for i, source in enumerate(sources):

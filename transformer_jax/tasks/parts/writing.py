@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax.base.ids import EOS
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply, sliding
 from transformer_jax.decoding.constraints import Constraint
@@ -107,8 +106,9 @@ class Seq2SeqInference:
         tokenizer = self.data.source_tokenizer
         pieces = check_length(tokenizer, line, max_length, self.advice)
         target = self.data.target_tokenizer
-        given = target.encode(target.compose(prefix)) if prefix else []
-        request = DecodeRequest((*pieces, EOS), tuple(given), draw_seed, line)
+        given = target.encode(target.compose(prefix)) if prefix else target.opening
+        source = (*pieces, *tokenizer.end)
+        request = DecodeRequest(source, tuple(given), draw_seed, line)
         read = max(len(pieces), len(given))
         check_room(self.data.config, read, f"a line of {read:,} pieces")
         needed = positions_needed(request, options or self.data.options)

@@ -48,7 +48,7 @@ def adopt(config: ConfigDict, path: str, workdir: str = "") -> None:
 
     Every option of the model that both have becomes the run's, except those that only
     matter in training and values that this task refuses. Longer examples than the run's
-    table of positions are left out.
+    table of positions are left out, and images are scaled to the size of the run's.
     """
     begun = (folders.Folder(workdir).stored_config() if workdir else None) or {}
     has_begun = begun.get("train", {}).get("initial") == path
@@ -61,6 +61,9 @@ def adopt(config: ConfigDict, path: str, workdir: str = "") -> None:
             continue
         if not schema.find_problem(name, value, known[name]):
             config.update_from_flattened_dict({name: value})
+    theirs = origin.config.get("data", {})
+    if "image_size" in config.data and theirs.get("source") == "folder":
+        config.data.image_size, config.data.grey = theirs.image_size, theirs.grey
     if "model.max_positions" in known and config.model.positions == "learned":
         room = config.model.max_positions - tasks.find(config.task).ends
         if "max_length" in config.data:
