@@ -204,7 +204,7 @@ def test_where_nothing_fits_both_runs_are_named(pretrained):
     loaded = config.base("language")
     loaded.train.initial = str(pretrained)
     other = types.SimpleNamespace(
-        data=types.SimpleNamespace(vocabularies={}),
+        data=types.SimpleNamespace(vocabularies={}, labels=()),
         objective=types.SimpleNamespace(init=lambda key: {"gate": jax.numpy.ones(3)}),
         config=loaded,
     )
@@ -463,3 +463,24 @@ def test_a_tokenizer_replaces_only_that_of_another_run(tiny):
         UserError, match="replaces the tokenizer of train.initial, which"
     ):
         load("quickstart", tiny, **{"tokenizer.replace": "true"})
+
+
+def test_outputs_are_taken_by_their_labels(tiny, tiny_run_of, tmp_path):
+    """A head whose outputs mean something else does not begin as if they did not."""
+    before = tiny_run_of("opinions")
+    changes = {"train.initial": str(before)}
+    task = prepared(load("opinions", tiny, **changes), tmp_path / "run").task
+    labels = task.data.labels
+    assert len(labels) > 1 and labels == transformer_jax.load(before).task.data.labels
+    task.data.labels = (*labels[1:], "of its own")
+    random, result = map(by_path, filled(task, sharding.local_mesh(), said := []))
+    theirs = by_path(transformer_jax.load(before).params)
+    for name in ("head/kernel", "head/bias"):
+        np.testing.assert_array_equal(result[name][..., :-1], theirs[name][..., 1:])
+        np.testing.assert_array_equal(result[name][..., -1], random[name][..., -1])
+    count = f"{len(labels) - 1} of {len(labels)}"
+    assert f"labels     {count} are also the other run's" in "\n".join(said)
+    task.data.labels = labels
+    result = by_path(filled(task, sharding.local_mesh(), said := [])[1])
+    np.testing.assert_array_equal(result["head/kernel"], theirs["head/kernel"])
+    assert not any(line.startswith("labels") for line in said)

@@ -168,7 +168,7 @@ class LabelledData(TextData):
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer, scale: Scale):
         super().__init__(config, tokenizer)
-        self.scale = scale
+        self.scale, self.labels = scale, scale.labels
         self.texts = TextColumns({"text": tokenizer}, (BOS,))
         self.fingerprint += f"-{scale}"
         self.filter_fingerprint = str(config.data.max_length)

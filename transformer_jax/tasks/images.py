@@ -145,7 +145,7 @@ class ImageData(Data):
     """Pixels and the indices of labels."""
 
     def __init__(self, about: About, vision: VisionConfig):
-        self.about, self.vision = about, vision
+        self.about, self.vision, self.labels = about, vision, about.labels
         self.fingerprint = f"images-{about}"
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:

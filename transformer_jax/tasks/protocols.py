@@ -75,6 +75,7 @@ class Data(abc.ABC):
     texts: TextColumns | None = None  # whose segmentation can be sampled again
     # The tokenizers of the embedding tables, by the name of the table.
     vocabularies: Mapping[str, Tokenizer] = types.MappingProxyType({})
+    labels: tuple[str, ...] = ()  # what the outputs of a head mean, in their order
 
     @abc.abstractmethod
     def columns_for(self, records: Sequence[Record]) -> Mapping[str, Column]:

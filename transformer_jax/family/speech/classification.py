@@ -91,8 +91,8 @@ class SoundData(Data):
     """Frames of sound, and the places of labels."""
 
     def __init__(self, config: ConfigDict, labels: Sequence[str]):
-        self.bands, self.labels = config.data.bands, list(labels)
-        self.fingerprint = f"sounds-{self.bands}-{DTYPE.__name__}-{self.labels}"
+        self.bands, self.labels = config.data.bands, tuple(labels)
+        self.fingerprint = f"sounds-{self.bands}-{DTYPE.__name__}-{[*labels]}"
         self.max_length = config.data.max_length
         self.filter_fingerprint = str(self.max_length)
 

@@ -183,7 +183,7 @@ class TaggedData(TextData):
 
     def __init__(self, config: ConfigDict, words: Words, names: Sequence[str]):
         super().__init__(config, words.tokenizer)
-        self.words = words
+        self.words, self.labels = words, tuple(names)
         self.numbers = {tag: number for number, tag in enumerate(names, 1)}
         self.fingerprint += f"-{names}"
         self.filter_fingerprint = str(config.data.max_length)

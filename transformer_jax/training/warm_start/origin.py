@@ -168,7 +168,14 @@ class Origin:
                     parts = tables.find_parts(before, tokenizer)
                     vocabularies[name] = parts
                     said.append(f"rows       {name}: {tables.describe_parts(parts)}")
-        changes = tables.find_changes(task.config, own, theirs, vocabularies)
+        labels = _match_labels(task.data.labels, other.data.labels)
+        if labels and any(path.startswith(f"{tables.HEAD}/") for path in theirs):
+            same = sum(map(bool, labels))
+            said.append(
+                f"labels     {same} of {len(labels)} are also the other run's, whose "
+                "outputs they take; the others are new"
+            )
+        changes = tables.find_changes(task.config, own, theirs, vocabularies, labels)
         said += [
             f"positions  {name}: {theirs[name].shape[0]:,} rows are repeated to fill "
             f"{own[name].shape[0]:,}"
@@ -232,6 +239,13 @@ class Origin:
         if rest := [pair for pair in changed if pair not in other]:
             say(f"differs    {self.path} has {_values(rest)}")
         return params
+
+
+def _match_labels(own: tuple[str, ...], theirs: tuple[str, ...]) -> list[list[int]]:
+    """Return the place of each label among the other run's; [] if they are the same."""
+    if own == theirs or not own or not theirs:
+        return []
+    return [[theirs.index(label)] if label in theirs else [] for label in own]
 
 
 def _swaps_tokenizer(config: ConfigDict) -> bool:

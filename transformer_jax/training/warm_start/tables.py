@@ -3,8 +3,9 @@
     E'[piece] = E[piece]               if the other vocabulary has the piece
     E'[piece] = mean of E[its parts]   if it can be put together from other pieces
 
-All other rows stay as they were drawn. Positions beyond the other table begin as those
-at its beginning, again and again, so that near positions still differ as they did.
+The outputs of a head are taken by their labels. All other rows stay as they were drawn.
+Positions beyond the other table begin as those at its beginning, again and again, so
+that near positions still differ as they did.
 """
 
 import collections
@@ -20,6 +21,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.text.tokenizer import SPECIAL, Tokenizer
 
 OUTPUTS = ("projection", "output_bias")  # have a column or a number for each piece
+HEAD = "head"  # of a model with labels
 POSITIONS = ("positions", "source_positions", "target_positions")
 SYMBOL = re.compile(r"<.+>")  # a byte or a tag, which has no parts
 
@@ -95,11 +97,13 @@ def find_changes(
     own: Mapping[str, Any],
     theirs: Mapping[str, Any],
     vocabularies: Mapping[str, list[list[int]]],
+    labels: list[list[int]],
 ) -> dict[str, tuple[str, Change]]:
     """Return, for each parameter to change, the other run's one and the change.
 
     `own` and `theirs` are parameters by path, `vocabularies` the parts of each piece by
-    table. A table that the other run shares between the sides serves both of this one.
+    table, `labels` the other run's output for each of the head, if they differ. A table
+    that the other run shares between the sides serves both of this one.
     """
     changes: dict[str, tuple[str, Change]] = {}
     for name in own:
@@ -113,6 +117,8 @@ def find_changes(
             shared = name if name in theirs else f"embedding/{rest}"
             if shared in theirs:
                 changes[name] = shared, take_rows(vocabularies[top], 0)
+        elif top == HEAD and labels and name in theirs:
+            changes[name] = name, take_rows(labels, -1)
         elif top in OUTPUTS and name in theirs:
             table = "target_embedding" if "target_embedding" in own else "embedding"
             if parts := vocabularies.get(table):
