@@ -177,6 +177,18 @@ def test_two_processes_train_what_one_device_trains(launch, alone, tmp_path):
 
 
 @pytest.mark.system
+def test_two_processes_train_two_seeds_in_turn(launch, tmp_path):
+    one, words = {"LOCAL_DEVICES": "1"}, ["--seeds=3,5", "--config.mesh.data=2"]
+    output = finish(
+        launch([FOLDER / "two_processes.sh"], tmp_path / "runs", *words, **one)
+    )
+    assert re.findall(r"^seed +(\d)", output, re.MULTILINE) == ["3", "5"]
+    assert output.count("done: ") == 2
+    for seed in (3, 5):
+        assert (tmp_path / "runs" / f"seed_{seed}" / "result.json").is_file()
+
+
+@pytest.mark.system
 def test_sigterm_preempts_both_processes(launch, tmp_path):
     endless = [f"--config.{key}=100000" for key in ("train.steps", "eval.every")]
     endless += ["--config.checkpoint.every=100000", "--config.log.every=5"]

@@ -333,7 +333,7 @@ def test_a_job_of_one_cell_trains_it_alone_and_shows_its_output(run):
 
 
 def write_script(kind, *words):
-    command = [sys.executable, "launch/sweep.py", "--workdir", "/tmp/a b", "--write"]
+    command = [sys.executable, "launch/sweep.py", "--workdir", "a b/runs", "--write"]
     command += [kind, "--config", "language", "--seeds", "1,2,3,5,7", *words]
     root = LAUNCH.parent
     return subprocess.run(

@@ -684,7 +684,7 @@ def test_a_seed_that_is_stopped_stops_the_seeds_after_it(
     monkeypatch.setattr(train, "train", stopped)
     words = ("--config=quickstart", f"--workdir={tmp_path}", "--seeds=1,2,3")
     run_main(train, *words)
-    assert begun == [1, 2]
+    assert begun == [1, 2]  # and not the third
 
 
 @pytest.mark.parametrize(

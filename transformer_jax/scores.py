@@ -47,7 +47,7 @@ READINGS = {
     ),
     "chrf": ("chrF", "sacreBLEU's chrF2 figures; the paper gives none"),
     "ter": (
-        "TER, lower-cased: edits per word, fewer are better",
+        "TER, lower-cased: edits per 100 words, fewer are better",
         "TER figures of tercom or sacreBLEU; the paper gives none",
     ),
     "bleu_several": (

@@ -82,13 +82,15 @@ def main(overrides: dict[str, str]) -> int:
     trainings = []
     for workdir, changes in _read_seeds(args.seeds, args.workdir, overrides).items():
         config = read_config(args.config, changes, workdir, args.start_from, args.smoke)
-        if args.seeds:  # the last is not refused after the others have been trained
-            check(config, workdir, args.accept_changes)
         trainings.append((workdir, config))
     with hosts.end_together():
+        if args.seeds:  # the last is not refused after the others have been trained
+            hosts.connect(trainings[0][1].timeout.start, console.info)
+            for workdir, config in trainings:
+                check(config, workdir, args.accept_changes)
         for workdir, config in trainings:
-            if args.seeds:
-                _say_in_first(config, f"seed       {config.seed}")
+            if args.seeds and jax.process_index() == 0:
+                console.info(f"seed       {config.seed}")
             with contextlib.ExitStack() as stack:
                 if args.plots:
                     plots = entry_points.require("plots", "curves")
@@ -100,13 +102,6 @@ def main(overrides: dict[str, str]) -> int:
         command = f"python -m transformer_jax.report {args.workdir}"
         console.info(f"mean and spread of the seeds: {command}")
     return 0
-
-
-def _say_in_first(config: ConfigDict, line: str) -> None:
-    """Print a line in process 0, also before a run has joined the processes."""
-    hosts.connect(config.timeout.start, console.info)
-    if jax.process_index() == 0:
-        console.info(line)
 
 
 def _read_seeds(

@@ -384,6 +384,11 @@ def test_languages_of_an_mbart_are_known_or_refused(tmp_path):
     path.write_text(json.dumps({**settings, "tgt_lang": None}))
     run = transformer_jax.load(tmp_path / "theirs")  # its start is the code of ro_RO
     assert run.task.data.source_tokenizer.theirs[BOS] == 39
+    path.write_text(json.dumps({**settings, "tokenizer_class": "Fast"}))
+    with pytest.raises(
+        UserError, match="tokenizer_class is 'Fast', which does not say"
+    ):
+        convert(tmp_path / "theirs", tmp_path / "bundle")
     save("marian", tmp_path / "marian")
     with pytest.raises(UserError, match="are for mBART, but the model is of the type"):
         convert(tmp_path / "marian", tmp_path / "bundle", Languages("de_DE", ""))

@@ -247,7 +247,7 @@ def spoil_case(seeds):
             spoil_config,
             "b_*",
             "--workdir: decode.alpha is 0.6 in .*a_1 and 0.7 in .*a_3: the runs of a "
-            "group differ by their seed alone\n.*train.steps is 12 in .* and 13 in",
+            "group differ by their seed alone; .*\n.*train.steps is 12 in .* and 13 in",
         ),
         (spoil_ledger, "b_*", "a_1 was trained on 80 examples and .*a_2 on 79 others"),
         (

@@ -38,6 +38,7 @@ def test_six_frames_lead_from_the_command_to_the_loss(tiny, tmp_path, monkeypatc
         flags.DEFINE_string(name, "", "", values)
     for name in ("accept_changes", "smoke", "plots"):
         flags.DEFINE_bool(name, False, "", values)
+    flags.DEFINE_list("seeds", [], "", values)
     values.mark_as_parsed()
     monkeypatch.setattr(flags, "FLAGS", values)
     with pytest.raises(Broken) as caught:

@@ -430,6 +430,28 @@ def test_a_translator_goes_on_with_another_vocabulary(tiny, tiny_run, tmp_path):
     assert inner and not any("fresh" in line for line in said)
 
 
+@pytest.mark.parametrize("table", ["embedding", "target_embedding"])
+def test_outputs_that_are_apart_are_taken_by_piece_too(table):
+    """Also if both have as many rows, in which the same piece has another place."""
+    sizes = {f"{table}/embedding": (4, 3), "projection/kernel": (3, 4)}
+    sizes["output_bias/bias"] = (4,)
+    theirs = {
+        name: np.arange(np.prod(s), dtype=float).reshape(s) for name, s in sizes.items()
+    }
+    own = {name: -np.ones(shape) for name, shape in sizes.items()}
+    settings = config.base("translation")
+    parts = {table: [[0], [2], [1], []]}
+    changes = tables.find_changes(settings, own, theirs, parts, [])
+    assert set(changes) == set(own)
+    for name, (source, change) in changes.items():
+        axis = 0 if name.startswith(table) else -1
+        before, after = theirs[source], change(own[name], theirs[source])
+        np.testing.assert_array_equal(
+            np.take(after, [0, 1, 2], axis), np.take(before, [0, 2, 1], axis)
+        )
+        assert np.all(np.take(after, [3], axis) == -1)
+
+
 @pytest.mark.system
 def test_a_run_with_another_vocabulary_trains_and_continues(tiny, tiny_run, tmp_path):
     changes = {"tokenizer.replace": "true", "tokenizer.vocab_size": "350"}

@@ -29,7 +29,7 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "files",
         [],
-        "Runs, folders of runs or quoted patterns; without the --files, too.",
+        "Runs, folders of runs, or quoted patterns; --files may be left out.",
     )
     flags.DEFINE_string(
         "split", "", "Whose scores (default: test, if all runs have it)."

@@ -6,16 +6,20 @@ Nothing is scored here: a run counts by the scores that it or `evaluate` wrote.
 import collections
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.report import groups
 from transformer_jax.report.groups import Member
 from transformer_jax.report.significance import Difference
+from transformer_jax.runs import bundle
 from transformer_jax.training import log
 
+SAME = ("step", "weights", "beams", "alpha")  # parameters and search of two scores
+CURRENT = "current"  # the parameters of a validation during the training
 NAMED = 4  # options that name a group; of more, the common part of its folders does
 
 
@@ -87,9 +91,9 @@ class Report:
                 if min(len(baseline.outcomes), len(other.outcomes)) < 2:
                     continue
                 sides = baseline.values(metric), other.values(metric)
-                paired = baseline.seeds == other.seeds
+                same = baseline.seeds == other.seeds
                 names = baseline.name, other.name
-                found.append((other, Difference(metric, *names, *sides, paired)))
+                found.append((other, Difference(metric, *names, *sides, same)))
         return found
 
 
@@ -105,18 +109,12 @@ def collect(places: Sequence[str], split: str = "", baseline: str = "") -> Repor
     entries: dict[str, dict[str, dict]] = {}
     left_out: dict[str, str] = {}
     for member in members:
-        result = member.folder.read_result()
-        if result is None:
+        if member.folder.read_result() is None:
             left_out[member.place] = _progress(member)
         else:
-            found = {**member.folder.read_note("scores.json"), **result["scores"]}
-            for one in _validations(member)[-1:]:
-                found.setdefault("validation", {"weights": "current", **one})
-            entries[member.place] = found
-    finished = [member for member in members if member.place in entries]
-    if not finished:
-        why = [f"{place}: {reason}" for place, reason in left_out.items()]
-        raise UserError("none of the runs has ended, so there is no score yet", *why)
+            entries[member.place] = _read_entries(member)
+    if not entries:
+        _refuse_all(left_out, "none of the runs has ended, so there is no score yet")
     split = split or _choose_split(entries)
     for place, found in entries.items():
         if split not in found:
@@ -125,16 +123,71 @@ def collect(places: Sequence[str], split: str = "", baseline: str = "") -> Repor
                 f"{place} has no scores of {split} (it has {have}): score it by "
                 f"evaluate --workdir {place} --split {split}, or choose another --split"
             )
-    _refuse_other_data(finished, split)
-    outcomes = [_read_outcome(m, entries[m.place][split]) for m in finished]
+    outcomes = []
+    for member in members:
+        if member.place not in entries:
+            continue
+        outcome = _read_outcome(member, entries[member.place][split])
+        if lost := _not_finite(outcome.measures):
+            left_out[member.place] = f"its {lost} is not finite"
+        else:
+            outcomes.append(outcome)
+    if not outcomes:
+        _refuse_all(left_out, f"no run has finite scores of {split}")
+    _refuse_other_data([outcome.member for outcome in outcomes], split)
+    _refuse_other_answers(outcomes)
     groups.refuse_other_signatures((o.member, o.entry) for o in outcomes)
     found = _group(outcomes)
     return Report(split, tuple(_put_first(found, baseline)), left_out)
 
 
+def _refuse_all(left_out: dict[str, str], why: str) -> NoReturn:
+    raise UserError(why, *(f"{place}: {reason}" for place, reason in left_out.items()))
+
+
+def _read_entries(member: Member) -> dict[str, dict[str, Any]]:
+    """Return the scores of each split: those of the end, of `evaluate`, of the log.
+
+    If `evaluate` has scored the same parameters again in the same way, such as with a
+    newer sacreBLEU, its scores count.
+    """
+    result, later = (member.folder.read_note(f"{n}.json") for n in ("result", "scores"))
+    found = dict(later)
+    for split, entry in result["scores"].items():
+        again = later.get(split, {})
+        if any(again.get(key) != entry.get(key) for key in SAME):
+            found[split] = entry
+    for one in _validations(member)[-1:]:
+        found.setdefault("validation", {**one, "weights": CURRENT})
+    return found
+
+
+def _not_finite(measures: dict[str, float]) -> str:
+    return ", ".join(k for k, value in measures.items() if not math.isfinite(value))
+
+
+def _refuse_other_answers(outcomes: Sequence[Outcome]) -> None:
+    """Refuse validations of trainings that have answered different examples."""
+    asked = {
+        outcome.member.place: outcome.member.config.eval.get("answers")
+        for outcome in outcomes
+        if outcome.entry["weights"] == CURRENT
+    }
+    (first, count), *others = asked.items() if asked else [("", 0)]
+    for place, other in others:
+        if other != count:
+            raise UserError(
+                f"eval.answers is {count} in {first} and {other} in {place}, whose "
+                "validations have answered other examples: score all of them by "
+                "evaluate --split validation"
+            )
+
+
 def _read_outcome(member: Member, entry: dict[str, Any]) -> Outcome:
     curve = {
-        one["step"]: _measure_if_scored(member, one) for one in _validations(member)
+        one["step"]: {k: v for k, v in measured.items() if math.isfinite(v)}
+        for one in _validations(member)
+        for measured in [_measure_if_scored(member, one)]
     }
     result = member.folder.read_note("result.json")
     return Outcome(
@@ -155,7 +208,7 @@ def _validations(member: Member) -> list[dict[str, Any]]:
 def _measure_if_scored(member: Member, entry: dict[str, Any]) -> dict[str, float]:
     """Return the measures of a validation, of which the answers may not be scored."""
     try:
-        return groups.measure(member, entry)
+        return groups.measures(member, entry)
     except LookupError:
         return {"loss": entry["loss"]} if "loss" in entry else {}
 
@@ -183,7 +236,13 @@ def _group(outcomes: Iterable[Outcome]) -> list[Group]:
             dataclasses.replace(group, name=_name({}, group.outcomes))
             for group in named
         ]
-    return named
+    names = collections.Counter(group.name for group in named)
+    return [
+        dataclasses.replace(group, name=f"{group.name} ({i})")
+        if names[group.name] > 1
+        else group
+        for i, group in enumerate(named, 1)
+    ]
 
 
 def _identify(member: Member) -> str:
@@ -231,6 +290,8 @@ def _choose_split(entries: dict[str, dict[str, dict]]) -> str:
 
 
 def _progress(member: Member) -> str:
+    if bundle.is_bundle(member.folder.path):
+        return "a bundle, which keeps no scores: name its run"
     entries = log.read_entries(member.folder.path / "metrics.jsonl")
     step = max((entry["step"] for entry in entries), default=0)
     return f"not finished: step {step:,} of {member.config.train.steps:,}"

@@ -102,7 +102,7 @@ def _runs_below(place: str) -> list[str]:
 def _by_number(path: str) -> list[Any]:
     """Return a key that sorts seed_9 before seed_10."""
     parts = re.split(r"(\d+)", path)
-    return [int(part) if part.isdigit() else part for part in parts]
+    return [int(part) if part.isdecimal() else part for part in parts]
 
 
 def open_groups(
@@ -170,10 +170,15 @@ def find_scores(
     return entry if finite and wanted.items() <= entry.items() else None
 
 
-def measure(member: Member, entry: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics and the loss of a run; refuse a value that is not finite."""
+def measures(member: Member, entry: dict[str, Any]) -> dict[str, float]:
+    """Return the metrics and the loss of a run."""
     found = dict(member.task.scoring.measures(entry))
-    found |= {name: entry[name] for name in ("loss", PERPLEXITY) if name in entry}
+    return found | {name: entry[name] for name in ("loss", PERPLEXITY) if name in entry}
+
+
+def measure(member: Member, entry: dict[str, Any]) -> dict[str, float]:
+    """Return the metrics and the loss; refuse a value that is not finite."""
+    found = measures(member, entry)
     for name, value in found.items():
         if not math.isfinite(value):
             raise UserError(
@@ -190,9 +195,9 @@ def refuse_other_signatures(
     rules = [key for key in ours if key.endswith("_signature")] + _find_rules(first)
     for member, theirs in others:
         for key in rules:
-            if (other := theirs.get(key)) != ours[key]:
+            if (other := theirs.get(key)) != ours.get(key):
                 raise UserError(
-                    f"{key} is {ours[key]} of {first.place} and {other} of "
+                    f"{key} is {ours.get(key)} of {first.place} and {other} of "
                     f"{member.place}: score both by the same rules"
                 )
 
@@ -257,7 +262,7 @@ def _refuse_mixture(flag: str, first: Member, other: Member) -> None:
             *(
                 f"--{flag}: {key} is {ours.get(key)!r} in {first.place} and "
                 f"{theirs.get(key)!r} in {other.place}: the runs of a group differ by "
-                "their seed alone"
+                "their seed alone; python -m transformer_jax.report takes several"
                 for key in differing
             )
         )

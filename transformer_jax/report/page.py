@@ -123,13 +123,7 @@ def _key(report: Report) -> str:
 def _chart(report: Report, metric: str) -> str:
     """Draw the mean of each group by step, with the range of its seeds."""
     curves = [group.curve(metric) for group in report.groups]
-    values = [
-        value
-        for curve in curves
-        for seeds in curve.values()
-        for value in seeds
-        if math.isfinite(value)
-    ]
+    values = [value for curve in curves for seeds in curve.values() for value in seeds]
     steps = [step for curve in curves for step in curve]
     xs, ys = ticks(min(steps), max(steps)), ticks(min(values), max(values))
     x_ends, y_ends = (min(*steps, xs[0]), max(*steps, xs[-1])), (ys[0], ys[-1])

@@ -19,6 +19,7 @@ from scipy.special import stdtr, stdtrit
 
 LEVEL = 0.975  # the quantile for a 95 % interval
 POWER = 0.8  # the probability with which enough seeds show an existing difference
+ROUNDING = 1e-9  # of a value, by which equal differences of floats may vary
 MOST = 1000  # seeds; more are never trained
 
 
@@ -31,7 +32,7 @@ class Difference:
     system: str
     baseline_values: tuple[float, ...]
     values: tuple[float, ...]
-    paired: bool = False  # both lists are in the order of the same seeds
+    same_seeds: bool = False  # both lists are in the order of the same seeds
 
     @property
     def means(self) -> tuple[float, float]:
@@ -49,6 +50,20 @@ class Difference:
         return self.means[1] - self.means[0]
 
     @functools.cached_property
+    def _deviation_of_pairs(self) -> float:
+        """The deviation of the differences of pairs; 0 if it is but rounding."""
+        if not self.same_seeds:
+            return 0.0
+        pairs = zip(self.values, self.baseline_values, strict=True)
+        found = statistics.stdev(ours - theirs for ours, theirs in pairs)
+        return found if found > ROUNDING * max(map(abs, self.means)) else 0.0
+
+    @property
+    def paired(self) -> bool:
+        """Return whether the test is that of pairs, whose differences must vary."""
+        return self._deviation_of_pairs > 0
+
+    @functools.cached_property
     def error(self) -> tuple[float, float]:
         """The standard error of the difference and its degrees of freedom.
 
@@ -57,9 +72,7 @@ class Difference:
         sizes = len(self.baseline_values), len(self.values)
         if not self.paired:
             return welch(self.deviations, sizes)
-        pairs = zip(self.values, self.baseline_values, strict=True)
-        deviation = statistics.stdev(ours - theirs for ours, theirs in pairs)
-        return deviation / math.sqrt(sizes[0]), sizes[0] - 1.0
+        return self._deviation_of_pairs / math.sqrt(sizes[0]), sizes[0] - 1.0
 
     @functools.cached_property
     def interval(self) -> float | None:

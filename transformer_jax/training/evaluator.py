@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from transformer_jax import sharding
+from transformer_jax import sharding, tasks
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.batches import Buckets, limits
 from transformer_jax.decoding import Options, Reply, answering
@@ -48,8 +48,11 @@ class Evaluation:
         searched = {}
         if "decode" in self.task.config:
             searched = {"beams": options.beams, "alpha": options.alpha}
+        kind = tasks.find(self.task.config.task).evaluation
+        rules = [field.name for field in dataclasses.fields(kind)] if kind else []
         return {
             "schema": SCHEMA,
+            **{name: self.task.config.eval[name] for name in rules},
             **readings,
             **self.scores,  # overrides the readings, as a headline may ignore case
             "summary": self.task.scoring.summary(self.scores),

@@ -125,6 +125,12 @@ def settle(
             )
         return {}
     kind = tokens.settings.get("tokenizer_class") or given.get("tokenizer_class") or ""
+    if not kind.startswith("MBart"):
+        raise UserError(
+            f"{tokens.folder}: tokenizer_class is {kind!r}, which does not say where "
+            "the language of an mBART stands: set MBartTokenizer or MBart50Tokenizer "
+            "in tokenizer_config.json"
+        )
     prefixed = kind.startswith("MBart50")
     field = "forced_bos_token_id" if prefixed else "decoder_start_token_id"
     codes = {i: name for name, i in tokens.numbers.items() if LANGUAGE.fullmatch(name)}

@@ -177,8 +177,8 @@ class Origin:
             )
         changes = tables.find_changes(task.config, own, theirs, vocabularies, labels)
         said += [
-            f"positions  {name}: {theirs[name].shape[0]:,} rows are repeated to fill "
-            f"{own[name].shape[0]:,}"
+            f"positions  {name}: {theirs[name].shape[0]:,} rows are "
+            f"{_repeated(theirs[name], own[name])} {own[name].shape[0]:,}"
             for name, (_, change) in changes.items()
             if change is tables.repeat_positions
         ]
@@ -239,6 +239,10 @@ class Origin:
         if rest := [pair for pair in changed if pair not in other]:
             say(f"differs    {self.path} has {_values(rest)}")
         return params
+
+
+def _repeated(theirs: Any, own: Any) -> str:
+    return "cut to" if theirs.shape[0] > own.shape[0] else "repeated to fill"
 
 
 def _match_labels(own: tuple[str, ...], theirs: tuple[str, ...]) -> list[list[int]]:

@@ -120,8 +120,8 @@ def find_changes(
         elif top == HEAD and labels and name in theirs:
             changes[name] = name, take_rows(labels, -1)
         elif top in OUTPUTS and name in theirs:
-            table = "target_embedding" if "target_embedding" in own else "embedding"
-            if parts := vocabularies.get(table):
+            parts = vocabularies.get("target_embedding", vocabularies.get("embedding"))
+            if parts:
                 changes[name] = name, take_rows(parts, -1)
     return changes
 

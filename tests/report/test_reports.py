@@ -15,6 +15,8 @@ from transformer_jax.report import __main__ as command
 from transformer_jax.report import groups, page, significance, tables
 from transformer_jax.report.collect import collect
 from transformer_jax.report.significance import Difference
+from transformer_jax.runs import bundle
+from transformer_jax.runs import run as runs
 
 
 @pytest.fixture
@@ -45,6 +47,12 @@ def test_groups_that_differ_by_many_options_are_named_by_their_folders(seeds, re
             train__steps=13, decode__alpha=0.7, decode__beams=3, train__patience=7,
         )  # fmt: skip
     assert [group.name for group in read().groups] == [f"{seeds}/a_*", f"{seeds}/b_*"]
+    for name in ("a", "b"):  # the folder of each seed has a run of both
+        for seed in (1, 2, 3):
+            (seeds / f"{name}_{seed}").rename(seeds / f"{seed}_{name}")
+    named = [group.name for group in read().groups]
+    assert named == [f"{seeds}/* (1)", f"{seeds}/* (2)"]
+    assert read(baseline=f"{seeds}/2_b").groups[0].name == named[1]
 
 
 def test_groups_of_other_training_data_are_not_one(seeds, read):
@@ -79,8 +87,17 @@ def test_tests_are_paired_by_seed_and_agree_with_scipys(seeds, read):
 def test_pairs_see_what_seeds_do_to_both():
     base = (30.0, 34.0, 38.0)
     better = tuple(value + 1 + 0.01 * i for i, value in enumerate(base))
-    assert Difference("BLEU", "a", "b", base, better, paired=True).p < 0.001
+    assert Difference("BLEU", "a", "b", base, better, same_seeds=True).p < 0.001
     assert Difference("BLEU", "a", "b", base, better).p > 0.5
+
+
+def test_pairs_that_differ_equally_are_not_taken_for_a_proof():
+    """Their deviation is rounding, so that p would be 0 or 1 by chance."""
+    for base, gap in (((0.9, 0.92, 0.94), 0.01), ((30.1, 31.3, 30.7), 1.0)):
+        better = tuple(value + gap for value in base)
+        found = Difference("BLEU", "a", "b", base, better, same_seeds=True)
+        assert not found.paired
+        assert found.p == Difference("BLEU", "a", "b", base, better).p > 0.05
 
 
 def test_text_has_means_corrected_tests_and_curves(read):
@@ -198,9 +215,55 @@ def test_scores_that_cannot_be_compared_are_refused(seeds, read):
     put_scores(seeds / "a_2", bleu_signature="nrefs:1|case:lc")
     with pytest.raises(UserError, match="score both by the same rules"):
         read()
+
+
+def test_scores_of_evaluate_count_if_they_are_of_the_same_parameters(seeds, read):
+    """As with a newer sacreBLEU; other parameters or beams do not change a report."""
+    path = seeds / "a_2" / "scores.json"
+    scores = json.loads(path.read_text())
+    scores["test"]["bleu"] = 35.0
+    path.write_text(json.dumps(scores))
+    assert read().groups[0].values("BLEU")[1] == 35.0
+    scores["test"]["beams"] += 1
+    path.write_text(json.dumps(scores))
+    assert read().groups[0].values("BLEU") == SCORES["a"]
+
+
+def test_a_run_without_finite_scores_is_left_out_and_points_of_curves_are(seeds, read):
     put_scores(seeds / "a_2", bleu=math.nan)
-    with pytest.raises(UserError, match="the BLEU of .*a_2 is nan: leave out this run"):
+    path = seeds / "b_1" / "metrics.jsonl"
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    first = next(entry for entry in entries if entry["kind"] == "validation")
+    first["loss"] = math.nan
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    found = read()
+    assert found.left_out == {f"{seeds}/a_2": "its BLEU is not finite"}
+    assert found.groups[0].seeds == [1, 3] and found.groups[1].seeds == [1, 2, 3]
+    steps = [list(group.curve("loss")) for group in found.groups]
+    assert steps[1] == steps[0][1:] and first["step"] == steps[0][0]
+    assert "nan" not in page.write_page(found)
+    for path in seeds.iterdir():
+        put_scores(path, bleu=math.inf)
+    with pytest.raises(UserError, match="no run has finite scores of test"):
         read()
+
+
+def test_validations_of_other_examples_are_not_compared(seeds, read):
+    assert len(read(split="validation").groups) == 2
+    for seed in (1, 2, 3):
+        change(seeds / f"b_{seed}", eval__answers=5)
+    with pytest.raises(UserError, match="validations have answered other examples"):
+        read(split="validation")
+    assert len(read().groups) == 2
+
+
+def test_a_bundle_is_left_out(seeds, read, tmp_path_factory):
+    place = tmp_path_factory.mktemp("bundle") / "exported"
+    bundle.export(runs.load(seeds / "a_1"), place)
+    found = collect([f"{seeds}/a_1", str(place)])
+    assert found.left_out == {
+        str(place): "a bundle, which keeps no scores: name its run"
+    }
 
 
 def test_runs_without_a_split_in_common_are_refused(seeds, read):
