@@ -346,7 +346,7 @@ def write_script(kind, *words):
     ).stdout
 
 
-WRITTEN = ["launch/sweep.py", "--workdir", "/tmp/a b", "--config", "language"]
+WRITTEN = ["launch/sweep.py", "--workdir", "a b/runs", "--config", "language"]
 WRITTEN += ["--seeds", "1,2,3,5,7"]
 
 
