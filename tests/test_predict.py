@@ -241,11 +241,12 @@ def test_evaluate_prints_the_score_and_its_signature_first(
 def test_evaluate_prints_every_reading_of_the_scores(tiny_run, scored):
     done = scored(tiny_run)
     names = ["BLEU, lower-cased", "international tokens", "the paper's", "Moses tokens"]
+    names += ["chrF", "TER, lower-cased"]
     assert all(name in done.stdout for name in names)
     signatures = re.findall(r"^ +nrefs:1\|case:\w+", done.stdout, re.MULTILINE)
-    assert len(signatures) == 6
+    assert len(signatures) == 7
     entry = json.loads((tiny_run / "scores.json").read_text())["test"]
-    for key in ("bleu_lc", "bleu_intl", "bleu_compound", "bleu_tok_lc"):
+    for key in ("bleu_lc", "bleu_intl", "bleu_compound", "bleu_tok_lc", "ter"):
         assert f"{entry[key]:.2f}" in done.stdout
         assert "nrefs:1" in entry[f"{key}_signature"]
 

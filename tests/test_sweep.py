@@ -401,7 +401,10 @@ def test_the_job_of_kubernetes_trains_a_cell_in_each_pod():
 def start(here, *words, trainer=True):
     """Start a sweep as a command, with stand-ins for the trainings or without."""
     stand_in = f"sweep.TRAINER = (sys.executable, {str(here / 'trainer.py')!r}); "
-    code = f"import sys, sweep; {stand_in * trainer}sys.exit(sweep.main())"
+    # Ctrl-C is ignored where the tests run in the background of a script.
+    heard = "signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = f"import signal, sys, sweep; {heard}{stand_in * trainer}"
+    code += "sys.exit(sweep.main())"
     paths = os.pathsep.join([str(LAUNCH), str(LAUNCH.parent)])
     return subprocess.Popen(
         [sys.executable, "-c", code, "--workdir", str(here / "runs"), *words],
