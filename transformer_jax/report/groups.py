@@ -161,7 +161,8 @@ def find_scores(
     wanted: dict[str, Any] = {"schema": SCHEMA, "step": step, "weights": label}
     if "decode" in config:
         wanted |= {"beams": options.beams, "alpha": options.alpha}
-    if any(entry.get(key) != config.eval[key] for key in _find_rules(member)):
+    scored_by = tasks.find(config.task).scored_by(config)
+    if any(entry.get(key) != value for key, value in scored_by.items()):
         return None
     try:
         finite = all(map(math.isfinite, member.task.scoring.measures(entry).values()))
@@ -192,7 +193,9 @@ def refuse_other_signatures(
 ) -> None:
     """Refuse scores that were computed in different ways, such as without case."""
     (first, ours), *others = scored
-    rules = [key for key in ours if key.endswith("_signature")] + _find_rules(first)
+    rules = [key for key in ours if key.endswith("_signature")] + [
+        *tasks.find(first.config.task).scored_by(first.config)
+    ]
     for member, theirs in others:
         for key in rules:
             if (other := theirs.get(key)) != ours.get(key):
@@ -200,12 +203,6 @@ def refuse_other_signatures(
                     f"{key} is {ours.get(key)} of {first.place} and {other} of "
                     f"{member.place}: score both by the same rules"
                 )
-
-
-def _find_rules(member: Member) -> list[str]:
-    """List the options of `config.eval` that affect the scores of the run's task."""
-    kind = tasks.find(member.config.task).evaluation
-    return [field.name for field in dataclasses.fields(kind)] if kind else []
 
 
 def open_member(path: str) -> Member:

@@ -356,6 +356,11 @@ class TaskDefinition:
     pairs: Pairs | None = None
     check: Callable[[ConfigDict], list[str]] = lambda config: []  # of its options
 
+    def scored_by(self, config: ConfigDict) -> dict[str, Any]:
+        """Return the options of `config.eval` that affect the task's scores."""
+        fields = dataclasses.fields(self.evaluation) if self.evaluation else ()
+        return {field.name: config.eval[field.name] for field in fields}
+
     def find_problems(self, config: ConfigDict) -> list[str]:
         """List the problems in the task's part of a config."""
         return [*self.source(config).find_problems(), *self.check(config)]

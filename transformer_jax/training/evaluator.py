@@ -41,18 +41,17 @@ class Evaluation:
 
     def entry(self, step: int, weights: str, options: Options) -> dict[str, Any]:
         """Return the entry of a split for `scores.json` and `result.json` (SCHEMA)."""
+        config = self.task.config
         readings: dict[str, Any] = {}
         for score in self.readings:
             readings[score.key] = score.value
             readings[f"{score.key}_signature"] = score.signature
         searched = {}
-        if "decode" in self.task.config:
+        if "decode" in config:
             searched = {"beams": options.beams, "alpha": options.alpha}
-        kind = tasks.find(self.task.config.task).evaluation
-        rules = [field.name for field in dataclasses.fields(kind)] if kind else []
         return {
             "schema": SCHEMA,
-            **{name: self.task.config.eval[name] for name in rules},
+            **tasks.find(config.task).scored_by(config),
             **readings,
             **self.scores,  # overrides the readings, as a headline may ignore case
             "summary": self.task.scoring.summary(self.scores),

@@ -1,5 +1,7 @@
 """Decisions: windows of episodes, rollouts by the rules, returns in and out."""
 
+import json
+import shutil
 import types
 
 import jax
@@ -16,6 +18,7 @@ from transformer_jax.family.decisions import cartpole, episodes, rollouts
 from transformer_jax.family.decisions import figure as decisions_figure
 from transformer_jax.family.decisions import figure as playing
 from transformer_jax.family.decisions import task as decisions
+from transformer_jax.report.collect import collect
 
 OTHER = config.base("translation")
 FEW = {
@@ -34,6 +37,18 @@ def path(quick_run_of):
 @pytest.fixture(scope="module")
 def run(path):
     return transformer_jax.load(path)
+
+
+def test_scores_say_how_they_were_played_so_that_runs_can_be_reported(path, tmp_path):
+    """Runs whose scores lack the rules of their task could not be compared."""
+    stored = json.loads((path / "config.json").read_text())
+    entry = json.loads((path / "scores.json").read_text())["test"]
+    rules = {name: stored["eval"][name] for name in ("episodes", "greedy")}
+    assert rules.items() <= entry.items()
+    other = shutil.copytree(path, tmp_path / "other")
+    (other / "config.json").write_text(json.dumps({**stored, "seed": 7}))
+    [group] = collect([str(path), str(other)]).groups
+    assert group.seeds == sorted([stored["seed"], 7])
 
 
 def test_the_return_to_go_counts_this_step_and_those_that_follow():

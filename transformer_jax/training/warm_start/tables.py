@@ -110,8 +110,8 @@ def find_changes(
         top, _, rest = name.partition("/")
         if top in POSITIONS and rest == "table":
             sizes = [own[name].shape, theirs[name].shape] if name in theirs else []
-            longer = sizes and sizes[0] != sizes[1] and sizes[0][1:] == sizes[1][1:]
-            if longer and sizes[0][0] == config.model.get("max_positions", 0):
+            resized = sizes and sizes[0] != sizes[1] and sizes[0][1:] == sizes[1][1:]
+            if resized and sizes[0][0] == config.model.get("max_positions", 0):
                 changes[name] = name, repeat_positions
         elif top in vocabularies and vocabularies[top]:
             shared = name if name in theirs else f"embedding/{rest}"
