@@ -40,6 +40,13 @@ TFDS = [
 ]
 IMAGES = ["scikit-learn>=1.4", "pillow>=10"]  # the digits; image files
 HUGGINGFACE = ["tokenizers>=0.20"]  # models whose tokenizer is not SentencePiece
+SERVE = [
+    "fastapi>=0.115",
+    "uvicorn>=0.30",
+    "prometheus-client>=0.20",
+    "python-multipart>=0.0.18",  # uploads
+]
+EXPORTED = ["flatbuffers>=24.3"]  # programs of StableHLO as files
 ARROW = ["pyarrow>=17"]  # Parquet and Arrow files, folders of datasets
 DOCS = [
     "sphinx>=8",
@@ -82,9 +89,10 @@ setup(
             "pretrained/*/*/tokenizer/*",
         ],
         "transformer_jax.family": ["*/entry_points.txt", "*/README.md"],
-        "transformer_jax.convert": ["entry_points.txt"],
+        "transformer_jax.convert": ["entry_points.txt", "translator/*"],
         "transformer_jax.corpora": ["entry_points.txt"],
         "transformer_jax.visualize": ["entry_points.txt"],
+        "transformer_jax.serve": ["*.html", "*.css", "*.js"],
         "transformer_jax.visualize.viewer": ["*.html", "*.css", "*.js"],
     },
     install_requires=[
@@ -93,6 +101,7 @@ setup(
         "optax>=0.2.6",
         "orbax-checkpoint>=0.11.30,<1",  # version 1 replaces the API used here
         "sentencepiece>=0.2.1",
+        "fsspec>=2024.6",  # corpora and run directories in object stores
         "safetensors>=0.4",  # the form of a bundle's weights
         "protobuf>=4.25",  # to read a SentencePiece model's pieces
         "sacrebleu>=2.5",
@@ -112,17 +121,33 @@ setup(
         "tpu": ["jax[tpu]>=0.10"],
         "huggingface": HUGGINGFACE,
         "arrow": ARROW,
+        "ray": ["ray>=2.40"],  # shards on the devices of a cluster
         "gcs": ["gcsfs>=2025.2"],  # run directories on Google Cloud Storage
         "tensorboard": ["tensorboardX>=2.6"],
         "wandb": ["wandb>=0.19"],
         "mlflow": ["mlflow>=2.20"],
         "plots": ["matplotlib>=3.8"],
         "notebooks": NOTEBOOKS,
+        "exported": EXPORTED,
+        "serve": SERVE,
         "peers": ["ctranslate2>=4.4", "transformers>=4.45", "torch>=2.4"],
         "images": IMAGES,
         "tfds": TFDS,
         "browser": BROWSER,
         "docs": DOCS,
-        "test": [*TEST, *IMAGES, *TFDS, *NOTEBOOKS, *BROWSER, *HUGGINGFACE, *ARROW],
+        "test": [
+            *TEST,
+            *IMAGES,
+            *TFDS,
+            *NOTEBOOKS,
+            *BROWSER,
+            *HUGGINGFACE,
+            *ARROW,
+            *EXPORTED,
+            *SERVE,
+            "httpx>=0.27",  # FastAPI's client for tests
+            "openai>=1.50",  # a client that the service must understand
+            "schemathesis>=4",  # asks the service whatever its OpenAPI page allows
+        ],
     },
 )

@@ -19,9 +19,9 @@ BEGIN, END = "<!-- floor plan: begin -->", "<!-- floor plan: end -->"
 # From the top floor to the ground. Rooms of one floor do not know of each other.
 FLOORS = (
     "__main__",
-    "family",
+    "family serve",
     "plan evaluate visualize inspect_data",
-    "train predict audit convert report planning",
+    "train predict prepare audit convert report planning",
     "training",
     "runs",
     "config",
@@ -29,6 +29,7 @@ FLOORS = (
     "decoding corpora",
     "optim",
     "models data losses",
+    "shards",
     "sharding cli hosts hardware scores",
     "base",
 )

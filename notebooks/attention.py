@@ -332,7 +332,7 @@ print("weights [heads, queries, keys]", our_weights.shape)
 
 # %%
 result, found = attend_by_head(
-    jnp.array(query)[None, None], jnp.array(keys.T)[None, None],
+    jnp.array(query)[None, None], jnp.array(keys)[None, None],
     jnp.array(values)[None, None],
 )  # fmt: skip
 print(found[0, 0], result[0, 0])

@@ -1,6 +1,7 @@
 """Eight fake devices for the sharding tests, and a cache that dies with the session."""
 
 import functools
+import gc
 import importlib
 import json
 import os
@@ -33,6 +34,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share what they compi
 import pytest  # noqa: E402  (after the environment is set)
 
 SHARED = pathlib.Path(os.environ["TRANSFORMER_JAX_CACHE"])
+MAPPED = 20_000  # mappings of memory
 SCORED = {"data.shapes": "2", "eval.splits": "test"}
 
 
@@ -51,6 +53,22 @@ def pytest_sessionstart(session):
             f"{started.returncode}. XLA_FLAGS is {os.environ['XLA_FLAGS']!r}.\n{said}",
             returncode=pytest.ExitCode.INTERNAL_ERROR,
         )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+    """Forget compiled programs once a worker has very many of them.
+
+    Each takes several mappings of memory, of which Linux allows a process 65,530;
+    jaxlib ends the worker at the next one.
+    """
+    yield
+    mapped = pathlib.Path("/proc/self/maps")
+    if mapped.exists() and mapped.read_bytes().count(b"\n") > MAPPED:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

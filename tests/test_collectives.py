@@ -11,7 +11,7 @@ from transformer_jax import hardware as targets
 from transformer_jax import losses, plan, sharding, train
 from transformer_jax.base.errors import UserError
 from transformer_jax.decoding import DecodeRequest
-from transformer_jax.decoding.engine import Engine, _collate, _shape_of
+from transformer_jax.decoding.engine import Engine, _collate, shape_of
 from transformer_jax.planning import collectives, workload
 from transformer_jax.runs.run import decode_options
 
@@ -123,16 +123,18 @@ def test_a_search_gathers_parameters_once_and_not_for_each_token():
     options = decode_options(config)
     engine = Engine(task.objective.module, mesh, 16, 16)
     asked = [DecodeRequest([5, 6, 7, 3], (), seed=0)]
-    shape = _shape_of(asked[0], options)
-    inputs = sharding.to_global(_collate(asked, 16, shape, options), mesh)
+    shape = shape_of(asked[0], options)
+    arrays = _collate([(one, options) for one in asked], 16, shape)
+    inputs = sharding.to_global(arrays, mesh)
     for given in (sharding.unsplit_fsdp(params, mesh), params):
         with jax.set_mesh(mesh):
-            carry = engine._begin(given, inputs, shape=shape, options=options)
+            begin = {"shape": shape, "slots": shape.first_step_limit}
+            carry = engine._begin(given, inputs, **begin, options=options)
             leaves, tree = jax.tree.flatten(carry)
 
             def write(params, *leaves, tree=tree, limit=shape.first_step_limit):
                 carry = tree.unflatten(leaves)
-                found = engine._advance_search(params, carry, 0, limit, options)
+                found = engine._advance_search(params, carry, 0, limit, limit, options)
                 return jax.tree.leaves(found)
 
             text = jax.jit(write).lower(given, *leaves).compile().as_text()

@@ -31,6 +31,10 @@ BORROWED = {
         "hosts/clusters.py",
         "GkeTpuCluster GceTpuCluster SlurmCluster OmpiCluster",
     ),
+    "jax._src.config": (
+        "base/programs.py",
+        "persistent_cache_min_compile_time_secs",
+    ),
     "jax.experimental.mesh_utils": ("sharding.py", "create_hybrid_device_mesh"),
     "jax.experimental.multihost_utils": (
         "hosts/agreement.py",
@@ -41,6 +45,10 @@ BORROWED = {
         "models/kernels/splash.py",
         "CausalMask FullMask BlockSizes MultiHeadMask SegmentIds "
         "make_splash_mha_single_device",
+    ),
+    "jax.experimental.serialize_executable": (
+        "base/programs.py",
+        "serialize deserialize_and_load",
     ),
     "jax.experimental.topologies": ("hardware.py", "get_topology_desc"),
     "jax.interpreters.partial_eval": ("training/steps/programs.py", "dce_jaxpr"),

@@ -18,12 +18,13 @@ import pytest
 
 import transformer_jax
 from transformer_jax import evaluate, predict, sharding, tasks
+from transformer_jax.base import entry_points
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data import store as stores
 from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.decoding import answering
-from transformer_jax.decoding.engine import pad_length
+from transformer_jax.decoding.engine import Hypothesis, pad_length
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
@@ -369,6 +370,7 @@ def test_what_is_to_be_scored_is_asked_for_once(run_main, capsys, flags):
         ("--score --beams=2", "--beams is for answers that are searched, and --score"),
         ("--embed --prefixes=F", "--prefixes is for answers that are searched"),
         ("--score --on_long=split", "--on_long is for answers that are searched"),
+        ("--embed --engine=ctranslate2", "--engine is for answers that are searched"),
     ],
 )
 def test_flags_of_predict_are_checked_before_the_run_is_read(run_main, flag, says):
@@ -392,6 +394,47 @@ def test_weights_that_there_are_not_are_refused(tiny_run):
 def test_a_run_is_put_on_the_mesh_that_is_given(tiny_run):
     mesh = sharding.local_mesh()
     assert transformer_jax.load(tiny_run, mesh=mesh).mesh is mesh
+
+
+class Reverse:
+    """An engine of another package: it answers with the line, from its end."""
+
+    def __init__(self, run, setting):
+        self.setting = setting
+
+    def search(self, params, requests, options):
+        for i, request in reversed([*enumerate(requests)]):
+            yield i, [Hypothesis((*request.source[-2::-1], 3), -1.0, -1.0)]
+
+
+def test_an_engine_of_another_package_answers(tiny_run, run, monkeypatch):
+    listed = entry_points._own()["engines"]
+    monkeypatch.setitem(listed, "backwards", f"{__name__}:Reverse")
+    other = transformer_jax.load(tiny_run, engine="backwards:x")
+    assert other.task.inference.writer.other.setting == "x"
+    lines = ["O gato", "", "Ana dorme"]
+    ids = run.task.data.source_tokenizer.encode(lines[0])
+    back = run.task.data.target_tokenizer.decode(ids[::-1])
+    replies = other.replies(lines)
+    assert [reply.text for reply in replies][:2] == [back, ""]
+    assert replies[0].score == -1.0 and run.predict(lines)[0] != back
+    with pytest.raises(
+        UserError, match="engine='backwars' is unknown: choose .*Did you mean"
+    ):
+        run.use_engine("backwars")
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(UserError, match="'backwards' answers in one process, not in 2"):
+        run.use_engine("backwards")
+
+
+def test_an_engine_is_for_tasks_that_write(run):
+    class Labels:
+        parse = question = answers = staticmethod(print)
+
+    task = dataclasses.replace(run.task, inference=Labels())
+    other = dataclasses.replace(run, task=task)
+    with pytest.raises(UserError, match="searches texts, but the task 'translation' w"):
+        other.use_engine("ctranslate2")
 
 
 def test_an_option_that_the_task_does_not_have_is_refused(run):

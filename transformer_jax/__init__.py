@@ -14,7 +14,7 @@ if sys.platform == "win32":
     )
 
 
-def load(path, weights="", mesh=None, allow_imports=False, base=None):
+def load(path, weights="", mesh=None, allow_imports=False, base=None, engine=""):
     """Open a run directory: `load("runs/quickstart").predict(["…"])`.
 
     `weights` is average, best, last or ema; the default is the run's. The parameters
@@ -22,10 +22,11 @@ def load(path, weights="", mesh=None, allow_imports=False, base=None):
     names modules of other packages is opened only with `allow_imports`, because
     importing them executes their code. A folder of what was trained
     (`convert.bundle --trained`) takes the other parameters from `base`, an open run.
+    `engine` is what answers instead of JAX, such as ctranslate2 or ctranslate2:int8.
     """
     from transformer_jax.runs import run
 
-    return run.load(path, weights, mesh, allow_imports, base)
+    return run.load(path, weights, mesh, allow_imports, base, engine)
 
 
 def fit(

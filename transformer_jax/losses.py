@@ -13,7 +13,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -28,6 +28,8 @@ from transformer_jax.sharding import Params
 # takes as much again. A CPU is faster if the logits stay in its caches. Elsewhere the
 # limit is memory: the smallest TPUs have 16 GB.
 LOGITS_BYTES = {"cpu": 2**24, "gpu": 2**29, "tpu": 2**28}
+NEVER = -1e9  # the logit of a column past the vocabulary, where -inf would give NaNs
+TEACHER = "teacher"  # the entry of a batch with another model's parameters, not rows
 
 
 class Sums(flax.struct.PyTreeNode):
@@ -58,6 +60,26 @@ class LossFn(Protocol):
     ) -> Sums:
         """Return the sums of a batch."""
         ...
+
+
+class Predictions(NamedTuple):
+    """What a model predicts of a batch, and what is right: see `cross_entropy_of`."""
+
+    hidden: Float[Array, "B T D"]
+    logits_of: Callable  # hidden → logits [B, T, V]
+    targets: Int[Array, "B T"]
+    weights: Float[Array, "B T"]
+    smoothing: float
+    vocab_size: int
+
+
+class Teacher(NamedTuple):
+    """What another model predicts of the same batch, and how much that counts."""
+
+    hidden: Float[Array, "B T D"]
+    logits_of: Callable
+    weight: float
+    temperature: float
 
 
 def means(sums: Sums) -> dict[str, float]:
@@ -127,6 +149,34 @@ def contrastive(
     return Sums(nll.sum(), weights.sum(), metrics)
 
 
+def teach(
+    sums: Sums,
+    logits: Float[Array, "B T V"],
+    theirs: Float[Array, "B T W"],
+    weights: Float[Array, "B T"],
+    teacher: Teacher,
+    vocab_size: int,
+) -> Sums:
+    """Mix a loss with the divergence from a teacher: (1 - w) · loss + w · τ² · KL.
+
+    KL(teacher ‖ student) is that of softmax(logits / τ). With the factor τ² the
+    gradients of both terms stay comparable (Hinton et al. 2015).
+    """
+    theirs = theirs[..., : logits.shape[-1]]  # only filled up, both have `vocab_size`
+    filling = [(0, 0), (0, 0), (0, logits.shape[-1] - theirs.shape[-1])]
+    column = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+
+    def log_probs(logits):
+        known = jnp.where(column < vocab_size, logits / teacher.temperature, NEVER)
+        return jax.nn.log_softmax(known)
+
+    right = log_probs(jnp.pad(jax.lax.stop_gradient(theirs), filling))
+    kl = (jnp.exp(right) * (right - log_probs(logits))).sum(-1)
+    divergence = teacher.temperature**2 * (kl * weights).sum()
+    loss = (1 - teacher.weight) * sums.loss + teacher.weight * divergence
+    return sums.replace(loss=loss, metrics={**sums.metrics, "kl": divergence})
+
+
 def cross_entropy_of(
     hidden: Float[Array, "B T D"],
     logits_of: Callable,
@@ -134,39 +184,63 @@ def cross_entropy_of(
     weights: Float[Array, "B T"],
     smoothing: float,
     vocab_size: int,
+    teacher: Teacher | None = None,
 ) -> Sums:
     """Compute `cross_entropy(logits_of(hidden), …)` in parts, to save memory.
 
     The sums and gradients equal the direct computation, as `tests/test_losses.py`
-    checks. Only the loss is differentiable; the other sums are for the log.
+    checks. Only the loss is differentiable; the other sums are for the log. A teacher
+    adds `teach`, whose logits are computed in the same parts.
     """
+    models = [(hidden, logits_of)]
+    if teacher:
+        models.append((teacher.hidden, teacher.logits_of))
+
+    def compare(logits, targets, weights):
+        sums = cross_entropy(logits[0], targets, weights, smoothing, vocab_size)
+        if not teacher:
+            return sums
+        return teach(sums, logits[0], logits[1], weights, teacher, vocab_size)
+
     rows, length = targets.shape
-    parts = _count_parts(rows, length, vocab_size)
+    parts = _count_parts(rows, length, vocab_size * len(models))
     if parts == 1:
-        logits = logits_of(hidden)
-        return cross_entropy(logits, targets, weights, smoothing, vocab_size)
-    split, part = [split_rows(x, parts) for x in (hidden, targets, weights)], 0
+        return compare([of(states) for states, of in models], targets, weights)
+    split, part = [states for states, _ in models], 0
+    split = jax.tree.map(lambda x: split_rows(x, parts), (split, targets, weights))
     shared = sharding.splits_evenly(*split[1].shape[1:])
     if shared:
-        split, part = [sharding.split_shards(x, first=1) for x in split], (0, 0)
-    logits_of, tables = jax.closure_convert(logits_of, split[0][part])
+        split = jax.tree.map(lambda x: sharding.split_shards(x, first=1), split)
+        part = (0, 0)
+    closed = [
+        jax.closure_convert(of, states[part])
+        for (_, of), states in zip(models, split[0], strict=True)
+    ]
+    tables = [tables for _, tables in closed]
 
     def sums(tables, hidden, targets, weights):
-        logits = logits_of(hidden, *tables)
-        return cross_entropy(logits, targets, weights, smoothing, vocab_size)
+        each = zip(closed, hidden, tables, strict=True)
+        return compare([of(x, *own) for (of, _), x, own in each], targets, weights)
 
     if shared:
         # Each device keeps a copy of the tables for all parts and accumulates their
         # gradients locally, so the tables are gathered once and reduced once.
-        width = hidden.shape[-1]
-        tables = [sharding.copy_to_shards(t, width, hidden.dtype) for t in tables]
+        tables = [
+            [sharding.copy_to_shards(t, x.shape[-1], x.dtype) for t in own]
+            for x, own in zip(split[0], tables, strict=True)
+        ]
         sums = sharding.sum_over_shards(sums)
     return _sum_parts(sums, tables, *split)
 
 
-def _nothing() -> Sums:
-    zero = jnp.zeros(())
-    return Sums(zero, zero, {"nll": zero, "accuracy": zero})
+def _zeros(function: Callable, *arguments: Any) -> Any:
+    """Return zeros in the shapes of a function's result."""
+    found = jax.eval_shape(function, *arguments)
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
+
+
+def _first(parts: Any) -> Any:
+    return jax.tree.map(lambda x: x[0], parts)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -174,7 +248,8 @@ def _sum_parts(sums, tables, hidden, targets, weights):
     def add(total, part):
         return total + sums(tables, *part), None
 
-    return jax.lax.scan(add, _nothing(), (hidden, targets, weights))[0]
+    parts = hidden, targets, weights
+    return jax.lax.scan(add, _zeros(sums, tables, *_first(parts)), parts)[0]
 
 
 def _sum_parts_forward(sums, tables, hidden, targets, weights):
@@ -188,8 +263,9 @@ def _sum_parts_forward(sums, tables, hidden, targets, weights):
         (own, by_part), found = jax.grad(loss, (0, 1), has_aux=True)(tables, *part)
         return jax.tree.map(jnp.add, total, (own, found)), by_part
 
-    zero = jax.tree.map(jnp.zeros_like, tables), _nothing()
-    (own, total), by_part = jax.lax.scan(add, zero, (hidden, targets, weights))
+    parts = hidden, targets, weights
+    zero = jax.tree.map(jnp.zeros_like, tables), _zeros(sums, tables, *_first(parts))
+    (own, total), by_part = jax.lax.scan(add, zero, parts)
     return total, (own, by_part, targets, weights)
 
 
@@ -236,18 +312,19 @@ def make_gradient(loss: LossFn, micro_batches: int = 1) -> Callable:
     grad = jax.grad(loss_and_sums, has_aux=True)
 
     def accumulate(params, batch, key):
+        whole = {name: batch[name] for name in batch.keys() & {TEACHER}}
+
         def add(total, i_part):
             i, part = i_part
-            found = grad(params, part, jax.random.fold_in(key, i))
+            found = grad(params, {**part, **whole}, jax.random.fold_in(key, i))
             return (
                 jax.tree.map(jnp.add, total[0], found[0]),
                 total[1] + found[1],
             ), None
 
-        parts = jax.tree.map(lambda x: split_rows(x, micro_batches), batch)
-        first = jax.tree.map(lambda x: x[0], parts)
-        _, sums = jax.eval_shape(grad, params, first, key)
-        sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sums)
+        rows = {name: x for name, x in batch.items() if name not in whole}
+        parts = jax.tree.map(lambda x: split_rows(x, micro_batches), rows)
+        _, sums = _zeros(grad, params, {**_first(parts), **whole}, key)
         zero = (jax.tree.map(jnp.zeros_like, params), sums)
         return jax.lax.scan(add, zero, (jnp.arange(micro_batches), parts))[0]
 

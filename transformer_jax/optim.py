@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 from transformer_jax.base import entry_points
 from transformer_jax.base.schema import option
 from transformer_jax.models.layers import adapters
-from transformer_jax.sharding import path_name
+from transformer_jax.sharding import by_path, path_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,8 +196,7 @@ def rate_factors(config: ConfigDict, params: Any) -> Any:
 
     Beside adapters everything is frozen that no pattern of `optim.rates` names.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    depths = _depths([path_name(path) for path, _ in leaves])
+    depths = _depths([*by_path(params)])
     fixed = not config.model.get("train_word_vectors", True)
 
     def factor_of(path, leaf):
@@ -216,8 +215,7 @@ def rate_factors(config: ConfigDict, params: Any) -> Any:
 
 def find_unmatched(config: ConfigDict, params: Any) -> list[str]:
     """List the patterns of `optim.rates` that are found in no parameter's path."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    names = [path_name(path) for path, _ in leaves]
+    names = [*by_path(params)]
     if not any(jax.tree.leaves(rate_factors(config, params))):
         return [f"optim.rates = {config.optim.rates!r} would freeze all parameters"]
     return [

@@ -2,19 +2,23 @@
 
     echo "O gato dorme." | python -m transformer_jax.predict --workdir RUN
     python -m transformer_jax.predict --workdir RUN --input F --output G
+    python -m transformer_jax.predict --workdir RUN --input DIR --output OUT --shards=99
 
 Every input line gives exactly one output line, in order. Only a newline ends a line. A
 line that cannot be answered gives an empty line, a message on stderr, and exit code 1.
 Processes on several hosts, started as for training, share the work; the first one reads
-and writes.
+and writes. With --shards the input is cut, and each shard's answers are a file of OUT:
+any number of processes may do them, be killed and go on (`shards/`).
 """
 
 import dataclasses
+import hashlib
 import io
 import itertools
 import json
 import logging
 import os
+import pathlib
 import re
 import sys
 import time
@@ -32,10 +36,13 @@ from transformer_jax.data.text import retrieval
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.answering import ON_LONG, answer_lines
 from transformer_jax.decoding.requests import UnknownParts, check_text
-from transformer_jax.runs import environment
+from transformer_jax.runs import environment, signature
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
 from transformer_jax.runs.session import Session
+from transformer_jax.shards import workers
+from transformer_jax.shards.cut import Corpus, Part
+from transformer_jax.shards.work import Work
 from transformer_jax.tasks import protocols
 
 logger = logging.getLogger("transformer_jax.predict")  # __name__ may be __main__
@@ -68,6 +75,9 @@ def define_flags() -> None:
         "encoding", streams.UTF8, "Of all that is read, such as latin-1 or utf-16."
     )
     cli.define_weights()
+    flags.DEFINE_string(
+        "engine", "", "What answers instead of JAX: ctranslate2[:int8 | …]."
+    )
     flags.DEFINE_string("format", "text", "text | jsonl (scores, all of n_best).")
     flags.DEFINE_integer(
         "max_input", 0, "The most pieces in a line (default: as trained)."
@@ -81,6 +91,7 @@ def define_flags() -> None:
     flags.DEFINE_bool("embed", False, "Write a vector for each line, not an answer.")
     flags.DEFINE_string("among", "", "A file; answer each line with its nearest line.")
     flags.DEFINE_integer("nearest", 1, "With --among, lines per answer (in jsonl).", 1)
+    workers.define_flags(flags)
     # Search options, which default to the run's config.
     tasks.define_flags(flags, "search")
 
@@ -109,6 +120,9 @@ def main(overrides: dict[str, str]) -> int:
             "--on_long=split joins the answers to the parts of a line: leave out "
             "--n_best and --alignment"
         )
+    workers.check_flags(args)
+    if args.shards:
+        return _answer_shards(args)
     with hosts.end_together():
         hosts.connect(say=logger.info)
         return _answer(args)
@@ -130,6 +144,7 @@ def refuse_pairs(args: Any) -> None:
     searched = [*tasks.given_flags(args, "search")]
     searched += ["prefixes"] * bool(args.prefixes)
     searched += ["on_long"] * (args.on_long != "refuse")
+    searched += ["engine"] * bool(args.engine)
     if searched:
         raise UserError(
             f"--{searched[0]} is for answers that are searched, and --{modes[0]} "
@@ -153,8 +168,22 @@ def _answer(args: Any) -> int:
         if not args.output:
             cli.standard_output()
     prefixes = streams.open_lines(args.prefixes, encoding) if args.prefixes else ()
+    answerer, answer = _open_answerer(args, prefixes, encoding)
+    if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
+        searches = not (args.score or args.embed or args.among)
+        return Session(answerer, answer, searches).converse()
+    output = args.output if first else os.devnull
+    sink = cli.open_file(output, "wb") if output else cli.standard_output()
+    chunks = streams.read_chunks(source, encoding, args.input or "standard input")
+    return answerer.answer_all(answer, chunks, sink)
+
+
+def _open_answerer(
+    args: Any, prefixes: Sequence[str], encoding: str
+) -> "tuple[LineAnswerer, AnswerLines]":
+    """Load the run; return what answers lines with it, and how."""
     environment.use_compile_cache()
-    run = runs.load(args.workdir, args.weights)
+    run = runs.load(args.workdir, args.weights, engine=args.engine)
     if cli.is_terminal():  # tell a waiting user what is happening
         logging.getLogger("transformer_jax.decoding").setLevel(logging.DEBUG)
     answerer = LineAnswerer(
@@ -175,13 +204,77 @@ def _answer(args: Any) -> int:
         protocols.require(run.task, protocols.Embeds, "vectors")
         answerer.index = retrieval.open_index(args.among, run.encode, encoding)
         answer = answerer.embed
-    if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
-        searches = not (args.score or args.embed or args.among)
-        return Session(answerer, answer, searches).converse()
-    output = args.output if first else os.devnull
-    sink = cli.open_file(output, "wb") if output else cli.standard_output()
-    chunks = streams.read_chunks(source, encoding, args.input or "standard input")
-    return answerer.answer_all(answer, chunks, sink)
+    return answerer, answer
+
+
+def _answer_shards(args: Any) -> int:
+    """Answer the input shard by shard, or the share of this process."""
+    for name in ("input", "output"):
+        cli.require(name, args[name].value, "with --shards, a file or folder")
+    encoding = streams.check_encoding(args.encoding)
+    if args.prefixes:
+        raise UserError(
+            "--prefixes has a line per line of the input: leave out --shards"
+        )
+    if not streams.is_by_line(encoding):
+        raise UserError(
+            f"--encoding={encoding}: the input is cut at newlines of one byte: convert "
+            "it to UTF-8, or leave out --shards"
+        )
+    corpus = Corpus.find(args.input)
+    corpus.refuse_inside(args.output)
+
+    def begin() -> Work:
+        return Work.begin(
+            args.output,
+            "predict",
+            corpus.cut(args.shards),
+            {name: args[name].value for name in _deciding(args)},
+            {"files": corpus.files, "single": corpus.single},
+            ".jsonl" if args.format == "jsonl" else ".txt",
+        )
+
+    def open_maker(work: Work) -> workers.Maker:
+        answerer, answer = _open_answerer(args, (), encoding)
+        run = answerer.run
+        params = signature.examine(run.params).fingerprints
+        among = answerer.index.texts if answerer.index else []
+        by = {
+            "run": run.config.task,
+            "step": run.step,
+            "weights": run.weights,
+            "parameters": _digest(params),
+            "among": _digest(among),
+        }
+
+        def make(parts: list[Part], file: pathlib.Path) -> dict[str, Any]:
+            refused, lines = answerer.refused, []
+            with file.open("xb") as sink:
+                for part in parts:
+                    answerer.where = f"{part.file} from byte {part.begin:,}: "
+                    with corpus.open(part) as source:
+                        chunks = streams.read_chunks(source, encoding, part.file)
+                        try:
+                            lines.append(answerer.write(answer, chunks, sink))
+                        except UserError as error:
+                            raise UserError(f"{answerer.where}{error}") from None
+            refused = answerer.refused - refused
+            return {"lines": sum(lines), "by_part": lines, "refused": refused}
+
+        return workers.Maker(work, by, make)
+
+    return workers.run(args, begin, open_maker)
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def _deciding(args: Any) -> list[str]:
+    """List the flags that decide what the answers are."""
+    names = "workdir weights engine format encoding max_input on_long alignment score"
+    searched = sorted(tasks.given_flags(args, "search"))
+    return [*names.split(), "embed", "among", "nearest", *searched]
 
 
 @dataclasses.dataclass
@@ -200,6 +293,7 @@ class LineAnswerer:
     alignment: bool = False
     index: retrieval.Index | None = None  # to embed: the lines to answer with
     nearest: int = 1  # how many of these
+    where: str = ""  # before the number of a line in messages
     refused: int = 0
     unknown: UnknownParts = dataclasses.field(
         default_factory=lambda: UnknownParts(logger)
@@ -210,18 +304,8 @@ class LineAnswerer:
     ) -> int:
         """Answer every line of the chunks; return the exit code."""
         bar = cli.Bar(cli.is_terminal() and jax.process_index() == 0)
-        began, count = time.monotonic(), 0
-        pace = cli.Pace()
-
-        def show(done, total):
-            bar.show(done, total, pace.describe(done, total))
-
-        for lines in _read_together(chunks):
-            pace = cli.Pace()
-            for text in answer(lines, first=count, progress=show):
-                sink.write(_HALF.sub("\ufffd", text).encode() + b"\n")
-                sink.flush()
-            count += len(lines)
+        began = time.monotonic()
+        count = self.write(answer, _read_together(chunks), sink, bar)
         bar.clear()
         seconds, count_unknown = time.monotonic() - began, self.unknown.lines
         logger.info(
@@ -231,6 +315,28 @@ class LineAnswerer:
             + (f", {count_unknown} with unknown characters" if count_unknown else "")
         )
         return 1 if self.refused else 0
+
+    def write(
+        self,
+        answer: AnswerLines,
+        chunks: Iterator[list[str]],
+        sink: IO[bytes],
+        bar: cli.Bar | None = None,
+    ) -> int:
+        """Write the answer to every line of the chunks; return the number of lines."""
+        count, pace = 0, cli.Pace()
+
+        def show(done: int, total: int) -> None:
+            if bar:
+                bar.show(done, total, pace.describe(done, total))
+
+        for lines in chunks:
+            pace = cli.Pace()
+            for text in answer(lines, first=count, progress=show):
+                sink.write(_HALF.sub("\ufffd", text).encode() + b"\n")
+                sink.flush()
+            count += len(lines)
+        return count
 
     def answer(
         self, lines: list[str], first: int = 0, progress: Progress = _ignore
@@ -269,11 +375,11 @@ class LineAnswerer:
         for i, (one, pairs) in enumerate(
             zip(replies, aligned, strict=False), start=first
         ):
-            self.unknown.note(i + 1, one.unknown)
+            self.unknown.note(f"{self.where}line {i + 1}", one.unknown)
             if one.error:
                 self._refuse(i, one.error)
             elif not one.text and str(one.line).strip():
-                logger.warning("line %d: the answer is empty", i + 1)
+                logger.warning("%sline %d: the answer is empty", self.where, i + 1)
             yield self._show(one, pairs)
 
     def score(
@@ -367,7 +473,7 @@ class LineAnswerer:
 
     def _refuse(self, i: int, why: str) -> None:
         self.refused += 1
-        logger.warning("line %d: %s", i + 1, why)
+        logger.warning("%sline %d: %s", self.where, i + 1, why)
 
     def _show(self, one: Reply, pairs: Any) -> str:
         pharaoh = " ".join(f"{source}-{target}" for source, target in pairs or ())

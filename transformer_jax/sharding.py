@@ -228,6 +228,12 @@ def path_name(path: tuple) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", k))) for k in path)
 
 
+def by_path(tree: Any) -> dict[str, Any]:
+    """Return the leaves of a tree by their paths."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {path_name(path): leaf for path, leaf in leaves}
+
+
 def constrain(x: Any) -> Any:
     """Keep the residual stream [B, T, D] split by rows and sequence, if on a mesh."""
     return _constrain(x, PartitionSpec(ROWS, "sequence", None))

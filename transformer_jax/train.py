@@ -35,7 +35,7 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import NotFinite, TrainState
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
-from transformer_jax.training import hooks, report, scoring, warm_start
+from transformer_jax.training import hooks, report, scoring, teacher, warm_start
 from transformer_jax.training.checkpointing import Saver
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.log import RunLog, console, stopped_early
@@ -291,7 +291,8 @@ def build(
     """Build a training run from its config; nothing is computed or compiled yet."""
     task = prepared.task
     planned = make_plan(config, task, prepared.train)
-    feed = Feed(task, prepared.train.store, planned, mesh)
+    lent = teacher.load(config, prepared.train.store, folder, mesh, log.say)
+    feed = Feed(task, prepared.train.store, planned, mesh, lent)
     functions = make_update(config, task, mesh)
     update, abstract = functions.update, functions.abstract
     # The largest shape first, the others in the order in which they are needed.
@@ -303,7 +304,7 @@ def build(
         prepared=prepared,
         task=task,
         feed=feed,
-        padding=planned.padding,
+        planned=planned,
         schedule=optim.make_schedule(config),
         init=functions.init,
         update=update,
@@ -348,7 +349,7 @@ def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
     shardings = jax.tree.map(lambda x: x.sharding, abstract)
     step = functools.partial(
         train_step,
-        loss=_without_frozen(adapters.adapt(task.objective.loss, config), config),
+        loss=_without_frozen(adapters.adapt(teacher.add_to_loss(task), config), config),
         optimizer=optimizer,
         micro_batches=config.train.accumulation,
         ema_decay=config.optim.ema,

@@ -14,7 +14,9 @@ import transformer_jax
 from transformer_jax import config, train
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS
-from transformer_jax.convert.huggingface import tensors, vit
+from transformer_jax.convert import ctranslate2
+from transformer_jax.convert.huggingface import tensors
+from transformer_jax.convert.huggingface.architecture import PROCESSOR
 from transformer_jax.convert.huggingface.architectures import ARCHITECTURES
 from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
@@ -288,7 +290,8 @@ def test_logits_are_the_same_here_there_and_after_the_way_back(name, tmp_path):
 def test_every_architecture_is_compared():
     compared = {type(make()).__name__ for make in MODELS.values()}
     sentences = {name for name in ARCHITECTURES if name.endswith("-sentences")}
-    assert compared == set(ARCHITECTURES) - sentences - {"BertForPreTraining"}
+    elsewhere = {"BertForPreTraining", "WhisperForConditionalGeneration"}
+    assert compared == set(ARCHITECTURES) - sentences - elsewhere
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "t5", "t5-1.1"])
@@ -336,6 +339,28 @@ def test_texts_are_continued_in_the_same_way(name, tmp_path):
         theirs = words.decode(found[0], skip_special_tokens=True)
         options = {"beams": 1, "max_length": 13, "min_length": 13, "sample": False}
         assert run.predict(line, **options) == theirs
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_decoder_goes_on_to_ctranslate2(name, tmp_path):
+    engine = pytest.importorskip("ctranslate2")
+    model = save(name, tmp_path / "theirs")
+    run = transformer_jax.load(tmp_path / "theirs")
+    ctranslate2.export(run, tmp_path / "exported")
+    generator = engine.Generator(str(tmp_path / "exported"), intra_threads=1)
+    words = tokenizers.Tokenizer.from_file(str(tmp_path / "exported/tokenizer.json"))
+    line = "the girl reads a"
+    [found] = generator.generate_batch(
+        [["<s>", *words.encode(line, add_special_tokens=False).tokens]],
+        max_length=12, min_length=12, include_prompt_in_result=False,
+    )  # fmt: skip
+    given = torch.tensor([[2, *words.encode(line, add_special_tokens=False).ids]])
+    wanted = model.generate(
+        given, max_new_tokens=12, min_new_tokens=12, do_sample=False,
+        suppress_tokens=[0, 2, *range(len(SPECIAL) + len(WORDS), SIZE)],
+    )  # fmt: skip
+    new = wanted[0, given.shape[1] :].tolist()
+    assert found.sequences[0] == [words.id_to_token(i) for i in new]
 
 
 @pytest.mark.parametrize("name", ["mbart", "mbart50"])
@@ -502,6 +527,8 @@ def test_a_foreign_tokenizer_splits_joins_and_shows_pieces(tokenizer, lines, tmp
             whole.encode(line, add_special_tokens=False).ids
         )
     assert set(wanted) <= set(mine.pieces(range(mine.vocab_size)))
+    assert mine.tokens()[4:] == [whole.id_to_token(i) for i in range(size)]
+    assert mine.content == content
     path.write_bytes(packed.replace(b"foreign 1", b"foreign 2"))
     with pytest.raises(UserError, match="cannot be read: its form is"):
         foreign.open_saved(path)
@@ -658,12 +685,12 @@ def test_pixels_are_normalised_as_the_processor_says(
 @pytest.mark.parametrize(
     "file, changed, said",
     [
-        (vit.FILE, {"size": {"shortest_edge": 12}}, "the model reads 12 x 12: only im"),
-        (vit.FILE, {"resample": 3}, "resample = 3 is not supported, only 2"),
-        (vit.FILE, {"do_resize": False}, "do_resize = False is not supported"),
-        (vit.FILE, {"image_processor_type": "ConvNextImageProcessor"},
+        (PROCESSOR, {"size": {"shortest_edge": 12}}, "the model reads 12 x 12: only"),
+        (PROCESSOR, {"resample": 3}, "resample = 3 is not supported, only 2"),
+        (PROCESSOR, {"do_resize": False}, "do_resize = False is not supported"),
+        (PROCESSOR, {"image_processor_type": "ConvNextImageProcessor"},
          "names the ConvNextImageProcessor: only a ViTImageProcessor is read"),
-        (vit.FILE, {"image_mean": [0.5]}, "has 1 numbers, but the images have 3 chan"),
+        (PROCESSOR, {"image_mean": [0.5]}, "has 1 numbers, but the images have 3 chan"),
         ("config.json", {"image_size": [12, 8]}, r"\[12, 8\] is not square, and on"),
         ("config.json", {"num_channels": 4}, "num_channels = 4 is not supported"),
         ("config.json", {"qkv_bias": False}, "qkv_bias = False is not supported"),
@@ -680,7 +707,7 @@ def test_a_vit_that_is_another_model_here_is_refused(file, changed, said, tmp_pa
 
 def test_a_vit_without_its_processor_is_refused(tmp_path):
     save("vit", tmp_path / "theirs")
-    (tmp_path / "theirs" / vit.FILE).unlink()
+    (tmp_path / "theirs" / PROCESSOR).unlink()
     with pytest.raises(UserError, match="which says how pixels are scaled: save the"):
         convert(tmp_path / "theirs", tmp_path / "bundle")
 

@@ -203,7 +203,7 @@ print(len(built))
 def test_an_empty_store_can_be_opened(tmp_path):
     built = build(tmp_path, make_filter=lambda: lambda record, columns: "all")
     assert len(built) == 0
-    assert len(store.Store(built.folder).take(np.zeros(0, int))["x"].values) == 0
+    assert len(store.MappedStore(built.folder).take(np.zeros(0, int))["x"].values) == 0
 
 
 def test_a_store_of_generated_records_is_rebuilt_when_they_change(tmp_path):

@@ -1,4 +1,4 @@
-"""Searching among trees: every tree can be written, and nothing else.
+"""Searching among trees, and without some tokens: all else can be written.
 
 The model's next token depends on everything that it has read. The best trees must equal
 those of an enumeration of all trees.
@@ -15,7 +15,7 @@ import pytest
 from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.constraints import TreeConstraint
+from transformer_jax.decoding.constraints import Suppression, TreeConstraint
 from transformer_jax.decoding.sampling import SamplingSearch
 from transformer_jax.decoding.searching import BoundModel, DecodeInputs, run
 
@@ -188,3 +188,34 @@ def test_a_trees_probability_is_conditioned_on_the_given_words(sample):
         [answer] = written(found, i)
         expected = log_prob(answer, outline, begins)
         assert found.log_probs[i, 0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_suppressed_token_is_not_written_or_not_begun_with(beams):
+    never = [[A, X], [B, INNER], [Y, 0]]
+    first = [[EOS, B, Y, 0], [Y, LEAD, CLOSE_A, 0], [0, 0, 0, 0]]
+    asked = question([((), (), 7)] * 3).replace(
+        constraint={"never": jnp.asarray(never), "first": jnp.asarray(first)}
+    )
+    kind = SamplingSearch if beams == 1 else BeamSearch
+    options = Options(beams=beams, n_best=beams, alpha=0.0)
+    found = jax.device_get(compiled(kind(options, Suppression()))(asked))
+    for row in range(3):
+        texts = written(found, row)
+        assert len(texts) == beams
+        for text in texts:
+            assert not {*text} & {*never[row]} and text[0] not in first[row]
+        if beams == 1:
+            assert texts == [greedy([*never[row], 0], first[row])]
+
+
+def greedy(never, first):
+    """The likeliest tokens one after the other, of those that may follow."""
+    state, token, text = 0, BOS, []
+    while token != EOS and len(text) < 7:
+        state = (state * 31 + token + 7) % STATES
+        scores = TABLE[state].copy()
+        scores[[*never, *(first if not text else ())]] = -np.inf
+        token = EOS if len(text) == 6 else int(scores.argmax())
+        text.append(token)
+    return tuple(text)

@@ -10,8 +10,15 @@ import pytest
 
 from transformer_jax import sharding
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.engine import DecodeRequest, Engine, _Shape
+from transformer_jax.decoding.engine import (
+    DecodeRequest,
+    Engine,
+    Shape,
+    _collate,
+    shape_of,
+)
 from transformer_jax.decoding.forward import PairScorer
+from transformer_jax.decoding.memory import bound_state
 from transformer_jax.decoding.rules import largest
 from transformer_jax.decoding.searching import row_sizes
 from transformer_jax.models.transformer import Seq2Seq
@@ -31,14 +38,8 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def model():
-    module, some = Seq2Seq(CONFIG), jnp.ones((2, 3), jnp.int32)
-    params = module.init(jax.random.key(5), some, some, some, some)["params"]
-    # This head sometimes prefers the end of a sentence: answers have many lengths.
-    table = params["embedding"]["embedding"] * 5
-    return module, jax.tree.map(
-        lambda a: table if a.shape == table.shape else a * 2, params
-    )
+def model(model_of):
+    return model_of(CONFIG)
 
 
 def ask():
@@ -85,7 +86,7 @@ def test_a_search_that_outgrows_its_room_continues_unchanged(model, kind, monkey
     asked = ask()[:8]
     roomy = search(model, asked, KINDS[kind], rows=8, multiple=8)
     assert max(len(found[0].tokens) for found in roomy) > 3
-    monkeypatch.setattr(_Shape, "first_step_limit", 3)
+    monkeypatch.setattr(Shape, "first_step_limit", 3)
     assert_same(roomy, search(model, asked, KINDS[kind], rows=8, multiple=8))
 
 
@@ -188,7 +189,8 @@ def test_another_number_searches_otherwise_by_the_same_programs(
         options = Options(extra_length=4, **others, **{name: value})
         by_number = dict(engine.search(model[1], ask()[:3], options))
         found.append([(h.tokens, h.score) for n in range(3) for h in by_number[n]])
-        sizes.add((engine._begin._cache_size(), engine._advance._cache_size()))
+        programs = engine._begin.jitted, engine._advance.jitted
+        sizes.add(tuple(program._cache_size() for program in programs))
     assert found[0] == found[3]
     assert len({tuple(one) for one in found}) == 3
     assert len(sizes) == 1
@@ -202,3 +204,97 @@ def test_an_abandoned_search_leaves_no_thread(model):
     assert threading.active_count() > before
     found.close()
     assert threading.active_count() == before
+
+
+def ask_many():
+    """Sources of two shapes, and some answers that begin with given pieces."""
+    rng = np.random.default_rng(3)
+    return [
+        DecodeRequest(
+            [*rng.integers(4, VOCAB, size=i % 9 + 6).tolist(), 3],
+            [9, 8, 7][: i % 3 + 1] if i % 5 == 0 else (),
+            seed=i,
+            limit=[0, 7][i % 7 == 0],
+        )
+        for i in range(47)
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(beams=1, extra_length=17),
+        Options(beams=3, n_best=2, extra_length=17, coverage=0.3),
+        Options(sample=True, n_best=2, top_k=9, extra_length=17, no_repeat=2),
+    ],
+    ids=["greedy", "coverage", "sample"],
+)
+def test_rows_that_are_given_to_other_sentences_change_no_answer(
+    model, options, monkeypatch
+):
+    asked, filled = ask_many(), []
+    for name in ("_replace_rows", "_widen"):
+        watch_refills(monkeypatch, name, filled)
+    refilled = search(model, asked, options, rows=8, multiple=2)
+    assert set(filled) == {"_replace_rows", "_widen"}
+    assert_same(refilled, search(model, asked, options, rows=47, multiple=47))
+
+
+def watch_refills(monkeypatch, name, seen):
+    """Record when an engine gives rows to other sentences."""
+    made = Engine.__init__
+
+    def make(self, *args):
+        made(self, *args)
+        replace = getattr(self, name)
+
+        def watched(*arguments, **options):
+            seen.append(name)
+            return replace(*arguments, **options)
+
+        setattr(self, name, watched)
+
+    monkeypatch.setattr(Engine, "__init__", make)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bound_of_a_search_holds(model, kind):
+    """A search that the bound lets through is not looked at again."""
+    options = KINDS[kind].without_numbers()
+    engine = Engine(model[0], sharding.local_mesh(), 8, 8)
+    asked = ask()[:8]
+    shape = max((shape_of(one, options) for one in asked), key=lambda s: s.source)
+    arrays = _collate([(one, options) for one in asked], 8, shape)
+    carry = engine._begin.jitted.eval_shape(
+        model[1], arrays, shape=shape, slots=shape.length, options=options
+    )
+    needed = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(carry))
+    assert needed <= bound_state(model[0], 8, shape, options) < 3 * needed
+    assert bound_state(object(), 8, shape, options) == np.inf
+
+
+def test_no_request_is_no_answer_on_any_mesh(model):
+    mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
+    for where in (sharding.local_mesh(), mesh):
+        engine = Engine(model[0], where, 8, 8)
+        assert not list(engine.search(model[1], [], KINDS["greedy"]))
+
+
+def test_memory_is_checked_for_the_longest_request(model, monkeypatch):
+    checked = []
+    monkeypatch.setattr(Engine, "_check_memory", lambda *given: checked.append(given))
+    asked = [DecodeRequest([7] * n + [3]) for n in (2, 3, 99, 4, 5)]
+    engine = Engine(model[0], sharding.local_mesh(), 2, 2)
+
+    list(engine.search(model[1], asked, Options(beams=1, max_length=3)))
+    assert {given[-2].source for given in checked} == {12, 128}  # of two shares
+
+
+def test_an_exit_of_a_search_reaches_the_caller(model, monkeypatch):
+    def leave(*_):
+        raise SystemExit(3)
+
+    monkeypatch.setattr(Engine, "_search", leave)
+    engine = Engine(model[0], sharding.local_mesh(), 8, 8)
+    with pytest.raises(SystemExit):
+        list(engine.search(model[1], ask(), KINDS["greedy"]))

@@ -19,10 +19,13 @@ from transformer_jax import (
     tasks,
     train,
 )
-from transformer_jax.convert import bundle, ctranslate2
+from transformer_jax.convert import bundle, ctranslate2, exported, page
 from transformer_jax.convert.huggingface import __main__ as huggingface
 from transformer_jax.data import tfds
+from transformer_jax.prepare import __main__ as prepare
 from transformer_jax.report import __main__ as report
+from transformer_jax.serve import __main__ as serve
+from transformer_jax.shards import __main__ as shards
 from transformer_jax.visualize import flags as drawing
 from transformer_jax.visualize import neighbours
 from transformer_jax.visualize.viewer import command as viewer
@@ -45,7 +48,12 @@ def test_every_key_that_a_document_sets_exists(path):
     }
     named = set(re.findall(r"--config\.([\w.]+)[=`]", path.read_text()))
     named -= {"section.key", "x", "model.num_head"}  # a pattern, and a typo on purpose
-    named -= {"optim.agreement", "log.norms", "log.norms_count"}  # of recipes
+    named -= {
+        "optim.agreement",
+        "optim.largest",
+        "log.norms",
+        "log.norms_count",
+    }  # of recipes
     assert named <= known
 
 
@@ -54,7 +62,8 @@ def known_flags():
     """The flags of each entry point."""
     found = {}
     modules = (train, evaluate, predict, inspect_data, plan, audit)
-    modules += (bundle, ctranslate2, tfds, report)
+    modules += (bundle, ctranslate2, exported, page, tfds, report, serve)
+    modules += (prepare, shards)
     for module in (*modules, drawing, viewer, neighbours, huggingface):
         values = flags.FlagValues()
         with pytest.MonkeyPatch.context() as patch:

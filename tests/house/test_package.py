@@ -156,6 +156,9 @@ PRINTS = {
     "cli.py": 1,  # the text of --help
     "convert/bundle.py": 1,
     "convert/ctranslate2.py": 1,  # what was written, and where
+    "convert/exported.py": 1,  # the same
+    "convert/page.py": 1,  # the same
+    "convert/runner.py": 1,  # the answers
     "convert/huggingface/__main__.py": 2,  # what was written, and where
     "corpora/phrasebook/__main__.py": 5,  # the tour
     "data/tfds.py": 2,  # the config keys to copy
@@ -165,6 +168,8 @@ PRINTS = {
     "plan.py": 8,  # the plan
     "report/__main__.py": 2,  # the report, or where it was written
     "runs/session.py": 2,  # a conversation on a terminal
+    "shards/__main__.py": 1,  # how much is done
+    "shards/workers.py": 3,  # the plan, and the answers of a process
     "visualize/__main__.py": 1,  # what can be drawn
     "visualize/flags.py": 2,  # tables of numbers
     "visualize/neighbours.py": 6,  # tables of words

@@ -1,5 +1,6 @@
 """The recipes of docs/extending.md, followed to the letter outside of the package."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -8,7 +9,11 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import types
 
+import jax
+import jax.numpy as jnp
+import optax
 import pytest
 from installing import write_metadata
 
@@ -86,7 +91,7 @@ def commands():
 @pytest.mark.system
 def test_every_recipe_trains_and_predicts(extended, tiny):
     asked = list(commands())
-    assert len(asked) == 6
+    assert len(asked) == 7
     small = tiny(
         train__steps=3, eval__every=6, checkpoint__average=1, model__layers=1,
         optim__warmup_steps=2, data__train_size=20,
@@ -147,6 +152,7 @@ def test_the_recipes_touch_no_file_of_this_package(extended):
         "mypackage/cautious.py",
         "mypackage/forecast.py",
         "mypackage/forecast_figure.py",
+        "mypackage/gentle.py",
         "mypackage/norms.py",
         "mypackage/reverse.py",
         "mypackage/shouting.py",
@@ -155,6 +161,31 @@ def test_the_recipes_touch_no_file_of_this_package(extended):
         "configs/reverse.py",
         "configs/shouting.py",
     }
+
+
+def test_gradients_are_changed_as_the_recipe_says(extended, monkeypatch):
+    """An optimizer changes gradients by their size and by the step, purely."""
+    monkeypatch.syspath_prepend(extended)
+    gentle = importlib.import_module("mypackage.gentle")
+    settings = {"beta1": 0.0, "beta2": 0.5, "epsilon": 1e-9, "largest": 0.5}
+    gradients = {"large": jnp.full((2, 3), 7.0), "small": jnp.array([0.1, -0.2])}
+    with monkeypatch.context() as patch:
+        patch.setattr(optax, "scale_by_adam", lambda *_: optax.identity())
+        plain, noisy = (
+            gentle.make(types.SimpleNamespace(**settings, noise=noise))
+            for noise in (0.0, 0.01)
+        )
+    found, _ = plain.update(gradients, plain.init(gradients), gradients)
+    assert optax.tree.norm(found["large"]) == pytest.approx(0.5)
+    assert (found["small"] == gradients["small"]).all()
+    state = noisy.init(gradients)
+    deviations = []
+    for _ in range(3):
+        again, _ = noisy.update(gradients, state, gradients)
+        blurred, state = noisy.update(gradients, state, gradients)
+        assert jax.tree.all(jax.tree.map(jnp.array_equal, again, blurred))
+        deviations.append(float(blurred["small"][0] - found["small"][0]))
+    assert len(set(deviations)) == 3 and all(0 < abs(d) < 0.05 for d in deviations)
 
 
 def run(place, *arguments):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import safetensors
 
 import transformer_jax
 from transformer_jax import config, sharding, train
+from transformer_jax.base import programs
 from transformer_jax.base.errors import UserError
 from transformer_jax.models.layers import adapters
 from transformer_jax.runs import bundle
@@ -222,3 +224,18 @@ def exported(tmp_path, after, base):
         transformer_jax.load(base.folder.place, base=base)
     with pytest.raises(UserError, match="has trained all of its parameters"):
         bundle.export_trained(base, base.params, tmp_path / "none")
+
+
+def test_shapes_that_are_kept_tell_parameters_with_adapters_apart(
+    run, tmp_path, one_device, monkeypatch
+):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+    monkeypatch.setattr(programs, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(programs, "_find_source", lambda ours: set())
+    task = dataclasses.replace(run.task, config=settings(run))
+    plain, adapted = (
+        runs.abstract_params(task, run.mesh, with_adapters=adapted)
+        for adapted in (False, True)
+    )
+    assert list(tmp_path.glob("*.shapes"))
+    assert adapters.NAME not in plain and adapters.NAME in adapted

@@ -217,12 +217,12 @@ def fill(cache, first, end):
         cache = cache.begin_step(positions)
         seed = 2 * step + 3
         new = KeysValues(
-            normal(B * beams, N, K, 1, seed=seed),
+            normal(B * beams, N, 1, K, seed=seed),
             normal(B * beams, N, 1, H, seed=seed + 1),
         )
         layer = cache.write(cache.layers[0], new)
         cache = cache.end_step((layer,), None, positions)
-        both = np.concatenate([new.value, new.key.swapaxes(2, 3)], axis=-1)
+        both = np.concatenate([new.value, new.key], axis=-1)
         written.append(both.reshape(B, beams, N, H + K))
     return cache, np.stack(written, axis=2)
 
@@ -232,13 +232,17 @@ def seen_by(cache, step):
     beams, slots = cache.writer.shape[1:]
     mask = np.asarray(cache.mask(jnp.full((B, beams, 1), step)))
     mask = mask.reshape(B, beams, slots, beams)
+    # Slots may be in any order; positions say which is which.
+    order = np.argsort(np.where(cache.positions[0] < 0, slots, cache.positions[0]))
+    mask = mask[:, :, order]
     assert (mask.sum(axis=-1)[:, :, : step + 1] == 1).all()
     assert not mask[:, :, step + 1 :].any()
     value = np.asarray(cache.layers[0].value).reshape(B, N, slots, beams, H)
-    key = np.asarray(cache.layers[0].key).reshape(B, N, K, slots, beams)
+    key = np.asarray(cache.layers[0].key).reshape(B, N, slots, beams, K)
+    value, key = value[:, :, order], key[:, :, order]
     seen = (
         np.einsum("bksj,bnsjh->bksnh", mask, value),
-        np.einsum("bksj,bnhsj->bksnh", mask, key),
+        np.einsum("bksj,bnsjh->bksnh", mask, key),
     )
     return np.concatenate(seen, axis=-1)[:, :, : step + 1]
 
@@ -275,7 +279,7 @@ def test_hypotheses_that_go_on_from_one_read_what_it_read_and_then_their_own():
 def test_a_cache_of_another_size_holds_what_was_written(slots):
     cache, written = filled_cache(2)
     other = cache.resize(slots)
-    assert other.layers[0].key.shape[-1] == slots * BEAMS
+    assert other.layers[0].key.shape[2] == slots * BEAMS
     np.testing.assert_array_equal(seen_by(other, 1), written)
     other, own = fill(other, 2, 3)
     np.testing.assert_array_equal(seen_by(other, 2)[:, :, 2:], own)

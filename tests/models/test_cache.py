@@ -21,13 +21,13 @@ def written(cache):
     rows, beams, slots = cache.writer.shape
     one, row = cache.layers[0], np.arange(rows)[:, None, None]
     places = np.arange(slots) * beams + cache.writer
-    key, value = np.moveaxis(one.key, 3, 1), np.moveaxis(one.value, 2, 1)
-    filled = int(cache.filled)
+    key, value = np.moveaxis(one.key, 2, 1), np.moveaxis(one.value, 2, 1)
+    filled = int(cache.next)
     return key[row, places][:, :, :filled], value[row, places][:, :, :filled]
 
 
 def step(cache, new):
-    positions = jnp.full((B, BEAMS, 1), cache.filled)
+    positions = jnp.full((B, BEAMS, 1), cache.next)
     cache = cache.begin_step(positions)
     layers = tuple(cache.write(layer, new) for layer in cache.layers)
     return cache.end_step(layers, normal(B, 1, BEAMS, S), positions)
@@ -38,7 +38,7 @@ def test_a_cache_that_reorders_indices_reads_like_one_that_copies():
     cache = cache.track_attention(jnp.ones((B, S), jnp.int32))
     copied, expected = cache, np.zeros((B, BEAMS, 0, G, K), np.float32)
     for _ in range(SLOTS):
-        new = KeysValues(normal(B * BEAMS, G, K, 1), normal(B * BEAMS, G, 1, H))
+        new = KeysValues(normal(B * BEAMS, G, 1, K), normal(B * BEAMS, G, 1, H))
         state = rng.bit_generator.state  # both see the same weights
         cache = step(cache, new)
         rng.bit_generator.state = state

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.models.positions import PositionEncoding, sinusoid
+from transformer_jax.models.positions import PositionEncoding, sinusoid, sinusoid_t2t
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
 
@@ -32,6 +32,31 @@ def test_sines_first_is_a_fixed_permutation_of_interleaved():
     got = sinusoid(jnp.asarray(POSITIONS), D, interleave=False)
     order = [*range(0, D, 2), *range(1, D, 2)]
     np.testing.assert_array_equal(got, sinusoid(jnp.asarray(POSITIONS), D)[..., order])
+
+
+def test_the_authors_code_has_the_slowest_wave_at_10000():
+    got = np.asarray(sinusoid_t2t(jnp.asarray(POSITIONS), D))
+    for i in range(D // 2):
+        angle = POSITIONS / 10_000 ** (i / (D // 2 - 1))
+        np.testing.assert_allclose(got[..., i], np.sin(angle), atol=1e-4)
+        np.testing.assert_allclose(got[..., D // 2 + i], np.cos(angle), atol=1e-4)
+    assert sinusoid_t2t(jnp.asarray(POSITIONS), 2).shape == (2, 5, 2)
+
+
+def test_a_universal_stack_reads_the_positions_of_its_embedding():
+    """From the second round on, what is added again is of the kind of the first."""
+    sizes = {"vocab_size": 11, "d_model": D, "d_ff": 6, "num_heads": 1}
+    sizes |= {"decoder_layers": 2, "shared_layers": "universal"}
+    tokens, found = jnp.array([[4, 9, 5]]), {}
+    for kind in ("sinusoid_concat", "sinusoid_t2t"):
+        module = LanguageModel(TransformerConfig(**sizes, positions=kind))
+        params = module.init(jax.random.key(0), tokens)
+        signal = module.bind(params).decoder._round_signal(1, jnp.arange(3)[None])
+        waves = PositionEncoding(kind, D, 0).apply({}, jnp.arange(3)[None])
+        rounds = PositionEncoding(kind, D, 0).apply({}, jnp.full((1, 3), 2))
+        np.testing.assert_allclose(signal, waves + rounds, atol=1e-6)
+        found[kind] = signal
+    assert np.ptp(found["sinusoid_concat"] - found["sinusoid_t2t"]) > 0.1
 
 
 @pytest.mark.parametrize(("top", "error"), [(10_000, 0.001), (1_000_000, 0.065)])

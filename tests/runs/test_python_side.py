@@ -22,7 +22,10 @@ def test_a_string_gets_one_answer_and_a_list_one_a_line(run):
     assert isinstance(answers, list) and len(answers) == len(LINES)
     assert run.predict(LINES[0]) == answers[0]
     replies = run.replies(LINES)
-    assert isinstance(replies, list) and run.replies(LINES[0]) == replies[0]
+    # Alone, a line is searched in a batch of another shape: sums round differently.
+    one = run.replies(LINES[0])
+    assert isinstance(replies, list) and one.text == replies[0].text
+    assert one.score == pytest.approx(replies[0].score, rel=1e-5)
     assert run.replies(LINES[0], prefixes="The").text == (
         run.replies(LINES[:1], prefixes=["The"])[0].text
     )
@@ -90,7 +93,7 @@ def test_a_search_is_judged_by_all_that_its_programs_hold(run, monkeypatch):
     assert seen[2] > 3 * seen[0]  # as the state alone would not grow
     monkeypatch.setattr(memory, "free_memory", lambda device: 0.9 * max(seen))
     fresh = run.task.inference.writer.engine(run.mesh)
-    fresh._announced.clear()
+    fresh._checked.clear()
     with pytest.raises(UserError, match="beams 80, .* need 0 GB, but 0 are free"):
         run.predict("O gato dorme.", beams=80)
 

@@ -13,7 +13,7 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.text.tokenizer import Bytes
-from transformer_jax.decoding import Options
+from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.runs import folder as folders
 from transformer_jax.tasks import classification
 from transformer_jax.tasks.classification import Scale, compose
@@ -58,8 +58,8 @@ def test_a_number_is_in_the_units_of_the_training_split(run):
     inference = run["score"].task.inference
     scale = inference.scale
     assert 0.1 < scale.deviation < 1 and abs(scale.mean) < 0.5
-    assert inference.reply("", np.array([0.0])).text == f"{scale.mean:.4g}"
-    moved = inference.reply("", np.array([2.0])).text
+    assert inference.reply(DecodeRequest(), np.array([0.0])).text == f"{scale.mean:.4g}"
+    moved = inference.reply(DecodeRequest(), np.array([2.0])).text
     expected = scale.mean + 2 * scale.deviation
     assert float(moved) == pytest.approx(expected, rel=1e-3)
     assert all(np.isfinite(float(text)) for text in run["score"].predict(TEXTS))
@@ -72,7 +72,7 @@ def test_a_number_is_in_the_units_of_the_training_split(run):
 def test_a_number_has_the_digits_that_tell_it_from_others(run, mean, deviation, text):
     of, scale = run["score"], Scale((), mean, deviation)
     inference = compose(of.config, of.task.data.tokenizer, scale).inference
-    assert inference.reply("", np.array([0.375])).text == text
+    assert inference.reply(DecodeRequest(), np.array([0.375])).text == text
 
 
 @pytest.mark.parametrize("kind", ["label", "score"])
@@ -113,7 +113,7 @@ def test_a_text_longer_than_a_learned_table_is_refused_with_both_numbers():
 def test_only_the_special_token_is_read_and_padding_never(run):
     task = run["label"].task
     params = jax.jit(task.objective.init)(jax.random.key(3))
-    outputs = jax.jit(task.objective.outputs)
+    outputs = jax.jit(lambda p, t: task.objective.outputs(p, t).logits)
     tokens = jnp.asarray([task.inference.parse(TEXTS[1]).source])
     padded = jnp.pad(tokens, ((0, 0), (0, 5)))
     plain, longer = (outputs(params, t) for t in (tokens, padded))
@@ -130,7 +130,7 @@ def test_the_mean_of_all_tokens_can_be_read_instead_and_still_no_padding(run):
     params = jax.jit(mean.objective.init)(jax.random.key(3))
     tokens = jnp.asarray([mean.inference.parse(TEXTS[1]).source])
     padded = jnp.pad(tokens, ((0, 1), (0, 5)))  # the second row is padding alone
-    outputs = jax.jit(mean.objective.outputs)
+    outputs = jax.jit(lambda p, t: mean.objective.outputs(p, t).logits)
     plain, longer = (outputs(params, t) for t in (tokens, padded))
     np.testing.assert_allclose(plain[0], longer[0], atol=1e-5)
     assert np.isfinite(longer).all()
@@ -157,11 +157,13 @@ def test_words_are_dropped_in_training_only(run):
         task.objective.init(jax.random.key(3)),
         jnp.asarray([task.inference.parse(TEXTS[1]).source]),
     )
-    plain = never.objective.outputs(params, tokens, jax.random.key(0))
-    np.testing.assert_allclose(task.objective.outputs(params, tokens), plain, atol=1e-6)
-    dropped = [
-        task.objective.outputs(params, tokens, jax.random.key(n)) for n in range(3)
-    ]
+
+    def logits(of, key=None):
+        return of.objective.outputs(params, tokens, key).logits
+
+    plain = logits(never, jax.random.key(0))
+    np.testing.assert_allclose(logits(task), plain, atol=1e-6)
+    dropped = [logits(task, jax.random.key(n)) for n in range(3)]
     assert all(np.abs(other - plain).max() > 1e-3 for other in dropped)
 
 
@@ -171,7 +173,7 @@ def test_the_loss_sums_squared_errors_or_log_likelihoods(run):
         tokens = np.zeros((3, 8), np.int32)
         tokens[0, :3], tokens[1, :4] = (2, 9, 3), (2, 8, 7, 3)  # the third: no text
         answers = np.array([1.0, 0.0, 0.0], np.float32)
-        outputs = np.asarray(task.objective.outputs(params, jnp.asarray(tokens)))
+        outputs = np.asarray(task.objective.outputs(params, jnp.asarray(tokens)).logits)
         batch = {"tokens": jnp.asarray(tokens), "answers": jnp.asarray(answers)}
         sums = task.objective.loss(params, batch)
         if kind == "score":
@@ -283,7 +285,7 @@ def test_without_positions_a_permutation_has_the_same_logits(positions):
         opened = config.load(f"sets:{positions}", changed)
         task = compose(opened, Bytes(), Scale(("a", "b", "c")))
         params = task.objective.init(jax.random.key(0))
-        one, other = jax.jit(task.objective.outputs)(params, shown)
+        one, other = jax.jit(task.objective.outputs)(params, shown).logits
         same = np.allclose(one, other, atol=1e-5)
         assert same == (positions == "none")
 

@@ -335,7 +335,7 @@ def test_shapes_are_those_of_the_model_and_equal_layers_are_shown_once():
     calls = modules.calls_of(configs.load("quickstart"))
     found = {"/".join(call.path): call for call in calls}
     cross = found["decoder/layer_0/cross_attention"]
-    assert cross.inputs == ("[B T 128]", "[B 4 32 S]")
+    assert cross.inputs == ("[B T 128]", "[B 4 S 32]")
     assert cross.output == "[B T 128], [B 4 T S]"
     assert cross.parameters == 4 * 128 * 128 + 4 * 128
     assert found["embedding"].inputs == ("[B T]",)
@@ -343,7 +343,7 @@ def test_shapes_are_those_of_the_model_and_equal_layers_are_shown_once():
     assert "encoder/layer_1" in found and "encoder/layer_1/feed_forward" not in found
     (axes,) = draw(figures.shapes(calls)).axes
     texts = [t.get_text() for t in axes.texts]
-    assert "[B T 128], [B 4 32 S] → [B T 128], [B 4 T S]" in texts
+    assert "[B T 128], [B 4 S 32] → [B T 128], [B 4 T S]" in texts
     assert texts.index("encoder") < texts.index("decoder") < texts.index("logits")
 
 

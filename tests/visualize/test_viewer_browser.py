@@ -5,9 +5,9 @@ import pytest
 
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.engine import Hypothesis
-from transformer_jax.decoding.trace import Living, Step
 from transformer_jax.visualize.viewer import numbers, search
 from transformer_jax.visualize.viewer.collect import describe_picture
+from transformer_jax.visualize.viewer.trace import Living, Step
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytestmark = pytest.mark.system

@@ -24,6 +24,8 @@ from transformer_jax.base.errors import UserError
 PACKAGE = "transformer_jax"
 HERE = pathlib.Path(__file__).parent.parent  # the package
 
+_packages: set[str] = set()  # from which something has been imported
+
 
 def names(group: str) -> list[str]:
     """List the names of a group, such as "tasks": ours, then those of others."""
@@ -50,6 +52,7 @@ def require(group: str, name: str) -> Any:
 def load(place: str, what: str) -> Any:
     """Import "module:attribute"."""
     module, _, attribute = place.partition(":")
+    _packages.add(module.partition(".")[0])
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -57,6 +60,11 @@ def load(place: str, what: str) -> Any:
             f"the entry point {what} = {place} cannot be imported ({error}): install "
             "its package again"
         ) from error
+
+
+def packages() -> set[str]:
+    """Return the packages whose entry points have been imported."""
+    return {*_packages}
 
 
 def files() -> list[pathlib.Path]:

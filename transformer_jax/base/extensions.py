@@ -52,6 +52,11 @@ def load(name: str, what: str) -> ModuleType:
     return module
 
 
+def packages() -> set[str]:
+    """Return the packages whose modules have been imported at the word of the user."""
+    return {name.partition(".")[0] for name in _imported}
+
+
 def check(names: Iterable[str], run: pathlib.Path, place: Any, allowed: bool) -> None:
     """Refuse modules named by a run without consent, or that lie inside the run."""
     names = list(dict.fromkeys(names))

@@ -47,7 +47,7 @@ def find_problems(config: ConfigDict, data: bool = True) -> list[str]:
     problems += model.find_problems(config, _longest(config))
     problems += optim.find_problems(config) + sharding.find_problems(config)
     problems += adapters.find_problems(config)
-    problems += _unknown_targets(config)
+    problems += _unknown_targets(config) + _impossible_teacher(config)
     problems += _impossible_plans(config)
     if "tokenizer" in config:
         problems += _impossible_text(config)
@@ -55,6 +55,15 @@ def find_problems(config: ConfigDict, data: bool = True) -> list[str]:
         options = task.search(**config.decode)
         problems += find_search_problems(config, options)
     return problems + (task.find_problems(config) if data else task.check(config))
+
+
+def _impossible_teacher(config: ConfigDict) -> list[str]:
+    if not config.train.teacher or not config.lora.rank:
+        return []
+    return [
+        f"lora.rank = {config.lora.rank} would add the adapters to the matrices of "
+        f"train.teacher = {config.train.teacher!r}, too: clear one of them"
+    ]
 
 
 def _unknown_targets(config: ConfigDict) -> list[str]:

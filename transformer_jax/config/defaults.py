@@ -62,6 +62,19 @@ class TrainOptions:
     initial: str = option(
         "", "A run whose parameters this one begins with; empty means none."
     )
+    teacher: str = option(
+        "", "A run whose predictions this one learns, too (distillation); empty: none."
+    )
+    teacher_weight: float = option(
+        0.5,
+        "Share of the divergence from train.teacher in the loss; the rest is that of "
+        "the true tokens.",
+        above=0,
+        most=1,
+    )
+    teacher_temperature: float = option(
+        1.0, "Divisor of both logits in this divergence.", above=0
+    )
     on_divergence: str = option(
         "stop",
         "If the loss or a gradient is not finite: stop; skip the batch; or go back to "

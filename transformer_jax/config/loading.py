@@ -20,6 +20,8 @@ from transformer_jax.config.smoke import shrink
 from transformer_jax.data.reading.sources import SPLITS
 from transformer_jax.data.text.text import find_files
 
+OF_RUNS = ("train.initial", "train.teacher")  # options that name a run, a folder
+
 
 def load(
     spec: str,
@@ -97,7 +99,7 @@ def named_files(config: ConfigDict) -> Iterator[str]:
             for part in filter(None, map(str.strip, parts)):
                 for folder in {"", start}:
                     yield from find_files(part, folder)
-                    if option.endswith("_files") or option == "train.initial":
+                    if option.endswith("_files") or option in OF_RUNS:
                         yield from _files_below(os.path.join(folder, part))
     for split in SPLITS:
         yield from _files_below(os.path.join(start, split))

@@ -332,6 +332,13 @@ def pad_or_pack(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarr
     return arrays
 
 
+def fill_rows(values: np.ndarray, batch: Batch, empty: int = 0) -> np.ndarray:
+    """Return the values [n, …] of a batch's examples by row; others are `empty`."""
+    rows = np.full((len(batch.examples), *values.shape[1:]), empty, values.dtype)
+    rows[batch.examples[:, 0] >= 0] = values
+    return rows
+
+
 def prefetch(make: Callable[[int], Any], steps: range, depth: int = 2) -> Iterator[Any]:
     """Yield make(step) for each step, made ahead in a thread; re-raise its errors."""
     remaining = iter(steps)

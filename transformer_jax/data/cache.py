@@ -48,6 +48,11 @@ def folder() -> pathlib.Path:
     return pathlib.Path(os.path.expanduser(given))
 
 
+def place(kind: str, name: str) -> pathlib.Path:
+    """Return where the entry of this name lies among those of its kind."""
+    return folder() / kind / hashlib.sha256(name.encode()).hexdigest()[:24]
+
+
 def _home() -> pathlib.Path:
     """Return the user's home directory; a container may give its user none."""
     with contextlib.suppress(KeyError):  # the user has no entry
@@ -121,9 +126,6 @@ def digest(paths: Sequence[pathlib.Path]) -> str:
 
     It is cached: the files are read again only if one of them has changed.
     """
-    key = hashlib.sha256()
-    for file in paths:
-        key.update(f"{files.identify(file)}\n".encode())
 
     def write_digest(entry: pathlib.Path) -> None:
         total = hashlib.sha256()
@@ -132,7 +134,8 @@ def digest(paths: Sequence[pathlib.Path]) -> str:
             total.update(hashlib.sha256(file.read_bytes()).digest())
         (entry / "digest").write_text(total.hexdigest(), encoding="utf-8")
 
-    entry = build_once(folder() / "images" / key.hexdigest()[:24], write_digest)
+    name = "".join(f"{files.identify(file)}\n" for file in paths)
+    entry = build_once(place("images", name), write_digest)
     return (entry / "digest").read_text(encoding="utf-8")
 
 

@@ -6,6 +6,7 @@ records and of everything that encodes them. It is written in chunks, so memory 
 not grow with it. Every example that is left out is counted in the ledger.
 """
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -67,26 +68,49 @@ class Ragged(NamedTuple):
         return np.split(self.values, np.cumsum(self.lengths)[:-1])
 
 
-class Store:
-    """The encoded examples of one split."""
+class Store(abc.ABC):
+    """The encoded examples of one split, wherever they lie."""
+
+    name: str  # identifies its content
+    size: int
+    ledger: dict[str, Any]  # of the examples that were left out
+
+    def __len__(self) -> int:
+        return self.size
+
+    @abc.abstractmethod
+    def row(self, column: str, index: int) -> np.ndarray:
+        """Return the values of one example."""
+
+    @abc.abstractmethod
+    def take(self, examples: np.ndarray) -> dict[str, Any]:
+        """Return all columns of these examples: `Ragged`, or arrays [examples, …]."""
+
+    @abc.abstractmethod
+    def lengths(self, column: str) -> np.ndarray:
+        """Return the lengths [examples] of a ragged column."""
+
+    @abc.abstractmethod
+    def column(self, name: str) -> np.ndarray:
+        """Return all values: [examples, …], or [total, …] of a ragged column."""
+
+
+class MappedStore(Store):
+    """A store in a folder of the cache, mapped into memory."""
 
     def __init__(self, folder: pathlib.Path):
-        self.folder = folder
+        self.folder, self.name = folder, folder.name
         about = json.loads((folder / "store.json").read_text(encoding="utf-8"))
-        self.size: int = about["size"]
-        self.ledger: dict[str, Any] = about["ledger"]
+        self.size, self.ledger = about["size"], about["ledger"]
         self._columns: dict[str, np.ndarray] = {}
         self._ends: dict[str, np.ndarray] = {}
         for name, (dtype, shape) in about["columns"].items():
             column = Column(dtype, shape if shape is None else tuple(shape))
             if column.ragged:
-                self._ends[name] = _map(folder / f"{name}.ends", "int64")
+                self._ends[name] = map_file(folder / f"{name}.ends", "int64")
             total = int(self.lengths(name).sum()) if column.ragged else self.size
-            values = _map(folder / f"{name}.values", dtype)
+            values = map_file(folder / f"{name}.values", dtype)
             self._columns[name] = values.reshape(total, *column.inner)
-
-    def __len__(self) -> int:
-        return self.size
 
     def row(self, column: str, index: int) -> np.ndarray:
         """Return the values of one example."""
@@ -96,7 +120,7 @@ class Store:
         return self._columns[column][ends[index - 1] if index else 0 : ends[index]]
 
     def take(self, examples: np.ndarray) -> dict[str, Any]:
-        """Return all columns of these examples: `Ragged`, or arrays [examples, …]."""
+        """Return all columns of these examples."""
         return {name: self._take(name, examples) for name in self._columns}
 
     def lengths(self, column: str) -> np.ndarray:
@@ -104,7 +128,7 @@ class Store:
         return np.diff(self._ends[column], prepend=0)
 
     def column(self, name: str) -> np.ndarray:
-        """Return all values: [examples, …], or [total, …] of a ragged column."""
+        """Return all values of a column."""
         return self._columns[name]
 
     def _take(self, name: str, examples: np.ndarray) -> Any:
@@ -126,17 +150,17 @@ def build(
     fingerprint: str,
     make_filter: Callable[[], Callable[[Any, Any], str | None]] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Store:
+) -> MappedStore:
     """Open the store of these records, building it unless a sound one exists.
 
     `encode` turns a list of records into rows of columns; `make_filter` returns a
     function (record, row) → the reason for leaving an example out, or None.
     """
-    key = hashlib.sha256(f"{FORMAT}:{columns}:{fingerprint}".encode()).hexdigest()[:24]
+    key = fingerprint_of(f"{FORMAT}:{columns}:{fingerprint}")
     write = functools.partial(
         _write, records, columns, encode, make_filter or _keep_all, progress
     )
-    return Store(cache.build_once(root / key, write, records.content))
+    return MappedStore(cache.build_once(root / key, write, records.content))
 
 
 def summary(ledger: dict[str, Any]) -> str:
@@ -148,31 +172,62 @@ def _keep_all():
     return lambda record, columns: None
 
 
+def kept(
+    records: Records,
+    encode: Callable[[Sequence[Any]], Iterable[Mapping[str, Any]]],
+    find_fault: Callable[[Any, Any], str | None],
+    ledger: dict[str, Any],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the encoded examples chunk by chunk; count in the ledger those left out.
+
+    Their column `RECORD` is the index of their record.
+    """
+    number = 0
+    for chunk in _chunks(records):
+        rows = []
+        encoded = _encoded(encode, chunk, records, number)
+        for record, row in zip(chunk, encoded, strict=True):
+            reason = find_fault(record, row)
+            if reason:
+                _note(ledger, reason, records.where(number), record)
+            else:
+                rows.append({**row, RECORD: number})
+            number += 1
+        yield rows
+        progress(number, len(records))
+
+
+def join(column: Column, rows: Sequence[Any]) -> Any:
+    """Join the values of examples: `Ragged`, or an array [examples, …]."""
+    dtype = np.dtype(column.dtype)
+    if not column.ragged:
+        return np.asarray(rows, dtype).reshape(len(rows), *column.inner)
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    if column.inner:
+        empty = column.empty().values
+        return Ragged(np.concatenate([empty, *rows], dtype=dtype), lengths)
+    flat = itertools.chain.from_iterable(rows)
+    values = np.fromiter(flat, np.int64, int(lengths.sum()))
+    if len(values) and values.max() > np.iinfo(dtype).max:
+        raise OverflowError(f"{values.max()} does not fit a {dtype}")
+    return Ragged(values.astype(dtype), lengths)
+
+
 def _write(records, columns, encode, make_filter, progress, folder) -> None:
-    find_fault = make_filter()
     columns = {**columns, RECORD: Column("int64", ())}
-    dropped: dict[str, dict[str, Any]] = {}
-    size = number = 0
+    ledger: dict[str, Any] = {}
+    size = 0
     with contextlib.ExitStack() as files:
         writers = {n: _Writer(files, folder, n, c) for n, c in columns.items()}
-        for chunk in _chunks(records):
-            kept = []
-            rows = _encoded(encode, chunk, records, number)
-            for record, row in zip(chunk, rows, strict=True):
-                reason = find_fault(record, row)
-                if reason:
-                    _note(dropped, reason, records.where(number), record)
-                else:
-                    kept.append({**row, RECORD: number})
-                number += 1
+        for rows in kept(records, encode, make_filter(), ledger, progress):
             for name, writer in writers.items():
-                writer.add([row[name] for row in kept])
-            size += len(kept)
-            progress(number, len(records))
+                writer.add([row[name] for row in rows])
+            size += len(rows)
     about = {
         "size": size,
         "columns": {name: (c.dtype, c.shape) for name, c in columns.items()},
-        "ledger": dropped,
+        "ledger": ledger,
     }
     text = json.dumps(about, indent=1, ensure_ascii=False)
     (folder / "store.json").write_text(text, encoding="utf-8")
@@ -209,23 +264,12 @@ class _Writer:
             self._ends = files.enter_context((folder / f"{name}.ends").open("wb"))
 
     def add(self, rows: list[Any]) -> None:
-        dtype = np.dtype(self.column.dtype)
-        if self._ends is None:
-            values = np.asarray(rows, dtype).reshape(len(rows), *self.column.inner)
-        else:
-            lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-            values = self._join(rows, int(lengths.sum()), dtype)
+        joined = join(self.column, rows)
+        if self._ends is not None:
+            joined, lengths = joined
             self._ends.write((self._end + np.cumsum(lengths)).tobytes())
-            self._end += len(values)
-        self._values.write(values.tobytes())
-
-    def _join(self, rows: list[Any], total: int, dtype: np.dtype) -> np.ndarray:
-        if self.column.inner:
-            return np.concatenate([self.column.empty().values, *rows], dtype=dtype)
-        values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, total)
-        if len(values) and values.max() > np.iinfo(dtype).max:
-            raise OverflowError(f"{values.max()} does not fit a {dtype}")
-        return values.astype(dtype)
+            self._end += len(joined)
+        self._values.write(joined.tobytes())
 
 
 def _chunks(records: Iterable[dict]) -> Iterator[list[dict]]:
@@ -256,7 +300,14 @@ def _shorten(value: Any, limit: int = 300) -> Any:
     return f"{value[:limit]}… ({len(value):,} characters)"
 
 
-def _map(path: pathlib.Path, dtype: str) -> np.ndarray:
+def fingerprint_of(content: bytes | str) -> str:
+    """Return the hash of what determines a store."""
+    content = content.encode() if isinstance(content, str) else content
+    return hashlib.sha256(content).hexdigest()[:24]
+
+
+def map_file(path: pathlib.Path, dtype: str) -> np.ndarray:
+    """Map a file of numbers into memory, to be read only."""
     if not path.stat().st_size:
         return np.empty(0, dtype)
     return np.memmap(path, dtype, mode="r")

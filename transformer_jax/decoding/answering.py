@@ -44,10 +44,12 @@ def answer_lines(
     prefixes: Sequence[str] = (),
     first: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    answers: Callable[..., Iterator[tuple[int, Reply]]] | None = None,
 ) -> Iterator[Reply]:
     """Yield one reply per line, in order; `first` is the number of the first line.
 
-    Answers begin with the `prefixes`. A `max_length` of 0 allows any length.
+    Answers begin with the `prefixes`. A `max_length` of 0 allows any length. `answers`
+    is called in place of the method of the inference.
     """
     if on_long not in ON_LONG:
         raise UserError(f"on_long={on_long!r}: choose {' | '.join(ON_LONG)}")
@@ -91,8 +93,8 @@ def answer_lines(
     requests = [job.requests[part] for job, part in places]
     waiting = collections.deque(jobs)
     yield from _take_finished(waiting, inference)
-    answers = inference.answers(params, requests, mesh, options)
-    for done, (number, answer) in enumerate(answers, start=1):
+    found = (answers or inference.answers)(params, requests, mesh, options)
+    for done, (number, answer) in enumerate(found, start=1):
         job, part = places[number]
         job.replies[part] = answer
         progress(done, len(requests))

@@ -28,6 +28,7 @@ from transformer_jax.decoding.searching import (
     gather,
     prefill,
     reorder,
+    write,
 )
 
 
@@ -38,7 +39,7 @@ class Beam(flax.struct.PyTreeNode):
     abstract arrays, which a checked type would refuse.
     """
 
-    step: Any  # Int []: tokens written so far
+    step: Any  # Int [B]: tokens written so far
     tokens: Any  # Int [B, K, L] of the living hypotheses
     log_probs: Any  # Float [B, K] of the living hypotheses; -inf marks an empty slot
     finished: Any  # Int [B, K, L]
@@ -62,18 +63,24 @@ class BeamSearch:
     constraint: Constraint | None = None
 
     def begin(
-        self, model: BoundModel, batch: dict, inputs: DecodeInputs, length: int
+        self,
+        model: BoundModel,
+        batch: dict,
+        inputs: DecodeInputs,
+        length: int,
+        slots: int | None = None,
     ) -> Beam:
         """Read the prompts; each row begins with one hypothesis."""
         beams, rows = self.options.beams, len(inputs.limits)
+        slots = length if slots is None else slots
         inputs = inputs.with_numbers(self.options)
         static, state, logits = prefill(
-            model, batch, inputs, beams, length, watch=self.options.coverage > 0
+            model, batch, inputs, beams, slots, watch=self.options.coverage > 0
         )
         empty = jnp.full((rows, beams), NEG_INF)
         root = jnp.where(inputs.limits > 0, 0.0, NEG_INF)
         return Beam(
-            step=jnp.int32(0),
+            step=jnp.zeros(rows, jnp.int32),
             tokens=jnp.zeros((rows, beams, length), jnp.int32),
             log_probs=empty.at[:, 0].set(root),  # one root, not K equal ones
             finished=jnp.zeros((rows, beams, length), jnp.int32),
@@ -95,12 +102,13 @@ class BeamSearch:
     def advance(self, model: BoundModel, beam: Beam) -> Beam:
         """Extend every living hypothesis by one token and keep the best."""
         inputs, options = beam.inputs, self.options
+        going = self.unfinished(beam)
         scores, parents, tokens = self._best_extensions(beam)
         place = jnp.arange(options.beams)
         width = options.beams - beam.finished_count[:, None]
         taken = (place < width) & (scores > NEG_INF)
         ended = taken & (tokens == EOS)
-        written = gather(beam.tokens, parents).at[:, :, beam.step].set(tokens)
+        written = write(gather(beam.tokens, parents), beam.step, tokens)
         state = reorder(beam.state, parents)
         beam = self._finish(beam, ended, written, scores, state)
         alive = jnp.where(taken & ~ended, scores, NEG_INF)
@@ -113,7 +121,7 @@ class BeamSearch:
             state,
         )
         return beam.replace(
-            step=beam.step + 1,
+            step=beam.step + going,
             tokens=written,
             log_probs=jnp.where(done[:, None], NEG_INF, alive),
             logits=logits.reshape(beam.logits.shape),
@@ -130,6 +138,12 @@ class BeamSearch:
             gather(beam.finished_log_probs, order),
             gather(beam.finished_scores, order),
         )
+
+    def written(self, beam: Beam) -> tuple[Array, Array]:
+        """Return living and finished hypotheses [B, 2K, L], and which there are."""
+        tokens = jnp.concatenate([beam.tokens, beam.finished], axis=1)
+        alive = [beam.log_probs > NEG_INF, beam.finished_scores > NEG_INF]
+        return tokens, jnp.concatenate(alive, axis=1)
 
     def _best_extensions(self, beam: Beam) -> tuple[Array, Array, Array]:
         """Return the K best (total log-probability, parent, token) of each row."""

@@ -1,11 +1,11 @@
-"""Constrain a search to trees: matching brackets around given tokens.
+"""Constrain a search: to trees, or to the tokens that are not suppressed.
 
 A constraint is a function of logits, the tokens written so far, the step, the limits of
 the rows and its own arrays (`DecodeRequest.constraint`). It returns the logits with
 -inf for every token that may not follow. `rules.allow` applies it in every search.
 
-A parser writes the words of its sentence in order, with brackets between them. At every
-step only these tokens are possible:
+A parser writes the words of its sentence in order, with brackets between them, which
+must match. At every step only these tokens are possible:
 
 - the next token of the outline
 - an opening bracket, while there are words left to put into it
@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.base.ids import EOS
+from transformer_jax.base.ids import EOS, PAD
 from transformer_jax.decoding.searching import NEG_INF
 
 ROOT = 3  # a tree has at least this many tokens besides its outline: ( ) and the end
@@ -44,7 +44,7 @@ class Constraint(Protocol):
         self,
         logits: Float[Array, "BK V"],
         tokens: Int[Array, "B K L"],
-        step: Int[Array, ""],
+        step: Int[Array, "B"],
         limits: Int[Array, "B"],
         arrays: Mapping[str, Array],
     ) -> Float[Array, "BK V"]:
@@ -66,12 +66,34 @@ class TreeConstraint:
         self,
         logits: Float[Array, "BK V"],
         tokens: Int[Array, "B K L"],
-        step: Int[Array, ""],
+        step: Int[Array, "B"],
         limits: Int[Array, "B"],
         arrays: Mapping[str, Array],
     ) -> Float[Array, "BK V"]:
         """Return the logits, with -inf for every token that may not follow."""
         return _steer(self.pairs, logits, tokens, step, limits, arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class Suppression:
+    """Forbid the tokens `never` [B, W], and `first` [B, W] where an answer begins."""
+
+    def __call__(
+        self,
+        logits: Float[Array, "BK V"],
+        tokens: Int[Array, "B K L"],
+        step: Int[Array, "B"],
+        limits: Int[Array, "B"],
+        arrays: Mapping[str, Array],
+    ) -> Float[Array, "BK V"]:
+        """Return the logits, with -inf for every token that may not follow."""
+        rows, beams, _ = tokens.shape
+        # Padding, which no search writes, stands for no token.
+        first = jnp.where(step[:, None] == 0, arrays["first"], PAD)
+        ids = jnp.concatenate([arrays["never"], first], axis=1)
+        banned = jnp.zeros((rows, logits.shape[-1]), bool)
+        banned = banned.at[jnp.arange(rows)[:, None], ids].set(True)
+        return jnp.where(jnp.repeat(banned, beams, axis=0), NEG_INF, logits)
 
 
 def _steer(pairs, logits, tokens, step, limits, arrays):
@@ -82,19 +104,21 @@ def _steer(pairs, logits, tokens, step, limits, arrays):
     closer_of = np.zeros(vocab, np.int32)
     closer_of[opened] = closed
 
-    place = jnp.arange(tokens.shape[-1])
-    change = jnp.where(place < step, jnp.asarray(depth_of)[tokens], 0)
+    place, step = jnp.arange(tokens.shape[-1]), step[:, None]
+    begun = place < step[..., None]  # what has been written
+    change = jnp.where(begun, jnp.asarray(depth_of)[tokens], 0)
     depths = change.cumsum(axis=-1)
     depth = depths[..., -1]
     # The innermost open bracket is the last one that led to the current depth.
     innermost = jnp.where((change > 0) & (depths == depth[..., None]), place, -1)
     innermost = innermost.max(axis=-1, keepdims=True)
     innermost = jnp.take_along_axis(tokens, jnp.maximum(innermost, 0), axis=-1)[..., 0]
-    after_open = jnp.where(place == step - 1, change, 0).sum(axis=-1) > 0
+    latest = place == step[..., None] - 1
+    after_open = jnp.where(latest, change, 0).sum(axis=-1) > 0
 
     outline, begins = arrays["outline"], arrays["begins"]
     size = (outline != 0).sum(axis=-1)[:, None]
-    written = ((change == 0) & (place < step)).sum(axis=-1)
+    written = ((change == 0) & begun).sum(axis=-1)
     at = jnp.minimum(written, outline.shape[1] - 1)
     following = jnp.take_along_axis(outline, at, axis=1)
     left = size - written

@@ -1,11 +1,12 @@
 """Search the answers to any number of requests, in batches of few static shapes.
 
-A shape follows from a request's own length, so an answer does not depend on its batch.
-A search runs until enough rows have finished for the others to fit into a smaller
-batch, and then continues with these alone. Its cache begins with slots for an answer of
-usual length and grows to the longest allowed only if necessary, because attention reads
-all slots. On one device, threads search two batches at a time, because parts of a step
-keep only one core busy.
+Rows whose sentences have ended are given to waiting ones, shortest first, so that a
+batch is full until no sentence waits (continuous batching); then it shrinks. Rows are
+independent of each other, so an answer does not depend on its batch. The cache has
+slots for an answer of usual length and grows to the longest allowed only if necessary,
+because attention reads all slots. On one device, threads search two batches at a time,
+because parts of a step keep only one core busy. Which sentences a batch is given
+depends on their lengths alone, never on time.
 """
 
 import collections
@@ -14,8 +15,8 @@ import functools
 import itertools
 import queue
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -25,11 +26,17 @@ from jax.sharding import Mesh
 
 from transformer_jax import sharding
 from transformer_jax.base.errors import Refused, UserError
-from transformer_jax.base.ids import BOS
+from transformer_jax.base.ids import BOS, EOS, PAD
+from transformer_jax.base.programs import Program
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.beam import BeamSearch
 from transformer_jax.decoding.constraints import Constraint
-from transformer_jax.decoding.memory import estimate_search, free_on, needs_of
+from transformer_jax.decoding.memory import (
+    bound_state,
+    estimate_search,
+    free_on,
+    needs_of,
+)
 from transformer_jax.decoding.sampling import SamplingSearch
 from transformer_jax.decoding.searching import (
     DecodeInputs,
@@ -38,6 +45,7 @@ from transformer_jax.decoding.searching import (
     announce,
     bind,
     numbers_of,
+    replace_rows,
     resize,
     row_sizes,
     rows_for,
@@ -45,7 +53,10 @@ from transformer_jax.decoding.searching import (
 from transformer_jax.sharding import Params
 
 IN_FLIGHT = 2  # batches searched at a time
+REFILLED = 4  # a batch is refilled when this part of its rows has finished
 LARGE = 0.25  # a search that may need more of the memory is compiled to know
+UNTIL_ENDED = np.iinfo(np.int32).max  # steps: until rows end
+Asked = tuple[DecodeRequest, Options]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +66,17 @@ class Hypothesis:
     tokens: tuple[int, ...]
     log_prob: float
     score: float
+
+
+@runtime_checkable
+class Searches(Protocol):
+    """Anything that searches as an engine does."""
+
+    def search(
+        self, params: Params, requests: Sequence[DecodeRequest], options: Options
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Yield (number of a request, its hypotheses), in any order."""
+        ...
 
 
 class Engine:
@@ -71,20 +93,30 @@ class Engine:
         """Make an engine; `constraint` applies to requests that carry arrays for it."""
         self.module, self.mesh, self.constraint = module, mesh, constraint
         self._announced: set = set()  # programs that have been compiled
+        self._checked: set = set()  # searches that fit into memory
         devices = sharding.row_devices(mesh)
         self.row_sizes = row_sizes(batch_rows, row_multiple, devices)
-        jit = functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
-        self._begin = jax.jit(self._begin_search, static_argnames=("shape", "options"))
-        self._advance = jax.jit(
+        program = functools.partial(Program, made_from=(module, constraint))
+        self._begin = program(
+            self._begin_search, static_argnames=("shape", "slots", "options")
+        )
+        self._advance = program(
             self._advance_search,
             static_argnames="options",
             donate_argnums=1,
             # Every process needs to know which rows have finished.
             out_shardings=(None, sharding.replicated(mesh)),
         )
-        self._result = jit(self._result_of, static_argnames="options")
-        self._keep_rows = jax.jit(_keep_rows)
-        self._resize_cache = jax.jit(_resize_cache, static_argnames="slots")
+        self._result = program(
+            self._result_of,
+            static_argnames="options",
+            out_shardings=sharding.replicated(mesh),
+        )
+        self._written = program(self._written_in, static_argnames="options")
+        self._keep_rows = Program(_keep_rows)
+        self._replace_rows = Program(replace_rows, donate_argnums=0)
+        self._widen = Program(replace_rows, static_argnames="slots")
+        self._resize_cache = Program(_resize_cache, static_argnames="slots")
 
     def search(
         self, params: Params, requests: Sequence[DecodeRequest], options: Options
@@ -95,8 +127,9 @@ class Engine:
             return
         params = sharding.unsplit_fsdp(params, self.mesh)
         with jax.set_mesh(self.mesh):
-            for batch in self._batches(requests, options):  # in one order everywhere
-                yield from self._search(params, requests, options, *batch)
+            for share in self._share(requests, options, 1):
+                for members in share:  # in one order everywhere
+                    yield from self._search(params, requests, options, members)
 
     def states(
         self, params: Params, request: DecodeRequest, options: Options
@@ -106,101 +139,81 @@ class Engine:
         The steps are those of `search`. Read a state before asking for the next one,
         which takes over its memory.
         """
-        shape, rows = _shape_of(request, options), rows_for(self.row_sizes, 1)
-        batch = _collate([request], rows, shape, options)
+        shape, rows = shape_of(request, options), rows_for(self.row_sizes, 1)
+        batch = _collate([(request, options)], rows, shape)
         options = options.without_numbers()
         if self.mesh.size > 1:
             params = sharding.unsplit_fsdp(params, self.mesh)
         with jax.set_mesh(self.mesh):
             batch = sharding.to_global(batch, self.mesh)
-            carry = self._begin(params, batch, shape=shape, options=options)
-            unfinished = True
+            slots = shape.first_step_limit
+            begin = functools.partial(self._begin, shape=shape, options=options)
+            carry, unfinished = begin(params, batch, slots=slots), True
             for step in itertools.count(1):
                 yield carry
                 if not unfinished:
                     return
-                if step == shape.first_step_limit + 1:
+                if step == slots + 1:
                     carry = self._resize_cache(carry, slots=shape.prompt + shape.length)
-                carry, waiting = self._advance(params, carry, 0, step, options=options)
-                unfinished = bool(np.asarray(waiting)[0])
+                limits = 0, step, UNTIL_ENDED
+                carry, told = self._advance(params, carry, *limits, options=options)
+                unfinished = bool(np.asarray(told[0])[0])
 
     def _search_by_threads(self, params, requests, options):
-        waiting = collections.deque(self._batches(requests, options))
-        threads = min(IN_FLIGHT, len(waiting))
+        shares = self._share(requests, options, IN_FLIGHT)
+        threads = len(shares)
         results: queue.SimpleQueue = queue.SimpleQueue()
         abandoned = threading.Event()
 
-        def work():
+        def work(share):
             try:
                 with jax.set_mesh(self.mesh):
-                    while True:
-                        try:
-                            batch = waiting.popleft()
-                        except IndexError:
-                            break
-                        for found in self._search(params, requests, options, *batch):
+                    for members in share:
+                        for found in self._search(params, requests, options, members):
                             results.put(found)
                             if abandoned.is_set():
                                 return
                 results.put(None)
-            except Exception as error:  # raised again by the main thread
+            except BaseException as error:  # raised again by the main thread
                 results.put(error)
 
-        workers = [threading.Thread(target=work) for _ in range(threads)]
+        workers = [threading.Thread(target=work, args=[share]) for share in shares]
         for worker in workers:
             worker.start()
         try:
             while threads:
                 found = results.get()
-                if isinstance(found, Exception):
+                if isinstance(found, BaseException):
                     raise found
                 if found is None:
                     threads -= 1
                 else:
                     yield found
         finally:  # also if the caller stops early: a thread must not outlive Python
-            waiting.clear()
             abandoned.set()
             for worker in workers:
                 worker.join()
 
-    def _search(self, params, requests, options, rows, shape, members):
-        batch = _collate([requests[i] for i in members], rows, shape, options)
-        options = options.without_numbers()
-        batch = sharding.to_global(batch, self.mesh)
-        program = rows, shape, options
-        if program not in self._announced:
-            self._check_memory(params, batch, *program)
-        announce(self._announced, program, shape.source)
-        carry = self._begin(params, batch, shape=shape, options=options)
-        step_limit = shape.first_step_limit
-        places = np.array([*members, *[-1] * (rows - len(members))])
-        while True:
-            smaller = [n for n in self.row_sizes if n < rows]
-            # Rows are not moved between devices.
-            enough = smaller[0] if smaller and self.mesh.size == 1 else 0
-            carry, unfinished = self._advance(
-                params, carry, enough, step_limit, options=options
-            )
-            unfinished = np.asarray(unfinished)
-            leaving = ~unfinished & (places >= 0)
-            if leaving.any():
-                found = jax.device_get(self._result(carry, options=options))
-                for row in np.flatnonzero(leaving):
-                    yield int(places[row]), _unpack(found, int(row), options)
-            staying = np.flatnonzero(unfinished & (places >= 0))
-            if not len(staying):
-                return
-            places = np.where(unfinished, places, -1)
-            fewer = rows_for(self.row_sizes, len(staying))
-            if fewer < rows:
-                # Fill empty rows with finished ones, on which no work is done.
-                filler = np.flatnonzero(~unfinished)[: fewer - len(staying)]
-                kept, rows = np.concatenate([staying, filler]), fewer
-                places, carry = places[kept], self._keep_rows(carry, jnp.asarray(kept))
-            if step_limit < shape.length:
-                step_limit = shape.length
-                carry = self._resize_cache(carry, slots=shape.prompt + step_limit)
+    def _search(self, params, requests, options, members):
+        """Search the answers to requests of one kind, shortest first."""
+        waiting = collections.deque(members)
+        one_device = self.mesh.size == 1  # rows are not moved between devices
+        while waiting:
+            rows = rows_for(self.row_sizes, len(waiting))
+            asked = {i: (requests[i], options) for i in members}
+            batch = Batch(self, params, asked, options, rows)
+            batch.check_memory(waiting[-1])  # the longest
+            batch.begin([waiting.popleft() for _ in range(min(rows, len(waiting)))])
+            refill = max(rows // REFILLED, self.row_sizes[-1]) if one_device else rows
+            while batch.members:
+                smaller = [n for n in self.row_sizes if n < batch.rows]
+                least = refill if waiting else batch.rows - max(smaller, default=0)
+                yield from batch.advance(least if one_device else batch.rows)
+                while one_device and waiting and batch.free >= refill:
+                    few = min(refill, len(waiting))
+                    batch.refill([waiting.popleft() for _ in range(few)])
+                if one_device and not waiting:
+                    batch.resize(len(batch.members))
 
     def _check_memory(self, params, batch, rows, shape, options) -> None:
         """Refuse a search that does not fit into memory at its full size.
@@ -209,7 +222,12 @@ class Engine:
         advance to know.
         """
         free, memories = free_on(self.mesh)
-        carry = self._begin.eval_shape(params, batch, shape=shape, options=options)
+        most = bound_state(self.module, rows, shape, options)
+        needs = 3 * most + estimate_search(self.module, rows, shape, options)
+        if needs <= LARGE * free * memories:
+            return
+        begin: Any = {"shape": shape, "slots": 0, "options": options}
+        carry = self._begin.jitted.eval_shape(params, batch, **begin)
         slots = shape.prompt + shape.length
         carry = jax.eval_shape(functools.partial(_resize_cache, slots=slots), carry)
         state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(carry))
@@ -218,10 +236,12 @@ class Engine:
             return
         needs = state
         if state <= free * memories:
-            lowered = self._advance.lower(
-                params, carry, 0, shape.length, options=options
+            limits = 0, shape.length, UNTIL_ENDED
+            lowered = self._advance.jitted.lower(
+                params, carry, *limits, options=options
             )
-            began = self._begin.lower(params, batch, shape=shape, options=options)
+            begin["slots"] = shape.length
+            began = self._begin.jitted.lower(params, batch, **begin)
             programs = [lowered.compile(), began.compile()]
             shares = memories if memories > 1 else self.mesh.size
             needs = shares * max(map(needs_of, programs))
@@ -241,60 +261,232 @@ class Engine:
         Return the programs that begin the search and that advance it. `flags` are
         compiler options.
         """
-        rows, shape = self.row_sizes[0], _shape_of(request, options)
-        arrays = _collate([request], rows, shape, options)
+        rows, shape = self.row_sizes[0], shape_of(request, options)
+        arrays = _collate([(request, options)], rows, shape)
         options = options.without_numbers()
         places = sharding.unsplit_shardings(params, self.mesh)
         params = jax.tree.map(_abstract, params, places)
         with jax.set_mesh(self.mesh):
             batch = sharding.abstract_global(arrays, self.mesh, rows)
-            traced = self._begin.trace(params, batch, shape=shape, options=options)
+            begin: Any = {"slots": shape.first_step_limit, "options": options}
+            traced = self._begin.jitted.trace(params, batch, shape=shape, **begin)
             begin = traced.lower().compile(flags)
             carry = jax.tree.map(_abstract, traced.out_info, begin.output_shardings)
-            advance = self._advance.lower(
-                params, carry, 0, shape.first_step_limit, options=options
+            limits = 0, shape.first_step_limit, UNTIL_ENDED
+            advance = self._advance.jitted.lower(
+                params, carry, *limits, options=options
             )
             return [begin, advance.compile(flags)]
 
-    def _begin_search(self, params, batch, shape: "_Shape", options: Options):
+    def _begin_search(
+        self, params, batch, shape: "Shape", slots: int, options: Options
+    ):
         names = (field.name for field in dataclasses.fields(DecodeInputs))
         inputs = DecodeInputs(**{name: batch.get(name) for name in names})
         model = bind(self.module, params)
-        carry = self._make_search(options).begin(model, batch, inputs, shape.length)
-        return _resize_cache(carry, shape.prompt + shape.first_step_limit)
+        search = self._make_search(options)
+        return search.begin(model, batch, inputs, shape.length, slots)
 
-    def _advance_search(self, params, carry, enough, step_limit, options: Options):
+    def _advance_search(
+        self, params, carry, enough, step_limit, most, options: Options
+    ):
+        """Take up to `most` steps, while more than `enough` rows are unfinished."""
         search, model = self._make_search(options), bind(self.module, params)
-        carry = jax.lax.while_loop(
-            lambda c: (search.unfinished(c).sum() > enough) & (c.step < step_limit),
-            lambda c: search.advance(model, c),
-            carry,
-        )
-        return carry, search.unfinished(carry)
+
+        def goes_on(loop):
+            taken, carry = loop
+            unfinished = search.unfinished(carry)
+            outgrown = unfinished & (carry.step >= step_limit)
+            return (unfinished.sum() > enough) & ~outgrown.any() & (taken < most)
+
+        def advance(loop):
+            taken, carry = loop
+            return taken + 1, search.advance(model, carry)
+
+        carry = jax.lax.while_loop(goes_on, advance, (0, carry))[1]
+        return carry, (search.unfinished(carry), carry.step)
 
     def _result_of(self, carry, options: Options) -> Hypotheses:
         return self._make_search(options).result(carry)
+
+    def _written_in(self, carry, options: Options):
+        return self._make_search(options).written(carry)
 
     def _make_search(self, options: Options) -> Search:
         if options.beams == 1 or options.sample:  # greedy search, or sampling
             return SamplingSearch(options, self.constraint)
         return BeamSearch(options, self.constraint)
 
-    def _batches(self, requests, options) -> Iterator[tuple[int, "_Shape", list[int]]]:
-        """Yield (rows, shape, members) of each batch, short sources first."""
-        by_shape: dict[_Shape, list[int]] = {}
+    def _share(self, requests, options, most: int) -> list[list[list[int]]]:
+        """Share requests among at most so many searches.
+
+        Each has groups of requests that may be in a batch together, shortest first.
+        """
+        by_kind: dict[Any, list[int]] = {}
         order = sorted(range(len(requests)), key=lambda i: (len(requests[i].source), i))
         for i in order:
-            by_shape.setdefault(_shape_of(requests[i], options), []).append(i)
-        for shape, members in by_shape.items():
-            while members:
-                rows = rows_for(self.row_sizes, len(members))
-                yield rows, shape, members[:rows]
-                members = members[rows:]
+            by_kind.setdefault(shape_of(requests[i], options).kind, []).append(i)
+        groups = list(by_kind.values())
+        shares: list[list[list[int]]] = [[] for _ in range(most)]
+        for group in groups:
+            parts = min(most, -(-len(group) // self.row_sizes[0]))
+            free = sorted(shares, key=lambda share: sum(map(len, share)))
+            for part in range(parts):
+                free[part].append(group[part::parts])
+        return [share for share in shares if share]
+
+
+class Batch:
+    """The rows of one search, and which requests they belong to.
+
+    `asked` has requests with their options by number. It may grow during the search;
+    the options of a batch differ only in `NUMBERS`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        params: Params,
+        asked: Mapping[int, Asked],
+        options: Options,
+        rows: int,
+    ):
+        self.engine, self.params, self.asked = engine, params, asked
+        self.options, self.rows = options.without_numbers(), rows
+        self.shape: Any = None  # until it begins
+
+    @property
+    def members(self) -> list[int]:
+        """The requests that are being answered."""
+        return [int(i) for i in self.places if i >= 0]
+
+    @property
+    def free(self) -> int:
+        """The number of rows without a request."""
+        return self.rows - len(self.members)
+
+    def check_memory(self, longest: int, rows: int = 0) -> None:
+        """Refuse the search if it does not fit into memory with the longest request.
+
+        `rows` are those that it will have, by default those that it has.
+        """
+        shape = self._shape_for([longest])
+        if self.shape:
+            shape = max(self.shape, shape, key=lambda one: one.source)
+        program = rows or self.rows, shape, self.options
+        if program not in self.engine._checked:
+            arrays = self._collate([longest], program[0], shape)
+            self.engine._check_memory(self.params, arrays, *program)
+            self.engine._checked.add(program)
+
+    def begin(self, members: list[int]) -> None:
+        """Begin the search of these requests."""
+        self.shape = self._shape_for(members)
+        arrays = self._collate(members, self.rows, self.shape)
+        program = self.rows, self.shape, self.options
+        announce(self.engine._announced, program, self.shape.source)
+        self.step_limit = self.shape.first_step_limit
+        self.carry = self.engine._begin(
+            self.params,
+            arrays,
+            shape=self.shape,
+            slots=self.step_limit,
+            options=self.options,
+        )
+        self.places = np.array([*members, *[-1] * (self.rows - len(members))])
+        self.unfinished = self.places >= 0
+        self.steps = np.zeros(self.rows, int)
+
+    def advance(
+        self, least: int, most: int = UNTIL_ENDED
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Search until at least this many rows are free; yield what has been found.
+
+        It stops after `most` steps, too.
+        """
+        engine, options = self.engine, self.options
+        limits = self.rows - least, self.step_limit, most
+        self.carry, told = engine._advance(
+            self.params, self.carry, *limits, options=options
+        )
+        self.unfinished, self.steps = map(np.asarray, told)
+        leaving = np.flatnonzero(~self.unfinished & (self.places >= 0))
+        if len(leaving):
+            found = jax.device_get(engine._result(self.carry, options=options))
+            for row in leaving:
+                number = int(self.places[row])
+                yield number, _unpack(found, int(row), self.asked[number][1])
+        self.places = np.where(self.unfinished, self.places, -1)
+        if (self.unfinished & (self.steps >= self.step_limit)).any():
+            self.step_limit = self.shape.length
+            slots = self.shape.prompt + self.step_limit
+            self.carry = engine._resize_cache(self.carry, slots=slots)
+
+    def refill(self, members: list[int]) -> None:
+        """Give free rows to other requests."""
+        engine = self.engine
+        shape = max(self.shape, self._shape_for(members), key=lambda one: one.source)
+        rows = rows_for(engine.row_sizes, len(members))
+        arrays = self._collate(members, rows, shape)
+        fresh = engine._begin(
+            self.params, arrays, shape=shape, slots=0, options=self.options
+        )
+        taken = np.flatnonzero(self.places < 0)[: len(members)]
+        dropped = [self.rows] * (rows - len(members))
+        at = jnp.asarray([*taken, *dropped], jnp.int32)
+        if shape == self.shape:
+            self.carry = engine._replace_rows(self.carry, fresh, at)
+        else:
+            self.shape = shape
+            self.step_limit = max(self.step_limit, shape.first_step_limit)
+            slots = shape.prompt + self.step_limit
+            self.carry = engine._widen(self.carry, fresh, at, slots=slots)
+        self.places[taken] = members
+
+    def resize(self, count: int) -> None:
+        """Change the number of rows to the smallest that holds so many requests.
+
+        Those in the batch stay, and each row that is added is a copy, without a
+        request.
+        """
+        staying = np.flatnonzero(self.places >= 0)
+        rows = rows_for(self.engine.row_sizes, max(count, len(staying)))
+        if rows == self.rows or not len(staying):
+            return
+        # Finished rows come first, because they ask for no steps.
+        empty = np.flatnonzero(self.places < 0)
+        empty = empty[np.argsort(self.unfinished[empty], kind="stable")]
+        filler = [*empty, *staying][: max(rows - len(staying), 0)]
+        filler += [filler[0]] * (rows - len(staying) - len(filler)) if filler else []
+        kept = np.array([*staying, *filler], int)
+        self.places = np.where(np.arange(rows) < len(staying), self.places[kept], -1)
+        self.unfinished, self.steps = self.unfinished[kept], self.steps[kept]
+        self.rows = rows
+        self.carry = self.engine._keep_rows(self.carry, jnp.asarray(kept))
+
+    def leave(self, number: int) -> None:
+        """Give up a request; its row is free."""
+        self.places = np.where(self.places == number, -1, self.places)
+
+    def written(self, numbers: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+        """Yield (number of a request, the tokens with which its answer will begin)."""
+        found = self.engine._written(self.carry, options=self.options)
+        tokens, there = map(np.asarray, found)
+        for number in numbers:
+            row = int(np.flatnonzero(self.places == number)[0])
+            yield number, _common_beginning(tokens[row][there[row]])
+
+    def _shape_for(self, members: list[int]) -> "Shape":
+        shapes = [shape_of(*self.asked[i]) for i in members]
+        return max(shapes, key=lambda shape: shape.source)
+
+    def _collate(self, members: list[int], rows: int, shape: "Shape") -> Any:
+        arrays = _collate([self.asked[i] for i in members], rows, shape)
+        return sharding.to_global(arrays, self.engine.mesh)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shape:
+class Shape:
     """Static sizes of a batch: lengths of its sources, prompts and answers."""
 
     source: int
@@ -303,18 +495,24 @@ class _Shape:
     constraint: tuple[tuple[str, int], ...] = ()  # names and lengths of its arrays
 
     @property
+    def kind(self) -> tuple[Any, ...]:
+        """Return what requests of one batch share: all but the source's length."""
+        return self.prompt, self.constraint
+
+    @property
     def first_step_limit(self) -> int:
         """The length of an answer for which the cache has slots at first."""
         return min(self.length, self.source + 16)
 
 
-def _shape_of(request: DecodeRequest, options: Options) -> _Shape:
+def shape_of(request: DecodeRequest, options: Options) -> Shape:
+    """Return the static sizes that a request needs."""
     source = pad_length(len(request.source))
     prompt = pad_length(len(request.prefix)) + 1 if request.prefix else 1
     length = options.max_length or source + options.extra_length
     arrays = request.constraint or {}
     widths = tuple((name, pad_length(len(a))) for name, a in arrays.items())
-    return _Shape(source, prompt, length, widths)
+    return Shape(source, prompt, length, widths)
 
 
 def check_least(request: DecodeRequest, options: Options) -> None:
@@ -351,11 +549,12 @@ def pad_length(length: int) -> int:
     return max(12, whole * 3 // 4 if length <= whole * 3 // 4 else whole)
 
 
-def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, Any]:
+def _collate(asked: Sequence[Asked], rows: int, shape: Shape) -> dict[str, Any]:
     """Return the arrays of a batch; the limit of an empty row is 0.
 
     Sources are tokens or arrays of vectors, all of the same kind as the first.
     """
+    requests = [request for request, _ in asked]
     first = np.asarray(requests[0].source)
     kind = np.float32 if first.ndim > 1 else np.int32
     batch = {
@@ -365,17 +564,17 @@ def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, 
         "prompt_lengths": np.ones(rows, np.int32),
         "limits": np.zeros(rows, np.int32),
         "seeds": np.zeros(rows, np.int32),
-        "numbers": numbers_of(options, rows),
+        "numbers": numbers_of(asked[0][1], rows),
     }
     if shape.constraint:
         batch["constraint"] = {
             name: np.zeros(
-                (rows, width), np.asarray(requests[0].constraint[name]).dtype
+                (rows, width), np.asarray((requests[0].constraint or {})[name]).dtype
             )
             for name, width in shape.constraint
         }
     batch["prompt"][:, 0] = BOS
-    for i, request in enumerate(requests):
+    for i, (request, options) in enumerate(asked):
         length = len(request.source)  # 0 for a language model
         batch["source"][i, :length] = request.source
         batch["source_segments"][i, :length] = 1
@@ -383,8 +582,10 @@ def _collate(requests, rows: int, shape: _Shape, options: Options) -> dict[str, 
         batch["prompt_lengths"][i] += len(request.prefix)
         batch["limits"][i] = request.limit or longest_answer(request, options)
         batch["seeds"][i] = request.seed
+        for name, values in batch["numbers"].items():
+            values[i] = getattr(options, name)
         for name, _ in shape.constraint:
-            values = request.constraint[name]
+            values = (request.constraint or {})[name]
             batch["constraint"][name][i, : len(values)] = values
     # An empty row still needs a token to attend to.
     batch["source_segments"][len(requests) :, 0] = 1
@@ -403,6 +604,13 @@ def _keep_rows(carry: Any, kept: Any) -> Any:
 def _resize_cache(carry: Any, slots: int) -> Any:
     """Resize the cache of a search to this number of slots, including the prompt."""
     return carry.replace(state=resize(carry.state, slots))
+
+
+def _common_beginning(tokens: np.ndarray) -> list[int]:
+    """Return the tokens with which all of these texts [N, L] begin, without an end."""
+    first = tokens[0]
+    same = (tokens == first).all(axis=0) & (first != PAD) & (first != EOS)
+    return [int(token) for token in first[: same.argmin() if not same.all() else None]]
 
 
 def _unpack(found: Hypotheses, row: int, options: Options) -> list[Hypothesis]:

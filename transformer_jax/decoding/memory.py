@@ -82,6 +82,22 @@ def count_layers(model: Any) -> int:
     return max(sum(model.get(side, 0) for side in sides), 1)
 
 
+def bound_state(module: Any, rows: int, shape: Any, options: Options) -> float:
+    """Bound the bytes of a search's state; infinite if the sizes are unknown.
+
+    Tracing the search says them exactly, but takes longer than a short answer.
+    """
+    config = getattr(module, "config", None)
+    names = "decoder_layers", "num_heads", "d_k", "d_v", "vocab_size"
+    if not all(hasattr(config, name) for name in names):
+        return math.inf
+    layers, heads, d_k, d_v, vocabulary = (getattr(config, name) for name in names)
+    slots = shape.prompt + shape.length
+    beams = max(options.beams, options.n_best)
+    read = layers * heads * (d_k + d_v) * (beams * slots + shape.source)
+    return float(FLOAT * rows * (read + beams * (vocabulary + 8 * slots)))
+
+
 def estimate_search(module: Any, rows: int, shape: Any, options: Options) -> int:
     """Estimate from above the bytes of a search besides its state.
 

@@ -37,6 +37,7 @@ class Reply:
     score: float | None = None  # log-probability of the text, length-penalised
     others: tuple["Reply", ...] = ()  # the next best answers, with `n_best`
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for jsonl
+    pieces: int = 0  # that were written, with their end
     error: str = ""
     # Characters or words of the line that are not in the model's vocabulary.
     unknown: tuple[str, ...] = ()
@@ -133,8 +134,8 @@ class UnknownParts:
         self._named: set[str] = set()
         self._warnings = 0
 
-    def note(self, number: int, unknown: Sequence[str]) -> None:
-        """Warn of what is new in a line, by its number."""
+    def note(self, where: str, unknown: Sequence[str]) -> None:
+        """Warn of what is new in a line: `where` is "line 7"."""
         self.lines += bool(unknown)
         new = [part for part in unknown if part not in self._named]
         if not new or self._warnings > MOST:
@@ -147,8 +148,8 @@ class UnknownParts:
         shown = " ".join(p if p.isprintable() else ascii(p)[1:-1] for p in new[:SHOWN])
         more = f" and {len(new) - SHOWN} more" if len(new) > SHOWN else ""
         self.logger.warning(
-            "line %d: the model does not know %s%s: the answer may be invented",
-            number,
+            "%s: the model does not know %s%s: the answer may be invented",
+            where,
             shown,
             more,
         )

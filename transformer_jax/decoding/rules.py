@@ -15,12 +15,13 @@ from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.searching import NEG_INF, DecodeInputs
+from transformer_jax.models.masks import MASKED
 
 
 def top_next_tokens(
     logits: Float[Array, "B KV"],
     tokens: Int[Array, "B K L"],
-    step: Int[Array, ""],
+    step: Int[Array, "B"],
     inputs: DecodeInputs,
     options: Options,
     constraint: Constraint | None,
@@ -28,12 +29,15 @@ def top_next_tokens(
 ) -> tuple[Float[Array, "B K C"], Int[Array, "B K C"]]:
     """Return log-probabilities and ids of the `count` likeliest tokens, best first.
 
-    `tokens` holds the `step` tokens that each hypothesis has written. A hypothesis at
+    `tokens` holds the `step` tokens that each hypothesis of a row has written. One at
     its limit must end, even if another rule forbids it. Forbidden tokens score -inf.
     """
     logits = by_hypothesis(logits, tokens)
     allowed = allow(logits, tokens, step, inputs, options, constraint)
     scores, best = largest(allowed, count)
+    # Impossible, not merely unlikely, because a beam may be wider than the number of
+    # tokens that a model can write.
+    scores = jnp.where(scores <= MASKED, NEG_INF, scores)
     # Not `scores[:, :1]`: with a second slice, XLA sorts instead of selecting.
     changed = allowed is not logits
     peak = (logits if changed else scores).max(axis=-1, keepdims=True)
@@ -56,7 +60,7 @@ def by_hypothesis(
     return logits.reshape(tokens.shape[0] * tokens.shape[1], -1)
 
 
-def must_end(step: Int[Array, ""], limits: Int[Array, "B"]) -> Bool[Array, "B 1"]:
+def must_end(step: Int[Array, "B"], limits: Int[Array, "B"]) -> Bool[Array, "B 1"]:
     """Return whether the next token is the last that a row may have."""
     return (step + 1 >= limits)[:, None]
 
@@ -64,7 +68,7 @@ def must_end(step: Int[Array, ""], limits: Int[Array, "B"]) -> Bool[Array, "B 1"
 def allow(
     logits: Float[Array, "BK V"],
     tokens: Int[Array, "B K L"],
-    step: Int[Array, ""],
+    step: Int[Array, "B"],
     inputs: DecodeInputs,
     options: Options,
     constraint: Constraint | None = None,
@@ -73,8 +77,8 @@ def allow(
     vocab = logits.shape[-1]
     is_end = jnp.arange(vocab) == EOS
     if options.min_length:
-        early = (step + 1 < options.min_length) & is_end
-        logits = jnp.where(early, NEG_INF, logits)
+        early = jnp.repeat(step + 1 < options.min_length, tokens.shape[1])[:, None]
+        logits = jnp.where(early & is_end, NEG_INF, logits)
     if options.no_repeat:
         repeats = _completes(tokens, step, inputs, options.no_repeat, vocab)
         # The end of a sentence is not a repetition.
@@ -114,14 +118,16 @@ def _completes(tokens, step, inputs: DecodeInputs, n: int, vocab: int):
     rows, beams, _ = tokens.shape
     given, begin = _align_right(inputs)
     given = jnp.broadcast_to(given[:, None], (rows, beams, given.shape[1]))
-    tokens, step = jnp.concatenate([given, tokens], -1), step + given.shape[-1]
+    tokens = jnp.concatenate([given, tokens], -1)
+    step = (step + given.shape[-1])[:, None, None]
     starts = jnp.arange(tokens.shape[-1])
     # Windows that have been written completely.
     same = (starts >= begin[:, None, None]) & (starts + n <= step)
     same = jnp.broadcast_to(same, tokens.shape)
     for i in range(n - 1):
-        recent = jnp.take(tokens, step - (n - 1) + i, axis=-1, mode="clip")
-        same = same & (jnp.roll(tokens, -i, axis=-1) == recent[..., None])
+        place = jnp.clip(step - (n - 1) + i, 0, tokens.shape[-1] - 1)
+        recent = jnp.take_along_axis(tokens, place, axis=-1)
+        same = same & (jnp.roll(tokens, -i, axis=-1) == recent)
     last = jnp.where(same, jnp.roll(tokens, -(n - 1), axis=-1), vocab)
     row, beam = jnp.arange(rows)[:, None, None], jnp.arange(beams)[None, :, None]
     banned = jnp.zeros((rows, beams, vocab), bool)

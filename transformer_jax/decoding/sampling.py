@@ -31,13 +31,14 @@ from transformer_jax.decoding.searching import (
     DecodeInputs,
     Hypotheses,
     prefill,
+    write,
 )
 
 
 class Texts(flax.struct.PyTreeNode):
     """The state of K texts of each row."""
 
-    step: Any  # Int []: tokens written so far
+    step: Any  # Int [B]: tokens written so far
     tokens: Any  # Int [B, K, L]
     log_probs: Any  # Float [B, K]
     done: Any  # Bool [B, K]
@@ -58,15 +59,21 @@ class SamplingSearch:
     constraint: Constraint | None = None
 
     def begin(
-        self, model: BoundModel, batch: dict, inputs: DecodeInputs, length: int
+        self,
+        model: BoundModel,
+        batch: dict,
+        inputs: DecodeInputs,
+        length: int,
+        slots: int | None = None,
     ) -> Texts:
         """Read the prompts."""
         inputs = inputs.with_numbers(self.options)
         copies = self.options.n_best if self.options.sample else 1
-        static, state, logits = prefill(model, batch, inputs, copies, length)
+        slots = length if slots is None else slots
+        static, state, logits = prefill(model, batch, inputs, copies, slots)
         shape = (len(inputs.limits), copies)
         return Texts(
-            step=jnp.int32(0),
+            step=jnp.zeros(len(inputs.limits), jnp.int32),
             tokens=jnp.zeros((*shape, length), jnp.int32),
             log_probs=jnp.zeros(shape, jnp.float32),
             done=jnp.broadcast_to(inputs.limits[:, None] < 1, shape),
@@ -92,10 +99,8 @@ class SamplingSearch:
             texts.state,
         )
         return texts.replace(
-            step=texts.step + 1,
-            tokens=texts.tokens.at[..., texts.step].set(
-                jnp.where(texts.done, 0, token)
-            ),
+            step=texts.step + self.unfinished(texts),
+            tokens=write(texts.tokens, texts.step, jnp.where(texts.done, 0, token)),
             log_probs=jnp.where(texts.done, texts.log_probs, texts.log_probs + gain),
             done=texts.done | (token == EOS),
             logits=logits.reshape(texts.logits.shape),
@@ -111,6 +116,10 @@ class SamplingSearch:
             for a in (texts.log_probs, self.scores(texts))
         )
         return Hypotheses(tokens, (tokens != 0).sum(-1), log_probs, scores)
+
+    def written(self, texts: Texts) -> tuple[Array, Array]:
+        """Return the texts so far [B, K, L], all of which an answer may begin with."""
+        return texts.tokens, jnp.ones(texts.done.shape, bool)
 
     def scores(self, texts: Texts) -> Float[Array, "B K"]:
         """Return the scores of the texts; those of samples have no length penalty."""
@@ -136,14 +145,12 @@ class SamplingSearch:
         )
         allowed = narrow(allowed, options, numbers)
 
-        def draw(whole, seed, scores):
+        def draw(whole, seed, step, scores):
             key = jax.random.fold_in(jax.random.key(whole), seed)
-            keys = jax.random.split(
-                jax.random.fold_in(key, texts.step), scores.shape[0]
-            )
+            keys = jax.random.split(jax.random.fold_in(key, step), scores.shape[0])
             return jax.vmap(jax.random.categorical)(keys, scores)
 
-        seeds = numbers["seed"], texts.inputs.seeds
+        seeds = numbers["seed"], texts.inputs.seeds, texts.step
         drawn = jax.vmap(draw)(*seeds, allowed).astype(jnp.int32)
         token = jnp.where(must_end(texts.step, texts.inputs.limits), EOS, drawn)
         gain = jnp.take_along_axis(log_probs, token[..., None], axis=-1)

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.decoding.options import NUMBERS, Options
-from transformer_jax.models.attention import MASKED
+from transformer_jax.models.cache import put_rows
 from transformer_jax.sharding import Params
 
 NEG_INF = float("-inf")
@@ -49,12 +49,11 @@ def bind(module: nn.Module, params: Params) -> BoundModel:
         logits, state = module.apply(
             variables, tokens, positions, static, state, method="extend"
         )
-        # Impossible, not merely unlikely, because a beam may be wider than the number
-        # of possible tokens. As one matrix, because XLA on a CPU copies four axes.
+        # As one matrix, because XLA on a CPU copies four axes. Only two columns are
+        # written, because another pass over all logits takes time.
         flat = logits.reshape(-1, logits.shape[-1])
-        token = jnp.arange(flat.shape[-1])
-        never = (token == PAD) | (token == BOS) | (flat <= MASKED)
-        return jnp.where(never, NEG_INF, flat).reshape(logits.shape), state
+        flat = flat.at[:, PAD].set(NEG_INF).at[:, BOS].set(NEG_INF)
+        return flat.reshape(logits.shape), state
 
     return BoundModel(start, extend)
 
@@ -78,6 +77,33 @@ def resize(state: Any, slots: int) -> Any:
     A part that is limited has a method `resize`; a recurrent state has no limit.
     """
     return _each_part(state, "resize", lambda a, _: a, slots)
+
+
+def replace_rows(
+    search: Any, fresh: Any, rows: Int[Array, "F"], slots: int | None = None
+) -> Any:
+    """Give rows of a search's state to other sentences, whose search begins.
+
+    Row i of `fresh` becomes row `rows[i]`; it is dropped if that is out of range. The
+    shorter rows get zeros at their ends. With `slots`, caches are resized before.
+    """
+
+    def put(old, new):
+        if hasattr(old, "replace_rows"):
+            return old.replace_rows(new, rows, slots)
+        return put_rows(old, new, rows)
+
+    return jax.tree.map(
+        put, search, fresh, is_leaf=lambda part: hasattr(part, "replace_rows")
+    )
+
+
+def write(
+    tokens: Int[Array, "B K L"], step: Int[Array, "B"], new: Int[Array, "B K"]
+) -> Int[Array, "B K L"]:
+    """Write a token to each hypothesis, at the step of its row."""
+    place = jnp.arange(tokens.shape[-1])
+    return jnp.where(place == step[:, None, None], new[..., None], tokens)
 
 
 def _each_part(state: Any, name: str, otherwise: Callable, *args: Any) -> Any:
@@ -135,13 +161,22 @@ class Hypotheses(flax.struct.PyTreeNode):
 class Search(Protocol):
     """A search with pure methods over its own state, a PyTree with rows [B, …].
 
-    A state has the fields `step`, the tokens written so far, and `state`, the model's.
+    A state has the fields `step` [B], the tokens written so far, and `state`, the
+    model's. Rows are independent of each other, so each may be at another step.
     """
 
     def begin(
-        self, model: BoundModel, batch: dict, inputs: DecodeInputs, length: int
+        self,
+        model: BoundModel,
+        batch: dict,
+        inputs: DecodeInputs,
+        length: int,
+        slots: int | None = None,
     ) -> Any:
-        """Read the prompts; return the initial state, for up to `length` tokens."""
+        """Read the prompts; return the initial state, for up to `length` tokens.
+
+        A cache has slots for the prompts and `slots` tokens; None means for all.
+        """
         ...
 
     def advance(self, model: BoundModel, state: Any, /) -> Any:
@@ -154,6 +189,13 @@ class Search(Protocol):
 
     def result(self, state: Any, /) -> Hypotheses:
         """Return the hypotheses found so far, best first."""
+        ...
+
+    def written(self, state: Any, /) -> tuple[Array, Array]:
+        """Return the texts [B, N, L] that answers may begin with, and which exist.
+
+        A text of an answer begins with one of them, or is one of them.
+        """
         ...
 
 
@@ -187,7 +229,7 @@ def prefill(
     batch: dict,
     inputs: DecodeInputs,
     beams: int,
-    length: int,
+    slots: int,
     watch: bool = False,
 ) -> tuple[Any, Any, Float[Array, "B K V"]]:
     """Read prompts of any lengths; return static part, state and next logits.
@@ -196,7 +238,7 @@ def prefill(
     the attention to the source (`KVCache.track_attention`).
     """
     width = inputs.prompt.shape[1]
-    static, state = model.start(batch, width + length)
+    static, state = model.start(batch, width + slots)
     if watch:
         state = state.track_attention(static["segments"])
     place = jnp.arange(width)

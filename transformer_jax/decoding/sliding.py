@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.beam import length_penalty
-from transformer_jax.decoding.engine import Engine, Hypothesis, longest_answer
+from transformer_jax.decoding.engine import Hypothesis, Searches, longest_answer
 from transformer_jax.sharding import Params
 
 
@@ -40,7 +40,7 @@ def turn_length(window: int) -> int:
 
 
 def search(
-    engine: Engine,
+    engine: Searches,
     params: Params,
     requests: Sequence[DecodeRequest],
     options: Options,

@@ -81,14 +81,14 @@ def attend(
         return kernels.attend(kernel, query, key, value, mask, bias), None
     if isinstance(bias, DistanceBias):
         bias = bias.dense()
-    by_head = query.swapaxes(1, 2), key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
-    attended, weights = attend_by_head(*by_head, mask, bias, dropout)
+    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
+    attended, weights = attend_by_head(query, key, value, mask, bias, dropout)
     return attended.swapaxes(1, 2), weights
 
 
 def attend_by_head(
     query: Float[Array, "B N T K"],
-    key: Float[Array, "B G K S"],
+    key: Float[Array, "B G S K"],
     value: Float[Array, "B G S H"],
     mask: Mask | Bool[Array, "#B #N #T S"] | None = None,
     bias: Float[Array, "#B #N #T S"] | None = None,
@@ -101,7 +101,7 @@ def attend_by_head(
     rows, heads, length, size = query.shape
     grouped = query.reshape(rows, key.shape[1], -1, size) / math.sqrt(size)
     scores = jnp.einsum(
-        "bgtk,bgks->bgts", grouped, key, preferred_element_type=jnp.float32
+        "bgtk,bgsk->bgts", grouped, key, preferred_element_type=jnp.float32
     ).reshape(rows, heads, length, -1)
     if bias is not None:
         scores = jnp.maximum(scores + bias, MASKED)
@@ -110,7 +110,7 @@ def attend_by_head(
         scores = jnp.where(allowed, scores, MASKED)
     weights = jax.nn.softmax(scores)
     dropped = weights if dropout is None else dropout(weights)
-    dropped = dropped.reshape(rows, key.shape[1], -1, key.shape[-1])
+    dropped = dropped.reshape(rows, key.shape[1], -1, key.shape[2])
     attended = jnp.einsum("bgts,bgsh->bgth", dropped.astype(value.dtype), value)
     return attended.reshape(rows, heads, length, -1), weights
 
@@ -194,7 +194,7 @@ class MultiHeadAttention(nn.Module):
         if turn is not None:
             key = rotate(key, turn)
         value = _split_heads(value, kv_heads)
-        return KeysValues(key.transpose(0, 2, 3, 1), value.swapaxes(1, 2))
+        return KeysValues(key.swapaxes(1, 2), value.swapaxes(1, 2))
 
     def _ask(self, query: Array, turn: Any) -> Float[Array, "B T N K"]:
         """Split projected queries into heads."""
@@ -241,8 +241,10 @@ class MultiHeadAttention(nn.Module):
             attended, weights = self._attend(query, keys_values, mask, bias, train)
             weights = _unfold_beams(weights, rows)
         else:
-            key, value = keys_values.key.transpose(0, 3, 1, 2), keys_values.value
-            value = value.swapaxes(1, 2)
+            key, value = (
+                keys_values.key.swapaxes(1, 2),
+                keys_values.value.swapaxes(1, 2),
+            )
             attended = kernels.attend(kernel, query, key, value, mask, bias)
             weights = None
         return self.out(attended.reshape(rows, length, -1)), weights

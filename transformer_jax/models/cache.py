@@ -2,6 +2,10 @@
 
 They are written once and never moved. A beam that continues another one copies its
 `writer`, a small array that says which beam wrote each slot, instead of its keys.
+
+The slots are a ring: all rows write the same slot at each step, and a row whose
+sentence has ended is given to another one while the others go on. What a query sees is
+decided by positions, never by the order of slots.
 """
 
 from typing import Any
@@ -15,14 +19,14 @@ from jaxtyping import Array, Bool, Float, Int
 class KeysValues(flax.struct.PyTreeNode):
     """The projected keys and values of one layer."""
 
-    key: Any  # Float [B, G, K, S]
+    key: Any  # Float [B, G, S, K]
     value: Any  # Float [B, G, S, H]
 
 
 class KVCache(flax.struct.PyTreeNode):
     """The keys and values of all hypotheses of each row: written once, never moved.
 
-    A step writes the keys and values of all hypotheses side by side into slot `filled`.
+    A step writes the keys and values of all hypotheses side by side into slot `next`.
     `writer` says whose entry of a slot a hypothesis reads; a hypothesis that continues
     another one copies that one's row of `writer`. So a search reorders small integers
     instead of keys and values; `reorder_by_copying` is the reference form.
@@ -31,7 +35,7 @@ class KVCache(flax.struct.PyTreeNode):
     layers: tuple[KeysValues, ...]  # S × beams entries, the beams of a slot together
     writer: Any  # Int [B, beams, S]
     positions: Any  # Int [B, S]; -1 marks a slot that no query sees
-    filled: Any  # Int []: slots written so far
+    next: Any  # Int []: tokens written; the slot to write next is this modulo S
     attended: Any = None  # Float [B, beams, S of the source], if attention is tracked
     source_segments: Any = None  # Int [B, S of the source]
 
@@ -44,7 +48,7 @@ class KVCache(flax.struct.PyTreeNode):
         heads, d_k, d_v = sizes
         width = slots * beams
         one = KeysValues(
-            jnp.zeros((rows, heads, d_k, width), dtype),
+            jnp.zeros((rows, heads, width, d_k), dtype),
             jnp.zeros((rows, heads, width, d_v), dtype),
         )
         own = jnp.arange(beams, dtype=jnp.int32)[None, :, None]
@@ -58,9 +62,9 @@ class KVCache(flax.struct.PyTreeNode):
     def reorder(self, parents: Int[Array, "B beams"]) -> "KVCache":
         """Let each hypothesis continue a parent, that is, read the parent's entries."""
         row = jnp.arange(parents.shape[0])[:, None]
-        slots = jnp.arange(self.positions.shape[1])
         # Each hypothesis will write its own entries of the slots that are still empty.
-        writer = jnp.where(slots < self.filled, self.writer[row, parents], self.writer)
+        written = self.positions[:, None] >= 0
+        writer = jnp.where(written, self.writer[row, parents], self.writer)
         attended = self.attended
         if attended is not None:
             attended = attended[row, parents]
@@ -77,41 +81,86 @@ class KVCache(flax.struct.PyTreeNode):
             shape[axis] *= beams
             return jnp.pad(wide, edges).reshape(shape)
 
-        rows, _, slots = self.writer.shape
         own = jnp.arange(beams, dtype=jnp.int32)[:, None]
-        writer = jnp.where(jnp.arange(slots) < self.filled, 0, own)
+        writer = jnp.where(self.positions[:, None] >= 0, 0, own)
         attended = self.attended
         if attended is not None:
             attended = jnp.repeat(attended, beams, axis=1)
         return self.replace(
             layers=tuple(
-                KeysValues(widen(one.key, 3), widen(one.value, 2))
+                KeysValues(widen(one.key, 2), widen(one.value, 2))
                 for one in self.layers
             ),
-            writer=jnp.broadcast_to(writer, (rows, beams, slots)),
+            writer=writer,
             attended=attended,
         )
 
     def resize(self, slots: int) -> "KVCache":
-        """Change the number of slots; any that are cut off must be empty."""
+        """Change the number of slots; the oldest, if cut off, must be empty.
+
+        The newest become the last, so that new slots and the oldest are next.
+        """
         rows, beams, had = self.writer.shape
-        more = max(slots - had, 0)
+        more, cut = max(slots - had, 0), max(had - slots, 0)
 
         def fit(array, axis, each, value=0):
+            array = jnp.roll(array, -self.next * each, axis)
             edges = [(0, 0)] * array.ndim
-            edges[axis] = (0, more * each)
+            edges[axis] = (more * each, 0)
             longer = jnp.pad(array, edges, constant_values=value)
-            return jax.lax.slice_in_dim(longer, 0, slots * each, axis=axis)
+            return jax.lax.slice_in_dim(longer, cut * each, None, axis=axis)
 
         own = jnp.arange(beams, dtype=jnp.int32)[None, :, None]
-        own = jnp.broadcast_to(own, (rows, beams, more))
-        writer = jnp.concatenate([self.writer, own], axis=2)[..., :slots]
+        positions = fit(self.positions, 1, 1, value=-1)
+        writer = jnp.where(positions[:, None] >= 0, fit(self.writer, 2, 1), own)
         layers = tuple(
-            KeysValues(fit(one.key, 3, beams), fit(one.value, 2, beams))
+            KeysValues(fit(one.key, 2, beams), fit(one.value, 2, beams))
             for one in self.layers
         )
-        positions = fit(self.positions, 1, 1, value=-1)
-        return self.replace(layers=layers, writer=writer, positions=positions)
+        return self.replace(
+            layers=layers, writer=writer, positions=positions, next=jnp.int32(0)
+        )
+
+    def replace_rows(
+        self, fresh: "KVCache", rows: Int[Array, "F"], slots: int | None = None
+    ) -> "KVCache":
+        """Give rows to other sentences; row i of `fresh` becomes row `rows[i]`.
+
+        `fresh` has as many slots as its prompts are long. They are put before the slot
+        to write next. All other slots of a new row are hidden, so they keep what the
+        row had. With `slots`, the cache is resized before.
+        """
+        cache = self if slots is None else self.resize(slots)
+        _, beams, width = cache.writer.shape
+        prompt = fresh.positions.shape[1]
+        chosen = (cache.next - prompt + jnp.arange(prompt)) % width
+        entries = (chosen[:, None] * beams + jnp.arange(beams)).reshape(-1)
+
+        def put(old, new):
+            # Axes that are indexed apart come first in the result.
+            new = new.swapaxes(1, 2)
+            return old.at[rows[:, None], :, entries].set(new, mode="drop")
+
+        own = jnp.arange(beams, dtype=jnp.int32)[None, :, None]
+        own = jnp.broadcast_to(own, (len(rows), beams, width))
+        hidden = jnp.full((len(rows), width), -1, jnp.int32)
+        changed = {
+            "writer": own.at[:, :, chosen].set(fresh.writer),
+            "positions": hidden.at[:, chosen].set(fresh.positions),
+            "attended": fresh.attended,
+            "source_segments": fresh.source_segments,
+        }
+        return cache.replace(
+            layers=tuple(
+                KeysValues(put(old.key, new.key), put(old.value, new.value))
+                for old, new in zip(cache.layers, fresh.layers, strict=True)
+            ),
+            **{
+                name: put_rows(getattr(cache, name), new, rows)
+                for name, new in changed.items()
+                if new is not None
+            },
+        )
 
     def track_attention(self, source_segments: Int[Array, "B S"]) -> "KVCache":
         """From now on, sum the attention that each word of the source receives."""
@@ -125,11 +174,15 @@ class KVCache(flax.struct.PyTreeNode):
         """Sum log min(attention, 1) over the source; 0 if every word is covered."""
         return coverage_penalty(self.attended, self.source_segments[:, None] != 0)
 
+    def slot(self) -> Int[Array, ""]:
+        """Return the slot that the next step writes."""
+        return self.next % self.positions.shape[1]
+
     def begin_step(self, positions: Int[Array, "B beams T"]) -> "KVCache":
         """Record the positions of the tokens of the next step (-1 is padding)."""
         return self.replace(
             positions=jax.lax.dynamic_update_slice(
-                self.positions, positions[:, 0], (0, self.filled)
+                self.positions, positions[:, 0], (0, self.slot())
             )
         )
 
@@ -140,9 +193,7 @@ class KVCache(flax.struct.PyTreeNode):
         if attended is not None:
             seen = cross_weights.mean(axis=1).reshape(rows, beams, length, -1)
             attended = attended + jnp.where(positions[..., None] < 0, 0, seen).sum(2)
-        return self.replace(
-            layers=layers, filled=self.filled + length, attended=attended
-        )
+        return self.replace(layers=layers, next=self.next + length, attended=attended)
 
     def places(self, positions: Int[Array, "R T"]) -> tuple[Array, Array]:
         """Return the positions of queries [B, Q] and keys [B, S], ordered as `mask`."""
@@ -165,19 +216,30 @@ class KVCache(flax.struct.PyTreeNode):
         Attention reads the array in the same layout; for any other XLA would copy it.
         """
         rows, beams, _ = self.writer.shape
-        place = self.filled * beams
+        place = self.slot() * beams
 
-        key = new.key.reshape(rows, beams, *new.key.shape[1:])
-        key = key.transpose(0, 2, 3, 4, 1)  # [B, G, K, T, beams]
-        key = key.reshape(*key.shape[:3], -1).astype(layer.key.dtype)
-        value = new.value.reshape(rows, beams, *new.value.shape[1:])
-        value = value.transpose(0, 2, 3, 1, 4)  # [B, G, T, beams, H]
-        value = value.reshape(*layer.value.shape[:2], -1, value.shape[-1])
-        write = jax.lax.dynamic_update_slice
-        return KeysValues(
-            write(layer.key, key, (0, 0, 0, place)),
-            write(layer.value, value.astype(layer.value.dtype), (0, 0, place, 0)),
-        )
+        def put(old, new):
+            new = new.reshape(rows, beams, *new.shape[1:])
+            new = new.transpose(0, 2, 3, 1, 4)  # [B, G, T, beams, size]
+            new = new.reshape(*old.shape[:2], -1, old.shape[3]).astype(old.dtype)
+            return jax.lax.dynamic_update_slice(old, new, (0, 0, place, 0))
+
+        return KeysValues(put(layer.key, new.key), put(layer.value, new.value))
+
+
+def put_rows(old: Array, new: Array, rows: Int[Array, "F"]) -> Array:
+    """Put row i of `new` into row `rows[i]`; it is dropped if that is out of range.
+
+    The shorter ones get zeros at their ends. A number that all rows share stays.
+    """
+    if not old.ndim:
+        return old
+
+    def lengthen(array):
+        wide = zip(array.shape[1:], old.shape[1:], new.shape[1:], strict=True)
+        return jnp.pad(array, [(0, 0), *((0, max(b, c) - a) for a, b, c in wide)])
+
+    return lengthen(old).at[rows].set(lengthen(new), mode="drop")
 
 
 def reorder_by_copying(cache: KVCache, parents: Int[Array, "B beams"]) -> KVCache:
@@ -199,7 +261,7 @@ def reorder_by_copying(cache: KVCache, parents: Int[Array, "B beams"]) -> KVCach
     own = jnp.arange(beams, dtype=jnp.int32)[:, None]
     return followed.replace(
         layers=tuple(
-            KeysValues(copy(one.key, 3), copy(one.value, 2)) for one in cache.layers
+            KeysValues(copy(one.key, 2), copy(one.value, 2)) for one in cache.layers
         ),
         writer=jnp.broadcast_to(own, (rows, beams, slots)),
     )

@@ -4,9 +4,10 @@
 
 `sinusoid` interleaves sines and cosines as in the paper's formula; `sinusoid_concat`
 puts all sines first, as Marian does. The two are permutations of each other: equally
-expressive, but weights trained with one are useless with the other. (The authors' own
-code, tensor2tensor, also has all sines first, but with 10000^(i/(D/2-1)) for the i-th
-of them, so it matches neither.) `rotary` rotates queries and keys; `relative` (T5) and
+expressive, but weights trained with one are useless with the other. `sinusoid_t2t` is
+that of the authors' own code, tensor2tensor, and of Whisper's encoder: also all sines
+first, but 10000^(i/(D/2-1)) for the i-th, so the slowest turns 10000 times slower.
+`rotary` rotates queries and keys; `relative` (T5) and
 `alibi` change the scores. These three give distances to self-attention and nothing to
 cross-attention, which needs positions in the embeddings: `sinusoid+rotary` has both.
 """
@@ -37,6 +38,24 @@ def sinusoid(
     if not interleave:
         waves = waves.swapaxes(-1, -2)
     return waves.reshape(*positions.shape, -1)[..., :d_model]
+
+
+def added_waves(
+    kind: str, positions: Real[Array, "B T"], d_model: int
+) -> Float[Array, "B T D"]:
+    """Encode positions by a kind of sinusoid; any other kind has the paper's."""
+    if kind == "sinusoid_t2t":
+        return sinusoid_t2t(positions, d_model)
+    return sinusoid(positions, d_model, kind != "sinusoid_concat")
+
+
+def sinusoid_t2t(positions: Real[Array, "B T"], d_model: int) -> Float[Array, "B T D"]:
+    """Encode positions like tensor2tensor: the last angle is position / 10000."""
+    half = d_model // 2
+    # In float64, because an angle is a rate times a position of thousands.
+    rates = 10_000.0 ** (-np.arange(half) / max(half - 1, 1))
+    cos, sin = _waves(positions, jnp.asarray(rates, jnp.float32))
+    return jnp.concatenate([sin, cos], axis=-1)
 
 
 def _rates(size: int, base: float = 10_000.0) -> Float[Array, " half"]:
@@ -80,8 +99,7 @@ class PositionEncoding(nn.Module):
         caller checks that the table covers all real tokens.
         """
         if self.kind.startswith("sinusoid"):
-            interleave = self.kind != "sinusoid_concat"
-            return sinusoid(positions, self.d_model, interleave)
+            return added_waves(self.kind, positions, self.d_model)
         if self.kind != "learned":
             return 0.0
         table = self.param(
@@ -275,10 +293,12 @@ BIASES = {
     "alibi": alibi,
 }
 
-SINUSOIDS = ("sinusoid", "sinusoid_concat", "sinusoid+rotary")  # added to embeddings
+# Added to embeddings.
+SINUSOIDS = ("sinusoid", "sinusoid_concat", "sinusoid_t2t", "sinusoid+rotary")
 POSITIONS = (
     "sinusoid",
     "sinusoid_concat",
+    "sinusoid_t2t",
     "learned",
     "rotary",
     "relative",

@@ -44,8 +44,8 @@ from transformer_jax.models.positions import (
     Band,
     PositionBias,
     PositionSignal,
+    added_waves,
     rotation,
-    sinusoid,
 )
 from transformer_jax.models.transformer_config import TransformerConfig
 
@@ -285,12 +285,11 @@ class Stack(nn.Module):
         Rounds count from 1. In the first, the embeddings already contain positions.
         """
         c = self.config
-        interleave = c.positions != "sinusoid_concat"
         rounds = jnp.full_like(positions, number + 1)
-        signal = sinusoid(rounds, c.d_model, interleave)
+        signal = added_waves(c.positions, rounds, c.d_model)
         if number == 0 or c.positions not in SINUSOIDS:
             return signal
-        return signal + sinusoid(positions, c.d_model, interleave)
+        return signal + added_waves(c.positions, positions, c.d_model)
 
     def _position_signal(
         self,

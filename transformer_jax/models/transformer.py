@@ -43,17 +43,19 @@ class Seq2Seq(EmbeddingTables):
         """Make embeddings, encoder and decoder."""
         super().setup()
         c = self.config
-        if c.positions == "learned":
-            self.source_positions = _positions(c)
-            self.target_positions = _positions(c)
-        else:
-            self.positions = _positions(c)
+        self.source_positions = _positions(c, self.source_position_kind)
+        self.target_positions = _positions(c, c.positions)
         self.encoder = Stack(c, c.encoder_layers, readers=c.decoder_layers)
         self.decoder = Stack(c, c.decoder_layers, causal=True, cross=True)
         if c.embedding_norm:
             self.source_norm = embedding_norm(c)
             self.target_norm = embedding_norm(c)
         self.drop = Dropout(c.dropout_embedding)
+
+    @property
+    def source_position_kind(self) -> str:
+        """The kind of positions that are added to the source."""
+        return self.config.positions
 
     def __call__(
         self,
@@ -120,9 +122,7 @@ class Seq2Seq(EmbeddingTables):
         c = self.config
         mask = Mask(segments, segments, whole=positions is None)
         positions = _count(segments) if positions is None else positions
-        learned = c.positions == "learned"
-        encoding = self.source_positions if learned else self.positions
-        x = x + encoding(positions)
+        x = x + self.source_positions(positions)
         x = self.source_norm(x) if c.embedding_norm else x
         x = sharding.constrain(self.drop(x.astype(c.dtype), train))
         x, _, weights, _ = self.encoder(x, positions, mask, train=train)
@@ -139,7 +139,7 @@ class Seq2Seq(EmbeddingTables):
             "source_keys_values": self.decoder.cross_keys_values(memory),
             "segments": self.memory_segments(batch["source_segments"]),
         }
-        return static, _empty_cache(self.config, len(batch["source"]), length)
+        return static, _empty_cache(self.config, batch["source"].shape[0], length)
 
     def extend(
         self,
@@ -154,9 +154,7 @@ class Seq2Seq(EmbeddingTables):
 
     def _embed_target(self, tokens, positions, train):
         c = self.config
-        learned = c.positions == "learned"
-        encoding = self.target_positions if learned else self.positions
-        x = self.embed_target(tokens, train) + encoding(positions)
+        x = self.embed_target(tokens, train) + self.target_positions(positions)
         x = self.target_norm(x) if c.embedding_norm else x
         return sharding.constrain(self.drop(x.astype(c.dtype), train))
 
@@ -176,7 +174,7 @@ class LanguageModel(nn.Module):
             self.output_bias = OutputBias()
         if c.embedding_norm:
             self.embedding_norm = embedding_norm(c)
-        self.positions = _positions(c)
+        self.positions = _positions(c, c.positions)
         self.decoder = Stack(c, c.decoder_layers, causal=True)
         self.drop = Dropout(c.dropout_embedding)
 
@@ -214,7 +212,7 @@ class LanguageModel(nn.Module):
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:
         """Begin a search; return an empty static part and an empty cache."""
-        return {}, _empty_cache(self.config, len(batch["prompt"]), length)
+        return {}, _empty_cache(self.config, batch["prompt"].shape[0], length)
 
     def extend(
         self,
@@ -237,8 +235,8 @@ def embedding_norm(c: TransformerConfig) -> nn.Module:
     return NORM_KINDS[c.norm_kind](c.norm_epsilon, c.dtype)
 
 
-def _positions(c: TransformerConfig) -> PositionEncoding:
-    return PositionEncoding(c.positions, c.d_model, c.max_positions)
+def _positions(c: TransformerConfig, kind: str) -> PositionEncoding:
+    return PositionEncoding(kind, c.d_model, c.max_positions)
 
 
 def _count(tokens: Int[Array, "B T"]) -> Int[Array, "1 T"]:

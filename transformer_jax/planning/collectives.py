@@ -8,33 +8,12 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-
 from transformer_jax import config as configs
 from transformer_jax import sharding
 
-KINDS = (
-    "all-gather",
-    "reduce-scatter",
-    "all-reduce",
-    "all-to-all",
-    "collective-permute",
-)
-BYTES = {
-    "f64": 8,
-    "s64": 8,
-    "u64": 8,
-    "f32": 4,
-    "s32": 4,
-    "u32": 4,
-    "bf16": 2,
-    "f16": 2,
-    "s16": 2,
-    "u16": 2,
-    "s8": 1,
-    "u8": 1,
-    "pred": 1,
-}
+KINDS = "all-gather reduce-scatter all-reduce all-to-all collective-permute".split()
+SIZES = {8: "f64 s64 u64", 4: "f32 s32 u32", 2: "bf16 f16 s16 u16", 1: "s8 u8 pred"}
+BYTES = {dtype: size for size, dtypes in SIZES.items() for dtype in dtypes.split()}
 SHAPE = re.compile(rf"\b({'|'.join(BYTES)})\[([\d,]*)\]")
 
 
@@ -165,12 +144,6 @@ def _group_size(line: str, devices: int) -> int:
     return devices
 
 
-def leaves_of(params: Any) -> dict[str, Any]:
-    """Return the parameters by path."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return {sharding.path_name(path): leaf for path, leaf in leaves}
-
-
 def find_least(
     config: Any, params: Any, mesh: Any, rows: int, length: int, plain: bool = False
 ) -> dict[str, float]:
@@ -208,7 +181,7 @@ def find_least(
     added = 2 * (tensor - 1) / tensor * tokens * config.model.d_model * width
     tied = config.model.get("tie") == "all"
     pairs = {"encoder_layers", "decoder_layers"} <= set(config.model)
-    for path, leaf in leaves_of(params).items():
+    for path, leaf in sharding.by_path(params).items():
         axes = {axis for part in leaf.sharding.spec for axis in _names(part)}
         size = leaf.size / (tensor if "tensor" in axes else 1)
         table, split = path.endswith("embedding"), fsdp if "fsdp" in axes else 1

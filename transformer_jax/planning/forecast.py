@@ -4,8 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-
 from transformer_jax import sharding
 from transformer_jax.data.batches import Shape
 from transformer_jax.planning import collectives
@@ -20,12 +18,9 @@ LIKELY = 0.4  # the share of the peak to assume if no step was timed
 def count_parameters(params: Any) -> dict[str, int]:
     """Count the parameters of each part of a model, summed over its layers."""
     found: dict[str, int] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        names = [
-            part
-            for part in sharding.path_name(path).split("/")[:-1]
-            if not re.fullmatch(r"layers?(_\d+)?", part)
-        ]
+    for path, leaf in sharding.by_path(params).items():
+        parts = path.split("/")[:-1]
+        names = [part for part in parts if not re.fullmatch(r"layers?(_\d+)?", part)]
         part = "norms" if "norm" in names[-1] else " ".join(names[:2])
         found[part] = found.get(part, 0) + leaf.size
     return found

@@ -21,6 +21,7 @@ from transformer_jax.data.batches import Shape, limits, nothing
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.parts.streams import CHARACTERS
 from transformer_jax.tasks.protocols import Task
+from transformer_jax.training import teacher
 from transformer_jax.training.prepare import make_plan, prepare
 
 CHARACTERS_PER_PIECE = 4  # in running text, to convert a window in characters
@@ -38,7 +39,8 @@ class Workload:
     def abstract(self, shape: Shape, mesh: Mesh) -> dict[str, Any]:
         """Return the shapes and shardings of a batch's arrays, to compile for."""
         arrays = self.task.data.collate(self.columns, nothing(shape))
-        return sharding.abstract_global(arrays, mesh, shape.rows)
+        lent = teacher.abstract(self.task.config, mesh)
+        return sharding.abstract_global(arrays, mesh, shape.rows) | lent
 
     @property
     def largest(self) -> Shape:

@@ -8,12 +8,13 @@ s is the standard error of the n differences, and ν = n - 1. Pitfall: with 3 se
 side, t is 2.8 to 4.3, not 1.96.
 """
 
+import bisect
 import dataclasses
 import functools
 import math
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from scipy.special import stdtr, stdtrit
 
@@ -107,7 +108,7 @@ class Difference:
 
         if not any(self.deviations) or not is_enough(MOST):
             return None
-        return _first(is_enough, fewest, MOST)
+        return bisect.bisect_left(range(MOST), True, fewest, key=is_enough)
 
 
 def digits_for(values: Sequence[float]) -> int:
@@ -211,17 +212,6 @@ def welch(
     parts = [(d / largest) ** 2 / n for d, n in zip(deviations, sizes, strict=True)]
     within = sum(part**2 / (n - 1) for part, n in zip(parts, sizes, strict=True))
     return largest * math.sqrt(sum(parts)), sum(parts) ** 2 / within
-
-
-def _first(is_enough: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the lowest number that is enough, by bisection; `high` must be enough."""
-    while low < high:
-        middle = (low + high) // 2
-        if is_enough(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 def name_groups(one: Sequence[str], other: Sequence[str]) -> tuple[str, str]:

@@ -25,6 +25,7 @@ FILES = (
     "config.json",
     "versions.json",
     "ledger.json",
+    "teacher.json",
     "result.json",
     "scores.json",
     "metrics.jsonl",
@@ -255,6 +256,19 @@ class Folder:
                 )
         if write:
             self.write("ledger.json", ledger)
+
+    def adopt_teacher(self, about: dict[str, Any], write: bool) -> None:
+        """Record the parameters of the run's teacher, or check that they are these."""
+        before = self.read("teacher.json") or about
+        same = before.get("parameters") == about["parameters"]
+        if not same and not self._accepts_changes:
+            raise UserError(
+                f"train.teacher = {about['place']!r} has other parameters (of step "
+                f"{about['step']}) than when {self.place} began (of step "
+                f"{before.get('step')}): give it that teacher, or --accept_changes"
+            )
+        if write:
+            self.write("teacher.json", about)
 
     def stored_config(self) -> dict[str, Any] | None:
         """Read config.json as it is; None if it does not exist."""

@@ -20,6 +20,7 @@ MAY_CHANGE_ON_RESUME = (
     "train.patience",
     "train.on_divergence",
     "train.divergences",
+    "train.teacher",  # compared by its parameters, not by its place
     "model.scan_layers",  # parameters and dropout are the same
     "model.remat",
     "targets",
@@ -43,6 +44,8 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     default = dict(items(base(new["task"], new["model.name"])))
     old = {k: list(v) if type(v) is tuple else v for k, v in default.items()} | old
     lines = []
+    if bool(old.get("train.teacher")) != bool(new.get("train.teacher")):
+        may_change.remove("train.teacher")
     for key in sorted({*old, *new}):
         free = any(key == k or key.startswith(k + ".") for k in may_change)
         if not free and old.get(key) != new.get(key):

@@ -23,8 +23,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, sharding, tasks
-from transformer_jax.base import schema
+from transformer_jax.base import entry_points, schema
 from transformer_jax.base.errors import UserError, nearest
+from transformer_jax.base.programs import Program
 from transformer_jax.config import checks
 from transformer_jax.data.reading.records import Records
 from transformer_jax.decoding import Options, Reply, answering
@@ -264,6 +265,34 @@ class Run:
         batch = self.batch(*values)
         return inside.count_flops(self._plain_task, self.params, batch)
 
+    def use_engine(self, name: str) -> None:
+        """Let another engine answer, such as ctranslate2 or ctranslate2:int8.
+
+        What follows the colon is a setting of the engine's own. An engine is an entry
+        point of the group `engines`: a function that takes a run and the setting, and
+        returns a `engine.Searches`. The run's own engine stays in use for all else
+        than answers, such as scores and vectors.
+        """
+        engine, _, setting = name.partition(":")
+        known = entry_points.names("engines")
+        if engine not in known:
+            raise UserError(
+                f"engine={name!r} is unknown: choose {' | '.join(known)}."
+                f"{nearest(engine, known)}"
+            )
+        if not isinstance(self.task.inference, protocols.Writes):
+            raise UserError(
+                f"engine={name!r} searches texts, but the task {self.config.task!r} "
+                "writes none: leave it out"
+            )
+        if jax.process_count() > 1:
+            raise UserError(
+                f"engine={name!r} answers in one process, not in "
+                f"{jax.process_count()}: start one, or leave it out"
+            )
+        writer = self.task.inference.writer
+        writer.other = entry_points.require("engines", engine)(self, setting)
+
     @functools.cached_property
     def _plain_task(self) -> Task:
         """The task with a model that computes each layer by itself, and once."""
@@ -278,7 +307,7 @@ def _texts(replies: Sequence[Reply]) -> list[str]:
     """Return the texts of replies; warn of lines that have none or are half known."""
     unknown = UnknownParts(logger)
     for number, reply in enumerate(replies, start=1):
-        unknown.note(number, reply.unknown)
+        unknown.note(f"line {number}", reply.unknown)
         if reply.error:
             logger.warning("line %d: %s", number, reply.error)
     return [reply.text for reply in replies]
@@ -322,6 +351,7 @@ def load(
     mesh: Mesh | None = None,
     allow_imports: bool = False,
     base: Run | None = None,
+    engine: str = "",
 ) -> Run:
     """Open a run directory, a bundle made of one, or a folder of Hugging Face.
 
@@ -331,8 +361,22 @@ def load(
     importing them executes their code.
 
     A bundle of what was trained needs its base: an open one, with which it shares the
-    frozen parameters, or the one that it names.
+    frozen parameters, or the one that it names. Another `engine` than this package's
+    own can answer, such as ctranslate2: see `Run.use_engine`.
     """
+    run = _open(path, weights, mesh, allow_imports, base)
+    if engine:
+        run.use_engine(engine)
+    return run
+
+
+def _open(
+    path: str | os.PathLike,
+    weights: str,
+    mesh: Mesh | None,
+    allow_imports: bool,
+    base: Run | None,
+) -> Run:
     if weights and weights not in cli.WEIGHTS:
         choices = " | ".join(cli.WEIGHTS)
         raise UserError(f"{weights=}: choose {choices}.{nearest(weights, cli.WEIGHTS)}")
@@ -505,7 +549,12 @@ def abstract_params(task: Task, mesh: Mesh, with_adapters: bool = False) -> Para
         params = task.objective.init(key)
         return adapters.add(params, task.config, key) if with_adapters else params
 
-    return sharding.abstract(jax.eval_shape(init, jax.random.key(0)), mesh)
+    objective = task.objective
+    made_from = objective.module, type(objective), task.config.to_json_best_effort()
+    shapes = Program(init, made_from=(*made_from, with_adapters)).shapes(
+        jax.random.key(0)
+    )
+    return sharding.abstract(shapes, mesh)
 
 
 def decode_options(config: ConfigDict, **changes: Any) -> Options:

@@ -10,32 +10,31 @@ import collections
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
 from transformer_jax.base.errors import UserError
-from transformer_jax.base.ids import BOS, EOS, PAD
+from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.base.schema import option
-from transformer_jax.data.batches import Batch, pad_or_pack
+from transformer_jax.data.batches import Batch, fill_rows, pad_or_pack
 from transformer_jax.data.columns import TextColumns
-from transformer_jax.data.reading import sources
+from transformer_jax.data.reading import filters, sources
 from transformer_jax.data.reading.records import Reading, Records
 from transformer_jax.data.reading.sources import Source, find_generated
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import Tokenizer
-from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.forward import BatchedForward
+from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.models import registry
 from transformer_jax.models.classifier import Classifier, PoolingOptions
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
+from transformer_jax.tasks.parts.labels import index_of, likeliest
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import (
     LabelScoring,
@@ -43,22 +42,17 @@ from transformer_jax.tasks.parts.scoring import (
     parse_number,
 )
 from transformer_jax.tasks.parts.text import (
-    SHORTEN_OR_RAISE,
     EmptyTokenizer,
     TextData,
     TextObjective,
-    check_length,
-    check_positions,
-    check_room,
-    dropout_rngs,
+    apply_to,
     learn_tokenizer,
-    make_length_filter,
     open_tokenizer,
-    segments,
 )
-from transformer_jax.tasks.parts.whole_answers import WholeAnswers
+from transformer_jax.tasks.parts.whole_answers import TextAnswers
 from transformer_jax.tasks.protocols import (
     ONE_TEXT,
+    CrossEntropy,
     DataSource,
     Record,
     Row,
@@ -149,8 +143,9 @@ def compose(config: ConfigDict, tokenizer: Tokenizer, scale: Scale) -> Task:
         outputs=max(len(scale.labels), 1),
         pooling=config.model.pooling,
     )
-    objective = LabelObjective(config, module, scale)
-    inference = LabelInference(config, objective, tokenizer, scale)
+    kind = LabelObjective if scale.labels else NumberObjective
+    objective = kind(config, module, scale)
+    inference = LabelInference(config, module, tokenizer, scale)
     return Task(
         config=config,
         data=LabelledData(config, tokenizer, scale),
@@ -186,126 +181,88 @@ class LabelledData(TextData):
         ]
 
     def _number(self, label: str) -> float:
-        labels, label = self.scale.labels, label.strip()
-        if not labels:
-            return (parse_number(label) - self.scale.mean) / self.scale.deviation
-        if label not in labels:
-            raise UserError(
-                f"the label {label!r} is not among those of the training "
-                f"split: {', '.join(labels)}"
-            )
-        return float(labels.index(label))
+        if self.scale.labels:
+            return float(index_of(label.strip(), self.scale.labels))
+        return (parse_number(label) - self.scale.mean) / self.scale.deviation
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
         """Make a filter that drops texts longer than `data.max_length`."""
-        return make_length_filter(self.config, TASK.ends)
+        most = self.config.data.max_length
+        return filters.by_length("text", most, "pieces", TASK.ends)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Pad texts; the answer of a row without an example is 0."""
-        real = batch.examples[:, 0] >= 0
-        answers = np.zeros(len(real), np.float32)
-        answers[real] = columns["answer"]
         tokens = pad_or_pack(columns["text"], batch, batch.shape.lengths[0])["tokens"]
-        return {"tokens": tokens, "answers": answers}
+        return {"tokens": tokens, "answers": fill_rows(columns["answer"], batch)}
 
 
-class LabelObjective(TextObjective):
-    """Cross-entropy of labels, or the squared error of numbers."""
+class AnswerObjective(TextObjective):
+    """Base of both objectives: a head reads a text."""
 
     def __init__(self, config: ConfigDict, module: Any, scale: Scale):
         self.module, self.labels = module, len(scale.labels)
-        self.logged = ("accuracy",) if scale.labels else ()
         self.smoothing = config.train.label_smoothing
 
-    def outputs(self, params: Params, tokens: Array, key: Array | None = None) -> Array:
-        """Return the head's outputs for texts, [B, outputs]."""
-        arrays = tokens, segments(tokens)
-        found = self.module.apply({"params": params}, *arrays, **dropout_rngs(key))
-        return found.logits
+    def real(self, tokens: Array) -> Array:
+        """Return 1 for each text; a row without a text begins with padding."""
+        return (tokens[:, 0] != PAD).astype(jnp.float32)
+
+
+class LabelObjective(AnswerObjective, CrossEntropy):
+    """Cross-entropy of labels."""
+
+    logged = ("accuracy",)
+
+    def predictions(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> losses.Predictions:
+        """Predict the label of each text."""
+        return losses.Predictions(
+            self.outputs(params, batch["tokens"], key).logits[:, None],
+            lambda logits: logits,
+            batch["answers"].astype(jnp.int32)[:, None],
+            self.real(batch["tokens"])[:, None],
+            self.smoothing,
+            self.labels,
+        )
+
+
+class NumberObjective(AnswerObjective):
+    """The squared error of numbers."""
 
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
-        """Sum over the texts; a row without a text begins with padding."""
-        tokens, answers = batch["tokens"], batch["answers"]
-        outputs = self.outputs(params, tokens, key)
-        real = (tokens[:, 0] != PAD).astype(jnp.float32)
-        if self.labels:
-            return losses.cross_entropy(
-                outputs[:, None],
-                answers.astype(jnp.int32)[:, None],
-                real[:, None],
-                self.smoothing,
-                self.labels,
-            )
-        errors = (((outputs[:, 0] - answers) ** 2) * real).sum()
+        """Sum over the texts."""
+        real = self.real(batch["tokens"])
+        outputs = self.outputs(params, batch["tokens"], key).logits
+        errors = (((outputs[:, 0] - batch["answers"]) ** 2) * real).sum()
         return losses.Sums(errors, real.sum())
 
 
-class LabelInference(WholeAnswers):
+class LabelInference(TextAnswers):
     """A text in, its label or number out."""
 
     def __init__(
-        self,
-        config: ConfigDict,
-        objective: LabelObjective,
-        tokenizer: Tokenizer,
-        scale: Scale,
+        self, config: ConfigDict, module: Any, tokenizer: Tokenizer, scale: Scale
     ):
-        self.config, self.tokenizer, self.scale = config, tokenizer, scale
-        self._forward = BatchedForward(
-            lambda params, batch: objective.outputs(params, batch["tokens"]),
-            config.eval.batch_rows,
-            config.data.row_multiple,
-        )
+        super().__init__(config, module, tokenizer)
+        self.scale = scale
 
-    @property
-    def reads(self) -> Tokenizer:
-        """The tokenizer of the lines."""
-        return self.tokenizer
+    def outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+        """Return the head's outputs for texts, [B, outputs]."""
+        return apply_to(self.module, params, batch["tokens"]).logits
 
-    def read_line(self, line: str, max_length: int) -> DecodeRequest:
-        """Encode a text, after the special token."""
-        pieces = check_length(self.tokenizer, line, max_length, SHORTEN_OR_RAISE)
-        what = f"a line of {len(pieces)} pieces"
-        check_positions(self.config, len(pieces) + TASK.ends, what)
-        check_room(self.config, len(pieces), what)
-        return DecodeRequest([BOS, *pieces, EOS], line=line)
-
-    def question(self, record: Mapping[str, str]) -> str:
-        """Return the text of an example."""
-        return record["text"]
-
-    def answers(
-        self,
-        params: Params,
-        requests: Sequence[DecodeRequest],
-        mesh: Mesh,
-        options: Options,
-    ) -> Iterator[tuple[int, Reply]]:
-        """Yield (number of a request, its label or number)."""
-        texts = [request.source for request in requests]
-        for i, output in self._forward(params, {"tokens": texts}, mesh):
-            yield i, self.reply(requests[i].line, output)
-
-    def reply(self, line: str, output: Float[np.ndarray, "outputs"]) -> Reply:
+    def reply(
+        self, request: DecodeRequest, output: Float[np.ndarray, "outputs"]
+    ) -> Reply:
         """Make a reply from the head's output."""
         if self.scale.labels:
-            return likeliest(line, output, self.scale.labels)
+            return likeliest(request.line, output, self.scale.labels)
         number = float(output[0]) * self.scale.deviation + self.scale.mean
         # For a number far from 0, such as a year, the last digits matter most.
         beyond = _magnitude(number) - _magnitude(self.scale.deviation)
-        return Reply(line, f"{number:.{DIGITS + max(beyond, 0)}g}")
-
-
-def likeliest(
-    line: Any, output: Float[np.ndarray, "labels"], labels: Sequence[str]
-) -> Reply:
-    """Reply with the label of the largest output, and the probabilities of all."""
-    shares = np.exp(output - output.max())
-    shares = shares / shares.sum()
-    chances = dict(zip(labels, shares.tolist(), strict=True))
-    return Reply(line, labels[int(shares.argmax())], details={"chances": chances})
+        return Reply(request.line, f"{number:.{DIGITS + max(beyond, 0)}g}")
 
 
 def _measure(kind: str, records: Records) -> Scale:

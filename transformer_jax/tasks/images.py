@@ -9,19 +9,19 @@ images, and converted to grey or colour like them.
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.base.errors import Refused, UserError
-from transformer_jax.data.batches import Batch
+from transformer_jax.base.errors import Refused
+from transformer_jax.data.batches import Batch, fill_rows
 from transformer_jax.data.images import arrays as images
 from transformer_jax.data.images.sources import (
     PictureOptions,
@@ -29,8 +29,7 @@ from transformer_jax.data.images.sources import (
     open_pictures,
 )
 from transformer_jax.data.store import Column, Store
-from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.forward import BatchedForward
+from transformer_jax.decoding import DecodeRequest
 from transformer_jax.models import kernels, registry
 from transformer_jax.models.vision import (
     POSITIONS,
@@ -40,17 +39,20 @@ from transformer_jax.models.vision import (
     find_pixel_problems,
 )
 from transformer_jax.sharding import Params
-from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts import augmentation, learnt
 from transformer_jax.tasks.parts.augmentation import AugmentOptions
+from transformer_jax.tasks.parts.labels import (
+    LabelAnswers,
+    LabelObjective,
+    check_classes,
+    index_of,
+)
 from transformer_jax.tasks.parts.scoring import LabelScoring
 from transformer_jax.tasks.parts.text import attention_of, dropout_rngs
-from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
     AttentionMaps,
     Data,
     DataSource,
-    Objective,
     Record,
     Say,
     ShowsAttention,
@@ -87,7 +89,7 @@ def learn(
     if not (folder / ABOUT_FILE).exists():
         assert isinstance(source, Pictures)
         height, width, channels = source.read("train")[0]["image"].shape
-        labels = learnt.check_classes(source.classes(), "image")
+        labels = check_classes(source.classes(), "image")
         about = About(height, width, channels, labels)
         learnt.write(folder / ABOUT_FILE, about)
 
@@ -129,8 +131,8 @@ def compose(config: ConfigDict, about: About) -> Task:
         tuple(model.pixel_deviation),
     )
     module = registry.build(config, "image_classifier", MODULES, vision=vision)
-    objective = ImageObjective(config, module, about)
-    inference = ImageInference(config, objective, about)
+    objective = ImageObjective(config, module, len(about.labels))
+    inference = ImageInference(config, objective, about.labels)
     return Task(
         config=config,
         data=ImageData(about, vision),
@@ -157,16 +159,9 @@ class ImageData(Data):
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Encode labels as indices."""
         return [
-            {"image": r["image"], "label": self._index(r["label"])} for r in records
+            {"image": r["image"], "label": index_of(r["label"], self.labels)}
+            for r in records
         ]
-
-    def _index(self, label: Any) -> int:
-        if str(label) not in self.about.labels:
-            raise UserError(
-                f"the label {label} is not among those of the training split: "
-                f"{', '.join(self.about.labels)}"
-            )
-        return self.about.labels.index(str(label))
 
     def lengths(self, store: Store) -> np.ndarray:
         """Return the lengths [examples, 1]: all patches, and the class token."""
@@ -178,22 +173,14 @@ class ImageData(Data):
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Fill rows without an image with zeros and the label -1."""
-        real = batch.examples[:, 0] >= 0
-        labels = np.full(len(real), -1, np.int32)
-        pictures = np.zeros((len(real), *self.vision.image), np.float32)
-        labels[real] = columns["label"]
-        pictures[real] = images.as_floats(columns["image"])
-        return {"images": pictures, "labels": labels}
+        return {
+            "images": fill_rows(images.as_floats(columns["image"]), batch),
+            "labels": fill_rows(columns["label"], batch, -1),
+        }
 
 
-class ImageObjective(Objective):
-    """Cross-entropy of labels."""
-
-    logged = ("accuracy",)
-
-    def __init__(self, config: ConfigDict, module: Any, about: About):
-        self.module, self.labels = module, len(about.labels)
-        self.train = config.train
+class ImageObjective(LabelObjective):
+    """Cross-entropy of the labels of images."""
 
     def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
         """Return pixels."""
@@ -221,36 +208,27 @@ class ImageObjective(Objective):
                     pictures, labels, drawn[1], self.train.mixup
                 )
         logits = self.outputs(params, pictures, key)
-        sums = self._compare(logits, labels, shares)
-        return sums + self._compare(logits, others, 1 - shares) if mixes else sums
-
-    def _compare(
-        self, logits: Array, labels: Array, shares: Array | float
-    ) -> losses.Sums:
-        """Sum the loss of labels, weighted by their shares."""
-        return losses.cross_entropy(
-            logits[:, None],
-            jnp.maximum(labels, 0)[:, None],
-            (shares * (labels >= 0)).astype(jnp.float32)[:, None],
-            self.train.label_smoothing,
-            self.labels,
-        )
+        sums = self.compare(logits, labels, shares)
+        return sums + self.compare(logits, others, 1 - shares) if mixes else sums
 
 
-class ImageInference(WholeAnswers):
+class ImageInference(LabelAnswers):
     """The path of an image in, its class out."""
 
-    def __init__(self, config: ConfigDict, objective: ImageObjective, about: About):
-        self.objective, self.about = objective, about
-        rows, multiple = config.eval.batch_rows, config.data.row_multiple
-        self.forward = BatchedForward(self._outputs, rows, multiple, equal=True)
+    reads_file = "image"  # whose path a line is
+    equal = True
 
-    def _outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+    def outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+        """Return the head's outputs for images, [B, labels]."""
         return self.objective.outputs(params, batch["images"])
+
+    def sides(self, requests: Sequence[DecodeRequest]) -> dict[str, Sequence[Any]]:
+        """Return the pixels of images."""
+        return {"images": [request.source for request in requests]}
 
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:
         """Read the image at a path, or check the shape of an array."""
-        about, shape = self.about, self.objective.module.vision.image
+        shape = self.objective.module.vision.image
         if not isinstance(line, str):
             if np.shape(line) != shape:
                 raise Refused(
@@ -269,7 +247,7 @@ class ImageInference(WholeAnswers):
         if not os.path.isfile(path):
             raise Refused(f"there is no image file {path!r}")
         try:
-            found = images.read_image(path, about.height, about.width, about.channels)
+            found = images.read_image(path, *shape)
         except images.NoImage as error:
             raise Refused(*error.problems) from None
         return DecodeRequest(images.as_floats(found), line=line)
@@ -277,18 +255,6 @@ class ImageInference(WholeAnswers):
     def question(self, record: Record) -> np.ndarray:
         """Return the image of an example."""
         return record["image"]
-
-    def answers(
-        self,
-        params: Params,
-        requests: Sequence[DecodeRequest],
-        mesh: Mesh,
-        options: Options,
-    ) -> Iterator[tuple[int, Reply]]:
-        """Yield (number of a request, its class)."""
-        pictures = {"images": [request.source for request in requests]}
-        for i, found in self.forward(params, pictures, mesh):
-            yield i, likeliest(requests[i].line, found, self.about.labels)
 
 
 class ImageInspector(ShowsAttention):

@@ -10,12 +10,10 @@ log-likelihood of a window divided by its characters, so that vocabularies compa
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
@@ -24,7 +22,7 @@ from transformer_jax import decoding, losses, scores
 from transformer_jax.base.errors import Refused
 from transformer_jax.base.ids import PAD
 from transformer_jax.base.schema import option
-from transformer_jax.data.batches import Batch, pad_or_pack
+from transformer_jax.data.batches import Batch, fill_rows, pad_or_pack
 from transformer_jax.data.reading import canaries, sources
 from transformer_jax.data.reading.windows import WindowOptions
 from transformer_jax.data.store import Column
@@ -39,20 +37,26 @@ from transformer_jax.tasks.parts.scoring import texts_of
 from transformer_jax.tasks.parts.streams import CHARACTERS, Stream
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
-    EmptyTokenizer,
     TextData,
     TextObjective,
     check_length,
     check_positions,
     dropout_rngs,
+    empty_opener,
     learn_tokenizer,
-    open_tokenizer,
+    opener,
+    project,
     segments,
     shift_right,
-    token_loss,
 )
 from transformer_jax.tasks.parts.writing import Writer, Written
-from transformer_jax.tasks.protocols import Record, Scoring, Task, TaskDefinition
+from transformer_jax.tasks.protocols import (
+    CrossEntropy,
+    Record,
+    Scoring,
+    Task,
+    TaskDefinition,
+)
 
 SLIDING = ("rotary", "relative", *BIASES, "none")  # positions that are distances
 PROMPT = 1 / 4  # share of a held-out window that is given, to be continued
@@ -111,16 +115,6 @@ def slides(config: ConfigDict, window: int) -> bool:
     return window > 0 or config.model.get("positions") in SLIDING
 
 
-def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
-    """Open the task with the tokenizer that a run has learned."""
-    return compose(config, open_tokenizer(folder))
-
-
-def open_empty(config: ConfigDict, vocabulary: int) -> Task:
-    """Open the task with a vocabulary of this size."""
-    return compose(config, EmptyTokenizer(config, vocabulary))
-
-
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task from its parts."""
     module = registry.build(
@@ -171,13 +165,11 @@ class StreamData(TextData):
         """Pad or pack windows; with a context, add the number of pieces not judged."""
         arrays = pad_or_pack(columns["text"], batch, batch.shape.lengths[0])
         if "before" in columns:  # in held-out windows, which are never packed
-            real = batch.examples[:, 0] >= 0
-            arrays["before"] = np.zeros(len(real), np.int32)
-            arrays["before"][real] = columns["before"]
+            arrays["before"] = fill_rows(columns["before"], batch)
         return arrays
 
 
-class LanguageObjective(TextObjective):
+class LanguageObjective(TextObjective, CrossEntropy):
     """Cross-entropy of each token, given those before it."""
 
     unit = "tokens"
@@ -190,10 +182,10 @@ class LanguageObjective(TextObjective):
         """Return the tokens of targets, because there is no source."""
         return super().example_inputs(rows, target, target)
 
-    def loss(
+    def predictions(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
-    ) -> losses.Sums:
-        """Sum over the real tokens that do not belong to a context."""
+    ) -> losses.Predictions:
+        """Predict the real tokens that do not belong to a context."""
         tokens, positions = batch["tokens"], batch.get("positions")
         judged = tokens != PAD
         if "before" in batch:
@@ -205,10 +197,9 @@ class LanguageObjective(TextObjective):
             positions,
             **dropout_rngs(key),
         )
-        return token_loss(
-            self.module,
-            params,
+        return losses.Predictions(
             outputs.hidden,
+            project(self.module, params),
             tokens,
             judged.astype(jnp.float32),
             self.smoothing,
@@ -249,11 +240,7 @@ class TextInference:
 
     def __init__(self, config: ConfigDict, prompts: Prompts, writer: Writer):
         self.config, self.prompts, self.writer = config, prompts, writer
-
-    @property
-    def reads(self) -> Tokenizer:
-        """The tokenizer of the lines."""
-        return self.writer.tokenizer
+        self.reads = writer.tokenizer  # the tokenizer of the lines
 
     def parse(
         self,
@@ -321,8 +308,11 @@ def make_reply(line: str, texts: Sequence[Written]) -> Reply:
     details: dict[str, Any] = {"score": best.score, "text": best.text}
     if others:
         details["others"] = [{"text": t.text, "score": t.score} for t in others]
-    rest = tuple(Reply(line, one_line(t.text), t.score) for t in others)
-    return Reply(line, one_line(best.text), best.score, rest, details)
+    first, *rest = (
+        Reply(line, one_line(t.text), t.score, (), {"text": t.text}, pieces=t.pieces)
+        for t in texts
+    )
+    return dataclasses.replace(first, others=tuple(rest), details=details)
 
 
 class TextScoring(Scoring):
@@ -375,8 +365,8 @@ TASK = TaskDefinition(
     source=Stream,
     check=check,
     learn=learn_tokenizer,
-    open=open_run,
-    open_empty=open_empty,
+    open=opener(compose),
+    open_empty=empty_opener(compose),
     interface="language_model",
     search=Options,
     options={

@@ -10,16 +10,14 @@ later contain no masks. A classifier can begin with the parameters of such a mod
 
 import dataclasses
 import itertools
-import pathlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
@@ -31,8 +29,7 @@ from transformer_jax.data.reading import sources
 from transformer_jax.data.reading.windows import WindowOptions
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
-from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.forward import BatchedForward
+from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.models import registry
 from transformer_jax.models.attention import MASKED
@@ -44,19 +41,24 @@ from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.streams import Stream
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
-    EmptyTokenizer,
     TextData,
     TextObjective,
+    apply_to,
     check_count,
     check_positions,
-    dropout_rngs,
+    empty_opener,
     learn_tokenizer,
-    open_tokenizer,
-    segments,
-    token_loss,
+    opener,
+    project,
 )
-from transformer_jax.tasks.parts.whole_answers import WholeAnswers
-from transformer_jax.tasks.protocols import Record, Scoring, Task, TaskDefinition
+from transformer_jax.tasks.parts.whole_answers import TextAnswers
+from transformer_jax.tasks.protocols import (
+    CrossEntropy,
+    Record,
+    Scoring,
+    Task,
+    TaskDefinition,
+)
 
 MASK = "<mask>"
 
@@ -85,21 +87,6 @@ def check(config: ConfigDict) -> list[str]:
             "must be among them"
         )
     return problems
-
-
-def source(config: ConfigDict) -> Stream:
-    """Read the text as one stream of words, in windows."""
-    return Stream(config, "masked", flat=True)
-
-
-def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
-    """Open the task with the tokenizer that a run has learned."""
-    return compose(config, open_tokenizer(folder))
-
-
-def open_empty(config: ConfigDict, vocabulary: int) -> Task:
-    """Open the task with a vocabulary of this size."""
-    return compose(config, EmptyTokenizer(config, vocabulary, (MASK,)))
 
 
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
@@ -187,7 +174,7 @@ class WindowData(TextData):
         return pad_or_pack(columns["text"], batch, batch.shape.lengths[0])
 
 
-class MaskedObjective(TextObjective):
+class MaskedObjective(TextObjective, CrossEntropy):
     """Cross-entropy of hidden tokens, given the shown text."""
 
     unit = "masks"
@@ -197,10 +184,10 @@ class MaskedObjective(TextObjective):
         self.vocab_size = masks.tokenizer.vocab_size
         self.smoothing = config.train.label_smoothing
 
-    def loss(
+    def predictions(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
-    ) -> losses.Sums:
-        """Sum over the hidden tokens; without a key, the text determines which."""
+    ) -> losses.Predictions:
+        """Predict the hidden tokens; without a key, the text determines which."""
         tokens = batch["tokens"]
         if key is None:
             seeds = of_content(tokens)
@@ -208,13 +195,10 @@ class MaskedObjective(TextObjective):
             key, own = jax.random.split(key)
             seeds = jax.random.bits(own, (len(tokens), 1), jnp.uint32)
         shown, places, weights = hide(tokens, seeds, self.mask, self.vocab_size)
-        outputs = self.module.apply(
-            {"params": params}, shown, segments(tokens), places, **dropout_rngs(key)
-        )
-        return token_loss(
-            self.module,
-            params,
+        outputs = self.outputs(params, shown, key, places)
+        return losses.Predictions(
             outputs.hidden,
+            project(self.module, params),
             jnp.take_along_axis(tokens, places, axis=1),
             weights,
             self.smoothing,
@@ -222,18 +206,12 @@ class MaskedObjective(TextObjective):
         )
 
 
-class FillingInference(WholeAnswers):
+class FillingInference(TextAnswers):
     """A line with masks in, the line without them out."""
 
     def __init__(self, config: ConfigDict, module: Any, masks: Masks):
-        self.config, self.module, self.masks = config, module, masks
-        rows, multiple = config.eval.batch_rows, config.data.row_multiple
-        self._forward = BatchedForward(self._guess, rows, multiple)
-
-    @property
-    def reads(self) -> Tokenizer:
-        """The tokenizer of the lines."""
-        return self.masks.tokenizer
+        super().__init__(config, module, masks.tokenizer)
+        self.masks = masks
 
     def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode a text with masks, at most as long as a window."""
@@ -255,40 +233,28 @@ class FillingInference(WholeAnswers):
         """Return the text of an example with some words hidden."""
         return self.masks.cover(record["text"])
 
-    def answers(
-        self,
-        params: Params,
-        requests: Sequence[DecodeRequest],
-        mesh: Mesh,
-        options: Options,
-    ) -> Iterator[tuple[int, Reply]]:
-        """Fill each mask with its likeliest piece, independently of the others."""
+    def sides(self, requests: Sequence[DecodeRequest]) -> dict[str, Sequence[Any]]:
+        """Return the pieces of texts, and the places of their masks."""
         texts = [request.source for request in requests]
         places = [[i for i, t in enumerate(ids) if t == self.masks.id] for ids in texts]
-        sides = {"tokens": texts, "places": places}
-        for number, (chances, found) in self._forward(params, sides, mesh):
-            count = len(places[number])
-            reply = self._reply(requests[number], chances[:count], found[:count])
-            yield number, reply
+        return {"tokens": texts, "places": places}
 
-    def _guess(self, params: Params, batch: Mapping[str, Array]) -> tuple[Array, ...]:
+    def outputs(self, params: Params, batch: Mapping[str, Array]) -> tuple[Array, ...]:
         """Return the likeliest pieces at each place, [B, K, guesses], best first."""
-        tokens = batch["tokens"]
-        logits = self.module.apply(
-            {"params": params}, tokens, segments(tokens), batch["places"]
-        ).logits
+        inputs = batch["tokens"], None, batch["places"]
+        logits = apply_to(self.module, params, *inputs).logits
         never = jnp.array([*range(SPECIAL), self.masks.id])
         chances = jax.nn.softmax(logits.at[..., never].set(MASKED))
         most = len(self.masks.pieces) - len(never)
         return tuple(jax.lax.top_k(chances, min(self.config.eval.guesses, most)))
 
-    def _reply(
-        self,
-        request: DecodeRequest,
-        chances: Float[np.ndarray, "K guesses"],
-        found: Int[np.ndarray, "K guesses"],
-    ) -> Reply:
-        """Fill the masks; a guess that begins a word begins with a space."""
+    def reply(self, request: DecodeRequest, output: tuple[np.ndarray, ...]) -> Reply:
+        """Fill each mask with its likeliest piece, independently of the others.
+
+        A guess that begins a word begins with a space.
+        """
+        count = list(request.source).count(self.masks.id)
+        chances, found = (array[:count] for array in output)  # [K, guesses]
         best = iter(found[:, 0])
         ids = [next(best) if t == self.masks.id else t for t in request.source]
         guesses = [
@@ -343,11 +309,11 @@ TASK = TaskDefinition(
         "tokenizer.user_symbols": (MASK,),
         "train.label_smoothing": 0.0,
     },
-    source=source,
+    source=lambda config: Stream(config, "masked", flat=True),
     check=check,
     learn=learn_tokenizer,
-    open=open_run,
-    open_empty=open_empty,
+    open=opener(compose),
+    open_empty=empty_opener(compose, (MASK,)),
     interface="masked_language_model",
     modules=MODULES,
     metrics=("filled",),

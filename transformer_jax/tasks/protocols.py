@@ -35,7 +35,7 @@ from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.requests import DecodeRequest, Inference
-from transformer_jax.losses import Sums
+from transformer_jax.losses import Predictions, Sums
 from transformer_jax.scores import Comparison, Score
 from transformer_jax.sharding import Params, Rule
 
@@ -133,7 +133,29 @@ class Objective(abc.ABC):
     ) -> dict[str, float]:
         """Divide the sums of a log window, or of a complete split of records."""
         found = losses.means(sums)
-        return {n: found[n] for n in ("loss", *self.logged)} if self.logged else found
+        if not self.logged:
+            return found
+        names = "loss", *self.logged, "kl"  # the last only with a teacher
+        return {name: found[name] for name in names if name in found}
+
+
+class CrossEntropy(Objective):
+    """Base of objectives whose whole loss is a cross-entropy, which can be taught."""
+
+    @abc.abstractmethod
+    def predictions(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> Predictions:
+        """Return what the model predicts of a batch, and what is right.
+
+        A key draws dropout, and what the model reads of the batch.
+        """
+
+    def loss(
+        self, params: Params, batch: Mapping[str, Array], key: Array | None = None
+    ) -> Sums:
+        """Sum the cross-entropy, with logits of only a few rows at a time."""
+        return losses.cross_entropy_of(*self.predictions(params, batch, key))
 
 
 class Scoring(abc.ABC):
@@ -348,6 +370,10 @@ class TaskDefinition:
     choices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     # Opens the task before there is data, with a vocabulary of this size, to plan it.
     open_empty: Callable[[ConfigDict, int], Task] | None = None
+    # Options of the data on which the parameters depend, as the bands of a spectrogram,
+    # and the option that a table of learned positions limits.
+    of_input: tuple[str, ...] = ()
+    limited: str = "data.max_length"
     ends: int = 1  # pieces of an example in addition to those of its text
     search: type[Options] = Options  # the options of `config.decode`
     evaluation: type | None = (

@@ -19,7 +19,7 @@ from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.checkpointing import Saver
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.log import RunLog
-from transformer_jax.training.prepare import Prepared
+from transformer_jax.training.prepare import Planned, Prepared
 from transformer_jax.training.steps.compiled_steps import CompiledSteps
 from transformer_jax.training.steps.feed import Feed
 from transformer_jax.training.watchdog import Watchdog
@@ -35,7 +35,7 @@ class Training:
     prepared: Prepared
     task: Task
     feed: Feed
-    padding: float  # the share of positions in the plan without a token
+    planned: Planned
     schedule: Callable  # updates applied → learning rate of the next update
     init: jax.stages.Wrapped  # key → TrainState on the mesh
     update: jax.stages.Wrapped  # (state, batch) → (state, StepOutcome)

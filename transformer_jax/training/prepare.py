@@ -15,15 +15,17 @@ from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, tasks
 from transformer_jax.base.errors import UserError, nearest
-from transformer_jax.data import cache
+from transformer_jax.data import cache, sharded
 from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Buckets, Plan, limits
 from transformer_jax.data.packing import Packed
-from transformer_jax.data.reading.sources import splits_of_generated
+from transformer_jax.data.reading.sources import mix, splits_of_generated
 from transformer_jax.data.sampling import Sampler
+from transformer_jax.data.sharded import ShardedStore, StoredRecords
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import DataSource, Task
+from transformer_jax.training import teacher
 from transformer_jax.training.log import RunLog
 from transformer_jax.training.warm_start import Origin
 
@@ -77,7 +79,11 @@ def prepare(
     """Read and encode all splits of a config; `show` draws a progress bar."""
     source = tasks.find(config.task).source(config)
     wanted = ["train", "validation", *_scored_splits(config, source, say)]
-    records = {name: source.read(name) for name in dict.fromkeys(wanted)}
+    stored = open_stored(config, folder, say)
+    records = {
+        name: stored.records if stored and name == "train" else source.read(name)
+        for name in dict.fromkeys(wanted)
+    }
     for note in dict.fromkeys(n for r in records.values() for n in r.notes):
         say(f"note       {note}")
     task = _create_task(config, source, folder, say)
@@ -86,7 +92,8 @@ def prepare(
     for size in {t.vocab_size for t in tokenizers if type(t) is Tokenizer}:
         asked = config.tokenizer.vocab_size
         learnt = config.tokenizer.kind not in ("byte", "file")
-        if learnt and not config.train.initial and size < asked:
+        lent = config.train.initial or config.train.teacher
+        if learnt and not lent and size < asked:
             say(
                 f"note       this text gives a vocabulary of {size:,} pieces, not the "
                 f"{asked:,} of tokenizer.vocab_size"
@@ -103,7 +110,7 @@ def prepare(
         )
     ledger = {
         name: {
-            "store": split.store.folder.name,
+            "store": split.store.name,
             "fingerprint": split.records.source_fingerprint,
             "content": split.records.content,
             "records": len(split.records),
@@ -114,6 +121,22 @@ def prepare(
         for name, split in {"train": train, **splits}.items()
     }
     return Prepared(task, train, splits, ledger)
+
+
+def open_stored(config: ConfigDict, folder: Folder, say: Say) -> ShardedStore | None:
+    """Open the store that `data.store` names, and adopt its tokenizers."""
+    address = config.data.get("store", "")
+    if not address:
+        return None
+    store = ShardedStore(address)
+    store.check(config)
+    sharded.copy_tokenizers(store.folder, folder.tokenizer)
+    sizes = store.records.sizes()
+    weights = mix(config.data, sizes)
+    store.records.weigh(weights)
+    shards = len(store.about["shards"])
+    say(f"store      {address}: {len(store):,} examples in {shards} shards")
+    return store
 
 
 def _scored_splits(config: ConfigDict, source: DataSource, say: Say) -> list[str]:
@@ -137,14 +160,18 @@ def _scored_splits(config: ConfigDict, source: DataSource, say: Say) -> list[str
 def _create_task(
     config: ConfigDict, source: DataSource, folder: Folder, say: Say
 ) -> Task:
-    """Create the task, with the tokenizers of train.initial if the run is new."""
-    kind, begun = tasks.find(config.task), (folder.path / "ledger.json").exists()
-    if begun or not config.train.initial:
-        return kind.create(config, source, folder.tokenizer, say)
-    origin = Origin(config)
-    lent = origin.lend_tokenizers(config, say)
-    task = kind.create(lent, source, folder.tokenizer, say)
-    origin.check(task)
+    """Create the task; a new run takes the tokenizers of its origin or its teacher."""
+    begun, lent = (folder.path / "ledger.json").exists(), config
+    named = [n for n in ("initial", "teacher") if config.train[n] and not begun]
+    origins = {name: Origin(config, name) for name in named}
+    taught_by = teacher.open_task(config) if config.train.teacher else None
+    for origin in origins.values():
+        lent = origin.lend_tokenizers(lent, say)
+    task = tasks.find(config.task).create(lent, source, folder.tokenizer, say)
+    if "initial" in origins:
+        origins["initial"].check(task)
+    if taught_by:
+        teacher.check(task, taught_by)
     return task
 
 
@@ -157,6 +184,9 @@ def open_split(
 ) -> Split:
     """Encode a split, or open its store; only training may leave examples out."""
     training = name == "train"
+    if isinstance(records, StoredRecords):
+        _check_encoding(task, records.store)
+        return Split(name, records, records.store)
     fingerprint = f"{records.fingerprint}-{task.data.fingerprint}"
     progress = _Progress(name, say, show)
     store = stores.build(
@@ -175,6 +205,15 @@ def open_split(
     return Split(name, records, store)
 
 
+def _check_encoding(task: Task, store: ShardedStore) -> None:
+    if store.about["encoding"] != task.data.fingerprint:
+        raise UserError(
+            f"data.store = {store.folder.address!r} was encoded by other tokenizers or "
+            "in another way than this run's: prepare it again with this config, or "
+            "start in a new --workdir"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Planned:
     """The plan of all batches, and the sampler of their segmentations (or None)."""
@@ -182,6 +221,7 @@ class Planned:
     plan: Plan
     sampler: Sampler | None
     padding: float  # the share of positions without a token
+    corpora: tuple[tuple[int, int], ...]  # examples, and how often each is in an epoch
 
 
 def make_plan(config: ConfigDict, task: Task, train: Split) -> Planned:
@@ -200,18 +240,28 @@ def make_plan(config: ConfigDict, task: Task, train: Split) -> Planned:
         growth = sampler.growth(store)
         expected = lengths * growth
         lengths = sampler.room(lengths, growth)
+    numbers, mixture = store.column(stores.RECORD), train.records.mixture
+    repeats = mixture.repeats(numbers) if mixture else None
     shapes, length_multiple = limits(data)
     others: dict[str, Any] = {
         "row_multiple": data.row_multiple,
         "length_multiple": length_multiple,
         "seed": config.seed,
-        "repeats": train.records.repeats_of(store.column(stores.RECORD)),
+        "repeats": repeats,
     }
     if data.batching == "packed":
         plan = Packed(lengths, data.batch_tokens, data.pack_length, **others)
     else:
         plan = Buckets(lengths, data.batch_tokens, shapes, **others)
-    return Planned(plan, sampler, plan.padding_share(expected))
+    corpora = _count(mixture.corpora_of(numbers), repeats) if mixture else ()
+    return Planned(plan, sampler, plan.padding_share(expected), corpora)
+
+
+def _count(corpora: np.ndarray, repeats: Any) -> tuple[tuple[int, int], ...]:
+    """Return the examples of each corpus, and how often each of them is in an epoch."""
+    _, first, counts = np.unique(corpora, return_index=True, return_counts=True)
+    times = np.ones_like(first) if repeats is None else repeats[first]
+    return tuple(zip(counts.tolist(), times.tolist(), strict=True))
 
 
 def _refuse_endless(task: Task, name: str, records: Any, store: stores.Store) -> None:

@@ -41,11 +41,24 @@ def header(training: Training) -> list[str]:
         *attention_line(config, feed.plan.shapes, mesh),
         f"data       {len(feed.store):,} examples{left_out}, "
         f"{feed.plan.steps_per_epoch:,} steps per epoch, "
-        f"padding {training.padding:.1%}",
+        f"padding {training.planned.padding:.1%}",
+        *mixture_lines(training),
         f"shapes     {len(feed.plan.shapes)} to compile: {shapes}",
         f"training   {config.train.steps:,} steps, highest learning rate "
         f"{optim.peak(config):.2e}",
         *rate_note(config),
+    ]
+
+
+def mixture_lines(training: Training) -> list[str]:
+    """Say how often the examples of each corpus are read, if there are several."""
+    corpora, steps = training.planned.corpora, training.config.train.steps
+    epochs = steps / training.feed.plan.steps_per_epoch
+    return [
+        f"corpus     {i} of {len(corpora)}: {examples:,} examples, each {times} × per "
+        f"epoch, {times * epochs:.1f} × in {steps:,} steps"
+        for i, (examples, times) in enumerate(corpora, start=1)
+        if len(corpora) > 1
     ]
 
 

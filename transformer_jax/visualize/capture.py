@@ -41,7 +41,7 @@ def follow_head(
     group = head * len(key) // len(query)  # queries may share keys and values
     found = compute(
         query[head],
-        key[group].T,
+        key[group],
         value[group],
         _of_head(allowed, head),
         _of_head(bias, head),
@@ -62,14 +62,14 @@ def check_place(maps: Mapping[str, np.ndarray], kind: str, layer: int, head: int
 
 
 def _parts(attention, x, memory, mask=None, signal=None, train=False, **_):
-    """Return queries [N, T, K], keys [G, K, S], values [G, S, H], mask and bias."""
+    """Return queries [N, T, K], keys [G, S, K], values [G, S, H], mask and bias."""
     query = attention.query(x)
     query = query.reshape(*query.shape[:-1], attention.num_heads, -1)
     if attention.qk_norm:
         query = attention.query_norm(query)
     if signal is not None and signal.turn is not None:
         query = rotate(query, signal.turn)
-    shape = (query.shape[1], memory.key.shape[-1])
+    shape = (query.shape[1], memory.key.shape[2])
     allowed = mask.dense() if isinstance(mask, Mask) else mask
     bias = signal and signal.bias
     bias = bias.dense() if isinstance(bias, DistanceBias) else bias

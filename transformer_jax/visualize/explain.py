@@ -115,8 +115,8 @@ def from_scores(
 def _attend(queries, keys, values, allowed, bias):
     """Call the package's attention for one head of one sentence."""
     values = np.zeros((len(keys), 1)) if values is None else values
-    query, value = (jnp.asarray(x, jnp.float32)[None, None] for x in (queries, values))
-    key = jnp.asarray(keys.T, jnp.float32)[None, None]
+    given = queries, keys, values
+    query, key, value = (jnp.asarray(x, jnp.float32)[None, None] for x in given)
     mask = jnp.asarray(allowed)[None, None]
     bias = None if bias is None else jnp.asarray(bias, jnp.float32)[None, None]
     attended, weights = attend_by_head(query, key, value, mask, bias)

@@ -62,3 +62,36 @@ def test_only_a_repeated_pair_is_a_duplicate():
     assert found == [None, None, None, "that repeat an earlier pair"]
     fresh = filters.make(settings, 11)
     assert fresh({"source": "a", "target": "bc"}, columns) is None
+
+
+def test_a_pair_that_is_nearly_an_earlier_one_is_left_out():
+    settings = config.base().filter
+    with settings.unlocked():
+        settings.near_duplicates = 0.8
+    why_not = filters.make(settings, 11)
+    long = "Der alte Mann liest jeden Morgen die Zeitung im Park"
+    pairs = [
+        (long, "The old man reads the paper"),
+        (f"{long}!", "the old man reads the paper."),
+        ("Die junge Frau schreibt einen Brief", "The young woman writes a letter"),
+        ("The old man reads the paper", long),
+    ]
+    columns = {"source": [0], "target": [0]}
+    found = [why_not({"source": s, "target": t}, columns) for s, t in pairs]
+    assert found == [None, "that nearly repeat an earlier pair", None, None]
+
+
+def test_a_pair_that_is_left_out_for_another_reason_still_counts_as_an_earlier_one():
+    settings = config.base().filter
+    with settings.unlocked():
+        settings.update(duplicates=True, near_duplicates=0.8)
+    why_not = filters.make(settings, 11)
+    columns = {"source": [0], "target": [0]}
+    pair = {"source": "Ein Satz wie jeder andere", "target": "A sentence like others"}
+    twin = {**pair, "target": "A sentence like others!"}
+    reasons = [why_not(r, columns) for r in (pair, twin, twin)]
+    nearly, exactly = (
+        "that nearly repeat an earlier pair",
+        "that repeat an earlier pair",
+    )
+    assert reasons == [None, nearly, exactly]

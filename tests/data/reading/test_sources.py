@@ -104,7 +104,7 @@ def test_tags_tell_the_direction_and_weights_belong_to_a_corpus(write, source):
     ).read("train")
     assert texts(records)[1:3] == [("<2en> Hund", "dog"), ("<2de> house", "Haus")]
     assert records[3] == {"source": "<2de> dog", "target": "Hund"}
-    assert list(records.repeats_of(np.array([0, 3, 1]))) == [2, 5, 2]
+    assert list(records.mixture.repeats(np.array([0, 3, 1]))) == [2, 5, 2]
 
 
 def test_a_held_out_split_without_the_tags_of_training_is_noted(write, source):
@@ -150,7 +150,24 @@ def test_corpora_of_equal_weight_occur_once_each(write, source):
     keys = {"train_source": "a, a", "train_target": "b, b"}
     for weights in ((), (3.0, 3.0)):
         records = source("text", **keys, train_weights=weights).read("train")
-        assert records.repeats_of(np.array([0])) is None
+        assert records.mixture.repeats(np.array([0])) is None
+
+
+@pytest.mark.parametrize(
+    ("temperature", "weights", "times"),
+    [(1.0, (), None), (2.0, (), [1, 3]), (2.0, (1.0, 2.0), [1, 6]), (1e9, (), [1, 9])],
+)
+def test_a_temperature_repeats_small_corpora(
+    write, source, temperature, weights, times
+):
+    """Of 9 and of 1 record; drawn in proportion to 9 ** (1/T) and 1."""
+    write("a", *"abcdefghi"), write("b", "x")
+    keys = {"train_source": "a, b", "train_target": "a, b", "train_weights": weights}
+    mixture = source("text", **keys, temperature=temperature).read("train").mixture
+    numbers = np.array([0, 9])
+    assert mixture.corpora_of(numbers).tolist() == [0, 1]
+    found = mixture.repeats(numbers)
+    assert found is None if times is None else found.tolist() == times
 
 
 @pytest.mark.parametrize(

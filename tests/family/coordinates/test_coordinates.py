@@ -165,7 +165,7 @@ def test_impossible_settings_are_refused(keys, words):
 def test_other_splits_are_refused():
     source = coordinates.Picture(config.load("coordinates").data)
     with pytest.raises(
-        UserError, match="there is no split 'test': a picture has train"
+        UserError, match="there is no split 'test': this run.s data has train"
     ):
         source.read("test")
 

@@ -253,7 +253,7 @@ def test_a_run_of_a_world_that_has_changed_is_refused(run, monkeypatch):
 
 def test_other_splits_are_refused():
     source = episodes.EpisodeSource(config.load("decisions").data)
-    with pytest.raises(UserError, match="there is no split 'dev': episodes have train"):
+    with pytest.raises(UserError, match="no split 'dev': this run's data has train"):
         source.read("dev")
 
 

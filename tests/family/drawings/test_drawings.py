@@ -124,7 +124,7 @@ def test_sizes_that_do_not_fit_a_picture_are_refused(keys, words):
 
 def test_other_splits_are_refused():
     source = drawings.Source(config.load("drawings").data)
-    with pytest.raises(UserError, match="there is no split 'dev': drawings have train"):
+    with pytest.raises(UserError, match="no split 'dev': this run's data has train"):
         source.read("dev")
 
 

@@ -62,6 +62,7 @@ def test_it_can_be_bundled_but_not_exported_to_ctranslate2(attending, tmp_path):
     assert again.predict(LINES) == attending.predict(LINES)
     pytest.importorskip("ctranslate2")
     with pytest.raises(
-        UserError, match="only Transformer translators, not a recurrent"
+        UserError,
+        match="Transformer translators and language models, not a recurrent",
     ):
         ctranslate2.export(attending, tmp_path / "other")

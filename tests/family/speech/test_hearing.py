@@ -1,6 +1,8 @@
 """Models that hear: the convolutions, padding, the search, and the mesh."""
 
+import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +13,17 @@ from transformer_jax import sharding
 from transformer_jax.family.speech.model import (
     Ear,
     SoundClassifier,
+    SpeechConfig,
     Transcriber,
+    frames_per_vector,
     shorten,
 )
 from transformer_jax.models import registry
-from transformer_jax.models.transformer_config import TransformerConfig
+from transformer_jax.models.attention import Mask
+from transformer_jax.models.positions import sinusoid_t2t
 
 registry.find("speech")  # for its rules
-CONFIG = TransformerConfig(
+CONFIG = SpeechConfig(
     vocab_size=16, encoder_layers=1, decoder_layers=1, d_model=12, d_ff=20, num_heads=2,
     norm="pre", tie="decoder", dropout_embedding=0.0, dropout_residual=0.0,
 )  # fmt: skip
@@ -57,24 +62,27 @@ def applied(module):
     return jax.jit(lambda params, *inputs: module.apply({"params": params}, *inputs))
 
 
-def test_the_convolutions_are_two_sums_over_three_frames(sounds):
-    ear = Ear(7)
+@pytest.mark.parametrize(("stride", "tanh"), [(2, True), (1, False)])
+def test_the_convolutions_are_two_sums_over_three_frames(stride, tanh, sounds):
+    ear = Ear(7, stride, "gelu_tanh" if tanh else "gelu_erf")
     frames, segments = pad(sounds[:1], LENGTHS[0])
     params = jax.jit(ear.init)(jax.random.key(0), frames, segments)["params"]
     x = sounds[0]
-    for name in ("convolution_0", "convolution_1"):
+    for name, step in (("convolution_0", stride), ("convolution_1", 2)):
         kernel, bias = (np.asarray(params[name][k]) for k in ("kernel", "bias"))
         around = np.pad(x, ((1, 1), (0, 0)))
-        rows = range(0, len(x), 2)
+        rows = range(0, len(x), step)
         sums = [np.einsum("wi,wio->o", around[t : t + 3], kernel) + bias for t in rows]
-        x = np.asarray(jax.nn.gelu(np.stack(sums), approximate=True))
+        x = np.asarray(jax.nn.gelu(np.stack(sums), approximate=tanh))
     found = ear.apply({"params": params}, frames, segments)[0]
-    assert found.shape == (3, 7)  # 11 frames, then 6, then 3
+    assert found.shape == (3 if stride == 2 else 6, 7)  # of 11 frames
     np.testing.assert_allclose(found, x, atol=1e-5)
 
 
-def test_a_sound_alone_gets_what_it_gets_in_any_batch(sounds):
-    module, target = Transcriber(CONFIG), jnp.asarray([[2, 5, 7]])
+@pytest.mark.parametrize("stride", [2, 1])
+def test_a_sound_alone_gets_what_it_gets_in_any_batch(stride, sounds):
+    module = Transcriber(dataclasses.replace(CONFIG, stride=stride))
+    target = jnp.asarray([[2, 5, 7]])
     params, run = initial(module), applied(module)
     frames, segments = pad(sounds, 19, filler=-50.0)
     many = jnp.tile(target, (len(sounds), 1))
@@ -86,12 +94,45 @@ def test_a_sound_alone_gets_what_it_gets_in_any_batch(sounds):
 
 def test_a_vector_is_real_if_its_first_frame_is(sounds):
     _, segments = pad(sounds, 16)
-    assert shorten(segments).sum(1).tolist() == [-(-n // 4) for n in LENGTHS]
-    for length in (9, 10, 11, 12):
+    for stride, length in itertools.product((1, 2), (9, 10, 11, 12)):
+        each = frames_per_vector(SpeechConfig(stride=stride))
         real = jnp.ones((1, length), jnp.int32)
         shape = jax.ShapeDtypeStruct((1, length, BANDS), jnp.float32)
-        made = jax.eval_shape(Ear(4).init_with_output, jax.random.key(0), shape, real)
-        assert made[0].shape[1] == shorten(real).shape[1]
+        ear = Ear(4, stride).init_with_output
+        made = jax.eval_shape(ear, jax.random.key(0), shape, real)
+        assert made[0].shape[1] == shorten(real, each).shape[1]
+        vectors = [-(-n // each) for n in LENGTHS]
+        assert shorten(segments, each).sum(1).tolist() == vectors
+
+
+def test_positions_of_sound_are_others_than_those_of_its_transcript(sounds):
+    learned = dataclasses.replace(
+        CONFIG, positions="learned", sound_positions="sinusoid_t2t", max_positions=5
+    )
+    module, target = Transcriber(learned), jnp.asarray([[2, 5, 7]])
+    params = initial(module)
+    tables = {name for name in params if "positions" in name}
+    assert tables == {"target_positions"}
+    frames, segments = pad(sounds[:1], LENGTHS[0])
+
+    def encoded(kind):
+        there = Transcriber(dataclasses.replace(learned, sound_positions=kind))
+        return there.apply({"params": params}, frames, segments, method="encode")[0]
+
+    vectors = module.apply(
+        {"params": params}, frames, segments, method=lambda m, *x: m.ear(*x)
+    )
+    added = vectors + sinusoid_t2t(jnp.arange(3)[None], CONFIG.d_model)
+    wanted = module.apply(
+        {"params": params}, added, shorten(segments, 4),
+        method=lambda m, x, s: m.encoder(x, jnp.arange(3)[None], Mask(s, s))[0],
+    )  # fmt: skip
+    np.testing.assert_allclose(encoded("sinusoid_t2t"), wanted, atol=1e-5)
+    assert np.abs(encoded("none") - wanted).max() > 0.1
+    run = applied(module)
+    other = {**params, "target_positions": {"table": jnp.zeros((5, CONFIG.d_model))}}
+    [one, two] = (run(p, frames, target, segments).logits for p in (params, other))
+    assert np.abs(one - two).max() > 0.1
 
 
 def test_a_search_token_by_token_sees_what_training_sees(sounds):

@@ -6,6 +6,7 @@ import pytest
 from transformer_jax.base.errors import UserError
 from transformer_jax.config import base
 from transformer_jax.family.speech import log_mel, wav
+from transformer_jax.family.speech import sounds as sound
 from transformer_jax.family.speech.recordings import open_recordings
 
 WAVE = 0.5 * np.sin(2 * np.pi * 440 * np.arange(3001) / 16_000)
@@ -162,6 +163,36 @@ def test_loudness_makes_no_difference_and_silence_is_finite():
     quiet = log_mel.log_mel(1e-3 * samples, 20)
     np.testing.assert_allclose(log_mel.log_mel(samples, 20), quiet, atol=1e-2)
     assert np.isfinite(log_mel.log_mel(np.zeros(37), 20)).all()
+
+
+def test_sounds_are_padded_with_silence_to_the_longest():
+    samples = np.random.RandomState(4).standard_normal(3000)
+    for features in log_mel.FEATURES:
+        data = base(task="speech").data
+        data.features, data.pad, data.max_length = features, True, 31
+        found = sound.make_frames(samples, data)
+        kind = log_mel.FEATURES[features]
+        silence = np.zeros(kind.samples(31) - 3000)
+        wanted = kind.compute(np.concatenate([samples, silence]), data.bands)
+        assert len(found) == 31 == kind.count(kind.samples(31))
+        assert kind.count(kind.samples(31) - 1) == 30
+        np.testing.assert_array_equal(found, wanted)
+        prints = {sound.fingerprint(data)}
+        for name, value in (("max_length", 30), ("pad", False), ("bands", 7)):
+            data[name] = value
+            prints.add(sound.fingerprint(data))
+        assert len(prints) == 4
+
+
+def test_whisper_hears_a_tone_where_slaneys_mel_has_it():
+    """Below 1000 Hz a mel is 66.7 Hz, so a band of 80 is 37.24 Hz wide."""
+    seconds = np.arange(16_000) / 16_000
+    found = log_mel.whisper(np.sin(2 * np.pi * 500 * seconds), 80)
+    mels = 15 + 27 * np.log(8) / np.log(6.4)
+    assert (found[50].argmax() + 1) * mels / 81 == pytest.approx(7.5, abs=0.5)
+    assert found.max() - found.min() == pytest.approx(2.0, abs=1e-5)  # 8 / 4
+    area = log_mel.slaney_filters(20).sum(axis=0) * 16_000 / 400
+    np.testing.assert_allclose(area, 1, rtol=0.2)
 
 
 @pytest.fixture

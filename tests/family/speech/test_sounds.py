@@ -95,7 +95,7 @@ def test_a_sound_alone_gets_what_it_gets_in_a_batch(task, ask, folder):
 
 def test_a_label_that_training_never_saw_is_refused(task):
     record = {"samples": np.zeros(900), "name": "a", "label": "other"}
-    with pytest.raises(UserError, match="label other is not among.*: high, low"):
+    with pytest.raises(UserError, match="label .other. is not among.*: high, low"):
         task[0].data.encode([record])
 
 

@@ -20,7 +20,7 @@ from transformer_jax.decoding import Options
 from transformer_jax.family.speech import figure as speech_figure
 from transformer_jax.family.speech import sounds as sound
 from transformer_jax.family.speech import wav
-from transformer_jax.losses import Sums
+from transformer_jax.losses import Predictions
 from transformer_jax.models.outputs import Outputs
 from transformer_jax.planning import workload
 from transformer_jax.training.steps import programs
@@ -153,7 +153,9 @@ def test_training_hides_what_an_evaluation_hears(run, monkeypatch):
         return Outputs(None)
 
     monkeypatch.setattr(objective, "outputs", outputs)
-    monkeypatch.setattr(objective, "compare", lambda *_: Sums(0.0, 1.0))
+    places = jnp.zeros((1, 3), jnp.int32), jnp.zeros((1, 3))  # of which none counts
+    nothing = Predictions(jnp.zeros((1, 3, 2)), lambda logits: logits, *places, 0.0, 2)
+    monkeypatch.setattr(objective, "compare", lambda *_: nothing)
     monkeypatch.setattr(objective, "_align", lambda *_: (5.0, 2.0))
     batch = {
         "source": jnp.ones((1, 50, 12)),
@@ -241,6 +243,39 @@ def test_bands_that_would_be_empty_are_refused_with_both_numbers(spec):
     with pytest.raises(UserError, match=words):
         config.load(spec, {"data.bands": "200"})
     assert config.load(spec, {"data.bands": "126"}).data.bands == 126
+
+
+def test_bands_of_whisper_are_those_of_its_filters():
+    options = {"data.features": "whisper", "data.bands": "200"}
+    words = "data.bands = 200: .* would hold nothing, as a frame has 201 frequencies"
+    with pytest.raises(UserError, match=words):
+        config.load("speech", options)
+    assert config.load("speech", options | {"data.bands": "128"})
+
+
+def test_a_learned_table_is_for_transcripts_alone():
+    options = {"model.positions": "learned"}
+    with pytest.raises(UserError, match="is a table for transcripts alone: choose"):
+        config.load("speech", options)
+    options |= {"model.sound_positions": "sinusoid", "model.max_positions": "39"}
+    with pytest.raises(UserError, match=r"39 < 40, the positions .*decode.max_l"):
+        config.load("speech", options)
+    assert config.load("speech", options | {"decode.max_length": "39"})
+
+
+def test_a_transcript_beyond_the_table_is_left_out_or_refused(run):
+    changed = copy.deepcopy(run.config)
+    with changed.unlocked():
+        changed.model.positions, changed.model.max_positions = "learned", 5
+    data = type(run.task.data)(changed, run.task.data.tokenizer)
+    why_not, row = data.make_filter(), {"source": np.zeros((400, 12))}
+    assert why_not({}, row | {"target": [4, 5, 6, 7, EOS]}) is None
+    said = why_not({}, row | {"target": [4, 5, 6, 7, 4, EOS]})
+    assert said == "a transcript beyond model.max_positions 5"
+    assert data.filter_fingerprint != run.task.data.filter_fingerprint
+    store = types.SimpleNamespace(lengths=lambda side: np.array([4, 6]))
+    with pytest.raises(UserError, match="a transcript needs 6 positions, but there"):
+        data.lengths(store)
 
 
 def test_a_mesh_that_would_split_frames_is_refused():

@@ -47,7 +47,7 @@ def define_flags() -> None:
     """Define the flags of this command."""
     flags.DEFINE_string("input", "", "A folder of Hugging Face to read.")
     for side in Languages._fields:
-        about = f"The {side} language of an mBART, such as ro_RO."
+        about = f"The {side} language of an mBART (ro_RO) or Whisper (en)."
         flags.DEFINE_string(f"{side}_language", "", about)
     converters.define_flags()
 

@@ -18,6 +18,8 @@ ACTIVATIONS = {  # their names → ours
     "silu": "silu",
     "swish": "silu",
 }
+# Files of a folder that are kept under their names in what is read of its config.json.
+PROCESSOR, GENERATION = "preprocessor_config.json", "generation_config.json"
 APART = "has_lm_head"  # not theirs: whether the folder has a matrix for the logits
 NEUTRAL = {  # of an imported model: nothing is dropped or smoothed until it is set
     "model.dropout_embedding": 0.0,
@@ -39,6 +41,8 @@ class Architecture:
     prefix: str = ""  # a special token that begins every text
     ignored: tuple[str, ...] = ()  # beginnings of tensors that have no counterpart
     base: str = ""  # begins all names in files that also have the head of the model
+    model: str = "transformer"  # here, of `config.model.name`
+    beside: tuple[str, ...] = ()  # other files that it needs, if they are there
 
 
 def activation(name: str) -> str:

@@ -19,8 +19,13 @@ from transformer_jax import sharding
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS, PAD, UNK
-from transformer_jax.convert.huggingface import tensors, vit, vocabulary
-from transformer_jax.convert.huggingface.architecture import APART, Given
+from transformer_jax.convert.huggingface import tensors, vocabulary
+from transformer_jax.convert.huggingface.architecture import (
+    APART,
+    GENERATION,
+    PROCESSOR,
+    Given,
+)
 from transformer_jax.convert.huggingface.architectures import (
     ARCHITECTURES,
     CLASSES,
@@ -38,6 +43,7 @@ logger = logging.getLogger(__name__)
 FREE = ("model.dropout", "model.attention", "model.dtype", "model.gradient_dtype",
         "model.remat", "model.scan_layers", "model.name", "model.word_vectors",
         "model.train_")  # fmt: skip
+ONLY_TRAINED = "ctc_projection"  # answers do not use it
 OWN = {  # the architectures of runs that were trained here, the likeliest first
     "translation": ("MarianMTModel", "BartForConditionalGeneration")
     + ("T5ForConditionalGeneration",),
@@ -47,7 +53,9 @@ OWN = {  # the architectures of runs that were trained here, the likeliest first
     + ("RobertaForSequenceClassification",),
     "similarity": ("bert-sentences", "roberta-sentences"),
     "images": ("ViTForImageClassification",),
+    "speech": ("WhisperForConditionalGeneration",),
 }
+BESIDE = (PROCESSOR, GENERATION)
 UNIGRAM = 1  # SentencePiece's type of a model of likely pieces
 
 
@@ -62,6 +70,7 @@ def export(run: Run, folder: pathlib.Path) -> str:
     if ours.get("data.answers") == "numbers":
         raise UserError("a regression has no counterpart: its scale would be lost")
     params = _by_path(run.params)
+    params = {n: p for n, p in params.items() if not n.startswith(ONLY_TRAINED)}
     if ours.get("model.positions") == "sinusoid":
         ours["model.positions"] = "sinusoid_concat"
         params = {name: _sines_first(name, p) for name, p in params.items()}
@@ -94,13 +103,12 @@ def export(run: Run, folder: pathlib.Path) -> str:
         given["id2label"] = _labels(run)
         given["label2id"] = {name: i for i, name in given["id2label"].items()}
     folder.mkdir(parents=True)
-    theirs = {k: v for k, v in given.items() if k not in (APART, vit.PIXELS)}
-    files.write(folder / "config.json", json.dumps(theirs, indent=1) + "\n")
+    beside = {name: given[name] for name in BESIDE if name in given}
+    theirs = {k: v for k, v in given.items() if k not in (APART, *BESIDE)}
+    for name, content in {"config.json": theirs, **beside}.items():
+        files.write(folder / name, json.dumps(content, indent=1) + "\n")
     if tokenizer:
         _write_tokenizer(run, folder, origin)
-    else:
-        text = json.dumps(given[vit.PIXELS], indent=1)
-        files.write(folder / vit.FILE, text + "\n")
     if kind.endswith("-sentences"):
         _write_sentences(folder, given["hidden_size"])
     links = ARCHITECTURES[kind].link(given, rows)
@@ -202,7 +210,8 @@ def _find_difference(kind: str, given: Given, ours: Given) -> str:
     """Describe the first option that the architecture would have otherwise."""
     theirs = ARCHITECTURES[kind].options(given)
     task = ARCHITECTURES[kind].task
-    base = dict(configs.items(configs.base(task=task, model="transformer")))
+    model = ARCHITECTURES[kind].model
+    base = dict(configs.items(configs.base(task=task, model=model)))
     heads = ours["model.num_heads"]
     implied = {
         "model.d_k": ours["model.d_model"] // heads,

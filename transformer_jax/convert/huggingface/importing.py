@@ -12,8 +12,14 @@ from transformer_jax import config as configs
 from transformer_jax import sharding, tasks
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
-from transformer_jax.convert.huggingface import architectures, bert, tensors, vit
-from transformer_jax.convert.huggingface.architecture import APART, Architecture, Given
+from transformer_jax.convert.huggingface import architectures, tensors
+from transformer_jax.convert.huggingface.architecture import (
+    APART,
+    PROCESSOR,
+    Architecture,
+    Given,
+)
+from transformer_jax.convert.huggingface.architectures import bert, vit
 from transformer_jax.convert.huggingface.links import Link, Vocabulary
 from transformer_jax.convert.huggingface.vocabulary import (
     NAMED,
@@ -55,13 +61,16 @@ def _convert(source: pathlib.Path, output: pathlib.Path, languages: Languages) -
     architecture = architectures.ARCHITECTURES[kind]
     tokens = Tokens(source) if architecture.special else None
     stored = tensors.Tensors(source, architecture.base)
+    for name in architecture.beside:
+        if (source / name).is_file():
+            given[name] = files.read_object(source / name)
     rows, ids, ends = NO_ROWS, [], {}
     if tokens:
         ends = settle(given, tokens, languages)
         ids, prefix = order(architecture, given, tokens)
         ends = {"prefix": prefix, **ends}
     else:
-        given[vit.PIXELS] = vit.read_pixels(source)
+        given[PROCESSOR] = vit.read_pixels(source)
     given[APART] = "lm_head.weight" in stored.names()
     config = make_config(architecture, given)
     if sentences:
@@ -139,7 +148,7 @@ def read_config(source: pathlib.Path) -> dict[str, Any]:
 
 def make_config(architecture: Architecture, given: Given) -> ConfigDict:
     """Make the config of a run that continues the model."""
-    config = configs.base(task=architecture.task, model="transformer")
+    config = configs.base(task=architecture.task, model=architecture.model)
     try:
         options = architecture.options(given)
     except KeyError as error:
@@ -194,4 +203,4 @@ def _read(
             yield name, array
 
 
-READER = bundle.Reader(reads, convert, version=3)
+READER = bundle.Reader(reads, convert, version=4)

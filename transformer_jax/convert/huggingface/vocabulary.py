@@ -6,7 +6,10 @@ mBART's languages are tokens around a text:
     mBART-50   source: en_XX pieces </s>      target: </s> ro_RO pieces </s>
 
 A bundle has one source and one target language. mBART's target language is the start of
-an answer; that of mBART-50 is a prefix with which each answer begins.
+an answer; that of mBART-50 is a prefix with which each answer begins. So is Whisper's,
+if it knows several, with what to do:
+
+    Whisper    <|startoftranscript|> <|en|> <|transcribe|> <|notimestamps|> pieces
 """
 
 import base64
@@ -17,7 +20,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError, nearest
-from transformer_jax.convert.huggingface.architecture import Architecture
+from transformer_jax.convert.huggingface.architecture import GENERATION, Architecture
 from transformer_jax.data.text import foreign
 
 FAST = "tokenizer.json"
@@ -31,6 +34,9 @@ USUAL = {  # names of special tokens, for folders that do not say them
 }
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
 LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Z]{2}")  # its code
+SPOKEN = re.compile(r"<\|([a-z]{2,3})\|>")  # Whisper's
+UNSHOWN = re.compile(r"<\|.*\|>")  # Whisper's tokens that are no text
+SEVERAL = 51865  # tokens that a Whisper of several languages has at least
 
 
 class Languages(NamedTuple):
@@ -112,11 +118,13 @@ def _numbers(content: dict[str, Any]) -> dict[str, int]:
 
 def settle(
     given: dict[str, Any], tokens: Tokens, languages: Languages
-) -> dict[str, list[int]]:
+) -> dict[str, Any]:
     """Put the languages into a config.json and its tokenizer's settings.
 
     Return how texts begin and end, which is empty for models without languages.
     """
+    if given["model_type"] == "whisper":
+        return _settle_speech(given, tokens, languages)
     if given["model_type"] != "mbart":
         if any(languages):
             raise UserError(
@@ -146,6 +154,41 @@ def settle(
     if end is None:
         raise UserError("the tokenizer names no eos_token, which ends mBART's texts")
     return {"end": [end, source]}
+
+
+def _settle_speech(
+    given: dict[str, Any], tokens: Tokens, languages: Languages
+) -> dict[str, Any]:
+    """Return how transcripts begin, and what they do not show or have."""
+    if languages.source:
+        raise UserError(
+            "--source_language is for mBART: name the language that a Whisper hears, "
+            "and writes, by --target_language"
+        )
+    about = {**given, **given.get(GENERATION, {})}
+    names, opening = ["<|notimestamps|>"], []
+    if about.get("is_multilingual", given["vocab_size"] >= SEVERAL):
+        found = {i: SPOKEN.fullmatch(name) for name, i in tokens.numbers.items()}
+        codes = {i: match[1] for i, match in found.items() if match}
+        forced = dict(about.get("forced_decoder_ids") or ()).get(1)
+        usual = str(about.get("language") or codes.get(forced or -1) or "").strip("<|>")
+        opening = [_find("target", languages.target or usual, codes)]
+        names = ["<|transcribe|>", *names]
+    elif languages.target:
+        raise UserError(
+            f"--target_language={languages.target}: this Whisper knows English alone, "
+            "leave it out"
+        )
+    if lacking := [name for name in names if name not in tokens.numbers]:
+        raise UserError(f"{tokens.folder}: the tokenizer has no {lacking[0]}")
+    return {
+        "target_prefix": [*opening, *(tokens.numbers[name] for name in names)],
+        "hidden": sorted(i for n, i in tokens.numbers.items() if UNSHOWN.fullmatch(n)),
+        "suppressed": [
+            about.get(name) or ()
+            for name in ("suppress_tokens", "begin_suppress_tokens")
+        ],
+    }
 
 
 def _find(side: str, code: str | None, codes: dict[int, str]) -> int:

@@ -6,18 +6,17 @@ converts both to the latter.
 """
 
 import contextlib
-import gzip
 import hashlib
 import math
 import os
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading.records import Record, Records
+from transformer_jax.data.text.text import open_binary
 
 DIGITS_SEED = 0
 LARGEST = 1 << 34  # bytes of an idx file, unpacked
@@ -138,6 +137,21 @@ def open_image(path: str | os.PathLike) -> Iterator[Any]:
 
     Cameras store how a picture is to be turned beside its pixels (EXIF).
     """
+    with _open_file(path) as (image, upright):
+        turned = upright(image)
+        turned.format = image.format
+        yield turned
+
+
+def size_of(path: str | os.PathLike) -> tuple[int, int]:
+    """Return the width and height of an image file, without reading its pixels."""
+    with _open_file(path) as (image, _):
+        return image.size
+
+
+@contextlib.contextmanager
+def _open_file(path: str | os.PathLike) -> Iterator[tuple[Any, Callable[[Any], Any]]]:
+    """Open an image file; yield it, and a function that turns it upright."""
     try:
         from PIL import Image, ImageOps
     except ImportError as error:
@@ -146,9 +160,7 @@ def open_image(path: str | os.PathLike) -> Iterator[Any]:
         ) from error
     try:
         with Image.open(path, formats=FORMATS) as image:
-            upright = ImageOps.exif_transpose(image)
-            upright.format = image.format
-            yield upright
+            yield image, ImageOps.exif_transpose
     except Exception as error:  # Pillow's readers raise almost any error
         reason = str(error).split("\n")[0] or type(error).__name__
         if "cannot identify" in reason:
@@ -243,21 +255,14 @@ def _unpacked(path: str, magic: int, start: int) -> bytes:
     .gz file may unpack to a thousand times its size. Of a file that does not begin with
     `magic`, only the first `start` bytes are returned.
     """
-    try:
-        with open(path, "rb") as plain:
-            packed = plain.read(2) == b"\x1f\x8b"
-        # Go by content, not by name: browsers unpack files and keep their names.
-        with (gzip.open if packed else open)(path, "rb") as file:
-            header = file.read(start)
-            if len(header) < start or int.from_bytes(header[:4], "big") != magic:
-                return header
-            most = math.prod(map(int, np.frombuffer(header[4:], ">u4")))
-            if most > LARGEST:
-                raise UserError(
-                    f"{path} says that it holds {most:,} bytes, more than the "
-                    f"{LARGEST:,} that may be read into memory: split it"
-                )
-            return header + file.read(most + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path} cannot be read: {reason}") from None
+    with open_binary(path) as file:
+        header = file.read(start)
+        if len(header) < start or int.from_bytes(header[:4], "big") != magic:
+            return header
+        most = math.prod(map(int, np.frombuffer(header[4:], ">u4")))
+        if most > LARGEST:
+            raise UserError(
+                f"{path} says that it holds {most:,} bytes, more than the "
+                f"{LARGEST:,} that may be read into memory: split it"
+            )
+        return header + file.read(most + 1)

@@ -1,10 +1,88 @@
 """Folders with one subfolder per class: list their files, hold some out."""
 
+import abc
+import os
 import pathlib
 from collections.abc import Sequence
 from zlib import crc32
 
 from transformer_jax.base.errors import UserError
+from transformer_jax.data.reading.records import Record, Records
+from transformer_jax.data.reading.sources import SPLITS, Splits
+
+
+class ClassFiles(Records, abc.ABC):
+    """Files, each read on demand and labelled by the folder that it lies in."""
+
+    unreadable: type[UserError]  # what `_read` raises about a file's content
+
+    def __init__(self, files: Sequence[pathlib.Path], notes: Sequence[str]):
+        self.files, self.notes = files, tuple(notes)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Record:
+        file = self.files[index]
+        try:
+            return {**self._read(file), "label": file.parent.name}
+        except self.unreadable as error:
+            raise UserError(
+                f"{error.problems[0]}: replace the file, or remove it from the folder"
+            ) from None
+
+    @abc.abstractmethod
+    def _read(self, file: pathlib.Path) -> Record:
+        """Read a file."""
+
+    def where(self, index: int) -> str:
+        """Name a file."""
+        return str(self.files[index])
+
+
+class ClassFolders(Splits, abc.ABC):
+    """A folder for each split, with a folder of files for each class."""
+
+    what: str  # the word for a file
+    suffixes: Sequence[str]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The available splits; the test split is optional."""
+        return SPLITS if os.path.isdir(self._place("test")) else SPLITS[:2]
+
+    def classes(self) -> tuple[str, ...]:
+        """List the classes by their folders, without reading a file."""
+        files, _ = self._list("train")
+        return tuple(sorted({file.parent.name for file in files}))
+
+    def find_problems(self) -> list[str]:
+        """Report a missing folder of training files."""
+        train = self._place("train")
+        if os.path.isdir(train):
+            return []
+        example = train / "CLASS" / f"{self.what.upper()}{self.suffixes[0]}"
+        return [
+            f"data.folder: there is no file {example}: make a folder {train} with a "
+            f"folder of {self.what}s for each class"
+        ]
+
+    def _open(self, split: str) -> Records:
+        if split == "test" or os.path.isdir(self._place("validation")):
+            return self._make(*self._list(split))
+        files, notes = self._list("train")
+        parts = draw_held_out(files, self.data.validation_size, self.what)
+        return self._make(parts[split == "validation"], notes)
+
+    @abc.abstractmethod
+    def _make(self, files: Sequence[pathlib.Path], notes: Sequence[str]) -> Records:
+        """Make the records of files."""
+
+    def _list(self, split: str) -> tuple[list[pathlib.Path], list[str]]:
+        return list_files(self._place(split), self.suffixes, self.what)
+
+    def _place(self, split: str) -> pathlib.Path:
+        return pathlib.Path(self.data.folder, split)
 
 
 def list_files(

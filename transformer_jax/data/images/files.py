@@ -16,9 +16,10 @@ import numpy as np
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.data import cache
-from transformer_jax.data.images import class_folders
 from transformer_jax.data.images.arrays import Labelled, NoImage, read_image
-from transformer_jax.data.reading.records import Record, Records
+from transformer_jax.data.images.class_folders import ClassFiles
+from transformer_jax.data.reading.records import Record
+from transformer_jax.data.text.text import refuse_unreadable
 
 READING = 2  # version of how pixels are read: 2 turns images and puts them on white
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -30,40 +31,24 @@ CIFAR_FILES = {
 }
 
 
-class ImageFiles(Records):
+class ImageFiles(ClassFiles):
     """Image files as records {"image": bytes [height, width, channels], "label": str}.
 
     Each is scaled to `size` when it is read.
     """
 
+    unreadable = NoImage
+
     def __init__(
         self, files: Sequence[pathlib.Path], size: tuple[int, int, int], notes: Any = ()
     ):
-        self.files, self.size, self.notes = files, size, tuple(notes)
+        super().__init__(files, notes)
+        self.size = size
         content = hashlib.sha256(f"{size}\n{cache.digest(files)}\n{READING}".encode())
         self.fingerprint = content.hexdigest()
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> Record:
-        file = self.files[index]
-        try:
-            image = read_image(file, *self.size)
-        except NoImage as error:
-            raise UserError(
-                f"{error.problems[0]}: replace the file, or remove it from the folder"
-            ) from None
-        return {"image": image, "label": file.parent.name}
-
-    def where(self, index: int) -> str:
-        """Name the file of an image."""
-        return str(self.files[index])
-
-
-def list_images(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
-    """List the image files of a split, and notes about what else is there."""
-    return class_folders.list_files(folder, SUFFIXES, "image")
+    def _read(self, file: pathlib.Path) -> Record:
+        return {"image": read_image(file, *self.size)}
 
 
 def read_cifar10(folder: pathlib.Path, kind: str) -> Labelled:
@@ -87,10 +72,8 @@ def read_cifar_names(folder: pathlib.Path) -> tuple[str, ...]:
 
 
 def _read_cifar_file(path: pathlib.Path) -> np.ndarray:
-    try:
+    with refuse_unreadable(path):
         content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
     if not content or len(content) % CIFAR_RECORD:
         raise UserError(
             f"{path} has {len(content):,} bytes, not a multiple of {CIFAR_RECORD:,} (a "

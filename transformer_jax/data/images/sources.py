@@ -1,22 +1,22 @@
 """Sources of labelled images, which `config.data.source` names."""
 
+import abc
 import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.base import entry_points, files
-from transformer_jax.base.errors import UserError
 from transformer_jax.base.schema import option
 from transformer_jax.data.images import arrays as images
-from transformer_jax.data.images import class_folders
 from transformer_jax.data.images import files as image_files
-from transformer_jax.data.reading.records import Concatenation, Records
-from transformer_jax.data.reading.sources import SPLITS, list_generated
+from transformer_jax.data.images.class_folders import ClassFolders
+from transformer_jax.data.reading.records import Records
+from transformer_jax.data.reading.sources import SPLITS, Splits, list_generated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,45 +44,18 @@ class PictureOptions:
     grey: bool = option(False, "folder: read images as grey.")
 
 
-class Pictures:
+class Pictures(Splits):
     """The splits of an image data set."""
-
-    known_splits = SPLITS
-
-    def __init__(self, data: ConfigDict):
-        self.data = data
 
     @property
     def folder(self) -> pathlib.Path:
         """The folder where relative paths start."""
         return pathlib.Path(self.data.folder)
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The available splits."""
-        return SPLITS
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Concatenation:
-        """Read the images of a split."""
-        if split not in self.splits:
-            raise UserError(
-                f"there is no split {split!r}: this run's data has "
-                f"{', '.join(self.splits)}"
-            )
-        return Concatenation([self._open(split)])
-
     def classes(self) -> tuple[str, ...]:
         """List the labels of the training images."""
         labels = {record["label"] for record in self.read("train")}
         return tuple(map(str, sorted(labels)))
-
-    def find_problems(self) -> list[str]:
-        """List the files that are missing."""
-        return []
-
-    def _open(self, split: str) -> Records:
-        raise NotImplementedError
 
 
 class Digits(Pictures):
@@ -100,7 +73,7 @@ class Generated(Pictures):
         return entry_points.require("corpora", f"images.{self.data.source}")(split)
 
 
-class HeldOut(Pictures):
+class HeldOut(Pictures, abc.ABC):
     """Files whose last training images are held out for validation."""
 
     def _open(self, split: str) -> Records:
@@ -111,11 +84,13 @@ class HeldOut(Pictures):
             pixels, labels = both[split == "validation"]
         return self._records(pixels, labels, f"{self.data.source} {split}")
 
+    @abc.abstractmethod
     def _read(self, kind: str) -> images.Labelled:
-        raise NotImplementedError
+        """Read the pixels and labels of train or test."""
 
+    @abc.abstractmethod
     def _records(self, pixels: np.ndarray, labels: np.ndarray, name: str) -> Records:
-        raise NotImplementedError
+        """Make the records of a split."""
 
 
 class IdxFiles(HeldOut):
@@ -176,47 +151,21 @@ class Cifar10(HeldOut):
         ]
 
 
-class ClassFolders(Pictures):
+class ImageFolders(ClassFolders, Pictures):
     """One folder per split, with one folder of images per class."""
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The available splits; the test split is optional."""
-        return SPLITS if os.path.isdir(self.folder / "test") else SPLITS[:2]
+    what, suffixes = "image", image_files.SUFFIXES
 
-    def _open(self, split: str) -> Records:
+    def _make(self, files: Sequence[pathlib.Path], notes: Sequence[str]) -> Records:
         size, channels = self.data.image_size, 1 if self.data.grey else 3
-        held_out = os.path.isdir(self.folder / "validation")
-        if split == "test" or held_out:
-            found, notes = image_files.list_images(self.folder / split)
-        else:
-            found, notes = image_files.list_images(self.folder / "train")
-            count = self.data.validation_size
-            parts = class_folders.draw_held_out(found, count, "image")
-            found = parts[split == "validation"]
-        return image_files.ImageFiles(found, (size, size, channels), notes)
-
-    def classes(self) -> tuple[str, ...]:
-        """List the classes by their folders, without reading an image."""
-        found, _ = image_files.list_images(self.folder / "train")
-        return tuple(sorted({file.parent.name for file in found}))
-
-    def find_problems(self) -> list[str]:
-        """Report a missing folder of training images."""
-        train = self.folder / "train"
-        if os.path.isdir(train):
-            return []
-        return [
-            f"data.folder: there is no file {train / 'CLASS' / 'IMAGE.png'}: make a "
-            f"folder {train} with a folder of images for each class"
-        ]
+        return image_files.ImageFiles(files, (size, size, channels), notes)
 
 
 SOURCES: Mapping[str, type[Pictures]] = {
     "digits": Digits,
     "idx": IdxFiles,
     "cifar10": Cifar10,
-    "folder": ClassFolders,
+    "folder": ImageFolders,
 }
 
 

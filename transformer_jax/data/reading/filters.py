@@ -17,7 +17,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax.base.schema import option
 from transformer_jax.data.reading.records import Tagged
+from transformer_jax.data.text import similar
 
+KEY = similar.KEY  # bytes
 FOREIGN = 0.5  # the largest share of letters outside the expected script
 
 
@@ -31,21 +33,58 @@ class FilterOptions:
     )
     identical: bool = option(False, "Drop pairs whose target is their source.")
     duplicates: bool = option(False, "Drop repeated pairs.")
+    near_duplicates: float = option(
+        0.0,
+        "Drop pairs that are about this similar to an earlier one, such as 0.8.",
+        least=0,
+        most=1,
+    )
     source_script: str = option(
         "", "Drop sources in other scripts than this (latin, …); empty keeps all."
     )
     target_script: str = option("", "The same for the targets.")
 
 
-def make(
-    settings: ConfigDict, max_length: int, ends: int = 1
-) -> Callable[[Mapping[str, str], Mapping[str, Sequence[int]]], str | None]:
-    """Make a function (record, columns) → the reason for leaving a pair out, or None.
+Fault = Callable[[Any, Any], str | None]  # (record, row) → why it is left out, or None
 
-    It remembers the pairs it has seen, so each build of a store makes its own. `ends`
-    is the number of special tokens in a column.
+
+class Filter:
+    """Finds why an example is left out: by itself, or as an earlier one is like it.
+
+    Two examples are alike if they share a key. It remembers the keys that it has seen,
+    so each build of a store makes its own.
     """
-    seen: set[bytes] = set()
+
+    def __init__(
+        self,
+        find_fault: Fault,
+        make_keys: Mapping[str, Callable[[Any], Sequence[bytes]]] | None = None,
+    ):
+        """Take the keys of an example by the reason for leaving out one that has them.
+
+        All keys have `KEY` bytes.
+        """
+        self.find_fault, self.make_keys = find_fault, make_keys or {}
+        self._seen: dict[str, set[bytes]] = {why: set() for why in self.make_keys}
+
+    def __call__(self, record: Any, row: Any) -> str | None:
+        """Return the reason for leaving an example out, or None."""
+        if why := self.find_fault(record, row):
+            return why
+        reason = None
+        for why, keys_of in self.make_keys.items():
+            keys, seen = keys_of(record), self._seen[why]
+            if not reason and not seen.isdisjoint(keys):
+                reason = why
+            seen.update(keys)
+        return reason
+
+
+def make(settings: ConfigDict, max_length: int, ends: int = 1) -> Filter:
+    """Make the filter of pairs of texts.
+
+    `ends` is the number of special tokens in a column.
+    """
 
     def find_fault(record: Mapping[str, str], columns: Mapping[str, Any]) -> str | None:
         given, target = record["source"], record["target"]
@@ -64,13 +103,36 @@ def make(
             script = settings[f"{side}_script"]
             if script and foreign_share(text, script) > FOREIGN:
                 return f"whose {side} is not in {script} script"
-        if settings.duplicates:
-            digest = hashlib.blake2b(
-                f"{len(given)} {given}{target}".encode(), digest_size=16
-            ).digest()
-            if digest in seen:
-                return "that repeat an earlier pair"
-            seen.add(digest)
+        return None
+
+    keys: dict[str, Callable[[Any], Sequence[bytes]]] = {}
+    if settings.duplicates:
+        keys["that repeat an earlier pair"] = lambda r: [_digest(r)]
+    if settings.near_duplicates:
+        near = functools.partial(similar.keys, threshold=settings.near_duplicates)
+        keys["that nearly repeat an earlier pair"] = lambda r: near(
+            (r["source"], r["target"])
+        )
+    return Filter(find_fault, keys)
+
+
+def _digest(record: Mapping[str, str]) -> bytes:
+    given, target = record["source"], record["target"]
+    pair = f"{len(given)} {given}{target}"
+    return hashlib.blake2b(pair.encode(), digest_size=KEY).digest()
+
+
+def by_length(
+    column: str, most: int, unit: str, ends: int = 0
+) -> Callable[[Mapping[str, Any], Mapping[str, Any]], str | None]:
+    """Make a filter that drops examples of which a column is longer than these units.
+
+    `ends` is the number of special tokens in the column.
+    """
+
+    def find_fault(record: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
+        if len(row[column]) - ends > most:
+            return f"longer than data.max_length {most} {unit}"
         return None
 
     return find_fault

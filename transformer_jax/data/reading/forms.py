@@ -52,6 +52,18 @@ class Form(abc.ABC):
     def corpora(self, split: str) -> list[list[Records]]:
         """Open the corpora of a split, each a list of sequences of records."""
 
+    def groups(self, split: str) -> list[list[tuple[str, ...]]] | None:
+        """List the files of a split, corpus by corpus, without opening them.
+
+        A group of files is opened together, by `open_group`. Return None if the data
+        are not in files.
+        """
+        return None
+
+    def open_group(self, paths: tuple[str, ...], split: str) -> Records:
+        """Open the files of a group."""
+        raise NotImplementedError
+
     def has(self, split: str) -> bool:
         """Return whether the config names anything for a split."""
         return any(self.data[name] for name in self.split_options(split, self.fields))
@@ -95,6 +107,10 @@ class TextFiles(Form):
 
     def corpora(self, split):
         """Pair the files of the fields, corpus by corpus."""
+        return _open_groups(self, split)
+
+    def groups(self, split):
+        """Return the files of the fields that belong together."""
         names = list(self.split_options(split, self.fields))
         sides = [entries(self.data[name]) for name in names]
         if len({len(side) for side in sides}) > 1:
@@ -103,12 +119,13 @@ class TextFiles(Form):
                 f"names {len(sides[1])}: they are paired in order"
             )
         return [
-            [
-                Parallel(dict(zip(self.fields, paths, strict=True)))
-                for paths in text.match_files(corpus, self.data.folder)
-            ]
+            text.match_files(corpus, self.data.folder)
             for corpus in zip(*sides, strict=True)
         ]
+
+    def open_group(self, paths, split):
+        """Pair the lines of the files."""
+        return Parallel(dict(zip(self.fields, paths, strict=True)))
 
 
 class LineFiles(Form):
@@ -123,10 +140,19 @@ class LineFiles(Form):
 
     def corpora(self, split):
         """Open each file, corpus by corpus."""
+        return _open_groups(self, split)
+
+    def groups(self, split):
+        """Return each file alone."""
         return [
-            [self.open(path, split) for path in self._paths(corpus)]
+            [(path,) for path in self._paths(corpus)]
             for corpus in entries(self.data[f"{split}_files"])
         ]
+
+    def open_group(self, paths, split):
+        """Open the one file of a group."""
+        [path] = paths
+        return self.open(path, split)
 
     @abc.abstractmethod
     def open(self, path: str, split: str) -> Records:
@@ -287,6 +313,13 @@ class Tfds(Columns):
             [tfds.Split(name, part, folder, self.columns, texts=True)]
             for name in entries(self.data.tfds_name)
         ]
+
+
+def _open_groups(form: Form, split: str) -> list[list[Records]]:
+    return [
+        [form.open_group(paths, split) for paths in corpus]
+        for corpus in form.groups(split) or ()
+    ]
 
 
 def entries(value: str) -> list[str]:

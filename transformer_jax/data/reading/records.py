@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,14 +29,18 @@ class Records(Sequence[Record]):
 
     fingerprint: str  # of everything that determines the records
     notes: tuple[str, ...] = ()  # oddities of the files
-    tags: tuple[str, ...] = ("",)  # one per corpus
-    weights: tuple[float, ...] = (1.0,)  # one per corpus
+    tags: tuple[str, ...] = ("",)  # one per part, such as a file
     content: str = ""  # hash of generated records, whose fingerprint is only a version
 
     @property
     def source_fingerprint(self) -> str:
         """The fingerprint of the underlying text, however it is cut into records."""
         return self.fingerprint
+
+    @property
+    def mixture(self) -> "Mixture | None":
+        """Return the parts of a mixture; None if each record occurs once per epoch."""
+        return None
 
     def __iter__(self) -> Iterator[Record]:
         return (self[index] for index in range(len(self)))
@@ -48,6 +52,27 @@ class Records(Sequence[Record]):
     def where_field(self, index: int, field: str) -> str:
         """Name the location of a field, which may be in a file of its own."""
         return self.where(index)
+
+
+class Mixture(NamedTuple):
+    """What records are mixed from: the end, the weight and the corpus of each part."""
+
+    ends: np.ndarray
+    weights: Sequence[float]
+    corpora: Sequence[int]
+
+    def repeats(self, indices: np.ndarray) -> np.ndarray | None:
+        """Return how often records occur per epoch; None if all occur once."""
+        if len(set(self.weights)) == 1:
+            return None
+        return whole_numbers(self.weights)[self._parts_of(indices)]
+
+    def corpora_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return the numbers of the corpora of records."""
+        return np.asarray(self.corpora)[self._parts_of(indices)]
+
+    def _parts_of(self, indices: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.ends, indices, side="right")
 
 
 class Generated(Records):
@@ -97,7 +122,7 @@ class Parallel(Records):
                 f"{first[0]} has {first[1]} lines, but {other[0]} has {other[1]}: "
                 "parallel files pair line by line"
             )
-        self.fingerprint = _fingerprint(
+        self.fingerprint = fingerprint_of(
             {side: lines.fingerprint for side, lines in self.sides.items()}
         )
         self.notes = tuple(n for lines in self.sides.values() for n in lines.notes)
@@ -131,7 +156,7 @@ class Table(Records):
 
     def __init__(self, path: str, columns: dict[str, str]):
         self.lines, self.columns = Lines(path), columns
-        self.fingerprint = _fingerprint([self.form, columns, self.lines.fingerprint])
+        self.fingerprint = fingerprint_of([self.form, columns, self.lines.fingerprint])
         self.notes = self.lines.notes
 
     def __len__(self) -> int:
@@ -250,7 +275,7 @@ class ParsedFile(Records):
         content = [form, reading.key, self.lines.fingerprint]
         once, others = held_out is not None, [Lines(other) for other in held_out or ()]
         content += [once, *(other.fingerprint for other in others)]
-        self.fingerprint = _fingerprint(content)
+        self.fingerprint = fingerprint_of(content)
         parts = _blocks if reading.blocks else enumerate
         known = {line for other in others for _, line in parts(other)}
         self._records: list[Record] = []
@@ -309,12 +334,14 @@ class Concatenation(Records):
         parts: Sequence[Records],
         weights: Sequence[float] = (),
         tags: Sequence[str] = (),
+        corpora: Sequence[int] = (),
     ):
         self.parts = list(parts)
-        self.weights = tuple(weights) or (1.0,) * len(self.parts)
+        self._weights = tuple(weights) or (1.0,) * len(self.parts)
+        self._corpora = tuple(corpora) or (0,) * len(self.parts)
         self.tags = tuple(tags) or ("",) * len(self.parts)
         self.notes = tuple(n for part in self.parts for n in part.notes)
-        self.fingerprint = _fingerprint(
+        self.fingerprint = fingerprint_of(
             [
                 [p.fingerprint for p in self.parts],
                 self.tags,
@@ -337,7 +364,7 @@ class Concatenation(Records):
     @property
     def untagged(self) -> "Concatenation":
         """The same records, without tags."""
-        return Concatenation(self.parts, self.weights)
+        return Concatenation(self.parts, self._weights, corpora=self._corpora)
 
     def __getitem__(self, index: int) -> Record:
         part, offset = self._locate(index)
@@ -358,18 +385,41 @@ class Concatenation(Records):
         part, offset = self._locate(index)
         return self.parts[part].where_field(offset, field)
 
-    def repeats_of(self, indices: np.ndarray) -> np.ndarray | None:
-        """Return how often each record occurs per epoch; None if all occur once."""
-        if len(set(self.weights)) == 1:
-            return None
-        part = np.searchsorted(self._ends, indices, side="right")
-        return whole_numbers(self.weights)[part]
+    @property
+    def mixture(self) -> Mixture:
+        """Return the parts, with their weights."""
+        return Mixture(self._ends, self._weights, self._corpora)
 
     def _locate(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):
             raise IndexError(index)
         part = int(np.searchsorted(self._ends, index, side="right"))
         return part, index - (int(self._ends[part - 1]) if part else 0)
+
+
+class Stretch(Records):
+    """Some consecutive records of others."""
+
+    def __init__(self, records: Records, begin: int, end: int):
+        self._records, self._begin, self._end = records, begin, end
+        self.fingerprint = fingerprint_of([records.fingerprint, begin, end])
+        self.notes = records.notes
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def __getitem__(self, index: int) -> Record:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._records[self._begin + index]
+
+    def where(self, index: int) -> str:
+        """Name the place among all records."""
+        return self._records.where(self._begin + index)
+
+    def where_field(self, index: int, field: str) -> str:
+        """Name the place of a field among all records."""
+        return self._records.where_field(self._begin + index, field)
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -431,5 +481,6 @@ def _as_plain(value: Any) -> Any:
     return type(value).__name__
 
 
-def _fingerprint(content: Any) -> str:
+def fingerprint_of(content: Any) -> str:
+    """Return the hash of what determines records."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -5,7 +5,6 @@ characters, so memory use does not grow with the text.
 """
 
 import functools
-import hashlib
 import os
 import pathlib
 import weakref
@@ -27,11 +26,8 @@ class RunningText:
     def __init__(self, lines: Any, flat: bool = False):
         """Join the lines with newlines or, if `flat`, all words with single spaces."""
         name = f"{FORMAT}:{BLOCK}:{flat}:{lines.fingerprint}"
-        entry = cache.build_once(
-            cache.folder() / "running" / hashlib.sha256(name.encode()).hexdigest()[:24],
-            functools.partial(_write, lines, flat),
-            lines.content,
-        )
+        write = functools.partial(_write, lines, flat)
+        entry = cache.build_once(cache.place("running", name), write, lines.content)
         self._offsets = np.load(entry / "places.npy")
         self._length = int((entry / "length").read_text(encoding="utf-8"))
         self._file = os.open(entry / "text", os.O_RDONLY)
@@ -62,7 +58,7 @@ def _write(lines: Any, flat: bool, folder: pathlib.Path) -> None:
     """Write the text block by block, and the byte offset of each block."""
     offsets, length = [0], 0
     with (folder / "text").open("wb") as file:
-        for block in _blocks(_pieces(lines, flat)):
+        for block in _blocks(pieces(lines, flat)):
             length += len(block)
             offsets.append(offsets[-1] + file.write(_encode(block)))
     np.save(folder / "places.npy", np.array(offsets))
@@ -89,7 +85,8 @@ def _blocks(pieces: Iterator[str]) -> Iterator[str]:
         yield "".join(waiting)
 
 
-def _pieces(lines: Any, flat: bool) -> Iterator[str]:
+def pieces(lines: Any, flat: bool) -> Iterator[str]:
+    """Yield the running text of records piece by piece."""
     if not flat:
         yield from (record["text"] + "\n" for record in lines)
         return

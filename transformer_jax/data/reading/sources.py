@@ -8,7 +8,8 @@ points of other packages.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -31,6 +32,7 @@ from transformer_jax.data.reading.records import (
     Generated,
     Parallel,
     Reading,
+    Records,
 )
 from transformer_jax.data.reading.streams import UTF8, open_lines
 
@@ -73,8 +75,61 @@ class GeneratedSource:
         )
 
 
-class Source:
-    """The splits that a config's `data` section names, opened on demand.
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Files that are opened together, such as the two sides of a text."""
+
+    name: str  # of the first file
+    size: int  # in bytes, or in records if they are generated
+    version: str  # differs after a change of a file
+    corpus: int  # its number
+    tag: str  # before each source
+    read: Callable[[], Records]
+
+    @classmethod
+    def of_files(
+        cls, paths: Sequence[str], corpus: int, tag: str, make: Callable[[], Records]
+    ) -> "Piece":
+        """Describe files by their sizes and times, without reading them."""
+        found = [os.stat(path) for path in paths]
+        version = "-".join(f"{about.st_size}.{about.st_mtime_ns}" for about in found)
+        return cls(paths[0], found[0].st_size, version, corpus, tag, make)
+
+
+class Splits:
+    """Base of all sources: the splits of a data set, each opened once, on demand."""
+
+    known_splits: Any = SPLITS  # all that configs of the task may have
+
+    def __init__(self, data: ConfigDict):
+        self.data = data
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The available splits."""
+        return self.known_splits
+
+    @functools.cache  # noqa: B019  (a source lives as long as its run)
+    def read(self, split: str) -> Concatenation:
+        """Open a split."""
+        if split not in self.splits:
+            raise UserError(
+                f"there is no split {split!r}: this run's data has "
+                f"{', '.join(self.splits)}"
+            )
+        found = self._open(split)
+        return found if isinstance(found, Concatenation) else Concatenation([found])
+
+    def _open(self, split: str) -> Records:
+        raise NotImplementedError
+
+    def find_problems(self) -> list[str]:
+        """List missing options and files before reading anything."""
+        return []
+
+
+class Source(Splits):
+    """The splits that a config's `data` section names.
 
     Records have the given fields. `generated` are the generated data, if any are named,
     and `readings` parse the file formats that only this task knows.
@@ -87,7 +142,8 @@ class Source:
         generated: GeneratedSource | None = None,
         readings: dict[str, Reading] | None = None,
     ):
-        self.data, self.fields = data, fields
+        super().__init__(data)
+        self.fields = fields
         self.generated = generated
         self.readings = readings or {}
 
@@ -105,32 +161,22 @@ class Source:
         own = self.generated.splits if self.generated else ()
         return tuple(dict.fromkeys((*SPLITS, *own)))
 
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Concatenation:
+    def _open(self, split: str) -> Records:
         """Open the corpora of a split, with their weights and tags."""
-        if split not in self.splits:
-            raise UserError(
-                f"there is no split {split!r}: this run's data has "
-                f"{', '.join(self.splits)}"
-            )
         if self.generated:
-            return Concatenation([self.generated.read(self.data, split)])
+            return self.generated.read(self.data, split)
         corpora = self._form.corpora(split)
-        # Only some tasks have this option.
-        weights = self.data.get("train_weights", ()) if split == "train" else ()
-        tags, trained = (self._tags_of(f"{name}_tags") for name in (split, "train"))
-        for name, values in ((f"{split}_weights", weights), (f"{split}_tags", tags)):
-            if values and len(values) != len(corpora):
-                raise UserError(
-                    f"data.{name} has {len(values)} entries for {len(corpora)} "
-                    "corpora: give one per corpus, in the same order"
-                )
-        parts, part_weights, part_tags = [], [], []
-        for i, corpus in enumerate(corpora):
-            parts += corpus
-            part_weights += [float(weights[i]) if weights else 1.0] * len(corpus)
-            part_tags += [tags[i] if tags else ""] * len(corpus)
-        joined = Concatenation(parts, part_weights, part_tags)
+        tags, trained = self._tags_of(split, len(corpora)), self._tags_of("train")
+        weights = [1.0] * len(corpora)
+        if split == "train":
+            weights = mix(self.data, [sum(map(len, corpus)) for corpus in corpora])
+        numbers = [i for i, corpus in enumerate(corpora) for _ in corpus]
+        joined = Concatenation(
+            [part for corpus in corpora for part in corpus],
+            [weights[i] for i in numbers],
+            [tags[i] if tags else "" for i in numbers],
+            numbers,
+        )
         if trained and all(trained) and not tags:
             joined.notes += (
                 f"data.train_tags is set, but data.{split}_tags is not: the sources of "
@@ -138,16 +184,45 @@ class Source:
             )
         return joined
 
-    def _tags_of(self, name: str) -> list[str]:
+    def pieces(self, split: str) -> list[Piece]:
+        """List what a split consists of, without opening files."""
+        if self.generated:
+            records = self.generated.read(self.data, split)
+            return [
+                Piece(records.fingerprint, len(records), "", 0, "", lambda: records)
+            ]
+        found, groups = [], self._form.groups(split)
+        if groups is None:
+            raise UserError(
+                f"data.source = {self.data.source!r} has no files that could be cut "
+                "into shards: write the examples to files, such as JSON lines"
+            )
+        tags = self._tags_of(split, len(groups))
+        for corpus, files in enumerate(groups):
+            tag = tags[corpus] if tags else ""
+            for paths in files:
+                make = functools.partial(self._form.open_group, paths, split)
+                found.append(Piece.of_files(paths, corpus, tag, make))
+        return found
+
+    def examples(self, records: Records) -> Records:
+        """Return the examples in some consecutive records of a piece."""
+        return records
+
+    def _tags_of(self, split: str, corpora: int = 0) -> list[str]:
         """Return the tag of each corpus; ",<t>" leaves the first without one."""
-        value = self.data.get(name, "").strip()
-        return [tag.strip() for tag in value.split(",")] if value else []
+        value = self.data.get(f"{split}_tags", "").strip()
+        tags = [tag.strip() for tag in value.split(",")] if value else []
+        if tags and corpora:
+            _check_count(f"{split}_tags", tags, corpora)
+        return tags
 
     def find_problems(self) -> list[str]:
         """List missing options and files before reading anything."""
         if self.data.source not in (*forms(), *self.readings):
             return []
         needed = [s for s in SPLITS if s != "test" or s in self.splits]
+        needed = needed[bool(self.data.get("store", "")) :]  # in place of the training
         missing = [problem for s in needed for problem in self._form.find_missing(s)]
         return missing + self._form.find_problems()
 
@@ -163,6 +238,29 @@ class Source:
                 f"{nearest(name, known)}"
             )
         return forms()[name](self.data, self.fields)
+
+
+def mix(data: ConfigDict, sizes: Sequence[int]) -> list[float]:
+    """Return how often each training corpus is repeated, in proportion.
+
+    A temperature of T draws from a corpus of n records in proportion to n ** (1/T).
+    """
+    weights = data.get("train_weights", ())  # only some tasks have this option
+    if weights:
+        _check_count("train_weights", weights, len(sizes))
+    flatter = 1 / data.get("temperature", 1.0) - 1
+    return [
+        (float(weights[i]) if weights else 1.0) * max(size, 1) ** flatter
+        for i, size in enumerate(sizes)
+    ]
+
+
+def _check_count(name: str, values: Sequence[Any], corpora: int) -> None:
+    if len(values) != corpora:
+        raise UserError(
+            f"data.{name} has {len(values)} entries for {corpora} corpora: give one "
+            "per corpus, in the same order"
+        )
 
 
 def parallel_text(source: str, target: str, encoding: str = UTF8) -> Concatenation:
@@ -220,6 +318,10 @@ def declare(fields: tuple[str, ...], *names: str, task: str = "") -> type:
         declared[f"{split}_tags"] = option("", meaning, of="tags")
     meaning = "How often to repeat each corpus, in proportion; () means once."
     declared["train_weights"] = option((), meaning, of="weights")
+    meaning = "Above 1, small corpora are repeated: size ** (1/temperature) of each."
+    declared["temperature"] = option(1.0, meaning, least=1, of="weights")
+    meaning = "Train on a folder that `prepare` wrote, not on the training files."
+    declared["store"] = option("", meaning)
     for form in forms().values():
         declared |= form.shared_options(fields)
     return schema.collect("SourceOptions", declared)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from transformer_jax.base.errors import UserError
-from transformer_jax.data.text.text import BOM, GZIP, Lines
+from transformer_jax.data.text.text import BOM, GZIP, Lines, refuse_unreadable
 
 CHUNK = 2000  # lines read, sorted and answered together
 LONGEST = 1 << 24  # the most bytes in a line
@@ -91,9 +91,7 @@ def read_chunks(
 
 def _blocks(source: io.BufferedIOBase, encoding: str, name: str) -> Iterator[bytes]:
     """Yield what a source holds, unpacked, in an encoding whose newline is a byte."""
-    decoder = (
-        None if _is_by_line(encoding) else codecs.getincrementaldecoder(encoding)()
-    )
+    decoder = None if is_by_line(encoding) else codecs.getincrementaldecoder(encoding)()
     stream, began = source, False
     try:
         if _peek(source).startswith(GZIP):
@@ -120,13 +118,13 @@ def _blocks(source: io.BufferedIOBase, encoding: str, name: str) -> Iterator[byt
         raise UserError(f"{name} cannot be read: {reason}") from None
 
 
-def _is_by_line(encoding: str) -> bool:
+def is_by_line(encoding: str) -> bool:
     """Return whether a newline is one byte, as in UTF-8, so that lines are decoded."""
     return "\n".encode(encoding) == b"\n"
 
 
 def _decode(line: bytes, encoding: str) -> str:
-    kind = encoding if _is_by_line(encoding) else UTF8
+    kind = encoding if is_by_line(encoding) else UTF8
     try:
         return line.removesuffix(b"\r").decode(kind, "surrogateescape")
     except UnicodeDecodeError:  # the codec cannot mark what it cannot read
@@ -171,18 +169,15 @@ class HeldLines(Sequence[str]):
         self.path, self.notes = path, ()
         self._lines: list[str] = []
         size = 0
-        try:
-            with open(path, "rb") as file:
-                for chunk in read_chunks(cast(Any, file), encoding, path):
-                    self._lines += chunk
-                    size += sum(map(len, chunk))
-                    if size > HELD:
-                        raise UserError(
-                            f"{path} has more than {HELD:,} characters, too many to be "
-                            "held in memory: write them to a file in UTF-8"
-                        )
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        with refuse_unreadable(path), open(path, "rb") as file:
+            for chunk in read_chunks(cast(Any, file), encoding, path):
+                self._lines += chunk
+                size += sum(map(len, chunk))
+                if size > HELD:
+                    raise UserError(
+                        f"{path} has more than {HELD:,} characters, too many to be "
+                        "held in memory: write them to a file in UTF-8"
+                    )
         if not self._lines:
             raise UserError(f"{path} is empty: there is nothing to read")
         digest = hashlib.sha256()
@@ -209,8 +204,6 @@ class HeldLines(Sequence[str]):
 
 def open_lines(path: str, encoding: str = UTF8) -> Lines | HeldLines:
     """Open the lines of a file; those of a pipe, or in another encoding, are held."""
-    try:
+    with refuse_unreadable(path):
         regular = stat.S_ISREG(os.stat(path).st_mode)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
     return Lines(path) if regular and encoding == UTF8 else HeldLines(path, encoding)

@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.base.errors import UserError, nearest
-from transformer_jax.data.reading.records import Record, Records, as_text
+from transformer_jax.data.reading.records import (
+    Record,
+    Records,
+    as_text,
+    fingerprint_of,
+)
 from transformer_jax.data.text.numerals import is_whole
 from transformer_jax.data.text.text import LONGEST_LINE, Lines
 
@@ -62,7 +67,7 @@ class CsvTable(Records):
         self._places = places
         self._starts = starts[has_header:]
         about = ["csv", self._delimiter, has_header, columns, self.lines.fingerprint]
-        self.fingerprint = _hash(about)
+        self.fingerprint = fingerprint_of(about)
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -163,7 +168,7 @@ class ArrowTable(Records):
         self._table = functools.lru_cache(maxsize=2)(self._read_piece)
         with open(path, "rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
-        self.fingerprint = _hash(["arrow", columns, content])
+        self.fingerprint = fingerprint_of(["arrow", columns, content])
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -300,7 +305,3 @@ def saved_files(folder: str) -> list[str] | None:
         return [os.path.join(folder, f["filename"]) for f in about["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _hash(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

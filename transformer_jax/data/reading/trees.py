@@ -331,7 +331,8 @@ def count(golds: Iterable[Tree], guesses: Iterable[Tree]) -> list[Counts | None]
     for number, pair in enumerate(zip(golds, guesses, strict=True), 1):
         cleaned = [clean(tree) for tree in pair]
         _compare(number, *[words(tree) if tree else [] for tree in cleaned])
-        counted = [tag not in PUNCTUATION for tag in _tags(cleaned[0])]
+        kinds = tags(cleaned[0]) if cleaned[0] else []
+        counted = [tag not in PUNCTUATION for tag in kinds]
         if not any(counted):
             counts.append(None)
             continue
@@ -366,10 +367,6 @@ def _compare(number: int, gold: list[str], guess: list[str]) -> None:
                 f"sentence {number}: word {i} is {pair[0]!r} in the gold tree, "
                 f"but {pair[1]!r} in the guess"
             )
-
-
-def _tags(tree: Tree | None) -> list[str]:
-    return [node.label for step, node in walk(tree) if step == WORD] if tree else []
 
 
 def _brackets(

@@ -11,7 +11,6 @@ windows are cached on disk, so that a text need not fit in memory.
 import array
 import dataclasses
 import functools
-import hashlib
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from transformer_jax.base.schema import option
 from transformer_jax.data import cache
 from transformer_jax.data.reading.records import Record, Records
-from transformer_jax.data.reading.running import RunningText
+from transformer_jax.data.reading.running import RunningText, pieces
 
 FORMAT = 1  # version of the files
 SPANS = "spans"
@@ -80,10 +79,8 @@ class Windows(Records):
     @functools.cached_property
     def _spans(self) -> np.ndarray:
         """The start and end of each window [windows, 2], mapped from the cache."""
-        key = hashlib.sha256(f"{FORMAT}:{self.fingerprint}".encode()).hexdigest()[:24]
-        entry = cache.build_once(
-            cache.folder() / "windows" / key, self._write_spans, self.content
-        )
+        place = cache.place("windows", f"{FORMAT}:{self.fingerprint}")
+        entry = cache.build_once(place, self._write_spans, self.content)
         if not (entry / SPANS).stat().st_size:
             return np.empty((0, 2), np.int64)
         mapped = np.memmap(entry / SPANS, "int64", "r").reshape(-1, 2)
@@ -157,8 +154,22 @@ class Windows(Records):
         start, end = self._spans[index].tolist()
         return f"characters {start + 1:,} to {end:,} of the text"
 
-    def repeats_of(self, numbers: Any) -> None:
-        """Return None: every window occurs once per epoch."""
+
+class HeldWindows(Windows):
+    """Windows of a text that is held in memory, such as that of a shard."""
+
+    @functools.cached_property
+    def text(self) -> Any:
+        """Return the running text of all lines."""
+        return "".join(pieces(self.lines, self.flat))
+
+    @functools.cached_property
+    def _spans(self) -> np.ndarray:
+        return np.array(list(self._cut_all()), np.int64).reshape(-1, 2)
+
+    def where(self, index: int) -> str:
+        """Name the characters of a window, and the line where its text begins."""
+        return f"{super().where(index)} that begins at {self.lines.where(0)}"
 
 
 def _first_space(text: str, default: int) -> int:

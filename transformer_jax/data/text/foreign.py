@@ -18,7 +18,13 @@ import sentencepiece
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS, PAD, UNK
-from transformer_jax.data.text.tokenizer import SPACE, SPECIAL, Tokenizer
+from transformer_jax.data.text.tokenizer import (
+    SPACE,
+    SPECIAL,
+    PlainTokenizer,
+    Tokenizer,
+)
+from transformer_jax.data.text.vocabulary import NAMES
 
 FORM = "transformer_jax foreign 1"
 MISSING = -1  # their id of a token that they lack
@@ -29,7 +35,6 @@ BYTES = {chr(byte): byte for byte in PRINTABLE}
 BYTES |= {
     chr(256 + i): byte for i, byte in enumerate(sorted({*range(256)} - {*PRINTABLE}))
 }
-NAMES = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 
 
 class Engine(Protocol):
@@ -45,6 +50,10 @@ class Engine(Protocol):
 
     def name(self, index: int) -> str:
         """Return the piece of an id as it is shown."""
+        ...
+
+    def token(self, index: int) -> str:
+        """Return the piece of an id as it is written."""
         ...
 
 
@@ -74,9 +83,13 @@ class Json:
         """Return the text of their ids."""
         return self._inner.decode(list(ids), skip_special_tokens=False)
 
+    def token(self, index: int) -> str:
+        """Return the piece of an id as it is written."""
+        return self._inner.id_to_token(index) or f"<{index}>"
+
     def name(self, index: int) -> str:
         """Return the piece of an id, with ▁ where a word begins."""
-        piece = self._inner.id_to_token(index) or f"<{index}>"
+        piece = self.token(index)
         if self._bytewise and set(piece) <= BYTES.keys():
             text = bytes(BYTES[letter] for letter in piece)
             return text.decode(errors="replace").replace(" ", SPACE)
@@ -122,8 +135,10 @@ class Pieces:
         """Return the piece of an id."""
         return self._pieces[index]
 
+    token = name
 
-class Foreign(Tokenizer):
+
+class Foreign(PlainTokenizer):
     """A tokenizer of another package, with the ids of this one."""
 
     def __init__(self, model: bytes):
@@ -133,6 +148,7 @@ class Foreign(Tokenizer):
         self._theirs, self._given = about["ids"], about["names"]
         self._prefix, self.origin = about["prefix"], about.get("origin")
         self._target_prefix = about.get("target_prefix")
+        self._hidden = {MISSING, *about.get("hidden", ())}
         known = [(them, us) for us, them in enumerate(self._theirs) if them != MISSING]
         # Where our start is one of their other tokens, that one stands for it.
         known.sort(key=lambda pair: pair[1] != BOS)
@@ -142,12 +158,22 @@ class Foreign(Tokenizer):
         self.absent = tuple(
             us for us, them in enumerate(self._theirs) if self._ours.get(them) != us
         )
+        never, first = about.get("suppressed", ((), ()))
+        self.suppressed = self._known(never), self._known(first)
         if "tokenizer" in about:
             self._engine: Engine = Json(about["tokenizer"])
         else:
             given = about["sentencepiece"]
             splits, joins = map(base64.b64decode, (given["splits"], given["joins"]))
             self._engine = Pieces(splits, joins, about["pieces"], self._theirs[UNK])
+
+    def _known(self, ids: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self._ours[i] for i in ids if i in self._ours)
+
+    @property
+    def content(self) -> dict[str, Any] | None:
+        """The content of the `tokenizer.json`, if it has one."""
+        return json.loads(self.model).get("tokenizer")
 
     @property
     def theirs(self) -> list[int]:
@@ -188,22 +214,19 @@ class Foreign(Tokenizer):
         """Encode text within a sentence."""
         return self.encode(text)[len(self._prefix) :]
 
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts."""
-        return [self.encode(text) for text in texts]
-
-    def sample(self, text: str, strength: float, seed: int) -> list[int]:
-        """Encode; a given tokenizer is not sampled from."""
-        return self.encode(text)
-
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, ignoring pad, start and end."""
         kept = [self._theirs[int(i)] for i in ids if i not in (PAD, BOS, EOS)]
-        return self._engine.join([i for i in kept if i not in (MISSING, *self._prefix)])
+        hidden = self._hidden.union(self._prefix)
+        return self._engine.join([i for i in kept if i not in hidden])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the piece of each id, for display."""
         return [self._name(int(i)) for i in ids]
+
+    def tokens(self) -> list[str]:
+        """Return all pieces as the other package writes them."""
+        return [*NAMES, *map(self._engine.token, self._theirs[SPECIAL:])]
 
     def _name(self, index: int) -> str:
         if index < SPECIAL:
@@ -219,7 +242,9 @@ def pack(
 
     `ids` are their ids by ours, `names` the shown pieces of some of theirs, `prefix`
     those of their ids that begin every text. With `target_prefix`, answers begin with
-    those instead; with `end`, sources end with those.
+    those instead; with `end`, sources end with those; `hidden` are those that a text
+    does not show; `suppressed` has those that a search never writes, and those with
+    which it does not begin.
     """
     about = {"form": FORM, "ids": list(ids), "names": names, "prefix": list(prefix)}
     about |= engine

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import io
 import pathlib
 import sys
@@ -53,10 +52,9 @@ def make(
         settings.byte_fallback,
         settings.lowercase,
     ]
-    key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
     learn = functools.partial(_learn, settings, records, fields, symbols, say)
-    entry = cache.folder() / "tokenizers" / key
-    return Tokenizer.load(cache.build_once(entry, learn, records.content) / "model")
+    place = cache.place("tokenizers", repr(about))
+    return Tokenizer.load(cache.build_once(place, learn, records.content) / "model")
 
 
 def _learn(settings, records, fields, symbols, say, folder: pathlib.Path) -> None:

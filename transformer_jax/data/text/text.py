@@ -49,12 +49,10 @@ class Lines(Sequence[str]):
                 f"{self.path} is a spreadsheet: save it as CSV (UTF-8), and set "
                 "data.source = 'csv'"
             )
-        self._identity = _identify(self.path)
-        digest = hashlib.sha256(json.dumps([FORMAT, *self._identity]).encode())
-        entry = cache.build_once(
-            cache.folder() / "text" / digest.hexdigest()[:24],
-            functools.partial(_index, self.path),
-        )
+        with refuse_unreadable(self.path):
+            self._identity = files.identify(self.path)
+        place = cache.place("text", json.dumps([FORMAT, *self._identity]))
+        entry = cache.build_once(place, functools.partial(_index, self.path))
         about = json.loads((entry / "about.json").read_text(encoding="utf-8"))
         self.fingerprint: str = about["sha256"]
         self.notes: tuple[str, ...] = tuple(f"{self.path}: {n}" for n in about["notes"])
@@ -117,22 +115,27 @@ class Lines(Sequence[str]):
 
 
 @contextlib.contextmanager
-def open_binary(path: str) -> Iterator[io.BufferedIOBase]:
-    """Open a file, plain or packed by gzip; raise `UserError` if it cannot be read."""
+def refuse_unreadable(path: str | os.PathLike) -> Iterator[None]:
+    """Raise `UserError` with the reason if a file cannot be read."""
     try:
-        with (gzip.open if is_packed(path) else open)(path, "rb") as file:
-            yield file
+        yield
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} cannot be read: {reason}") from None
+
+
+@contextlib.contextmanager
+def open_binary(path: str) -> Iterator[io.BufferedIOBase]:
+    """Open a file, plain or packed by gzip."""
+    packed = is_packed(path)
+    with refuse_unreadable(path), (gzip.open if packed else open)(path, "rb") as file:
+        yield file
 
 
 def is_packed(path: str) -> bool:
     """Return whether a file is packed by gzip, going by its content, not its name."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(GZIP)) == GZIP
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    with refuse_unreadable(path), open(path, "rb") as file:
+        return file.read(len(GZIP)) == GZIP
 
 
 def find_files(entry: str, folder: str = "") -> list[str]:
@@ -191,13 +194,6 @@ def _wild(entry: str, folder: str, path: str) -> tuple[str, ...]:
 
 def _decode(raw: bytes) -> str:
     return raw.removesuffix(b"\r").decode("utf-8")
-
-
-def _identify(path: str) -> list:
-    try:
-        return files.identify(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _index(path: str, folder: pathlib.Path) -> None:

@@ -25,6 +25,7 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS, PAD, UNK
 from transformer_jax.base.schema import option
 from transformer_jax.data.text.segmentation import Segmenter, parse_model
+from transformer_jax.data.text.vocabulary import NAMES
 
 KINDS = ("unigram", "bpe", "word", "char", "byte", "file")
 # SentencePiece writes spaces as this character, so a literal one becomes bytes.
@@ -75,6 +76,8 @@ class Tokenizer:
     absent: tuple[int, ...] = ()  # ids that it never gives and that are not predicted
     end: tuple[int, ...] = (EOS,)  # ids that follow the pieces of a text
     opening: tuple[int, ...] = ()  # ids with which every answer begins
+    # Ids that a search never writes, and those with which it does not begin.
+    suppressed: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     def __init__(self, model: bytes):
         self.model = model
@@ -207,11 +210,14 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the piece of each id, for display."""
-        names = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
+        name = self._processor.id_to_piece
         return [
-            names.get(i) or self._processor.id_to_piece(self._theirs[i])
-            for i in map(int, ids)
+            NAMES[i] if i < SPECIAL else name(self._theirs[i]) for i in map(int, ids)
         ]
+
+    def tokens(self) -> list[str]:
+        """Return all pieces as another engine reads and writes them."""
+        return self.pieces(range(self.vocab_size))
 
     def _renumber(self, ids: list[int]) -> list[int]:
         return [self._ours[i] for i in ids] if self._renumbered else ids
@@ -248,7 +254,23 @@ class Tokenizer:
             raise UserError(f"the tokenizer {path} cannot be read: {reason}") from None
 
 
-class Bytes(Tokenizer):
+class PlainTokenizer(Tokenizer):
+    """Base of tokenizers with one segmentation of a text, wherever it stands."""
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Encode; no space is put before a text."""
+        return self.encode(text)
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode many texts."""
+        return [self.encode(text) for text in texts]
+
+    def sample(self, text: str, strength: float, seed: int) -> list[int]:
+        """Encode; there is only one segmentation."""
+        return self.encode(text)
+
+
+class Bytes(PlainTokenizer):
     """A tokenizer of UTF-8 bytes: nothing to learn, nothing unknown."""
 
     def __init__(self):
@@ -276,18 +298,6 @@ class Bytes(Tokenizer):
         """Return one id per byte."""
         return [SPECIAL + byte for byte in text.encode("utf-8", "surrogatepass")]
 
-    def encode_inside(self, text: str) -> list[int]:
-        """Encode; bytes add no space before a text."""
-        return self.encode(text)
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts."""
-        return [self.encode(text) for text in texts]
-
-    def sample(self, text: str, strength: float, seed: int) -> list[int]:
-        """Encode; bytes have only one segmentation."""
-        return self.encode(text)
-
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of the bytes; a broken character becomes U+FFFD."""
         kept = bytes(int(i) - SPECIAL for i in ids if i >= SPECIAL)
@@ -295,7 +305,7 @@ class Bytes(Tokenizer):
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Name each byte, such as "<0x41>"."""
-        names = ["<pad>", "<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
+        names = [*NAMES, *(f"<0x{byte:02X}>" for byte in range(256))]
         return [names[int(i)] for i in ids]
 
 

@@ -22,14 +22,13 @@ from ml_collections import ConfigDict
 
 from transformer_jax import losses
 from transformer_jax.base import files
-from transformer_jax.base.errors import Refused, UserError
+from transformer_jax.base.errors import Refused
 from transformer_jax.base.schema import option
-from transformer_jax.data.batches import Batch
-from transformer_jax.data.reading.records import Concatenation
+from transformer_jax.data.batches import Batch, fill_rows
+from transformer_jax.data.reading.sources import Splits
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text.numerals import read_number
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.family.coordinates import picture as drawn
 from transformer_jax.family.coordinates import pixels
 from transformer_jax.family.coordinates.pixels import Pixels
@@ -51,7 +50,6 @@ from transformer_jax.tasks.protocols import (
 )
 
 SOURCES = ("drawn", "file")
-SPLITS = ("train", "validation")
 ABOUT_FILE = "picture.json"  # in the tokenizer's folder
 
 
@@ -73,22 +71,13 @@ class PictureOptions:
     size: int = option(128, "Pixels of the longer side.", least=4, most=4096)
 
 
-class Picture:
+class Picture(Splits):
     """The pixels of one picture; three quarters of them are for training."""
 
-    splits = known_splits = SPLITS
+    known_splits = "train", "validation"
 
-    def __init__(self, data: ConfigDict):
-        self.data = data
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Concatenation:
-        """Read the pixels of a split."""
-        if split not in SPLITS:
-            raise UserError(
-                f"there is no split {split!r}: a picture has {', '.join(SPLITS)}"
-            )
-        return Concatenation([Pixels(self.image, split)])
+    def _open(self, split: str) -> Pixels:
+        return Pixels(self.image, split)
 
     @functools.cached_property
     def image(self) -> np.ndarray:
@@ -171,12 +160,11 @@ class PixelData(Data):
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Fill rows without a pixel with zeros, and give them a weight of 0."""
-        real = batch.examples[:, 0] >= 0
-        places = np.zeros((len(real), 2), np.float32)
-        colours = np.zeros((len(real), 3), np.float32)
-        places[real], colours[real] = columns["place"], columns["colour"]
-        weights = real.astype(np.float32)
-        return {"places": places, "colours": colours, "weights": weights}
+        return {
+            "places": fill_rows(columns["place"], batch),
+            "colours": fill_rows(columns["colour"], batch),
+            "weights": (batch.examples[:, 0] >= 0).astype(np.float32),
+        }
 
 
 class ColourObjective(Objective):
@@ -214,12 +202,14 @@ class ColourObjective(Objective):
 class ColourInference(WholeAnswers):
     """A place in, its colour out."""
 
-    def __init__(self, config: ConfigDict, objective: ColourObjective):
-        self.objective = objective
-        rows, multiple = config.eval.batch_rows, config.data.row_multiple
-        self.forward = BatchedForward(self._outputs, rows, multiple, equal=True)
+    equal = True
 
-    def _outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+    def __init__(self, config: ConfigDict, objective: ColourObjective):
+        super().__init__(config)
+        self.objective = objective
+
+    def outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+        """Return the colours of places, [B, 3]."""
         return self.objective.outputs(params, batch["places"])
 
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:

@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from ml_collections import ConfigDict
 
-from transformer_jax.base.errors import UserError
 from transformer_jax.base.schema import option
-from transformer_jax.data.reading.records import Concatenation, Record
-from transformer_jax.data.reading.sources import SPLITS, GeneratedSource
+from transformer_jax.data.reading.records import Record, Records
+from transformer_jax.data.reading.sources import SPLITS, GeneratedSource, Splits
 from transformer_jax.family.decisions import cartpole, orchard
 
 WORLDS: dict[str, Any] = {world.NAME: world for world in (cartpole, orchard)}
@@ -43,28 +41,13 @@ class EpisodeOptions:
     )
 
 
-class EpisodeSource:
-    """The windows of recorded episodes."""
+class EpisodeSource(Splits):
+    """The windows of episodes, which the package records."""
 
-    splits = known_splits = SPLITS
-
-    def __init__(self, data: ConfigDict):
-        self.data = data
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Concatenation:
-        """Record the episodes of a split."""
-        if split not in SPLITS:
-            raise UserError(
-                f"there is no split {split!r}: episodes have {', '.join(SPLITS)}"
-            )
+    def _open(self, split: str) -> Records:
         data = self.data
         made = describe(data.source, data.window, data.window // 2, data.asked)
-        return Concatenation([made.read(data, split)])
-
-    def find_problems(self) -> list[str]:
-        """List nothing: all episodes are recorded by the package."""
-        return []
+        return made.read(data, split)
 
 
 def record(world: Any, split: str, size: int) -> list[Record]:
@@ -84,15 +67,10 @@ def record(world: Any, split: str, size: int) -> list[Record]:
         states, alive = after, alive & ~ended
         if not alive.any():
             break
-    arrays = [np.stack(x, axis=1) for x in (seen, done, paid)]
+    found = {"states": seen, "actions": done, "rewards": paid}
+    arrays = {name: np.stack(steps, axis=1) for name, steps in found.items()}
     return [
-        dict(
-            zip(
-                ("states", "actions", "rewards"),
-                (a[i, :n] for a in arrays),
-                strict=True,
-            )
-        )
+        {name: array[i, :n] for name, array in arrays.items()}
         for i, n in enumerate(lengths)
     ]
 

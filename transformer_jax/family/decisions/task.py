@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 from transformer_jax import losses
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.schema import option
-from transformer_jax.data.batches import Batch
+from transformer_jax.data.batches import Batch, fill_rows
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text.numerals import read_number
 from transformer_jax.decoding import DecodeRequest, Options, Reply
@@ -189,15 +189,10 @@ class WindowData(Data):
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Fill rows without a window with padding."""
-        real = batch.examples[:, 0] >= 0
-        arrays = {}
-        for name in ("states", "returns", "actions"):
-            found = columns[name]
-            arrays[name] = np.zeros((len(real), *found.shape[1:]), found.dtype)
-            arrays[name][real] = found
-        steps = np.zeros(len(real), np.int32)
-        steps[real] = columns["steps"]
-        arrays["real"] = (np.arange(self.window) < steps[:, None]).astype(np.int32)
+        names = ("states", "returns", "actions")
+        arrays = {name: fill_rows(columns[name], batch) for name in names}
+        steps = fill_rows(columns["steps"], batch)[:, None]
+        arrays["real"] = (np.arange(self.window) < steps).astype(np.int32)
         return arrays
 
 

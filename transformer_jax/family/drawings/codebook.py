@@ -20,7 +20,8 @@ from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import UNK
 from transformer_jax.data.text.numerals import is_whole
-from transformer_jax.data.text.tokenizer import SPECIAL, Tokenizer
+from transformer_jax.data.text.tokenizer import SPECIAL, PlainTokenizer
+from transformer_jax.data.text.vocabulary import NAMES
 
 ROUNDS = 30  # of k-means, at most
 PICTURES = 4000  # of the training split that are learned from
@@ -76,7 +77,7 @@ class Codebook:
         return Codebook(patches)
 
 
-class CodeTokenizer(Tokenizer):
+class CodeTokenizer(PlainTokenizer):
     """Read and write codes as numbers with spaces between: "17 3 3 0"."""
 
     def __init__(self, codebook: Codebook):
@@ -105,26 +106,13 @@ class CodeTokenizer(Tokenizer):
         known = is_whole(word) and int(word) < len(self.codebook.patches)
         return SPECIAL + int(word) if known else UNK
 
-    def encode_inside(self, text: str) -> list[int]:
-        """Encode: no space is put before a text."""
-        return self.encode(text)
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts."""
-        return [self.encode(text) for text in texts]
-
-    def sample(self, text: str, strength: float, seed: int) -> list[int]:
-        """Encode: codes have one segmentation."""
-        return self.encode(text)
-
     def decode(self, ids: Sequence[int]) -> str:
         """Return the codes of ids; special ones have none."""
         return " ".join(str(int(i) - SPECIAL) for i in ids if i >= SPECIAL)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Name each id by its code."""
-        names = ["<pad>", "<unk>", "<s>", "</s>"]
-        return [names[i] if i < SPECIAL else str(i - SPECIAL) for i in map(int, ids)]
+        return [NAMES[i] if i < SPECIAL else str(i - SPECIAL) for i in map(int, ids)]
 
 
 def learn(

@@ -26,8 +26,8 @@ from transformer_jax import decoding
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.ids import UNK
 from transformer_jax.base.schema import option
-from transformer_jax.data.reading.records import Concatenation
-from transformer_jax.data.reading.sources import GeneratedSource
+from transformer_jax.data.reading.records import Records
+from transformer_jax.data.reading.sources import GeneratedSource, Splits
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.family.drawings import captions, codebook, regions
@@ -82,27 +82,14 @@ class Options(decoding.Options):
     pictures: str = option("", "Drawings: a folder to write PNG files into.")
 
 
-class Source:
-    """Captions and their pictures."""
+class Source(Splits):
+    """Captions and their pictures, which the package draws."""
 
-    splits = known_splits = captions.SPLITS
+    known_splits = captions.SPLITS
 
-    def __init__(self, data: ConfigDict):
-        self.data = data
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Concatenation:
-        """Draw the pictures of a split."""
-        if split not in self.splits:
-            raise UserError(
-                f"there is no split {split!r}: drawings have {', '.join(self.splits)}"
-            )
+    def _open(self, split: str) -> Records:
         about = ("drawings", captions.VERSION, captions.SPLITS, captions.generate)
-        return Concatenation([GeneratedSource(*about).read(self.data, split)])
-
-    def find_problems(self) -> list[str]:
-        """List nothing: all pictures are drawn by the package."""
-        return []
+        return GeneratedSource(*about).read(self.data, split)
 
 
 def check(config: ConfigDict) -> list[str]:
@@ -193,16 +180,9 @@ class DrawingInference(Seq2SeqInference):
         assert isinstance(tokenizer, CodeTokenizer)  # see open_run
         self.book = tokenizer.codebook
 
-    def parse(
-        self,
-        line: str,
-        max_length: int = 0,
-        prefix: str = "",
-        number: int = 0,
-        options: decoding.Options | None = None,
-    ) -> DecodeRequest:
+    def parse(self, line: str, *arguments: Any, **named: Any) -> DecodeRequest:
         """Encode a caption; refuse words that training does not have."""
-        request = super().parse(line, max_length, prefix, number, options)
+        request = super().parse(line, *arguments, **named)
         tokenizer = self.data.source_tokenizer
         for word in line.split():
             if UNK in tokenizer.encode(word):
@@ -260,6 +240,8 @@ def make_folder(folder: str) -> None:
 class DrawingScoring(ResampledScoring):
     """How often a picture shows what was asked for."""
 
+    shares = ("right",)
+
     def __init__(self, book: Codebook):
         self.book = book
 
@@ -278,7 +260,7 @@ class DrawingScoring(ResampledScoring):
 
     def judge(self, measured: Sequence[regions.Verdict]) -> dict[str, float]:
         """Return the share of pictures that are right, in percent."""
-        return in_percent(self._shares(measured), "right")
+        return in_percent(self._shares(measured), *self.shares)
 
     def _shares(self, measured: Sequence[regions.Verdict]) -> dict[str, float]:
         """Return the shares that are right, and of right figures and relations."""
@@ -295,10 +277,6 @@ class DrawingScoring(ResampledScoring):
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Put the shares into words."""
         return f"right {scores['right']:.1%}, figures {scores['figures']:.1%}"
-
-    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return the share of right pictures, in percent."""
-        return in_percent(scores, "right")
 
 
 TASK = TaskDefinition(

@@ -37,10 +37,8 @@ from transformer_jax.tasks.parts.pairs import (
 from transformer_jax.tasks.parts.scoring import ResampledScoring, group_by_tag, texts_of
 from transformer_jax.tasks.parts.writing import Seq2SeqInference
 from transformer_jax.tasks.protocols import (
-    DataSource,
     Pairs,
     Record,
-    Say,
     Task,
     TaskDefinition,
 )
@@ -110,13 +108,6 @@ def source(config: ConfigDict) -> Source:
     generated = find_generated("parsing", config.data)
     readings = {"trees": Reading(_read_tree)}
     return Source(config.data, FIELDS, generated, readings)
-
-
-def learn(
-    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
-) -> None:
-    """Learn the tokenizers; each bracket is one piece, even if words are not."""
-    learn_tokenizers(config, source, folder, say, _brackets_of)
 
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
@@ -199,11 +190,9 @@ class TreeInference(Seq2SeqInference):
         """Return a tree as [label, children…], with words as strings."""
 
         def nest(node: Any) -> Any:
-            return (
-                node
-                if isinstance(node, str)
-                else [node.label, *map(nest, node.children)]
-            )
+            if isinstance(node, str):
+                return node
+            return [node.label, *map(nest, node.children)]
 
         found = trees.read(text)
         return nest(found[0]) if found else None
@@ -340,7 +329,8 @@ TASK = TaskDefinition(
     },
     source=source,
     check=check,
-    learn=learn,
+    # Each bracket is one piece, even if words are not.
+    learn=functools.partial(learn_tokenizers, target_symbols=_brackets_of),
     open=open_run,
     open_empty=functools.partial(seq2seq.open_empty, options=Options),
     metrics=("f1", "exact", "well_formed"),

@@ -9,9 +9,9 @@ among all targets? The baseline is TF-IDF (`data/text/retrieval.py`).
 """
 
 import dataclasses
-import pathlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import losses
 from transformer_jax.base.errors import Refused
-from transformer_jax.base.ids import BOS, EOS, PAD
+from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
@@ -32,7 +32,6 @@ from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text import retrieval
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.forward import BatchedForward
 from transformer_jax.family.similarity.model import Embedder
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
@@ -41,25 +40,21 @@ from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import in_percent
 from transformer_jax.tasks.parts.text import (
     SHORTEN_OR_RAISE,
-    EmptyTokenizer,
     TextData,
     TextObjective,
+    apply_to,
     check_length,
     check_positions,
-    check_room,
-    dropout_rngs,
+    empty_opener,
     learn_tokenizer,
-    open_tokenizer,
-    segments,
+    opener,
 )
-from transformer_jax.tasks.parts.whole_answers import WholeAnswers
+from transformer_jax.tasks.parts.whole_answers import TextAnswers
 from transformer_jax.tasks.protocols import (
     ONE_TEXT,
-    DataSource,
     Pairs,
     Record,
     Row,
-    Say,
     Scoring,
     Task,
     TaskDefinition,
@@ -95,35 +90,12 @@ def check(config: ConfigDict) -> list[str]:
     ]
 
 
-def source(config: ConfigDict) -> Source:
-    """Read the generated paraphrases, or pairs of texts."""
-    generated = find_generated("similarity", config.data)
-    return Source(config.data, FIELDS, generated)
-
-
-def learn(
-    config: ConfigDict, source: DataSource, folder: pathlib.Path, say: Say
-) -> None:
-    """Learn one tokenizer for both sides, unless the folder has it."""
-    learn_tokenizer(config, source, folder, say, FIELDS)
-
-
-def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
-    """Open the task with the tokenizer that a run has learned."""
-    return compose(config, open_tokenizer(folder))
-
-
-def open_empty(config: ConfigDict, vocabulary: int) -> Task:
-    """Open the task with a vocabulary of this size."""
-    return compose(config, EmptyTokenizer(config, vocabulary))
-
-
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
     """Compose the task from its parts."""
     size = tokenizer.vocab_size
     module = registry.build(config, "text_embedder", MODULES, source_vocab_size=size)
     objective = ContrastiveObjective(config, module)
-    inference = PairInference(config, objective, tokenizer)
+    inference = PairInference(config, module, tokenizer)
     return Task(
         config=config,
         data=PairedTexts(config, tokenizer),
@@ -182,12 +154,6 @@ class ContrastiveObjective(TextObjective):
     def __init__(self, config: ConfigDict, module: Any):
         self.module, self.temperature = module, config.train.temperature
 
-    def vectors(self, params: Params, tokens: Array, key: Array | None = None) -> Array:
-        """Return the vectors of texts, [B, D]."""
-        arrays = tokens, segments(tokens)
-        found = self.module.apply({"params": params}, *arrays, **dropout_rngs(key))
-        return found.hidden
-
     def loss(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
@@ -195,7 +161,7 @@ class ContrastiveObjective(TextObjective):
         keys = [None, None] if key is None else jax.random.split(key)
         tokens = [batch[side] for side in FIELDS]
         vectors = [
-            self.vectors(params, side, key)
+            self.outputs(params, side, key).hidden
             for side, key in zip(tokens, keys, strict=True)
         ]
         real = tokens[0][:, 0] != PAD
@@ -208,23 +174,8 @@ class ContrastiveObjective(TextObjective):
         )
 
 
-class PairInference(WholeAnswers):
+class PairInference(TextAnswers):
     """Two texts separated by a tab in, their cosine out."""
-
-    def __init__(
-        self, config: ConfigDict, objective: ContrastiveObjective, tokenizer: Tokenizer
-    ):
-        self.config, self.tokenizer = config, tokenizer
-        self._forward = BatchedForward(
-            lambda params, batch: objective.vectors(params, batch["tokens"]),
-            config.eval.batch_rows,
-            config.data.row_multiple,
-        )
-
-    @property
-    def reads(self) -> Tokenizer:
-        """The tokenizer of the lines."""
-        return self.tokenizer
 
     def read_line(self, line: str, max_length: int) -> DecodeRequest:
         """Encode two texts."""
@@ -234,17 +185,16 @@ class PairInference(WholeAnswers):
                 f"{len(texts)} column{'s' * (len(texts) != 1)}: give two texts "
                 "separated by a tab, or a file to search (--among)"
             )
-        sides = tuple(self.read(text, max_length) for text in texts)
+        sides = tuple(self.read_side(text, max_length) for text in texts)
         return DecodeRequest(sides, line=line)
 
-    def read(self, text: str, max_length: int = 0) -> list[int]:
+    def read_side(self, text: str, max_length: int = 0) -> list[int]:
         """Encode one text with its ends."""
-        text = self.tokenizer.compose(text)
-        pieces = check_length(self.tokenizer, text, max_length, SHORTEN_OR_RAISE)
-        what = f"a text of {len(pieces)} pieces"
-        check_positions(self.config, len(pieces) + TASK.ends, what)
-        check_room(self.config, len(pieces), what)
-        return [BOS, *pieces, EOS]
+        return self.read(self.reads.compose(text), max_length, "a text")
+
+    def outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+        """Return the vectors of texts, [B, D]."""
+        return cast(Array, apply_to(self.module, params, batch["tokens"]).hidden)
 
     def question(self, record: Record) -> str:
         """Return both texts of an example."""
@@ -271,7 +221,7 @@ class PairInference(WholeAnswers):
     ) -> Float[np.ndarray, "N D"]:
         """Return the vectors of encoded texts."""
         found = np.zeros((len(texts), self.config.model.d_model), np.float32)
-        for i, vector in self._forward(params, {"tokens": texts}, mesh):
+        for i, vector in self.forward(params, {"tokens": texts}, mesh):
             found[i] = vector
         return found
 
@@ -283,7 +233,7 @@ class VectorInspector(EncoderInspector):
 
     def encode(self, text: str) -> list[int]:
         """Return the pieces of one text as the model reads them."""
-        return self.inference.read(text)
+        return self.inference.read_side(text)
 
     def check_length(self, side: str, text: str, max_length: int) -> list[int]:
         """Return the pieces of a text, or refuse one that has too many."""
@@ -291,7 +241,7 @@ class VectorInspector(EncoderInspector):
 
     def vectors(self, params: Params, lines: Sequence[str], mesh: Mesh) -> np.ndarray:
         """Return vectors of length 1, [lines, D]."""
-        texts = [self.inference.read(line) for line in lines]
+        texts = [self.inference.read_side(line) for line in lines]
         return self.inference.embed(params, texts, mesh)
 
 
@@ -341,11 +291,13 @@ TASK = TaskDefinition(
         "model.tie": "none",
         "checkpoint.best": "recall",
     },
-    source=source,
+    source=lambda config: Source(
+        config.data, FIELDS, find_generated("similarity", config.data)
+    ),
     check=check,
-    learn=learn,
-    open=open_run,
-    open_empty=open_empty,
+    learn=functools.partial(learn_tokenizer, fields=FIELDS),  # one for both sides
+    open=opener(compose),
+    open_empty=empty_opener(compose),
     interface="text_embedder",
     modules=MODULES,
     metrics=("recall", "mrr"),

@@ -8,38 +8,39 @@ before the first vector.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
-from transformer_jax.base.errors import UserError
-from transformer_jax.data.batches import Batch
+from transformer_jax.data.batches import Batch, fill_rows
+from transformer_jax.data.reading import filters
 from transformer_jax.data.store import Column, Store
-from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.forward import BatchedForward
+from transformer_jax.decoding import DecodeRequest
 from transformer_jax.family.speech import sounds as sound
-from transformer_jax.family.speech.log_mel import DTYPE, log_mel
-from transformer_jax.family.speech.model import STRIDE
+from transformer_jax.family.speech.log_mel import DTYPE
+from transformer_jax.family.speech.model import frames_per_vector
 from transformer_jax.family.speech.sound_files import SoundOptions, Sounds, open_sounds
 from transformer_jax.family.speech.sounds import FrameOptions, MaskOptions, Sound
 from transformer_jax.models import registry
 from transformer_jax.sharding import Params
-from transformer_jax.tasks.classification import likeliest
 from transformer_jax.tasks.parts import learnt
+from transformer_jax.tasks.parts.labels import (
+    LabelAnswers,
+    LabelObjective,
+    check_classes,
+    index_of,
+)
 from transformer_jax.tasks.parts.scoring import LabelScoring
 from transformer_jax.tasks.parts.text import dropout_rngs
-from transformer_jax.tasks.parts.whole_answers import WholeAnswers
 from transformer_jax.tasks.protocols import (
     Data,
     DataSource,
-    Objective,
     Record,
     Row,
     Say,
@@ -64,7 +65,7 @@ def learn(
     """Note the classes of the training sounds."""
     if not (folder / ABOUT_FILE).exists():
         assert isinstance(source, Sounds)
-        labels = learnt.check_classes(source.classes(), "sound")
+        labels = check_classes(source.classes(), "sound")
         learnt.write(folder / ABOUT_FILE, About(labels))
 
 
@@ -91,34 +92,30 @@ class SoundData(Data):
     """Frames of sound, and the places of labels."""
 
     def __init__(self, config: ConfigDict, labels: Sequence[str]):
-        self.bands, self.labels = config.data.bands, tuple(labels)
-        self.fingerprint = f"sounds-{self.bands}-{DTYPE.__name__}-{[*labels]}"
+        self.config, self.labels = config.data, tuple(labels)
+        self.fingerprint = f"sounds-{sound.fingerprint(config.data)}-{[*labels]}"
         self.max_length = config.data.max_length
         self.filter_fingerprint = str(self.max_length)
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe a column of frames, and one of labels."""
-        frames = Column(DTYPE.__name__, (None, self.bands))
+        frames = Column(DTYPE.__name__, (None, self.config.bands))
         return {"source": frames, "label": Column("int32", ())}
 
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Compute the frames, and encode labels by their places."""
+        heard = (sound.make_frames(r["samples"], self.config) for r in records)
         return [
-            {"source": log_mel(r["samples"], self.bands), "label": self._place(r)}
-            for r in records
+            {
+                "source": frames.astype(DTYPE),
+                "label": index_of(record["label"], self.labels),
+            }
+            for record, frames in zip(records, heard, strict=True)
         ]
-
-    def _place(self, record: Record) -> int:
-        if record["label"] not in self.labels:
-            raise UserError(
-                f"the label {record['label']} is not among those of the training "
-                f"split: {', '.join(self.labels)}"
-            )
-        return self.labels.index(record["label"])
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
         """Make a filter that leaves out sounds longer than `data.max_length`."""
-        return sound.make_filter(self.max_length)
+        return filters.by_length("source", self.max_length, "frames")
 
     def lengths(self, store: Store) -> np.ndarray:
         """Return the lengths [examples, 1] in frames."""
@@ -126,25 +123,20 @@ class SoundData(Data):
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Pad frames; rows without a sound have the label -1."""
-        real = batch.examples[:, 0] >= 0
-        labels = np.full(len(real), -1, np.int32)
-        labels[real] = columns["label"]
         padded = sound.pad_frames(columns["source"], batch, batch.shape.lengths[0])
-        return {**padded, "labels": labels}
+        return {**padded, "labels": fill_rows(columns["label"], batch, -1)}
 
 
-class SoundObjective(Objective):
-    """Cross-entropy of labels."""
-
-    logged = ("accuracy",)
+class SoundObjective(LabelObjective):
+    """Cross-entropy of the labels of sounds."""
 
     def __init__(self, config: ConfigDict, module: Any, labels: int):
-        self.module, self.labels, self.train = module, labels, config.train
-        self.bands = config.data.bands
+        super().__init__(config, module, labels)
+        self.bands, self.least = config.data.bands, frames_per_vector(config.model)
 
     def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
         """Return frames of sound."""
-        return (jnp.ones((rows, max(length, STRIDE), self.bands), jnp.float32),)
+        return (jnp.ones((rows, max(length, self.least), self.bands), jnp.float32),)
 
     def outputs(
         self, params: Params, frames: Array, segments: Array, key: Array | None = None
@@ -157,56 +149,37 @@ class SoundObjective(Objective):
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> losses.Sums:
         """Sum over the sounds; a key masks them."""
-        frames, segments, labels = batch["frames"], batch["segments"], batch["labels"]
+        frames, segments = batch["frames"], batch["segments"]
         if key is not None:
             drawn = jax.random.fold_in(key, sound.MASKS)
             frames = sound.hide(frames, segments.sum(axis=1), drawn, self.train)
-        return losses.cross_entropy(
-            self.outputs(params, frames, segments, key)[:, None],
-            jnp.maximum(labels, 0)[:, None],
-            (labels >= 0).astype(jnp.float32)[:, None],
-            self.train.label_smoothing,
-            self.labels,
-        )
+        logits = self.outputs(params, frames, segments, key)
+        return self.compare(logits, batch["labels"])
 
 
-class SoundInference(WholeAnswers):
+class SoundInference(LabelAnswers):
     """The path of a WAV file in, its class out."""
 
-    def __init__(
-        self, config: ConfigDict, objective: SoundObjective, labels: Sequence[str]
-    ):
-        self.config, self.objective, self.labels = config, objective, labels
-        rows, multiple = config.eval.batch_rows, config.data.row_multiple
-        self.forward = BatchedForward(self._outputs, rows, multiple)
+    reads_file = "sound"  # whose path a line is
 
-    def _outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+    def outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
+        """Return the logits of sounds, [B, labels]."""
         return self.objective.outputs(params, batch["frames"], batch["segments"])
 
     def read_line(self, line: Any, max_length: int) -> DecodeRequest:
         """Read the sound of a path; samples are read as they are."""
-        frames = sound.read_frames(line, self.config.data.bands, max_length)
+        frames = sound.read_frames(line, self.config.data, max_length)
         return DecodeRequest(frames, line=line)
 
     def question(self, record: Record) -> Sound:
         """Return the sound of an example."""
         return Sound(record["samples"], record["name"])
 
-    def answers(
-        self,
-        params: Params,
-        requests: Sequence[DecodeRequest],
-        mesh: Mesh,
-        options: Options,
-    ) -> Iterator[tuple[int, Reply]]:
-        """Yield (number of a request, its class), short sounds first."""
+    def sides(self, requests: Sequence[DecodeRequest]) -> dict[str, Sequence[Any]]:
+        """Return the frames of sounds, all of them real."""
         frames = [request.source for request in requests]
-        sides = {
-            "frames": frames,
-            "segments": [np.ones(len(one), np.int32) for one in frames],
-        }
-        for i, found in self.forward(params, sides, mesh):
-            yield i, likeliest(requests[i].line, found, self.labels)
+        segments = [np.ones(len(one), np.int32) for one in frames]
+        return {"frames": frames, "segments": segments}
 
 
 TASK = TaskDefinition(
@@ -231,4 +204,5 @@ TASK = TaskDefinition(
     options={"data": (SoundOptions, FrameOptions), "train": (MaskOptions,)},
     choices={"data.batching": ("buckets",), "model.positions": sound.POSITIONS},
     check=sound.check,
+    of_input=sound.OF_INPUT,
 )

@@ -28,7 +28,7 @@ from transformer_jax.data.reading.records import (
     Record,
     Records,
 )
-from transformer_jax.data.reading.sources import SPLITS
+from transformer_jax.data.reading.sources import SPLITS, Splits
 from transformer_jax.data.text.text import Lines, find_files, require_files
 from transformer_jax.family.speech import voice as speech
 from transformer_jax.family.speech import wav
@@ -124,28 +124,15 @@ class WavFiles(Records):
         return self.places[index]
 
 
-class Recordings:
+class Recordings(Splits):
     """The splits of a corpus of speech."""
 
-    known_splits: tuple[str, ...] = tuple(dict.fromkeys((*SPLITS, *speech.SPLITS)))
-
-    def __init__(self, data: ConfigDict):
-        self.data = data
+    known_splits = tuple(dict.fromkeys((*SPLITS, *speech.SPLITS)))
 
     @property
     def splits(self) -> tuple[str, ...]:
         """List the splits that there are."""
         return tuple(split for split in SPLITS if self.data[f"{split}_files"])
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Concatenation:
-        """Open a split."""
-        if split not in self.splits:
-            raise UserError(
-                f"there is no split {split!r}: this run's data has "
-                f"{', '.join(self.splits)}"
-            )
-        return Concatenation(self._open(split))
 
     def transcripts(self, split: str) -> Records:
         """Open the texts of a split alone, without reading a sound."""
@@ -175,9 +162,6 @@ class Recordings:
         """Return whether what an option names is there."""
         return os.path.isfile(os.path.join(self.data.folder, entry))
 
-    def _open(self, split: str) -> list[Any]:
-        raise NotImplementedError
-
 
 class Commands(Recordings):
     """Commands that a synthesizer speaks."""
@@ -191,9 +175,9 @@ class Commands(Recordings):
         """Return nothing: commands are generated, so no file can be missing."""
         return []
 
-    def _open(self, split: str) -> list[Any]:
+    def _open(self, split: str) -> Records:
         size = self.data[f"{'test' if split.startswith('test') else split}_size"]
-        return [Spoken(split, size)]
+        return Spoken(split, size)
 
 
 class LibriSpeech(Recordings):
@@ -205,9 +189,10 @@ class LibriSpeech(Recordings):
         """Return whether a folder is there."""
         return os.path.isdir(os.path.join(self.data.folder, entry))
 
-    def _open(self, split: str) -> list[Any]:
+    def _open(self, split: str) -> Records:
         names = entries(self.data[f"{split}_files"])
-        return [_read_folder(pathlib.Path(self.data.folder, name)) for name in names]
+        folders = [pathlib.Path(self.data.folder, name) for name in names]
+        return Concatenation([*map(_read_folder, folders)])
 
 
 class WavTable(Recordings):
@@ -219,10 +204,10 @@ class WavTable(Recordings):
         """Return whether a path or a pattern names a file."""
         return bool(find_files(entry, self.data.folder))
 
-    def _open(self, split: str) -> list[Any]:
-        names = entries(self.data[f"{split}_files"])
-        folder = self.data.folder
-        return [_read_table(p) for name in names for p in require_files(name, folder)]
+    def _open(self, split: str) -> Records:
+        names, folder = entries(self.data[f"{split}_files"]), self.data.folder
+        paths = [path for name in names for path in require_files(name, folder)]
+        return Concatenation([*map(_read_table, paths)])
 
 
 SOURCES: Mapping[str, type[Recordings]] = {

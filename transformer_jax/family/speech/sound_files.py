@@ -6,19 +6,17 @@ FOLDER/train/bell/17.wav    FOLDER/validation/rain/3.wav    FOLDER/test/…
 import dataclasses
 import functools
 import hashlib
-import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.base.errors import UserError
 from transformer_jax.base.schema import option
 from transformer_jax.data import cache
-from transformer_jax.data.images import class_folders
-from transformer_jax.data.reading.records import Concatenation, Record, Records
-from transformer_jax.data.reading.sources import SPLITS
+from transformer_jax.data.images.class_folders import ClassFiles, ClassFolders
+from transformer_jax.data.reading.records import Record, Records
+from transformer_jax.data.reading.sources import Splits
 from transformer_jax.family.speech import generated as sounds
 from transformer_jax.family.speech import wav
 
@@ -69,101 +67,40 @@ class Made(Records):
         return f"generated {self.split} sound {index + 1}"
 
 
-class ClassFiles(Records):
+class WavFiles(ClassFiles):
     """WAV files, labelled by the folders that they lie in."""
 
-    def __init__(self, files: Sequence[pathlib.Path], notes: Sequence[str] = ()):
-        self.files, self.notes = files, tuple(notes)
+    unreadable = wav.NoSound
+
+    def __init__(self, files: Sequence[pathlib.Path], notes: Sequence[str]):
+        super().__init__(files, notes)
         self.fingerprint = f"wav by class {cache.digest(files)}"
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> Record:
-        file = self.files[index]
-        try:
-            samples = wav.read(file)
-        except wav.NoSound as error:
-            raise UserError(
-                f"{error.problems[0]}: replace the file, or take it out of the folder"
-            ) from None
-        return {"samples": samples, "name": str(file), "label": file.parent.name}
-
-    def where(self, index: int) -> str:
-        """Name the file of a sound."""
-        return str(self.files[index])
+    def _read(self, file: pathlib.Path) -> Record:
+        return {"samples": wav.read(file), "name": str(file)}
 
 
-class Sounds:
+class Sounds(Splits):
     """The splits of a data set of labelled sounds: here, of generated ones."""
-
-    known_splits = SPLITS
-
-    def __init__(self, data: ConfigDict):
-        self.data, self.folder = data, pathlib.Path(data.folder)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """List the splits that there are."""
-        return SPLITS
-
-    @functools.cache  # noqa: B019  (a source lives as long as its run)
-    def read(self, split: str) -> Concatenation:
-        """Open a split."""
-        if split not in self.splits:
-            raise UserError(
-                f"there is no split {split!r}: this run's data has "
-                f"{', '.join(self.splits)}"
-            )
-        return Concatenation([self._open(split)])
 
     def classes(self) -> tuple[str, ...]:
         """List the labels of the training sounds."""
         return tuple(sorted(sounds.KINDS))
 
-    def find_problems(self) -> list[str]:
-        """List missing files, before anything is read."""
-        return []
-
     def _open(self, split: str) -> Records:
         return Made(split, self.data[f"{split}_size"])
 
 
-class ClassFolders(Sounds):
+class SoundFolders(ClassFolders, Sounds):
     """A folder for each split, with a folder of WAV files for each class."""
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """List the splits that there are: a test may be there."""
-        return SPLITS if os.path.isdir(self.folder / "test") else SPLITS[:2]
+    what, suffixes = "sound", (".wav",)
 
-    def classes(self) -> tuple[str, ...]:
-        """List the classes by their folders: no sound is read."""
-        files, _ = self._list("train")
-        return tuple(sorted({file.parent.name for file in files}))
-
-    def find_problems(self) -> list[str]:
-        """Look for the folder of the training sounds."""
-        place = self.folder / "train"
-        if os.path.isdir(place):
-            return []
-        return [
-            f"data.folder: there is no file {place / 'CLASS' / 'SOUND.wav'}: make a "
-            f"folder {place} with a folder of sounds for each class"
-        ]
-
-    def _open(self, split: str) -> Records:
-        if split == "test" or os.path.isdir(self.folder / "validation"):
-            return ClassFiles(*self._list(split))
-        files, notes = self._list("train")
-        parts = class_folders.draw_held_out(files, self.data.validation_size, "sound")
-        return ClassFiles(parts[split == "validation"], notes)
-
-    def _list(self, split: str) -> tuple[list[pathlib.Path], list[str]]:
-        return class_folders.list_files(self.folder / split, (".wav",), "sound")
+    def _make(self, files: Sequence[pathlib.Path], notes: Sequence[str]) -> Records:
+        return WavFiles(files, notes)
 
 
-SOURCES: Mapping[str, type[Sounds]] = {"sounds": Sounds, "folder": ClassFolders}
+SOURCES: Mapping[str, type[Sounds]] = {"sounds": Sounds, "folder": SoundFolders}
 
 
 def open_sounds(data: ConfigDict) -> Sounds:

@@ -8,7 +8,6 @@ depend on the key of the step and the number of the row only.
 
 import dataclasses
 import os
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,14 +18,16 @@ from ml_collections import ConfigDict
 
 from transformer_jax.base.errors import Refused
 from transformer_jax.base.schema import option
-from transformer_jax.data.batches import Batch
+from transformer_jax.data.batches import Batch, fill_rows
 from transformer_jax.data.store import Ragged
-from transformer_jax.family.speech import log_mel, wav
+from transformer_jax.family.speech import wav
+from transformer_jax.family.speech.log_mel import DTYPE, FEATURES
 from transformer_jax.models import positions
-from transformer_jax.tasks.protocols import Record, Row
 
-# A learned table has a row per vector, while lengths are counted in frames.
+# Of a model without a transcript: a learned table would have a row per vector, while
+# lengths are counted in frames.
 POSITIONS = tuple(name for name in positions.POSITIONS if name != "learned")
+OF_INPUT = ("data.bands", "data.features", "data.pad")
 MOST = 1e30  # of a sample; its square is the power
 MASKS = 7921  # folded into the key of a step, for the masks of its sounds
 
@@ -36,6 +37,14 @@ class FrameOptions:
     """Size the frames: options of `config.data`."""
 
     bands: int = option(40, "Bands of the log-mel spectrogram.", least=4, most=256)
+    features: str = option(
+        "normalised",
+        "Spectrogram: each band normalised over its sound, or that of Whisper.",
+        choices=lambda: FEATURES,
+    )
+    pad: bool = option(
+        False, "Pad sounds with silence to data.max_length frames, as Whisper."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +71,25 @@ class Sound:
         return f"{self.name} ({len(self.samples) / wav.RATE:.1f} s)"
 
 
-def read_frames(line: Any, bands: int, max_length: int) -> np.ndarray:
+def make_frames(samples: np.ndarray, data: ConfigDict) -> np.ndarray:
+    """Compute the frames of a sound as the options of `config.data` say."""
+    kind = FEATURES[data.features]
+    if data.pad:
+        missing = kind.samples(data.max_length) - len(samples)
+        samples = np.pad(samples, (0, max(missing, 0)))
+    return kind.compute(samples, data.bands)
+
+
+def fingerprint(data: ConfigDict) -> str:
+    """Return what determines the frames of sounds."""
+    found = f"{data.bands}-{DTYPE.__name__}"
+    length = data.max_length if data.pad else 0
+    if data.features == "normalised" and not length:
+        return found
+    return f"{found}-{data.features}-{length}"
+
+
+def read_frames(line: Any, data: ConfigDict, max_length: int) -> np.ndarray:
     """Return the frames of a line: the path of a WAV file, or samples themselves."""
     samples = line.samples if isinstance(line, Sound) else line
     if isinstance(samples, str):
@@ -80,47 +107,38 @@ def read_frames(line: Any, bands: int, max_length: int) -> np.ndarray:
         raise Refused(f"an array of {what}: give samples [N], 16,000 a second")
     if not (np.abs(samples.astype(np.float64)) <= MOST).all():
         raise Refused(f"it has samples that are not finite, or beyond {MOST:g}")
-    count = log_mel.frames_of(len(samples))
+    count = FEATURES[data.features].count(len(samples))
+    if data.pad and count > data.max_length:
+        raise Refused(
+            f"{count:,} frames ({count / 100:.1f} s) are more than the "
+            f"{data.max_length:,} to which sounds are padded (data.pad): cut the sound"
+        )
     if max_length and count > max_length:
         raise Refused(
             f"{count:,} frames ({count / 100:.1f} s) are more than the {max_length:,} "
             "allowed: cut the sound, or raise --max_input"
         )
-    return log_mel.log_mel(samples, bands).astype(np.float32)
+    return make_frames(samples, data).astype(np.float32)
 
 
 def pad_frames(column: Ragged, batch: Batch, length: int) -> dict[str, np.ndarray]:
     """Pad frames to [rows, length, bands], with segments: 1, and 0 for padding."""
-    real = batch.examples[:, 0] >= 0
-    lengths = np.zeros(len(real), np.int64)
-    lengths[real] = column.lengths
-    there = np.arange(length) < lengths[:, None]
+    there = np.arange(length) < fill_rows(column.lengths, batch)[:, None]
     frames = np.zeros((*there.shape, *column.values.shape[1:]), np.float32)
     frames[there] = column.values
     return {"frames": frames, "segments": there.astype(np.int32)}
 
 
-def make_filter(most: int) -> Callable[[Record, Row], str | None]:
-    """Make a filter that leaves out sounds of more frames than these."""
-
-    def why_not(record: Record, row: Row) -> str | None:
-        if len(row["source"]) > most:
-            return f"longer than data.max_length {most:,} frames"
-        return None
-
-    return why_not
-
-
 def check(config: ConfigDict) -> list[str]:
     """List bands that would always be empty, and a mesh that would split frames."""
-    bands, problems = config.data.bands, []
-    # The check of the option refuses other values.
-    empty = log_mel.count_empty(bands) if bands in range(4, 257) else 0
-    if empty:
-        most = next(n for n in range(bands, 0, -1) if not log_mel.count_empty(n))
+    bands, kind, problems = config.data.bands, FEATURES.get(config.data.features), []
+    # The checks of the options refuse other values.
+    empty = kind.count_empty(bands) if kind and bands in range(4, 257) else 0
+    if kind and empty:
+        most = next(n for n in range(bands, 0, -1) if not kind.count_empty(n))
         problems.append(
             f"data.bands = {bands}: {empty} of them would hold nothing, as a frame has "
-            f"{log_mel.SIZE // 2 + 1} frequencies: use {most} at most"
+            f"{len(kind.filters(bands))} frequencies: use {most} at most"
         )
     if config.mesh.sequence == 1:
         return problems

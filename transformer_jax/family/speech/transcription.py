@@ -32,13 +32,16 @@ from transformer_jax import losses
 from transformer_jax.base.ids import BOS, EOS, PAD
 from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
+from transformer_jax.data.reading import filters
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text import learning
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
+from transformer_jax.decoding.constraints import Suppression
+from transformer_jax.decoding.engine import longest_answer
 from transformer_jax.family.speech import sounds as sound
-from transformer_jax.family.speech.log_mel import DTYPE, log_mel
-from transformer_jax.family.speech.model import STRIDE, shorten
+from transformer_jax.family.speech.log_mel import DTYPE
+from transformer_jax.family.speech.model import frames_per_vector, shorten
 from transformer_jax.family.speech.recordings import (
     RecordingOptions,
     Recordings,
@@ -52,8 +55,9 @@ from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
 from transformer_jax.tasks.parts.reading import check_shown
 from transformer_jax.tasks.parts.text import (
     TEXT_FILE,
-    EmptyTokenizer,
     attention_of,
+    check_positions,
+    empty_opener,
     open_tokenizer,
 )
 from transformer_jax.tasks.parts.writing import Writer, make_reply
@@ -68,6 +72,8 @@ from transformer_jax.tasks.protocols import (
     Task,
     TaskDefinition,
 )
+
+ALLOW_LESS = "allow shorter transcripts (decode.max_length)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,12 +102,7 @@ def learn(
 
 def open_run(config: ConfigDict, folder: pathlib.Path) -> Task:
     """Open the task with the tokenizer that a run has learned."""
-    return compose(config, open_tokenizer(folder))
-
-
-def open_empty(config: ConfigDict, vocabulary: int) -> Task:
-    """Open the task with a vocabulary of this size."""
-    return compose(config, EmptyTokenizer(config, vocabulary))
+    return compose(config, open_tokenizer(folder).of_target())
 
 
 def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
@@ -110,10 +111,13 @@ def compose(config: ConfigDict, tokenizer: Tokenizer) -> Task:
         config,
         "transcriber",
         vocab_size=tokenizer.vocab_size,
+        absent=tokenizer.absent,
         ctc=config.train.ctc > 0,
     )
     data = SpeechData(config, tokenizer)
-    inference = SpeechInference(config, Writer(config, module, tokenizer))
+    constraint = Suppression() if any(tokenizer.suppressed) else None
+    writer = Writer(config, module, tokenizer, constraint)
+    inference = SpeechInference(config, writer)
     return Task(
         config,
         data,
@@ -128,40 +132,46 @@ class SpeechData(Data):
     """Frames of sound, and the pieces of transcripts with their ends."""
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer):
-        self.bands, self.max_length = config.data.bands, config.data.max_length
+        self.config, self.max_length = config, config.data.max_length
         self.aligns = config.train.ctc > 0
         self.longest = config.decode.max_length
         self.tokenizer = tokenizer
         self.vocabularies = {"target_embedding": tokenizer}
-        self.fingerprint = f"speech-{self.bands}-{DTYPE.__name__}"
+        self.fingerprint = f"speech-{sound.fingerprint(config.data)}"
         self.fingerprint += f"-{tokenizer.fingerprint}"
-        self.filter_fingerprint = f"{self.max_length}-{self.aligns}"
+        learned = config.model.positions == "learned"
+        self.room = config.model.max_positions if learned else 0  # 0: no end
+        self.filter_fingerprint = f"{self.max_length}-{self.aligns}-{self.room}"
 
     def columns_for(self, records: Sequence[Record]) -> dict[str, Column]:
         """Describe a column of frames, and one of pieces."""
         wide = self.tokenizer.vocab_size > 1 << 16
         return {
-            "source": Column(DTYPE.__name__, (None, self.bands)),
+            "source": Column(DTYPE.__name__, (None, self.config.data.bands)),
             "target": Column("int32" if wide else "uint16"),
         }
 
     def encode(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """Compute the frames and encode the transcripts."""
         texts = self.tokenizer.encode_all([record["text"] for record in records])
+        heard = (sound.make_frames(r["samples"], self.config.data) for r in records)
         return [
-            {"source": log_mel(record["samples"], self.bands), "target": [*ids, EOS]}
-            for record, ids in zip(records, texts, strict=True)
+            {"source": frames.astype(DTYPE), "target": [*ids, EOS]}
+            for frames, ids in zip(heard, texts, strict=True)
         ]
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
-        """Make a filter of `data.max_length` and of what CTC can align."""
-        too_long = sound.make_filter(self.max_length)
+        """Make a filter of lengths, and of what CTC can align."""
+        too_long = filters.by_length("source", self.max_length, "frames")
+        each = frames_per_vector(self.config.model)
 
         def why_not(record: Record, row: Row) -> str | None:
             if reason := too_long(record, row):
                 return reason
             pieces, frames = row["target"][:-1], len(row["source"])
-            if self.aligns and vectors_needed(pieces) > -(-frames // STRIDE):
+            if self.room and len(pieces) >= self.room:
+                return f"a transcript beyond model.max_positions {self.room}"
+            if self.aligns and vectors_needed(pieces) > -(-frames // each):
                 return "a transcript too long for its sound (train.ctc)"
             return None
 
@@ -169,7 +179,10 @@ class SpeechData(Data):
 
     def lengths(self, store: Store) -> np.ndarray:
         """Return the lengths [examples, 2]: frames, and pieces."""
-        return np.stack([store.lengths("source"), store.lengths("target")], axis=1)
+        heard, written = store.lengths("source"), store.lengths("target")
+        needed = int(written.max(initial=0))
+        check_positions(self.config, needed, "a transcript")
+        return np.stack([heard, written], axis=1)
 
     def sides_of(self, length: int) -> tuple[int, ...]:
         """Return the length of a sound, and that of the longest transcript."""
@@ -193,10 +206,11 @@ class SpeechObjective(Seq2SeqObjective):
     def __init__(self, config: ConfigDict, module: Any, vocab_size: int):
         super().__init__(config, module, vocab_size)
         self.train, self.bands = config.train, config.data.bands
+        self.each = frames_per_vector(config.model)
 
     def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
         """Return frames of sound, and the tokens of transcripts."""
-        frames = jnp.ones((rows, max(length, STRIDE), self.bands), jnp.float32)
+        frames = jnp.ones((rows, max(length, self.each), self.bands), jnp.float32)
         return frames, jnp.ones((rows, target), jnp.int32)
 
     def loss(self, params: Params, batch: Any, key: Array | None = None) -> losses.Sums:
@@ -207,7 +221,7 @@ class SpeechObjective(Seq2SeqObjective):
         drawn = jax.random.fold_in(key, sound.MASKS)
         hidden = sound.hide(batch["source"], lengths, drawn, self.train)
         outputs = self.outputs(params, {**batch, "source": hidden}, key)
-        sums = self.compare(params, outputs, batch["target"])
+        sums = losses.cross_entropy_of(*self.compare(params, outputs, batch["target"]))
         if not (share := self.train.ctc):
             return sums
         aligned, pieces = self._align(params, outputs.memory, batch)
@@ -223,7 +237,7 @@ class SpeechObjective(Seq2SeqObjective):
         neither.
         """
         logits = self.module.apply({"params": params}, memory, method="ctc_logits")
-        unheard = shorten(batch["source_segments"]) == 0
+        unheard = shorten(batch["source_segments"], self.each) == 0
         unsaid = (batch["target"] == PAD) | (batch["target"] == EOS)
         target, said = batch["target"], ~unsaid
         repeats = (target[:, 1:] == target[:, :-1]) & said[:, 1:]
@@ -242,8 +256,15 @@ def vectors_needed(pieces: Sequence[int]) -> int:
 class SpeechInference:
     """The path of a WAV file in, its transcript out."""
 
+    reads_file = "sound"  # whose path a line is
+
     def __init__(self, config: ConfigDict, writer: Writer):
-        self.config, self.bands, self.writer = config, config.data.bands, writer
+        self.config, self.writer = config, writer
+        never, first = writer.tokenizer.suppressed
+        self.suppressed = None
+        if never or first:
+            ids = {"never": never, "first": first}
+            self.suppressed = {k: np.asarray(v, np.int32) for k, v in ids.items()}
 
     def parse(
         self,
@@ -254,13 +275,22 @@ class SpeechInference:
         options: Options | None = None,
     ) -> DecodeRequest:
         """Read the sound of a path; samples are read as they are."""
-        frames = sound.read_frames(line, self.bands, max_length)
-        begun = self.writer.tokenizer.encode(prefix) if prefix else []
-        return DecodeRequest(frames, tuple(begun), draw_seed, line)
+        frames = sound.read_frames(line, self.config.data, max_length)
+        tokenizer = self.writer.tokenizer
+        begun = tokenizer.encode(prefix) if prefix else tokenizer.opening
+        request = DecodeRequest(
+            frames, tuple(begun), draw_seed, line, constraint=self.suppressed
+        )
+        options = options or Options(**self.config.decode)
+        needed = len(begun) + longest_answer(request, options)
+        what = f"a transcript of {needed - len(begun):,} pieces, with its beginning,"
+        check_positions(self.config, needed, what, ALLOW_LESS)
+        return request
 
     def longest_request(self, length: int) -> DecodeRequest:
         """Return a request with silence of this many frames."""
-        return DecodeRequest(np.zeros((length, self.bands), np.float32), prefix=())
+        silence = np.zeros((length, self.config.data.bands), np.float32)
+        return DecodeRequest(silence, prefix=(), constraint=self.suppressed)
 
     def question(self, record: Record) -> Sound:
         """Return the sound of an example."""
@@ -276,6 +306,8 @@ class SpeechInference:
         """Yield (number of a request, its transcript) as found."""
         found = self.writer.write(params, requests, mesh, options)
         for number, texts in found:
+            # A first piece that begins a word is read as a space by some tokenizers.
+            texts = [written._replace(text=written.text.strip()) for written in texts]
             yield number, make_reply(requests[number].line, texts)
 
 
@@ -289,14 +321,15 @@ class SpeechInspector(ShowsAttention):
     def attention(self, params: Params, source: Any, target: str) -> AttentionMaps:
         """Return the weights; vectors of sound are named by their times in seconds."""
         frames = self.inference.parse(source).source
-        check_shown(self.inference.config, len(frames) // STRIDE)
+        each = frames_per_vector(self.inference.config.model)
+        check_shown(self.inference.config, len(frames) // each)
         written = [*self.data.tokenizer.encode(target), EOS]
         read = [BOS, *written[:-1]]
         outputs = self.module.apply(
             {"params": params}, jnp.asarray(frames)[None], jnp.asarray([read])
         )
         pieces = self.data.tokenizer.pieces
-        times = [f"{i / 100:.2f}" for i in range(0, len(frames), STRIDE)]
+        times = [f"{i / 100:.2f}" for i in range(0, len(frames), each)]
         names, seen = pieces(written), pieces(read)
         return AttentionMaps(
             {
@@ -314,7 +347,9 @@ class SpeechInspector(ShowsAttention):
 
 
 TASK = TaskDefinition(
-    parts=frozenset("text lengths search source encoder decoder tie words".split()),
+    parts=frozenset(
+        "text lengths search source encoder decoder positions tie words".split()
+    ),
     defaults={
         "data.batch_tokens": 16_000,
         "data.max_length": 3000,
@@ -328,7 +363,7 @@ TASK = TaskDefinition(
     source=lambda config: open_recordings(config.data),
     learn=learn,
     open=open_run,
-    open_empty=open_empty,
+    open_empty=empty_opener(compose),
     interface="transcriber",
     model="speech",
     metrics=("word_accuracy",),
@@ -338,8 +373,9 @@ TASK = TaskDefinition(
     },
     choices={
         "data.batching": ("buckets",),
-        "model.positions": sound.POSITIONS,
         "model.tie": ("decoder", "none"),
     },
     check=sound.check,
+    of_input=sound.OF_INPUT,
+    limited="decode.max_length",
 )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.decoding import Reply
-from transformer_jax.tasks.parts.scoring import ResampledScoring, in_percent, texts_of
+from transformer_jax.tasks.parts.scoring import ResampledScoring, texts_of
 from transformer_jax.tasks.protocols import Record
 
 
@@ -71,6 +71,8 @@ def add_edits(edits: Sequence[Edits]) -> Edits:
 class WordErrorScoring(ResampledScoring):
     """Word and character error rates of transcripts, compared without case."""
 
+    shares = ("wer", "cer")
+
     def reference(self, record: Record) -> str:
         """Return the transcript of an example."""
         return record["text"]
@@ -119,7 +121,3 @@ class WordErrorScoring(ResampledScoring):
             f"({scores['substitutions']} substituted, {scores['deletions']} deleted, "
             f"{scores['insertions']} inserted)  CER = {scores['cer']:.2%}"
         )
-
-    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return both error rates in percent."""
-        return in_percent(scores, "wer", "cer")

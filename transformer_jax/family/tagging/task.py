@@ -9,28 +9,26 @@ baseline of the scores is a table of words, each with its most frequent tag.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from transformer_jax import losses
 from transformer_jax.base.ids import BOS, EOS, UNK
 from transformer_jax.base.schema import option
 from transformer_jax.data.batches import Batch, pad_or_pack
-from transformer_jax.data.reading import sources
+from transformer_jax.data.reading import filters, sources
 from transformer_jax.data.reading.records import Reading
 from transformer_jax.data.reading.sources import Source, find_generated
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.numerals import is_whole
 from transformer_jax.data.text.tokenizer import Tokenizer
-from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.forward import BatchedForward
+from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.family.tagging import tags
 from transformer_jax.family.tagging.model import Tagger
 from transformer_jax.family.tagging.tags import Lexicon, score_tags
@@ -40,22 +38,17 @@ from transformer_jax.tasks.parts import learnt
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import ResampledScoring, in_percent, texts_of
 from transformer_jax.tasks.parts.text import (
-    SHORTEN_OR_RAISE,
     EmptyTokenizer,
     TextData,
     TextObjective,
-    check_count,
-    check_positions,
-    check_room,
-    dropout_rngs,
+    apply_to,
     learn_tokenizer,
-    make_length_filter,
     open_tokenizer,
-    segments,
 )
-from transformer_jax.tasks.parts.whole_answers import WholeAnswers
+from transformer_jax.tasks.parts.whole_answers import TextAnswers
 from transformer_jax.tasks.protocols import (
     ONE_TEXT,
+    CrossEntropy,
     DataSource,
     Record,
     Row,
@@ -205,7 +198,8 @@ class TaggedData(TextData):
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
         """Make a filter that drops texts longer than `data.max_length`."""
-        return make_length_filter(self.config, TASK.ends)
+        most = self.config.data.max_length
+        return filters.by_length("text", most, "pieces", TASK.ends)
 
     def collate(self, columns: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Pad pieces and tags."""
@@ -217,81 +211,52 @@ class TaggedData(TextData):
         }
 
 
-class TagObjective(TextObjective):
+class TagObjective(TextObjective, CrossEntropy):
     """Cross-entropy of the tags of words."""
 
     unit = "words"
     logged = ("accuracy",)
 
     def __init__(self, config: ConfigDict, module: Any, outputs: int):
-        self.module, self.outputs = module, outputs
+        self.module, self.tags = module, outputs
         self.smoothing = config.train.label_smoothing
 
-    def loss(
+    def predictions(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
-    ) -> losses.Sums:
-        """Sum over the words."""
+    ) -> losses.Predictions:
+        """Predict the tag of each word."""
         tokens, numbers = batch["tokens"], batch["tags"]
-        logits = self.module.apply(
-            {"params": params}, tokens, segments(tokens), **dropout_rngs(key)
-        ).logits
+        logits = self.outputs(params, tokens, key).logits
         weights = (numbers > 0).astype(jnp.float32)
         targets = jnp.maximum(numbers - 1, 0)
-        return losses.cross_entropy(
-            logits, targets, weights, self.smoothing, self.outputs
+        return losses.Predictions(
+            logits, lambda x: x, targets, weights, self.smoothing, self.tags
         )
 
 
-class TagInference(WholeAnswers):
+class TagInference(TextAnswers):
     """A line of words in, a line of tags out."""
 
     def __init__(
         self, config: ConfigDict, module: Any, words: Words, names: Sequence[str]
     ):
-        self.config, self.module, self.words, self.names = config, module, words, names
-        rows, multiple = config.eval.batch_rows, config.data.row_multiple
-        self._forward = BatchedForward(self._guess, rows, multiple)
+        super().__init__(config, module, words.tokenizer)
+        self.words, self.names = words, names
 
-    @property
-    def reads(self) -> Tokenizer:
-        """The tokenizer of the lines."""
-        return self.words.tokenizer
-
-    def read_line(self, line: str, max_length: int) -> DecodeRequest:
+    def encode(self, text: str) -> list[int]:
         """Encode the words of a line."""
-        ids, _ = self.words.encode(line.split())
-        pieces = len(ids) - TASK.ends
-        check_count(pieces, max_length, SHORTEN_OR_RAISE)
-        check_positions(self.config, len(ids), f"a line of {pieces} pieces")
-        check_room(self.config, len(ids), f"a line of {pieces} pieces")
-        return DecodeRequest(ids, line=line)
+        return self.words.encode(text.split())[0]
 
-    def question(self, record: Mapping[str, str]) -> str:
-        """Return the words of an example."""
-        return record["text"]
-
-    def answers(
-        self,
-        params: Params,
-        requests: Sequence[DecodeRequest],
-        mesh: Mesh,
-        options: Options,
-    ) -> Iterator[tuple[int, Reply]]:
-        """Yield (number of a request, the tags of its words)."""
-        texts = [request.source for request in requests]
-        for i, (best, chances) in self._forward(params, {"tokens": texts}, mesh):
-            yield i, self._reply(requests[i].line, best, chances)
-
-    def _guess(self, params: Params, batch: Mapping[str, Array]) -> tuple[Array, Array]:
+    def outputs(
+        self, params: Params, batch: Mapping[str, Array]
+    ) -> tuple[Array, Array]:
         """Return the likeliest tag of each piece and its probability, [B, T]."""
-        tokens = batch["tokens"]
-        logits = self.module.apply({"params": params}, tokens, segments(tokens)).logits
+        logits = apply_to(self.module, params, batch["tokens"]).logits
         return logits.argmax(-1), jax.nn.softmax(logits).max(-1)
 
-    def _reply(
-        self, line: str, best: Int[np.ndarray, "T"], chances: Float[np.ndarray, "T"]
-    ) -> Reply:
+    def reply(self, request: DecodeRequest, output: tuple[np.ndarray, ...]) -> Reply:
         """Take the tags at the first pieces of the words."""
+        line, (best, chances) = request.line, output
         words = line.split()
         _, places = self.words.encode(words)
         tagged = [self.names[int(best[place])] for place in places]
@@ -304,6 +269,8 @@ class TagInference(WholeAnswers):
 
 class TagScoring(ResampledScoring):
     """Accuracy of words and F1 of spans, with the baseline of most frequent tags."""
+
+    shares = ("accuracy", "f1")
 
     def __init__(self, lexicon: Lexicon):
         self.lexicon = lexicon
@@ -339,7 +306,7 @@ class TagScoring(ResampledScoring):
 
     def judge(self, measured: Sequence[Any]) -> dict[str, float]:
         """Return accuracy and F1, in percent."""
-        return in_percent(score_tags(*zip(*measured, strict=True)), "accuracy", "f1")
+        return in_percent(score_tags(*zip(*measured, strict=True)), *self.shares)
 
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Format the scores."""
@@ -351,10 +318,6 @@ class TagScoring(ResampledScoring):
         if unseen := scores.get("unseen"):
             text += f"  words whose tag training lacks: {unseen:,}"
         return text
-
-    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return accuracy and F1, in percent."""
-        return in_percent(scores, "accuracy", "f1")
 
 
 TASK = TaskDefinition(

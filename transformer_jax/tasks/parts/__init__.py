@@ -5,6 +5,7 @@ pairs          data and objective of source and target
 seq2seq        a task with an encoder-decoder model, composed
 writing        inference of models that write
 whole_answers  inference of models that answer at once
+labels         objective and answers of labels
 scoring        BLEU, labels, and the base of all scoring
 reading        inspectors: given pairs, alignment, sentence vectors, attention
 learnt         files of what a task has learnt from its data

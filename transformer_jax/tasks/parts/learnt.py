@@ -1,23 +1,12 @@
-"""Check, write and read what a task has learnt from its data, besides tokenizers."""
+"""Write and read what a task has learnt from its data, besides tokenizers."""
 
 import dataclasses
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
-
-
-def check_classes(labels: Sequence[str], what: str) -> tuple[str, ...]:
-    """Return the classes of the training split; refuse fewer than two."""
-    if len(labels) < 2:
-        raise UserError(
-            f"all training {what}s have the label {', '.join(labels)}: there must be "
-            "at least two classes to tell apart"
-        )
-    return tuple(labels)
 
 
 def write(path: pathlib.Path, record: Any) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from transformer_jax import losses
 from transformer_jax.base.ids import PAD
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.columns import TextColumns
@@ -25,20 +24,21 @@ from transformer_jax.data.text.foreign import open_saved
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.engine import positions_needed
+from transformer_jax.losses import Predictions
 from transformer_jax.models.outputs import Outputs
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.text import (
     SHORTEN_ANSWER,
     check_positions,
     dropout_rngs,
+    project,
     segments,
     shift_right,
-    token_loss,
 )
 from transformer_jax.tasks.protocols import (
+    CrossEntropy,
     Data,
     DataSource,
-    Objective,
     Record,
     Row,
     Say,
@@ -157,7 +157,7 @@ class PairData(Data):
         return arrays
 
 
-class Seq2SeqObjective(Objective):
+class Seq2SeqObjective(CrossEntropy):
     """Label-smoothed cross-entropy of the target's tokens, given the source."""
 
     unit = "tokens"
@@ -189,18 +189,17 @@ class Seq2SeqObjective(Objective):
             **dropout_rngs(key),
         )
 
-    def loss(
+    def predictions(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
-    ) -> losses.Sums:
-        """Sum over the target's real tokens; use dropout only with a key."""
+    ) -> Predictions:
+        """Predict the target's real tokens; use dropout only with a key."""
         return self.compare(params, self.outputs(params, batch, key), batch["target"])
 
-    def compare(self, params: Params, outputs: Outputs, target: Array) -> losses.Sums:
-        """Sum the loss of the model's predictions."""
-        return token_loss(
-            self.module,
-            params,
+    def compare(self, params: Params, outputs: Outputs, target: Array) -> Predictions:
+        """Pair the model's predictions with the target."""
+        return Predictions(
             outputs.hidden,
+            project(self.module, params),
             target,
             (target != PAD).astype(jnp.float32),
             self.smoothing,

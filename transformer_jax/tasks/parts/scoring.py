@@ -52,6 +52,12 @@ class BleuScoring(Scoring):
 class ResampledScoring(Scoring):
     """Scoring whose metrics are compared by resampling the examples."""
 
+    shares: tuple[str, ...]  # the scores by which groups of runs are compared
+
+    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Return the shares, in percent."""
+        return in_percent(scores, *self.shares)
+
     def measure(
         self, answers: Sequence[str], references: Sequence[str]
     ) -> Sequence[Any]:
@@ -72,9 +78,11 @@ class ResampledScoring(Scoring):
 class LabelScoring(ResampledScoring):
     """Accuracy and F1 of labels."""
 
+    shares = ("accuracy", "f1")
+
     def judge(self, measured: Sequence[Any]) -> dict[str, float]:
         """Return both in percent."""
-        return in_percent(score_labels(*zip(*measured, strict=True)), "accuracy", "f1")
+        return in_percent(score_labels(*zip(*measured, strict=True)), *self.shares)
 
     def reference(self, record: Record) -> str:
         """Return the label of an example."""
@@ -88,13 +96,11 @@ class LabelScoring(ResampledScoring):
         """Format the scores."""
         return f"accuracy = {scores['accuracy']:.2%}  F1 = {scores['f1']:.2%}"
 
-    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return both in percent."""
-        return in_percent(scores, "accuracy", "f1")
-
 
 class NumberScoring(LabelScoring):
     """Correlation and error of numbers."""
+
+    shares = ("r",)
 
     def measure(
         self, answers: Sequence[str], references: Sequence[str]
@@ -105,7 +111,7 @@ class NumberScoring(LabelScoring):
 
     def judge(self, measured: Sequence[Any]) -> dict[str, float]:
         """Return the correlation, in percent of 1."""
-        return in_percent(score_numbers(*zip(*measured, strict=True)), "r")
+        return in_percent(score_numbers(*zip(*measured, strict=True)), *self.shares)
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
         """Score numbers."""
@@ -115,10 +121,6 @@ class NumberScoring(LabelScoring):
     def summary(self, scores: Mapping[str, Any]) -> str:
         """Format the scores."""
         return f"r = {scores['r']:.4f}  RMSE = {scores['rmse']:.4f}"
-
-    def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return the correlation, in percent of 1."""
-        return in_percent(scores, "r")
 
 
 def in_percent(found: Mapping[str, Any], *names: str) -> dict[str, float]:

@@ -4,10 +4,11 @@ import functools
 
 from ml_collections import ConfigDict
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading import canaries
 from transformer_jax.data.reading.records import Records
 from transformer_jax.data.reading.sources import Source, find_generated
-from transformer_jax.data.reading.windows import Windows
+from transformer_jax.data.reading.windows import HeldWindows, Windows
 
 CHARACTERS = ("char", "byte")  # kinds of tokenizer without whole words
 
@@ -27,6 +28,17 @@ class Stream(Source):
         data, lines = self.data, self._plant(split, self.lines(split))
         stride, context = (data.stride, 0) if split == "train" else (0, self.context)
         return Windows(lines, data.window, stride, self.whole_words, self.flat, context)
+
+    def examples(self, records: Records) -> Records:
+        """Cut some lines into training windows, which do not go beyond them."""
+        data = self.data
+        if not self.flat and data.canaries:
+            raise UserError(
+                "data.canaries are planted into the whole text: leave them out of a "
+                "corpus in shards"
+            )
+        words = self.whole_words
+        return HeldWindows(records, data.window, data.stride, words, self.flat)
 
     def lines(self, split: str) -> Records:
         """Read the lines of a split, without canaries."""

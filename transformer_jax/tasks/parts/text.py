@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
-from transformer_jax import losses
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.data.store import Store
@@ -20,13 +19,14 @@ from transformer_jax.data.text.foreign import open_saved
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.memory import check_attention
+from transformer_jax.models.outputs import Outputs
+from transformer_jax.sharding import Params
 from transformer_jax.tasks.protocols import (
     Data,
     DataSource,
     Objective,
-    Record,
-    Row,
     Say,
+    Task,
 )
 
 TEXT_FILE = "text.model"  # in the tokenizer's folder
@@ -56,6 +56,21 @@ def learn_tokenizer(
 def open_tokenizer(folder: pathlib.Path) -> Tokenizer:
     """Open the tokenizer that a run has learned."""
     return open_saved(folder / TEXT_FILE)
+
+
+Compose = Callable[[ConfigDict, Tokenizer], Task]
+
+
+def opener(compose: Compose) -> Callable[[ConfigDict, pathlib.Path], Task]:
+    """Return how a run is opened of a task that is composed of a tokenizer."""
+    return lambda config, folder: compose(config, open_tokenizer(folder))
+
+
+def empty_opener(
+    compose: Compose, named: Sequence[str] = ()
+) -> Callable[[ConfigDict, int], Task]:
+    """Return how such a task is opened with a vocabulary of a size, and no data."""
+    return lambda config, size: compose(config, EmptyTokenizer(config, size, named))
 
 
 def check_positions(
@@ -117,6 +132,12 @@ class TextObjective(Objective):
         """Return tokens."""
         return (jnp.ones((rows, length), jnp.int32),)
 
+    def outputs(
+        self, params: Params, tokens: Array, key: Array | None = None, *inputs: Array
+    ) -> Outputs:
+        """Apply the model to texts; use dropout only with a key."""
+        return apply_to(self.module, params, tokens, key, *inputs)
+
 
 class EmptyTokenizer(Tokenizer):
     """A vocabulary of a given size, in which only some pieces have a name."""
@@ -138,39 +159,22 @@ class EmptyTokenizer(Tokenizer):
         return []
 
 
-def make_length_filter(
-    config: ConfigDict, ends: int
-) -> Callable[[Record, Row], str | None]:
-    """Make a filter that drops texts longer than `data.max_length`."""
-    limit = config.data.max_length
-
-    def why_not(record: Record, row: Row) -> str | None:
-        if len(row["text"]) - ends > limit:
-            return f"longer than data.max_length {limit} pieces"
-        return None
-
-    return why_not
-
-
-def token_loss(
-    module: Any,
-    params: Any,
-    hidden: Float[Array, "B T D"],
-    targets: Int[Array, "B T"],
-    weights: Float[Array, "B T"],
-    smoothing: float,
-    vocab_size: int,
-) -> losses.Sums:
-    """Sum the cross-entropy of tokens, with logits of only a few rows at a time."""
-    logits_of = functools.partial(module.apply, {"params": params}, method="logits")
-    return losses.cross_entropy_of(
-        hidden, logits_of, targets, weights, smoothing, vocab_size
-    )
+def project(module: Any, params: Any) -> Callable:
+    """Return the model's last layer: a function from hidden states to logits."""
+    return functools.partial(module.apply, {"params": params}, method="logits")
 
 
 def dropout_rngs(key: Array | None) -> dict[str, Any]:
     """Return the arguments of a linen module that control dropout."""
     return {"train": key is not None, "rngs": key if key is None else {"dropout": key}}
+
+
+def apply_to(
+    module: Any, params: Params, tokens: Array, key: Array | None = None, *inputs: Array
+) -> Outputs:
+    """Apply a model to texts, and to further inputs; use dropout only with a key."""
+    arrays = tokens, segments(tokens), *inputs
+    return module.apply({"params": params}, *arrays, **dropout_rngs(key))
 
 
 def segments(tokens: Int[Array, "B T"]) -> Int[Array, "B T"]:

@@ -1,5 +1,7 @@
 """Inference of models that write: run requests through the engine, decode the text."""
 
+import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +11,8 @@ from ml_collections import ConfigDict
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply, sliding
 from transformer_jax.decoding.constraints import Constraint
-from transformer_jax.decoding.engine import Engine, positions_needed
+from transformer_jax.decoding.engine import Engine, Searches, positions_needed
+from transformer_jax.decoding.live import Live
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
@@ -28,10 +31,16 @@ class Written(NamedTuple):
 
     text: str
     score: float  # log-probability of the part after the beginning, length-penalised
+    pieces: int  # of that part, with its end
 
 
 class Writer:
-    """A model that writes, with its engine on each mesh and its tokenizer."""
+    """A model that writes, with its engine on each mesh and its tokenizer.
+
+    `other` is an engine of another library that answers instead: see `Run.use_engine`.
+    """
+
+    other: Searches | None = None
 
     def __init__(
         self,
@@ -43,6 +52,7 @@ class Writer:
         self.module, self.tokenizer, self.constraint = module, tokenizer, constraint
         self.sizes = config.eval.batch_rows, config.data.row_multiple
         self._engines: dict[Mesh, Engine] = {}
+        self._live: dict[Mesh, Live] = {}
 
     def engine(self, mesh: Mesh) -> Engine:
         """Return the engine of a mesh, which keeps its compiled programs."""
@@ -51,6 +61,16 @@ class Writer:
                 self.module, mesh, *self.sizes, self.constraint
             )
         return self._engines[mesh]
+
+    @contextlib.contextmanager
+    def shared(self, mesh: Mesh) -> Iterator[None]:
+        """Let all threads share the batches of this mesh: see `decoding.live`."""
+        live = self._live[mesh] = Live(self.engine(mesh))
+        try:
+            yield
+        finally:
+            del self._live[mesh]
+            live.close()
 
     def write(
         self,
@@ -64,7 +84,8 @@ class Writer:
 
         With a `window`, texts that outgrow it continue from their last tokens.
         """
-        engine, asked = self.engine(mesh), (params, requests, options)
+        engine = self.other or self._live.get(mesh) or self.engine(mesh)
+        asked = params, requests, options
         answers = (
             sliding.search(engine, *asked, window) if window else engine.search(*asked)
         )
@@ -73,7 +94,11 @@ class Writer:
             yield (
                 number,
                 [
-                    Written(self.tokenizer.decode([*prefix, *h.tokens]), h.score)
+                    Written(
+                        self.tokenizer.decode([*prefix, *h.tokens]),
+                        h.score,
+                        len(h.tokens),
+                    )
                     for h in found
                 ],
             )
@@ -86,11 +111,7 @@ class Seq2SeqInference:
 
     def __init__(self, data: PairData, writer: Writer):
         self.data, self.writer = data, writer
-
-    @property
-    def reads(self) -> Tokenizer:
-        """The tokenizer of the lines."""
-        return self.data.source_tokenizer
+        self.reads = data.source_tokenizer  # the tokenizer of the lines
 
     def parse(
         self,
@@ -143,8 +164,10 @@ class Seq2SeqInference:
 
 def make_reply(line: Any, texts: Sequence[Written]) -> Reply:
     """Make a reply from the texts written for a line, best first."""
-    best, *others = (Reply(line, one_line(t.text), t.score) for t in texts)
+    best, *others = (
+        Reply(line, one_line(t.text), t.score, pieces=t.pieces) for t in texts
+    )
     details: dict[str, Any] = {"score": best.score}
     if others:
         details["others"] = [{"output": o.text, "score": o.score} for o in others]
-    return Reply(line, best.text, best.score, tuple(others), details)
+    return dataclasses.replace(best, others=tuple(others), details=details)

@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from transformer_jax import hosts
 from transformer_jax.data import store as stores
 from transformer_jax.runs.checkpoint import NotFinite, TrainState
-from transformer_jax.sharding import path_name
+from transformer_jax.sharding import by_path
 from transformer_jax.training.parts import StepOutcome, Training
 
 LOWER = 0.5  # the factor of the learning rate after each return
@@ -112,8 +112,8 @@ def name_parameters(params: Any, squares: np.ndarray) -> list[str]:
 
     If the problem began in the backward pass, it began there.
     """
-    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    bad = [n for n, size in zip(names, squares, strict=True) if not math.isfinite(size)]
+    sizes = zip(by_path(params), squares, strict=True)
+    bad = [name for name, size in sizes if not math.isfinite(size)]
     return sorted(bad, key=_depth)
 
 

@@ -5,7 +5,7 @@ own devices need. So a run continues with the same batches, even on other device
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -29,10 +29,18 @@ class PlacedBatch(NamedTuple):
 class Feed:
     """The batches of a training, in the order of its plan."""
 
-    def __init__(self, task: Task, store: Any, planned: Planned, mesh: Mesh):
+    def __init__(
+        self,
+        task: Task,
+        store: Any,
+        planned: Planned,
+        mesh: Mesh,
+        lent: Mapping[str, Any] | None = None,
+    ):
+        """Make the feed; `lent` are entries of each batch that are no rows."""
         self.task, self.store, self.mesh = task, store, mesh
         self.plan, self._sampler = planned.plan, planned.sampler
-        self._parts = task.config.train.accumulation
+        self._lent, self._parts = dict(lent or {}), task.config.train.accumulation
         self.multiple = sharding.row_devices(mesh) * self._parts
 
     def batches(self, step: int, last: int) -> Iterator[tuple[int, PlacedBatch]]:
@@ -61,13 +69,21 @@ class Feed:
         return self._assemble(nothing(shape), lambda columns, part: (columns, 0))[0]
 
     def _assemble(self, batch: Batch, resample: Callable) -> tuple[dict, int]:
-        return assemble(self.task, self.store, batch, self.mesh, resample, self._parts)
+        arrays, count = assemble(
+            self.task, self.store, batch, self.mesh, resample, self._parts
+        )
+        return arrays | self._lent, count
 
     def abstract(self, shape: Shape) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes and shardings of a batch's arrays, to compile for."""
         batch = fill_up(nothing(shape), self.multiple)
         arrays = self.task.data.collate(self.store.take(batch.real), batch)
-        return sharding.abstract_global(arrays, self.mesh, batch.shape.rows)
+        abstract = sharding.abstract_global(arrays, self.mesh, batch.shape.rows)
+        return abstract | jax.tree.map(_describe, self._lent)
+
+
+def _describe(x: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 
 
 def assemble(

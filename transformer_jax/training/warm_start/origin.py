@@ -20,7 +20,7 @@ from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.runs import bundle
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
-from transformer_jax.sharding import Params, path_name
+from transformer_jax.sharding import Params, by_path, path_name
 from transformer_jax.tasks.protocols import Task
 from transformer_jax.training.warm_start import tables
 
@@ -48,15 +48,18 @@ def adopt(config: ConfigDict, path: str, workdir: str = "") -> None:
 
     Every option of the model that both have becomes the run's, except those that only
     matter in training and values that this task refuses. Longer examples than the run's
-    table of positions are left out, and images are scaled to the size of the run's.
+    table of positions are left out, images are scaled to the size of the run's, and
+    sounds become the run's spectrograms.
     """
     begun = (folders.Folder(workdir).stored_config() if workdir else None) or {}
     has_begun = begun.get("train", {}).get("initial") == path
     config.train.initial = workdir if has_begun else path
     known, origin = configs.declared(config.task, config.model.name), Origin(config)
     config.train.initial = path
+    kind = tasks.find(config.task)
     for name, value in configs.items(origin.config):
         model = name.startswith("model.") or name == "tokenizer.row_multiple"
+        model = model or name in kind.of_input
         if name not in known or not model or name.startswith(OF_TRAINING):
             continue
         if not schema.find_problem(name, value, known[name]):
@@ -65,29 +68,29 @@ def adopt(config: ConfigDict, path: str, workdir: str = "") -> None:
     if "image_size" in config.data and theirs.get("source") == "folder":
         config.data.image_size, config.data.grey = theirs.image_size, theirs.grey
     if "model.max_positions" in known and config.model.positions == "learned":
-        room = config.model.max_positions - tasks.find(config.task).ends
-        if "max_length" in config.data:
-            config.data.max_length = min(config.data.max_length, room)
+        room, options = config.model.max_positions - kind.ends, configs.items(config)
+        if most := dict(options).get(kind.limited):
+            config.update_from_flattened_dict({kind.limited: min(most, room)})
 
 
 class Origin:
-    """The run from which another one is initialised."""
+    """The run from which another one is initialised, or that teaches it."""
 
-    def __init__(self, config: ConfigDict):
-        self.path = config.train.initial
+    def __init__(self, config: ConfigDict, option: str = "initial"):
+        self.path = config.train[option]
         self.folder = folders.Folder(bundle.as_bundle(self.path))
         if not os.path.isdir(self.folder.path):
             around = [
                 p.parent.name for p in self.folder.path.parent.glob("*/config.json")
             ]
             raise UserError(
-                f"train.initial = {self.path!r} names no run directory, bundle or "
+                f"train.{option} = {self.path!r} names no run directory, bundle or "
                 f"folder of Hugging Face.{nearest(self.folder.path.name, around)}"
             )
         try:
             self.config = self.folder.config()
         except UserError as error:
-            raise UserError(f"train.initial: {error}") from None
+            raise UserError(f"train.{option} cannot be opened: {error}") from None
 
     def lend_tokenizers(self, config: ConfigDict, say: Say) -> ConfigDict:
         """Return the config with this run's tokenizers, unless it names its own."""
@@ -103,8 +106,8 @@ class Origin:
             if name in mine and theirs.get(name) != mine[name]
         ]
         say(
-            f"tokenizer  that of {self.path}, learned from its text: to begin with its "
-            "parameters, this text is encoded with its pieces"
+            f"tokenizer  that of {self.path}, learned from its text: its parameters "
+            "know only its pieces, so this text is encoded with them"
         )
         if unused:
             say(f"warning    not used, as the tokenizer exists: {', '.join(unused)}")
@@ -130,7 +133,7 @@ class Origin:
                     "the rows of its tables by piece"
                 )
         own, theirs = (
-            _by_path(jax.eval_shape(t.objective.init, jax.random.key(0)))
+            by_path(jax.eval_shape(t.objective.init, jax.random.key(0)))
             for t in (task, other)
         )
         common = sorted(own.keys() & theirs.keys())
@@ -206,8 +209,8 @@ class Origin:
         """Replace the parameters that this run has; keep the others."""
         self.check(task)  # again, because it may have changed since the preparation
         run = runs.load(self.path, mesh=mesh)
-        theirs = _by_path(run.params)
-        changes, lines = self._find_changes(task, run.task, _by_path(params), theirs)
+        theirs = by_path(run.params)
+        changes, lines = self._find_changes(task, run.task, by_path(params), theirs)
         taken: collections.Counter = collections.Counter()
         fresh: collections.Counter = collections.Counter()
 
@@ -263,8 +266,3 @@ def _values(pairs: list[tuple[str, Any]]) -> str:
 
 def _in_words(counts: collections.Counter) -> str:
     return ", ".join(f"{group} {count}" for group, count in sorted(counts.items()))
-
-
-def _by_path(params: Params) -> dict[str, Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return {path_name(path): leaf for path, leaf in leaves}

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import EOS
-from transformer_jax.decoding.trace import Step, trace
 from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks.protocols import Writes
 from transformer_jax.visualize.style import LINES, make_figure
+from transformer_jax.visualize.viewer.trace import Step, trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

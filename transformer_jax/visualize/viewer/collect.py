@@ -15,10 +15,10 @@ from jaxtyping import Float
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.memory import count_layers
-from transformer_jax.decoding.trace import trace
 from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks.protocols import ShowsAttention, Writes, WritesTrees
 from transformer_jax.visualize.viewer import numbers, search
+from transformer_jax.visualize.viewer.trace import trace
 
 MOST = 1 << 26  # weights of a line, each of which takes a byte
 SHOWN = 60  # characters of a line in an error

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.trace import Step
+from transformer_jax.visualize.viewer.trace import Step
 
 
 def describe(

@@ -8,18 +8,17 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.convert.huggingface import links
 from transformer_jax.convert.huggingface.architecture import (
     NEUTRAL,
+    PROCESSOR,
     Given,
     Options,
     activation,
     refuse,
     their_activation,
 )
-from transformer_jax.convert.huggingface.bert import labels_of
+from transformer_jax.convert.huggingface.architectures.bert import labels_of
 from transformer_jax.convert.huggingface.links import Link, Vocabulary
 from transformer_jax.tasks.images import About
 
-FILE = "preprocessor_config.json"
-PIXELS = "preprocessor"  # not in their config.json: what FILE contains
 BYTES = 255  # the largest number of a pixel
 BILINEAR = 2
 
@@ -27,10 +26,10 @@ BILINEAR = 2
 def read_pixels(folder: pathlib.Path) -> dict[str, Any]:
     """Read what is done to the pixels of an image before the model sees them."""
     try:
-        return files.read_object(folder / FILE)
+        return files.read_object(folder / PROCESSOR)
     except FileNotFoundError:
         raise UserError(
-            f"{folder} has no {FILE}, which says how pixels are scaled: save the "
+            f"{folder} has no {PROCESSOR}, which says how pixels are scaled: save the "
             "model's AutoImageProcessor there"
         ) from None
 
@@ -51,7 +50,7 @@ def vit_options(given: Given) -> Options:
     if len(labels_of(given)) < 2:
         raise UserError("the ViT has one output: only classifiers are read")
     size = _side(given, "image_size")
-    mean, deviation = _normalisation(given[PIXELS], size, given["num_channels"])
+    mean, deviation = _normalisation(given[PROCESSOR], size, given["num_channels"])
     return {
         **NEUTRAL,
         "model.encoder_layers": given["num_hidden_layers"],
@@ -86,13 +85,15 @@ def _normalisation(
     """Return mean and deviation of pixels of 0 to 1; refuse what is not done here."""
     kind = pixels.get("image_processor_type") or pixels.get("feature_extractor_type")
     if not (kind or "ViT").startswith("ViT"):
-        raise UserError(f"{FILE} names the {kind}: only a ViTImageProcessor is read")
+        raise UserError(
+            f"{PROCESSOR} names the {kind}: only a ViTImageProcessor is read"
+        )
     refuse(pixels, do_resize=True, resample=BILINEAR, do_center_crop=False)
     wanted = pixels.get("size", size)
     if wanted not in (size, {"height": size, "width": size}):
         raise UserError(
-            f"{FILE} scales images to {wanted}, but the model reads {size} x {size}: "
-            "only images of exactly that size are read"
+            f"{PROCESSOR} scales images to {wanted}, but the model reads {size} x "
+            f"{size}: only images of exactly that size are read"
         )
     # A pixel p of 0 to 255 becomes (factor p - mean) / deviation there.
     largest = 1.0 * BYTES
@@ -125,7 +126,7 @@ def describe_vit(ours: Given) -> dict[str, Any]:
         "patch_size": ours["model.patch"],
         "num_channels": channels,
         "qkv_bias": True,
-        PIXELS: {
+        PROCESSOR: {
             "image_processor_type": "ViTImageProcessor",
             "do_resize": True,
             "size": {"height": size, "width": size},

@@ -8,8 +8,20 @@ import dataclasses
 from collections.abc import Mapping
 
 from transformer_jax.base.errors import UserError
-from transformer_jax.convert.huggingface import bart, bert, decoders, t5, vit
-from transformer_jax.convert.huggingface.architecture import Architecture, Given
+from transformer_jax.convert.huggingface.architecture import (
+    GENERATION,
+    PROCESSOR,
+    Architecture,
+    Given,
+)
+from transformer_jax.convert.huggingface.architectures import (
+    bart,
+    bert,
+    decoders,
+    t5,
+    vit,
+    whisper,
+)
 
 
 def name_of(given: Given, sentences: bool) -> str:
@@ -129,6 +141,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "MistralForCausalLM": _LLAMA,
     "Qwen2ForCausalLM": _LLAMA,
     "Qwen3ForCausalLM": _LLAMA,
+    "WhisperForConditionalGeneration": Architecture(
+        "speech",
+        whisper.whisper_options,
+        whisper.whisper_links,
+        whisper.describe_whisper,
+        OF_PAIRS,
+        ignored=("proj_out",),
+        base="model.",
+        model="speech",
+        beside=(PROCESSOR, GENERATION),
+    ),
     "ViTForImageClassification": Architecture(
         "images",
         vit.vit_options,

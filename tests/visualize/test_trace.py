@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from transformer_jax.decoding.trace import trace
 from transformer_jax.runs import run as runs
+from transformer_jax.visualize.viewer.trace import trace
 
 
 @pytest.fixture(scope="module")

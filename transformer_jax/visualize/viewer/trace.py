@@ -61,7 +61,7 @@ def trace(
             count=candidates,
         )
         gains, tokens = (np.asarray(a[0]) for a in jax.device_get(expected))
-        steps.append(_read_step(row, int(state.step), gains, tokens))
+        steps.append(_read_step(row, int(state.step[0]), gains, tokens))
     return steps
 
 
@@ -106,8 +106,8 @@ def _rank(
     count: int,
 ) -> Any:
     """Return the `count` likeliest next tokens of each hypothesis of the first row."""
-    first = jax.tree.map(lambda a: a[:1], (logits, tokens, inputs))
-    logits, tokens, inputs = first
+    first = jax.tree.map(lambda a: a[:1], (logits, tokens, step, inputs))
+    logits, tokens, step, inputs = first
     count = min(count, logits.shape[1] // tokens.shape[1])
     return top_next_tokens(logits, tokens, step, inputs, options, constraint, count)
 

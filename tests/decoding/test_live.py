@@ -1,0 +1,254 @@
+"""Searches that share batches: many callers, the same answers as an engine's."""
+
+import collections
+import dataclasses
+import queue
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from transformer_jax import sharding
+from transformer_jax.base.errors import UserError
+from transformer_jax.base.ids import EOS
+from transformer_jax.decoding import Options, engine, live
+from transformer_jax.decoding.engine import DecodeRequest, Engine
+from transformer_jax.decoding.live import Live
+from transformer_jax.models.transformer_config import TransformerConfig
+
+VOCAB = 61
+CONFIG = TransformerConfig(
+    vocab_size=VOCAB, vocab_rows=VOCAB, source_vocab_size=VOCAB,
+    source_vocab_rows=VOCAB, encoder_layers=1, decoder_layers=2, d_model=16, d_ff=22,
+    num_heads=2, d_k=8, d_v=6,
+)  # fmt: skip
+GREEDY = Options(beams=1, extra_length=13)
+BEAM = Options(beams=3, n_best=2, extra_length=13)
+SAMPLE = Options(sample=True, n_best=2, top_k=9, extra_length=13)
+
+KINDS = [
+    pytest.param(GREEDY, id="greedy"),
+    pytest.param(BEAM, id="beam"),
+    pytest.param(SAMPLE, id="sample", marks=pytest.mark.system),
+]
+
+
+@pytest.fixture(scope="module")
+def model(model_of):
+    return model_of(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def plain(model):
+    return Engine(model[0], sharding.local_mesh(), 16, 8)
+
+
+@pytest.fixture
+def shared(plain):
+    found = Live(plain)
+    yield found
+    found.close()
+
+
+def ask(count=29, longest=11):
+    rng = np.random.default_rng(8)
+    return [
+        DecodeRequest(
+            [*rng.integers(4, VOCAB, size=n % longest + 1).tolist(), EOS], (), seed=n
+        )
+        for n in range(count)
+    ]
+
+
+def assert_same(one, other):
+    assert sorted(one) == sorted(other)
+    for number, mine in one.items():
+        theirs = other[number]
+        assert [h.tokens for h in mine] == [h.tokens for h in theirs]
+        scores = [[h.score for h in found] for found in (mine, theirs)]
+        np.testing.assert_allclose(*scores, rtol=5e-5)  # such weights exaggerate
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_callers_that_come_and_go_get_the_answers_of_a_search(
+    model, plain, shared, options
+):
+    asked = ask()
+    expected = dict(plain.search(model[1], asked, options))
+
+    def call(i):
+        time.sleep(0.003 * i)
+        (found,) = shared.search(model[1], [asked[i]], options)
+        return found[1]
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        found = dict(enumerate(pool.map(call, range(len(asked)))))
+    assert_same(found, expected)
+
+
+@pytest.mark.system
+def test_more_requests_than_rows_and_long_beside_short_sources(model, plain, shared):
+    asked = ask(count=61, longest=39)
+    expected = dict(plain.search(model[1], asked, GREEDY))
+    assert_same(dict(shared.search(model[1], asked, GREEDY)), expected)
+
+
+def test_callers_with_other_numbers_share_a_batch(model, plain, shared, monkeypatch):
+    begun = []
+    begin = engine.Batch.begin
+    monkeypatch.setattr(
+        engine.Batch, "begin", lambda self, m: (begun.append(m), begin(self, m))[1]
+    )
+    monkeypatch.setattr(live, "_rounded", wait_for_all := Gate(live._rounded, 4))
+    asked, alphas = ask(count=4), (0.0, 0.4, 0.9, 2.0)
+    mixed = [dataclasses.replace(BEAM, alpha=alpha) for alpha in alphas]
+
+    def call(i):
+        return dict(shared.search(model[1], [asked[i]], mixed[i]))[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(call, range(4)))
+    assert wait_for_all.passed == 4
+    assert len(begun) < 4  # some were together
+    for i, options in enumerate(mixed):
+        expected = dict(plain.search(model[1], [asked[i]], options))
+        assert_same({0: found[i]}, expected)
+
+
+class Gate:
+    """Call a function in several threads, and return when all have."""
+
+    def __init__(self, function, count):
+        self.function, self.passed = function, 0
+        self.barrier = threading.Barrier(count)
+
+    def __call__(self, *args):
+        found = self.function(*args)
+        self.passed += 1
+        self.barrier.wait(10)
+        return found
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_a_watched_answer_only_grows_and_ends_as_the_answer(model, shared, options):
+    asked, seen, ends = ask(count=7), {i: [] for i in range(7)}, {}
+
+    def watch(request, tokens, ended):
+        if ended:
+            ends[request.seed] = tokens
+        else:
+            seen[request.seed].append(tokens)
+
+    with live.Caller(watch).searching():
+        found = dict(shared.search(model[1], asked, options))
+    assert any(len(texts) > 1 for texts in seen.values())
+    for number, texts in seen.items():
+        for before, after in zip([[], *texts], texts, strict=False):
+            assert after[: len(before)] == before
+        assert ends[number] == found[number][0].tokens
+        for hypothesis in found[number]:
+            written = texts[-1] if texts else []
+            assert list(hypothesis.tokens[: len(written)]) == written
+
+
+def test_a_caller_is_cancelled_by_another_thread(model, shared):
+    caller = live.Caller()
+    with caller.searching():
+        searching = shared.search(model[1], ask(count=24), GREEDY)
+        next(searching)
+        threading.Thread(target=caller.cancel).start()
+        with pytest.raises(live.Cancelled):
+            list(searching)
+            list(shared.search(model[1], ask(count=2), GREEDY))  # or the next one
+    assert len(dict(shared.search(model[1], ask(count=2), GREEDY))) == 2
+
+
+def test_a_caller_that_leaves_frees_its_rows(model, plain, shared):
+    asked = ask(count=24)
+    expected = dict(plain.search(model[1], asked[:3], GREEDY))
+    for _ in range(3):
+        leaving = shared.search(model[1], asked, GREEDY)
+        next(leaving)
+        leaving.close()
+    assert_same(dict(shared.search(model[1], asked[:3], GREEDY)), expected)
+    assert not any(shared._waiting.values())
+
+
+def test_lengths_that_callers_choose_are_limits_of_rows_and_not_programs(
+    model, plain, shared
+):
+    asked = ask(count=9)
+    for most in (2, 5, 11):
+        options = dataclasses.replace(GREEDY, max_length=most)
+        expected = dict(plain.search(model[1], asked, options))
+        found = dict(shared.search(model[1], asked, options))
+        assert_same(found, expected)
+        assert max(len(h[0].tokens) for h in found.values()) <= most
+    kinds = {live._rounded(asked[0], dataclasses.replace(GREEDY, max_length=n))[1]
+             for n in range(1, 13)}  # fmt: skip
+    assert len(kinds) == 1
+
+
+@pytest.mark.system
+def test_many_kinds_of_searches_all_get_their_turn(model, plain, shared):
+    kinds = [dataclasses.replace(GREEDY, no_repeat=n) for n in (0, 2, 3, 4, 5)]
+
+    def call(options):
+        return dict(shared.search(model[1], ask(count=5), options))
+
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        found = list(pool.map(call, kinds))
+    for options, mine in zip(kinds, found, strict=True):
+        assert_same(mine, dict(plain.search(model[1], ask(count=5), options)))
+
+
+def test_turns_of_a_sliding_window_are_not_ended(model, plain, shared):
+    options = dataclasses.replace(GREEDY, max_length=10)
+    turn = [dataclasses.replace(one, limit=11) for one in ask(count=5)]
+    expected = dict(plain.search(model[1], turn, options))
+    assert any(found[0].tokens[-1] != EOS for found in expected.values())
+    assert_same(dict(shared.search(model[1], turn, options)), expected)
+
+
+def test_kinds_that_are_always_full_leave_room_for_others(model):
+    shared = object.__new__(Live)
+    shared.engine, shared._idle = Engine(model[0], sharding.local_mesh(), 4, 4), 0
+    (one,), told = ask(count=1), queue.SimpleQueue()
+    entry = live._Entry(one, GREEDY, model[1], 0, told, False)
+    shared._waiting = {kind: collections.deque([entry] * 9) for kind in "abcdef"}
+    assert [batch.kind for batch, _ in shared._give([])] == ["a", "b", "c", "d"]
+    assert [batch.kind for batch, _ in shared._give([])] == ["e", "f", "a", "b"]
+
+
+def test_an_error_reaches_its_caller_and_the_next_one_is_answered(
+    model, shared, monkeypatch
+):
+    def refuse(*args):
+        raise UserError("too little memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.Batch, "check_memory", refuse)
+        with pytest.raises(UserError, match="too little memory"):
+            list(shared.search(model[1], ask(count=2), GREEDY))
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.Batch, "begin", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            list(shared.search(model[1], ask(count=2), GREEDY))
+    assert len(dict(shared.search(model[1], ask(count=2), GREEDY))) == 2
+
+
+def test_a_closed_search_refuses_requests_and_ends_its_threads(model, plain):
+    shared = Live(plain)
+    assert len(dict(shared.search(model[1], ask(count=2), GREEDY))) == 2
+    shared.close()
+    assert not any(worker.is_alive() for worker in shared._workers)
+    with pytest.raises(UserError, match="has been closed: it takes no requests"):
+        list(shared.search(model[1], ask(count=2), GREEDY))
+
+
+def test_several_devices_are_refused(model):
+    several = Engine(model[0], sharding.local_mesh(2), 16, 8)
+    with pytest.raises(UserError, match="are searched on one device, but the mesh"):
+        Live(several)

@@ -1,0 +1,348 @@
+"""Search the answers to requests that arrive at any time, from any thread.
+
+Requests of several callers share batches. A batch advances a few steps at a time;
+between two times, rows of ended sentences are given to what has arrived (continuous
+batching), and a caller may look at what has been written so far. Rows are independent
+of each other, so answers are those of `Engine.search`.
+
+    live = Live(engine)
+    for number, hypotheses in live.search(params, requests, options): …
+    live.close()
+
+Only requests whose programs are the same share a batch, so lengths that a caller may
+choose freely are rounded up, and each row keeps its own limit.
+"""
+
+import collections
+import contextlib
+import contextvars
+import dataclasses
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from transformer_jax.base.errors import UserError
+from transformer_jax.decoding import DecodeRequest, Options
+from transformer_jax.decoding.engine import (
+    IN_FLIGHT,
+    REFILLED,
+    Batch,
+    Engine,
+    Hypothesis,
+    longest_answer,
+    pad_length,
+    shape_of,
+)
+from transformer_jax.decoding.searching import rows_for
+from transformer_jax.sharding import Params
+
+STEPS = 8  # of a batch between two looks at what has arrived
+WATCHED = 2  # of a batch that somebody watches
+BATCHES = 4  # of different kinds that a thread advances in turn
+ENDED = 16  # a batch stops, too, when this part of its rows has ended
+
+# Called with a request, the tokens with which its answer begins, and if it has ended.
+Watch = Callable[[DecodeRequest, Sequence[int], bool], None]
+
+
+class Cancelled(Exception):
+    """Raised in the thread whose searches are cancelled."""
+
+
+class Caller:
+    """Follow the searches of a thread while their answers grow, or cancel them."""
+
+    def __init__(self, watch: Watch | None = None):
+        """Make a caller; `watch` is called in the thread that searches."""
+        self.watch, self.cancelled = watch, False
+        self._told: list[queue.SimpleQueue] = []
+
+    @contextlib.contextmanager
+    def searching(self) -> Iterator[None]:
+        """Make the searches of this thread those of the caller."""
+        token = _caller.set(self)
+        try:
+            yield
+        finally:
+            _caller.reset(token)
+
+    def cancel(self) -> None:
+        """Cancel the searches, from any thread."""
+        self.cancelled = True
+        for told in list(self._told):
+            told.put(Cancelled())
+
+    def expect(self, told: queue.SimpleQueue) -> None:
+        """Note a queue from which a search takes what it is told."""
+        self._told.append(told)
+        if self.cancelled:
+            told.put(Cancelled())
+
+
+def calling() -> Caller:
+    """Return the caller whose searches are those of this thread, or a new one."""
+    return _caller.get(None) or Caller()
+
+
+_caller: contextvars.ContextVar[Caller] = contextvars.ContextVar("caller")
+
+
+@dataclasses.dataclass
+class _Entry:
+    """A request that waits or is being answered."""
+
+    request: DecodeRequest
+    options: Options
+    params: Params
+    number: int  # among the requests of its caller
+    told: queue.SimpleQueue  # takes (number, hypotheses or tokens) or an error
+    watched: bool
+    abandoned: bool = False
+
+    @property
+    def kind(self) -> Any:
+        """Return what the requests of one batch share.
+
+        Attention reads as many slots as the longest source has, so short sources do not
+        wait beside long ones: there are kinds of up to 32, 128, 512, … pieces.
+        """
+        shape = shape_of(self.request, self.options)
+        long = (shape.source - 1).bit_length() // 2
+        return id(self.params), self.options.without_numbers(), shape.kind, long
+
+
+class Live:
+    """Share the batches of an engine among all callers, on one device."""
+
+    def __init__(self, engine: Engine):
+        """Start the threads that search; `close` ends them."""
+        if engine.mesh.size > 1:
+            raise UserError(
+                f"requests that arrive one by one are searched on one device, but the "
+                f"mesh has {engine.mesh.size}: load the run with a mesh of one device, "
+                "and start a process for each"
+            )
+        self.engine = engine
+        self._waiting: dict[Any, collections.deque[_Entry]] = {}  # by kind
+        self._changed = threading.Condition()
+        self._closed, self._idle = False, 0
+        self._workers = [
+            threading.Thread(target=self._work, name=f"search {i}", daemon=True)
+            for i in range(IN_FLIGHT)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def search(
+        self, params: Params, requests: Sequence[DecodeRequest], options: Options
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Yield (number of a request, its hypotheses) as found.
+
+        A caller that stops early gives up the rest.
+        """
+        told: queue.SimpleQueue = queue.SimpleQueue()
+        caller = calling()
+        caller.expect(told)
+        entries = [
+            _Entry(
+                *_rounded(request, options), params, i, told, caller.watch is not None
+            )
+            for i, request in enumerate(requests)
+        ]
+        self._add(entries)
+        left = len(entries)
+        try:
+            while left:
+                found = told.get()
+                if isinstance(found, BaseException):
+                    raise found
+                number, content, ended = found
+                if caller.watch:
+                    tokens = content[0].tokens if ended else content
+                    caller.watch(requests[number], tokens, ended)
+                if ended:
+                    left -= 1
+                    yield number, content
+        finally:
+            for entry in entries:
+                entry.abandoned = True
+
+    def close(self) -> None:
+        """Refuse new requests, finish those that are here, and end the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for worker in self._workers:
+            worker.join()
+
+    def _add(self, entries: Sequence[_Entry]) -> None:
+        with self._changed:
+            if self._closed:
+                raise UserError("the search has been closed: it takes no requests")
+            for entry in entries:
+                self._waiting.setdefault(entry.kind, collections.deque()).append(entry)
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        """Advance batches, a few steps each in turn, until the search is closed."""
+        batches: list[_Shared] = []
+        with jax.set_mesh(self.engine.mesh):
+            while True:
+                with self._changed:
+                    while not batches and not self._waiting:
+                        if self._closed:
+                            return
+                        self._idle += 1
+                        self._changed.wait()
+                        self._idle -= 1
+                    given = self._give(batches)
+                for batch, entries in given:
+                    batch.take(entries)
+                    if batch not in batches:
+                        batches.append(batch)
+                for batch in batches:
+                    batch.advance()
+                batches = [batch for batch in batches if batch.entries]
+
+    def _give(self, batches: Sequence["_Shared"]) -> list[Any]:
+        """Return (batch, entries that it takes): batches that go on, and new ones.
+
+        Few entries are taken at once, but many wait until a part of the rows is free,
+        because their sources are read together. If there are too many kinds, no batch
+        takes more, so that each kind gets its turn.
+        """
+        given: list[tuple[_Shared, list[_Entry]]] = []
+        open_, most = {batch.kind: batch for batch in batches}, self.engine.row_sizes[0]
+        crowded = len(open_.keys() | self._waiting.keys()) > BATCHES
+        for kind, waiting in list(self._waiting.items()):
+            if batch := open_.get(kind):
+                batch.drop_abandoned()
+                space = most - len(batch.entries)
+                least = min(len(waiting), max(batch.rows // REFILLED, 1))
+                if space >= least and not crowded:
+                    given.append((batch, _take(waiting, space)))
+            elif len(batches) + len(given) < BATCHES:
+                # A thread that sleeps takes its share, if that fills a batch.
+                share = -(-len(waiting) // (1 + self._idle))
+                share = min(max(share, self.engine.row_sizes[-1]), most)
+                given.append((_Shared(self.engine, kind), _take(waiting, share)))
+            if not waiting:
+                del self._waiting[kind]
+            elif given and given[-1][0].kind == kind:  # the others are served first
+                self._waiting[kind] = self._waiting.pop(kind)
+        return [(batch, entries) for batch, entries in given if entries]
+
+
+class _Shared:
+    """A batch whose rows are of several callers."""
+
+    def __init__(self, engine: Engine, kind: Any):
+        self.engine, self.kind = engine, kind
+        self.entries: dict[int, _Entry] = {}
+        self._batch: Batch | None = None
+        self._asked: dict[int, Any] = {}
+        self._count = 0
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows, of which some may be free."""
+        return self._batch.rows if self._batch else 0
+
+    def take(self, entries: Sequence[_Entry]) -> None:
+        """Begin to search for entries; grow if there are too few rows."""
+        members = list(range(self._count, self._count + len(entries)))
+        self._count += len(entries)
+        self.entries |= dict(zip(members, entries, strict=True))
+        for number in members:
+            entry = self.entries[number]
+            self._asked[number] = entry.request, entry.options
+        longest = max(members, key=lambda i: len(self._asked[i][0].source))
+        try:
+            if self._batch and self._batch.members:
+                count = len(self._batch.members) + len(members)
+                rows = max(rows_for(self.engine.row_sizes, count), self._batch.rows)
+                self._batch.check_memory(longest, rows)
+                self._batch.resize(rows)
+                self._batch.refill(members)
+            else:
+                first = self.entries[members[0]]
+                rows = rows_for(self.engine.row_sizes, len(members))
+                self._batch = Batch(
+                    self.engine, first.params, self._asked, first.options, rows
+                )
+                self._batch.check_memory(longest)
+                self._batch.begin(members)
+        except UserError as error:  # too large: those that were here go on
+            self._fail(members, error)
+        except BaseException as error:  # raised again by the callers
+            self._fail(list(self.entries), error)
+
+    def advance(self) -> None:
+        """Take a few steps, and tell the callers what has been found."""
+        if not self.entries or (batch := self._batch) is None:
+            return
+        least = min(batch.free + max(batch.rows // ENDED, 1), batch.rows)
+        try:
+            watched = any(entry.watched for entry in self.entries.values())
+            steps = WATCHED if watched else STEPS
+            for number, found in list(batch.advance(least, steps)):
+                self._tell(number, found, ended=True)
+            self.drop_abandoned()
+            seen = [i for i, entry in self.entries.items() if entry.watched]
+            for number, tokens in batch.written(seen) if seen else ():
+                self._tell(number, tokens, ended=False)
+            # Rows come and go, so a batch shrinks only when it is nearly empty.
+            if 4 * len(self.entries) <= batch.rows:
+                batch.resize(2 * len(self.entries))
+        except BaseException as error:  # raised again by the callers
+            self._fail(list(self.entries), error)
+
+    def drop_abandoned(self) -> None:
+        """Free the rows of callers that have left."""
+        for number in [i for i, entry in self.entries.items() if entry.abandoned]:
+            del self.entries[number], self._asked[number]
+            if self._batch:
+                self._batch.leave(number)
+
+    def _tell(self, number: int, content: Any, ended: bool) -> None:
+        entry = self.entries[number]
+        entry.told.put((entry.number, content, ended))
+        if ended:
+            del self.entries[number], self._asked[number]
+
+    def _fail(self, numbers: Sequence[int], error: BaseException) -> None:
+        for number in numbers:
+            self.entries[number].told.put(error)
+            del self.entries[number], self._asked[number]
+        if not self.entries:
+            self._batch = None
+
+
+def _take(waiting: collections.deque[_Entry], most: int) -> list[_Entry]:
+    """Take entries from the front, and discard those that nobody waits for."""
+    taken: list[_Entry] = []
+    while waiting and len(taken) < most:
+        if not (entry := waiting.popleft()).abandoned:
+            taken.append(entry)
+    return taken
+
+
+def _rounded(request: DecodeRequest, options: Options) -> tuple[DecodeRequest, Options]:
+    """Round up the lengths that a program is compiled for; the row keeps its limit."""
+    longest = longest_answer(request, options)
+    limit = request.limit or longest
+    if limit > longest:  # a turn of a longer text, whose end may not be forced
+        return request, options
+    return dataclasses.replace(request, limit=limit), round_lengths(options)
+
+
+def round_lengths(options: Options) -> Options:
+    """Return options whose lengths are some of the few that are compiled."""
+    return dataclasses.replace(
+        options,
+        max_length=pad_length(options.max_length) if options.max_length else 0,
+        extra_length=pad_length(options.extra_length),
+    )

@@ -1,0 +1,1 @@
+"""Encode the training examples of a config once, for many processes and trainings."""
