@@ -49,7 +49,7 @@ RULES: tuple[Rule, ...] = (
     (r"(query|key|value|inner|gate|input)/bias$", PartitionSpec("tensor")),
     (r"(out|outer)/kernel$", PartitionSpec("tensor", "fsdp")),
     (r"(out|outer)/bias$", PartitionSpec()),
-    (r"norm/(scale|bias)$", PartitionSpec()),
+    (r"norm/(scale|bias)$|class_token$", PartitionSpec()),
     (r"head/(kernel|bias)$", PartitionSpec()),  # one column per label
     (r"adapters/.*/(down|up)$", PartitionSpec()),
     (r"ns_coeffs$", PartitionSpec()),  # Muon's three constants

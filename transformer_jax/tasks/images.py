@@ -69,7 +69,7 @@ SIZES = {"digits": (8, 1), "idx": (28, 1), "cifar10": (32, 3), "colour": (32, 3)
 CLASSES = 1000
 
 MODULES = {"transformer": ViT}
-RULES = ((r"patches/(kernel|bias)$|class_token$", PartitionSpec()),)
+RULES = ((r"patches/(kernel|bias)$", PartitionSpec()),)
 
 
 @dataclasses.dataclass(frozen=True)

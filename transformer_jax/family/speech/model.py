@@ -40,7 +40,7 @@ RULES = (
     (r"convolution_0/kernel$", PartitionSpec(None, None, "tensor")),
     (r"convolution_0/bias$", PartitionSpec("tensor")),
     (r"convolution_1/kernel$", PartitionSpec(None, "tensor", "fsdp")),
-    (r"(convolution_1/bias|class_token)$", PartitionSpec()),
+    (r"convolution_1/bias$", PartitionSpec()),
 )
 
 
