@@ -82,6 +82,14 @@ class Teacher(NamedTuple):
     temperature: float
 
 
+class Twin(NamedTuple):
+    """What the same model predicts of the same batch with other units dropped."""
+
+    hidden: Float[Array, "B T D"]
+    logits_of: Callable
+    weight: float
+
+
 def means(sums: Sums) -> dict[str, float]:
     """Divide the loss and the metrics on the host; the nll also gives a perplexity."""
 
@@ -164,17 +172,41 @@ def teach(
     """
     theirs = theirs[..., : logits.shape[-1]]  # only filled up, both have `vocab_size`
     filling = [(0, 0), (0, 0), (0, logits.shape[-1] - theirs.shape[-1])]
-    column = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-
-    def log_probs(logits):
-        known = jnp.where(column < vocab_size, logits / teacher.temperature, NEVER)
-        return jax.nn.log_softmax(known)
-
-    right = log_probs(jnp.pad(jax.lax.stop_gradient(theirs), filling))
-    kl = (jnp.exp(right) * (right - log_probs(logits))).sum(-1)
-    divergence = teacher.temperature**2 * (kl * weights).sum()
+    right = jnp.pad(jax.lax.stop_gradient(theirs), filling)
+    pair = [_log_probs(x / teacher.temperature, vocab_size) for x in (right, logits)]
+    divergence = teacher.temperature**2 * _divergence(*pair, weights)
     loss = (1 - teacher.weight) * sums.loss + teacher.weight * divergence
     return sums.replace(loss=loss, metrics={**sums.metrics, "kl": divergence})
+
+
+def agree(
+    sums: tuple[Sums, Sums],
+    logits: list[Float[Array, "B T V"]],
+    weights: Float[Array, "B T"],
+    twin: Twin,
+    vocab_size: int,
+) -> Sums:
+    """Average the losses of two passes; add w / 2 of their mean divergence, `kl`.
+
+    That is half of the loss of R-Drop (Liang et al. 2021), which adds up both passes,
+    so that its scale is that of one pass. Both sides of the divergence are learned.
+    """
+    one, other = (_log_probs(x, vocab_size) for x in logits)
+    kl = _divergence(one, other, weights) + _divergence(other, one, weights)
+    mean = jax.tree.map(lambda x, y: (x + y) / 2, *sums)
+    loss = mean.loss + twin.weight / 4 * kl
+    return mean.replace(loss=loss, metrics={**mean.metrics, "kl": kl / 2})
+
+
+def _log_probs(logits: Float[Array, "B T V"], vocab_size: int) -> Float[Array, "B T V"]:
+    column = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    return jax.nn.log_softmax(jnp.where(column < vocab_size, logits, NEVER))
+
+
+def _divergence(
+    right: Float[Array, "B T V"], own: Float[Array, "B T V"], weights: Any
+) -> Float[Array, ""]:
+    return ((jnp.exp(right) * (right - own)).sum(-1) * weights).sum()
 
 
 def cross_entropy_of(
@@ -184,23 +216,27 @@ def cross_entropy_of(
     weights: Float[Array, "B T"],
     smoothing: float,
     vocab_size: int,
-    teacher: Teacher | None = None,
+    other: Teacher | Twin | None = None,
 ) -> Sums:
     """Compute `cross_entropy(logits_of(hidden), …)` in parts, to save memory.
 
     The sums and gradients equal the direct computation, as `tests/test_losses.py`
     checks. Only the loss is differentiable; the other sums are for the log. A teacher
-    adds `teach`, whose logits are computed in the same parts.
+    adds `teach` and a twin `agree`, whose logits are computed in the same parts.
     """
     models = [(hidden, logits_of)]
-    if teacher:
-        models.append((teacher.hidden, teacher.logits_of))
+    if other:
+        models.append((other.hidden, other.logits_of))
 
     def compare(logits, targets, weights):
-        sums = cross_entropy(logits[0], targets, weights, smoothing, vocab_size)
-        if not teacher:
-            return sums
-        return teach(sums, logits[0], logits[1], weights, teacher, vocab_size)
+        about = targets, weights, smoothing, vocab_size
+        sums = cross_entropy(logits[0], *about)
+        if isinstance(other, Teacher):
+            return teach(sums, logits[0], logits[1], weights, other, vocab_size)
+        if isinstance(other, Twin):
+            both = sums, cross_entropy(logits[1], *about)
+            return agree(both, logits, weights, other, vocab_size)
+        return sums
 
     rows, length = targets.shape
     parts = _count_parts(rows, length, vocab_size * len(models))

@@ -58,12 +58,24 @@ def find_problems(config: ConfigDict, data: bool = True) -> list[str]:
 
 
 def _impossible_teacher(config: ConfigDict) -> list[str]:
-    if not config.train.teacher or not config.lora.rank:
-        return []
-    return [
-        f"lora.rank = {config.lora.rank} would add the adapters to the matrices of "
-        f"train.teacher = {config.train.teacher!r}, too: clear one of them"
-    ]
+    teacher, twin, problems = config.train.teacher, config.train.consistency, []
+    if teacher and config.lora.rank:
+        problems.append(
+            f"lora.rank = {config.lora.rank} would add the adapters to the matrices of "
+            f"train.teacher = {teacher!r}, too: clear one of them"
+        )
+    if teacher and twin:
+        problems.append(
+            f"train.consistency = {twin} compares two passes of this model, and "
+            f"train.teacher = {teacher!r} one with another model: clear one of them"
+        )
+    rates = [x for name, x in items(config) if name.startswith("model.dropout")]
+    if twin and not any(rates):
+        problems.append(
+            f"train.consistency = {twin} compares two passes that drop other units, "
+            "but nothing is dropped: set model.dropout, or leave train.consistency out"
+        )
+    return problems
 
 
 def _unknown_targets(config: ConfigDict) -> list[str]:

@@ -75,6 +75,12 @@ class TrainOptions:
     teacher_temperature: float = option(
         1.0, "Divisor of both logits in this divergence.", above=0
     )
+    consistency: float = option(
+        0.0,
+        "Weight of the divergence between two passes over each batch that drop other "
+        "units (R-Drop); 0 means one pass.",
+        least=0,
+    )
     on_divergence: str = option(
         "stop",
         "If the loss or a gradient is not finite: stop; skip the batch; or go back to "

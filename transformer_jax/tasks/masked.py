@@ -178,6 +178,7 @@ class MaskedObjective(TextObjective, CrossEntropy):
     """Cross-entropy of hidden tokens, given the shown text."""
 
     unit = "masks"
+    draws = True
 
     def __init__(self, config: ConfigDict, module: Any, masks: Masks):
         self.module, self.mask = module, masks.id

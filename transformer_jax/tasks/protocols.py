@@ -135,12 +135,14 @@ class Objective(abc.ABC):
         found = losses.means(sums)
         if not self.logged:
             return found
-        names = "loss", *self.logged, "kl"  # the last only with a teacher
+        names = "loss", *self.logged, "kl"  # the last with a teacher or twin
         return {name: found[name] for name in names if name in found}
 
 
 class CrossEntropy(Objective):
     """Base of objectives whose whole loss is a cross-entropy, which can be taught."""
+
+    draws = False  # whether the key also draws what is predicted, as masks are
 
     @abc.abstractmethod
     def predictions(

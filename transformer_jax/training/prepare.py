@@ -172,6 +172,7 @@ def _create_task(
         origins["initial"].check(task)
     if taught_by:
         teacher.check(task, taught_by)
+    teacher.check_consistency(task)
     return task
 
 

@@ -1,10 +1,17 @@
-"""Learn from the predictions of another run, the teacher (distillation).
+"""Learn from what another run predicts, or another pass of the same model.
+
+A teacher, `train.teacher`, is another run (distillation):
 
     loss = (1 - w) · loss of the truth + w · τ² · KL(teacher ‖ student)     per token
 
 w is `train.teacher_weight`, τ `train.teacher_temperature` (Hinton et al. 2015). The
 teacher's parameters come with each batch, so that no state, checkpoint or optimizer
 holds them. It reads what the student reads, but without dropout.
+
+With `train.consistency`, c, each batch is predicted twice, and the model learns to
+predict the same whatever units are dropped (R-Drop, Liang et al. 2021):
+
+    loss = (loss₁ + loss₂) / 2 + c / 4 · (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁))        per token
 """
 
 import hashlib
@@ -25,7 +32,7 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs import signature
 from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
-from transformer_jax.tasks.protocols import CrossEntropy, Task
+from transformer_jax.tasks.protocols import CrossEntropy, Objective, Task
 from transformer_jax.training.warm_start import Origin, Say
 
 
@@ -51,8 +58,7 @@ def check(task: Task, teacher: Task) -> None:
     """Refuse a teacher of another vocabulary, and a loss that it cannot join."""
     config, objective = task.config, task.objective
     name = f"train.teacher = {config.train.teacher!r}"
-    # A loss of its own, such as that of speech, may be more than a cross-entropy.
-    if getattr(type(objective), "loss", None) is not CrossEntropy.loss:
+    if not _is_cross_entropy(objective):
         raise UserError(
             f"{name}: the loss of the task {config.task!r} is not only a cross-entropy "
             "of tokens or labels, so no teacher can join it: leave train.teacher out"
@@ -71,6 +77,31 @@ def check(task: Task, teacher: Task) -> None:
             f"{name} has the labels {', '.join(teacher.data.labels)}, in this order, "
             f"but this run {', '.join(task.data.labels)}: name a run with the same"
         )
+
+
+def check_consistency(task: Task) -> None:
+    """Refuse to compare two passes whose loss or whose predicted tokens differ."""
+    config, objective = task.config, task.objective
+    if not config.train.consistency:
+        return
+    named = f"train.consistency = {config.train.consistency}"
+    if not _is_cross_entropy(objective):
+        raise UserError(
+            f"{named}: the loss of the task {config.task!r} is not only a "
+            "cross-entropy of tokens or labels, so two passes cannot join it: leave it "
+            "out"
+        )
+    assert isinstance(objective, CrossEntropy)
+    if objective.draws:
+        raise UserError(
+            f"{named}: the task {config.task!r} draws the tokens that it predicts anew "
+            "in each pass, so two passes predict different ones: leave it out"
+        )
+
+
+def _is_cross_entropy(objective: Objective) -> bool:
+    """Return whether the loss is only a cross-entropy, unlike that of speech."""
+    return getattr(type(objective), "loss", None) is CrossEntropy.loss
 
 
 def abstract(config: ConfigDict, mesh: Mesh) -> dict[str, Params]:
@@ -112,8 +143,11 @@ def load(
 
 
 def add_to_loss(task: Task) -> LossFn:
-    """Return the loss of a training, with the divergence from its teacher if any."""
+    """Return the loss of a training, with its teacher's or its second pass's part."""
     settings, own = task.config.train, task.objective
+    if settings.consistency:
+        assert isinstance(own, CrossEntropy)  # see `check_consistency`
+        return _twice(own, settings.consistency)
     if not settings.teacher:
         return own.loss
     assert isinstance(own, CrossEntropy)  # see `check`
@@ -132,3 +166,18 @@ def add_to_loss(task: Task) -> LossFn:
         return losses.cross_entropy_of(*mine, teacher)
 
     return taught
+
+
+def _twice(own: CrossEntropy, weight: float) -> LossFn:
+    """Return a loss of two passes with other units dropped; without a key, of one."""
+
+    def loss(
+        params: Params, batch: Mapping[str, Any], key: Array | None = None
+    ) -> Sums:
+        if key is None:
+            return own.loss(params, batch)
+        mine, again = (own.predictions(params, batch, k) for k in jax.random.split(key))
+        twin = losses.Twin(again.hidden, again.logits_of, weight)
+        return losses.cross_entropy_of(*mine, twin)
+
+    return loss
