@@ -130,7 +130,7 @@ def test_a_task_compares_two_passes_of_its_model(spec, tiny, tmp_path, one_devic
     assert "kl" not in plain.metrics
 
 
-def test_the_divergence_is_written_into_each_log_line(tiny, tmp_path, capfd, one_device):
+def test_the_divergence_is_in_each_log_line(tiny, tmp_path, capfd, one_device):
     few = {"train.steps": "6", "eval.splits": "", "log.every": "1"}
     assert train.train(load("quickstart", tiny, **few), tmp_path) == 0
     assert " kl " in capfd.readouterr().out

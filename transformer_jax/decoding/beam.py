@@ -77,7 +77,7 @@ class BeamSearch:
         static, state, logits = prefill(
             model, batch, inputs, beams, slots, watch=self.options.coverage > 0
         )
-        empty = jnp.full((rows, beams), NEG_INF)
+        empty = jnp.full((rows, beams), NEG_INF, jnp.float32)  # as after a step
         root = jnp.where(inputs.limits > 0, 0.0, NEG_INF)
         return Beam(
             step=jnp.zeros(rows, jnp.int32),

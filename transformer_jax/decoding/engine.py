@@ -96,6 +96,8 @@ class Engine:
         self._checked: set = set()  # searches that fit into memory
         devices = sharding.row_devices(mesh)
         self.row_sizes = row_sizes(batch_rows, row_multiple, devices)
+        # Every second size, because to read sources takes long to compile.
+        self.read_sizes = sorted({self.row_sizes[0], *self.row_sizes[::-2]})
         program = functools.partial(Program, made_from=(module, constraint))
         self._begin = program(
             self._begin_search, static_argnames=("shape", "slots", "options")
@@ -350,9 +352,16 @@ class Batch:
         asked: Mapping[int, Asked],
         options: Options,
         rows: int,
+        source: int = 0,
     ):
+        """Make a batch.
+
+        `source` is the least length to which sources are padded. Then the batch begins
+        with the program that refills it, and possibly with more rows.
+        """
         self.engine, self.params, self.asked = engine, params, asked
         self.options, self.rows = options.without_numbers(), rows
+        self.source = source
         self.shape: Any = None  # until it begins
 
     @property
@@ -381,18 +390,20 @@ class Batch:
 
     def begin(self, members: list[int]) -> None:
         """Begin the search of these requests."""
-        self.shape = self._shape_for(members)
+        engine, self.shape = self.engine, self._shape_for(members)
+        self.step_limit = self.shape.first_step_limit
+        slots = self.step_limit
+        if self.source:
+            self.rows, slots = rows_for(engine.read_sizes, len(members)), 0
         arrays = self._collate(members, self.rows, self.shape)
         program = self.rows, self.shape, self.options
-        announce(self.engine._announced, program, self.shape.source)
-        self.step_limit = self.shape.first_step_limit
-        self.carry = self.engine._begin(
-            self.params,
-            arrays,
-            shape=self.shape,
-            slots=self.step_limit,
-            options=self.options,
+        announce(engine._announced, program, self.shape.source)
+        self.carry = engine._begin(
+            self.params, arrays, shape=self.shape, slots=slots, options=self.options
         )
+        if not slots:
+            slots = self.shape.prompt + self.step_limit
+            self.carry = engine._resize_cache(self.carry, slots=slots)
         self.places = np.array([*members, *[-1] * (self.rows - len(members))])
         self.unfinished = self.places >= 0
         self.steps = np.zeros(self.rows, int)
@@ -412,7 +423,7 @@ class Batch:
         self.unfinished, self.steps = map(np.asarray, told)
         leaving = np.flatnonzero(~self.unfinished & (self.places >= 0))
         if len(leaving):
-            found = jax.device_get(engine._result(self.carry, options=options))
+            found = self.found()
             for row in leaving:
                 number = int(self.places[row])
                 yield number, _unpack(found, int(row), self.asked[number][1])
@@ -422,11 +433,15 @@ class Batch:
             slots = self.shape.prompt + self.step_limit
             self.carry = engine._resize_cache(self.carry, slots=slots)
 
+    def found(self) -> Hypotheses:
+        """Return the hypotheses of all rows, whether they have ended or not."""
+        return jax.device_get(self.engine._result(self.carry, options=self.options))
+
     def refill(self, members: list[int]) -> None:
         """Give free rows to other requests."""
         engine = self.engine
         shape = max(self.shape, self._shape_for(members), key=lambda one: one.source)
-        rows = rows_for(engine.row_sizes, len(members))
+        rows = rows_for(engine.read_sizes, len(members))
         arrays = self._collate(members, rows, shape)
         fresh = engine._begin(
             self.params, arrays, shape=shape, slots=0, options=self.options
@@ -449,10 +464,14 @@ class Batch:
         Those in the batch stay, and each row that is added is a copy, without a
         request.
         """
+        staying, sizes = len(self.members), sorted(self.engine.row_sizes)
+        wanted = sizes.index(rows_for(sizes, max(count, staying)))
+        # From size to size, because each pair of sizes has a program.
+        while staying and (now := sizes.index(self.rows)) != wanted:
+            self._keep(sizes[now + 1 if now < wanted else now - 1])
+
+    def _keep(self, rows: int) -> None:
         staying = np.flatnonzero(self.places >= 0)
-        rows = rows_for(self.engine.row_sizes, max(count, len(staying)))
-        if rows == self.rows or not len(staying):
-            return
         # Finished rows come first, because they ask for no steps.
         empty = np.flatnonzero(self.places < 0)
         empty = empty[np.argsort(self.unfinished[empty], kind="stable")]
@@ -477,7 +496,7 @@ class Batch:
             yield number, _common_beginning(tokens[row][there[row]])
 
     def _shape_for(self, members: list[int]) -> "Shape":
-        shapes = [shape_of(*self.asked[i]) for i in members]
+        shapes = [shape_of(*self.asked[i], self.source) for i in members]
         return max(shapes, key=lambda shape: shape.source)
 
     def _collate(self, members: list[int], rows: int, shape: "Shape") -> Any:
@@ -505,9 +524,9 @@ class Shape:
         return min(self.length, self.source + 16)
 
 
-def shape_of(request: DecodeRequest, options: Options) -> Shape:
-    """Return the static sizes that a request needs."""
-    source = pad_length(len(request.source))
+def shape_of(request: DecodeRequest, options: Options, source: int = 0) -> Shape:
+    """Return the static sizes of a request whose source has at least this length."""
+    source = max(pad_length(len(request.source)), source)
     prompt = pad_length(len(request.prefix)) + 1 if request.prefix else 1
     length = options.max_length or source + options.extra_length
     arrays = request.constraint or {}

@@ -10,7 +10,9 @@ of each other, so answers are those of `Engine.search`.
     live.close()
 
 Only requests whose programs are the same share a batch, so lengths that a caller may
-choose freely are rounded up, and each row keeps its own limit.
+choose freely are rounded up, and each row keeps its own limit. While a program is
+compiled the batches wait, so there are few: sources are padded to powers of two, and
+`Live.compile` compiles all that batches of one kind may need.
 """
 
 import collections
@@ -20,9 +22,11 @@ import dataclasses
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.decoding import DecodeRequest, Options
@@ -43,6 +47,7 @@ STEPS = 8  # of a batch between two looks at what has arrived
 WATCHED = 2  # of a batch that somebody watches
 BATCHES = 4  # of different kinds that a thread advances in turn
 ENDED = 16  # a batch stops, too, when this part of its rows has ended
+SOURCES = 32, 64, 128, 256  # lengths to which shorter sources are padded
 
 # Called with a request, the tokens with which its answer begins, and if it has ended.
 Watch = Callable[[DecodeRequest, Sequence[int], bool], None]
@@ -103,15 +108,24 @@ class _Entry:
     abandoned: bool = False
 
     @property
-    def kind(self) -> Any:
-        """Return what the requests of one batch share.
+    def kind(self) -> "_Kind":
+        """Return what the requests of one batch share."""
+        source = pad_source(len(self.request.source))
+        shared = shape_of(self.request, self.options, source).kind
+        return _Kind(id(self.params), self.options.without_numbers(), shared, source)
 
-        Attention reads as many slots as the longest source has, so short sources do not
-        wait beside long ones: there are kinds of up to 32, 128, 512, … pieces.
-        """
-        shape = shape_of(self.request, self.options)
-        long = (shape.source - 1).bit_length() // 2
-        return id(self.params), self.options.without_numbers(), shape.kind, long
+
+class _Kind(NamedTuple):
+    """What the requests of one batch share.
+
+    Attention reads as many slots as a padded source has, so short sources do not wait
+    beside long ones.
+    """
+
+    params: int
+    options: Options
+    shape: Any
+    source: int
 
 
 class Live:
@@ -126,7 +140,7 @@ class Live:
                 "and start a process for each"
             )
         self.engine = engine
-        self._waiting: dict[Any, collections.deque[_Entry]] = {}  # by kind
+        self._waiting: dict[_Kind, collections.deque[_Entry]] = {}  # by kind
         self._changed = threading.Condition()
         self._closed, self._idle = False, 0
         self._workers = [
@@ -169,6 +183,35 @@ class Live:
         finally:
             for entry in entries:
                 entry.abandoned = True
+
+    def compile(self, params: Params, request: DecodeRequest, options: Options) -> None:
+        """Compile all programs of batches of this kind, for answers of usual length.
+
+        One step is taken with each number of rows, and between each two of them.
+        """
+        request, options = _rounded(request, options)
+        source, engine = pad_source(len(request.source)), self.engine
+        asked = dict.fromkeys(range(engine.row_sizes[0]), (request, options))
+
+        def use(rows: int) -> None:
+            with jax.set_mesh(engine.mesh):
+                batch = Batch(engine, params, asked, options, rows, source)
+                batch.check_memory(0)
+                batch.begin(list(range(rows)))
+                batch.resize(rows)
+                list(batch.advance(rows, most=1))
+                batch.found()
+                batch.places = np.arange(rows)  # some may have ended
+                list(batch.written([0]))
+                for fresh in [n for n in engine.read_sizes if n <= rows]:
+                    batch.places[:] = -1
+                    batch.refill(list(range(fresh)))
+                batch.places[1:] = -1
+                batch.resize(rows // 2)
+                batch.resize(rows)
+
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            list(pool.map(use, engine.row_sizes))
 
     def close(self) -> None:
         """Refuse new requests, finish those that are here, and end the threads."""
@@ -239,7 +282,7 @@ class Live:
 class _Shared:
     """A batch whose rows are of several callers."""
 
-    def __init__(self, engine: Engine, kind: Any):
+    def __init__(self, engine: Engine, kind: _Kind):
         self.engine, self.kind = engine, kind
         self.entries: dict[int, _Entry] = {}
         self._batch: Batch | None = None
@@ -271,10 +314,16 @@ class _Shared:
                 first = self.entries[members[0]]
                 rows = rows_for(self.engine.row_sizes, len(members))
                 self._batch = Batch(
-                    self.engine, first.params, self._asked, first.options, rows
+                    self.engine,
+                    first.params,
+                    self._asked,
+                    first.options,
+                    rows,
+                    self.kind.source,
                 )
                 self._batch.check_memory(longest)
                 self._batch.begin(members)
+                self._batch.resize(len(members))
         except UserError as error:  # too large: those that were here go on
             self._fail(members, error)
         except BaseException as error:  # raised again by the callers
@@ -337,6 +386,11 @@ def _rounded(request: DecodeRequest, options: Options) -> tuple[DecodeRequest, O
     if limit > longest:  # a turn of a longer text, whose end may not be forced
         return request, options
     return dataclasses.replace(request, limit=limit), round_lengths(options)
+
+
+def pad_source(length: int) -> int:
+    """Return the length to which a source is padded that shares its batch."""
+    return next((n for n in SOURCES if n >= length), pad_length(length))
 
 
 def round_lengths(options: Options) -> Options:

@@ -257,21 +257,22 @@ class Model:
         """Compile the usual programs, so that the first clients need not wait."""
         if not isinstance(self.inference, protocols.Writes):
             return
-        most, run = self.longest or 32, self.run
-        lengths = [n for n in (12, 16, 24, 32, 48, 64) if n <= max(most, 12)]
-        kinds = [(length, self.options, 1) for length in lengths]
-        kinds += [(lengths[:2][-1], self.options, n) for n in (8, 32)]
+        run, kinds = self.run, [(32, self.options), (64, self.options)]
+        if self.continues:
+            kinds = [(n, self.options) for n in (16, 12, 24, 32, 48, 64)]
         if self.options.beams > 1 and self.streams:  # other answers, as the page asks
             several = dataclasses.replace(self.options, n_best=self.options.beams)
-            kinds += [(length, several, 1) for length in lengths[:3]]
+            kinds.append((kinds[0][0], several))
         watched = Caller(lambda *told: None)
         with contextlib.suppress(Refused), watched.searching():
-            for length, options, count in kinds:
+            for i, (length, options) in enumerate(kinds):
+                length = min(length, self.longest or length)
                 request = self.inference.longest_request(length)
                 if self.continues:
                     request = dataclasses.replace(request, prefix=(UNK,) * (length - 1))
-                asked = [request] * count
-                list(self._writer.write(run.params, asked, run.mesh, options))
+                if i == 0:  # for any number of clients; the others for a few
+                    self._writer.compile(run.params, request, run.mesh, options)
+                list(self._writer.write(run.params, [request], run.mesh, options))
 
     def _describe_options(self) -> dict[str, Any]:
         if not self.writes:

@@ -72,6 +72,12 @@ class Writer:
             del self._live[mesh]
             live.close()
 
+    def compile(
+        self, params: Params, request: DecodeRequest, mesh: Mesh, options: Options
+    ) -> None:
+        """Compile all programs that threads need who share the batches of this kind."""
+        self._live[mesh].compile(params, request, options)
+
     def write(
         self,
         params: Params,
