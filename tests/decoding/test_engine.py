@@ -1,6 +1,8 @@
 """The engine: batches that shrink and grow change no answer; large vocabularies."""
 
+import collections
 import dataclasses
+import itertools
 import threading
 
 import jax
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
-from transformer_jax.decoding import Options
+from transformer_jax.decoding import Options, engine
 from transformer_jax.decoding.engine import (
     DecodeRequest,
     Engine,
@@ -88,6 +90,40 @@ def test_a_search_that_outgrows_its_room_continues_unchanged(model, kind, monkey
     assert max(len(found[0].tokens) for found in roomy) > 3
     monkeypatch.setattr(Shape, "first_step_limit", 3)
     assert_same(roomy, search(model, asked, KINDS[kind], rows=8, multiple=8))
+
+
+def test_slots_double_for_a_long_answer_and_are_freed_after_it(model, monkeypatch):
+    limits, plain = collections.defaultdict(lambda: [8]), ask()
+    outlier = dataclasses.replace(plain[0], limit=60)
+    asked = [*plain[:4], outlier, *plain[4:]]
+    options = dataclasses.replace(KINDS["greedy"], extra_length=60)
+    monkeypatch.setattr(Shape, "first_step_limit", 8)
+    limit_steps = engine.Batch._limit_steps
+
+    def note(batch, limit):
+        limit_steps(batch, limit)
+        limits[id(batch)].append(batch.step_limit)
+
+    monkeypatch.setattr(engine.Batch, "_limit_steps", note)
+    found = search(model, asked, options, rows=4, multiple=4)
+    steps = [pair for each in limits.values() for pair in itertools.pairwise(each)]
+    assert any(after < before for before, after in steps)
+    assert all(after <= 2 * before for before, after in steps)
+    assert any(after == 2 * before > 8 for before, after in steps)
+    monkeypatch.undo()
+    assert_same(found, search(model, asked, options, rows=1, multiple=1))
+
+
+@pytest.mark.parametrize("kind", kinds("greedy", "beam", "sample"))
+def test_a_step_changes_no_type_so_that_it_is_compiled_once(model, kind):
+    """A weak type would do, as that of a constant."""
+    engine_ = Engine(model[0], sharding.local_mesh(), 4, 4)
+    states = engine_.states(model[1], ask()[3], KINDS[kind])
+    first, second = (
+        [jax.typeof(x) for x in jax.tree.leaves(next(states))] for _ in "ab"
+    )
+    assert first == second
+    assert [x.weak_type for x in first] == [x.weak_type for x in second]
 
 
 @pytest.mark.parametrize(

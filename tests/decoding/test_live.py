@@ -13,6 +13,7 @@ import pytest
 from transformer_jax import sharding
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import EOS
+from transformer_jax.base.programs import Program
 from transformer_jax.decoding import Options, engine, live
 from transformer_jax.decoding.engine import DecodeRequest, Engine
 from transformer_jax.decoding.live import Live
@@ -212,14 +213,92 @@ def test_turns_of_a_sliding_window_are_not_ended(model, plain, shared):
     assert_same(dict(shared.search(model[1], turn, options)), expected)
 
 
-def test_kinds_that_are_always_full_leave_room_for_others(model):
+def waiting(model, asked, sizes=(4, 4)):
+    """A search without threads, in which requests wait by their kinds."""
     shared = object.__new__(Live)
-    shared.engine, shared._idle = Engine(model[0], sharding.local_mesh(), 4, 4), 0
-    (one,), told = ask(count=1), queue.SimpleQueue()
-    entry = live._Entry(one, GREEDY, model[1], 0, told, False)
-    shared._waiting = {kind: collections.deque([entry] * 9) for kind in "abcdef"}
-    assert [batch.kind for batch, _ in shared._give([])] == ["a", "b", "c", "d"]
-    assert [batch.kind for batch, _ in shared._give([])] == ["e", "f", "a", "b"]
+    shared.engine = Engine(model[0], sharding.local_mesh(), *sizes)
+    shared._held = [{}, {}]
+    shared._waiting = {}
+    for kind, count in asked.items():
+        request = DecodeRequest([5] * max(kind.source - 1, 1) + [EOS], (), seed=0)
+        told = queue.SimpleQueue()
+        shared._waiting[kind] = collections.deque(
+            live._Entry(request, GREEDY, model[1], i, told, False) for i in range(count)
+        )
+    return shared
+
+
+def kind_of(name, source=32):
+    return live._Kind(name, GREEDY, None, source)
+
+
+def given(shared, batches=()):
+    found = shared._give(batches)
+    return [(batch.kind.params, len(entries)) for batch, entries in found]
+
+
+def test_kinds_that_are_always_full_leave_room_for_others(model):
+    shared = waiting(model, {kind_of(i): 9 for i in range(6)})
+    assert given(shared) == [(i, 4) for i in range(4)]
+    assert given(shared) == [(i, 4) for i in (4, 5, 0, 1)]
+
+
+def test_threads_share_what_waits_and_what_is_answered_evenly(model):
+    shared = waiting(model, {kind_of(0): 11}, sizes=(16, 2))
+    assert given(shared) == [(0, 6)]
+    shared._held[0] |= {kind_of(0): 6}
+    assert given(shared) == [(0, 5)]
+    shared = waiting(model, {kind_of(0): 1}, sizes=(16, 2))  # with others, if there are
+    shared._held[1] |= {kind_of(0): 5}
+    assert given(shared) == [(0, 1)]
+
+
+def test_short_sources_join_the_next_longer_ones_but_no_others(model):
+    short, long, longest = (kind_of(0, n) for n in (32, 64, 128))
+    shared = waiting(model, {short: 2, long: 1, longest: 1}, sizes=(16, 8))
+    found = shared._give([])
+    kinds = [(batch.kind.source, len(entries)) for batch, entries in found]
+    assert kinds == [(64, 3), (128, 1)]
+
+
+def test_few_requests_wait_for_others_but_not_for_long(model):
+    """To read one source takes as long as to read several."""
+    kind = kind_of(0)
+    shared = waiting(model, {kind: 1}, sizes=(16, 2))
+    batch = live._Shared(shared.engine, kind)
+    batch._batch = engine.Batch(shared.engine, model[1], {}, GREEDY, 16)
+    batch._batch.places = np.full(16, -1)
+    for _ in range(live.PATIENCE):
+        assert given(shared, [batch]) == []
+    assert given(shared, [batch]) == [(0, 1)]
+
+
+def test_no_program_is_compiled_after_those_of_a_kind_were(model):
+    fresh = Engine(model[0], sharding.local_mesh(), 16, 8)
+    shared = Live(fresh)
+
+    def compiled():
+        programs = [p for p in vars(fresh).values() if isinstance(p, Program)]
+        return {p._function.__name__: p.jitted._cache_size() for p in programs}
+
+    try:
+        asked = ask(count=40, longest=20)
+        shared.compile(model[1], asked[0], BEAM)
+        before = compiled()
+        assert before["_advance_search"] == 2 * len(fresh.row_sizes)
+        with ThreadPoolExecutor(len(asked)) as pool:
+            found = pool.map(
+                lambda one: dict(shared.search(model[1], [one], BEAM)), asked
+            )
+            assert all(len(hypotheses[0]) == 2 for hypotheses in found)
+        assert compiled() == before
+    finally:
+        shared.close()
+
+
+def test_sources_are_read_with_few_idle_rows():
+    split = [len(part) for part in live._split(list(range(77)), [8, 32, 128])]
+    assert split == [32, 32, 8, 5]
 
 
 def test_an_error_reaches_its_caller_and_the_next_one_is_answered(

@@ -3,10 +3,10 @@
 Rows whose sentences have ended are given to waiting ones, shortest first, so that a
 batch is full until no sentence waits (continuous batching); then it shrinks. Rows are
 independent of each other, so an answer does not depend on its batch. The cache has
-slots for an answer of usual length and grows to the longest allowed only if necessary,
-because attention reads all slots. On one device, threads search two batches at a time,
-because parts of a step keep only one core busy. Which sentences a batch is given
-depends on their lengths alone, never on time.
+slots for answers of usual length, because attention reads all slots. It grows when one
+is longer, and shrinks when that one has ended. On one device, threads search two
+batches at a time, because parts of a step keep only one core busy. Which sentences a
+batch is given depends on their lengths alone, never on time.
 """
 
 import collections
@@ -55,6 +55,8 @@ from transformer_jax.sharding import Params
 IN_FLIGHT = 2  # batches searched at a time
 REFILLED = 4  # a batch is refilled when this part of its rows has finished
 LARGE = 0.25  # a search that may need more of the memory is compiled to know
+SLOTS = 32  # for an answer at first, if sources of several lengths share a batch
+ROOM = 4  # tokens that an answer is expected to be longer than its source
 UNTIL_ENDED = np.iinfo(np.int32).max  # steps: until rows end
 Asked = tuple[DecodeRequest, Options]
 
@@ -211,6 +213,8 @@ class Engine:
                 smaller = [n for n in self.row_sizes if n < batch.rows]
                 least = refill if waiting else batch.rows - max(smaller, default=0)
                 yield from batch.advance(least if one_device else batch.rows)
+                if one_device and waiting:
+                    batch.shrink()
                 while one_device and waiting and batch.free >= refill:
                     few = min(refill, len(waiting))
                     batch.refill([waiting.popleft() for _ in range(few)])
@@ -374,6 +378,12 @@ class Batch:
         """The number of rows without a request."""
         return self.rows - len(self.members)
 
+    @property
+    def usual(self) -> int:
+        """The length of an answer for which there are slots at first."""
+        limit = self.shape.first_step_limit
+        return min(limit, SLOTS) if self.source else limit
+
     def check_memory(self, longest: int, rows: int = 0) -> None:
         """Refuse the search if it does not fit into memory with the longest request.
 
@@ -391,7 +401,7 @@ class Batch:
     def begin(self, members: list[int]) -> None:
         """Begin the search of these requests."""
         engine, self.shape = self.engine, self._shape_for(members)
-        self.step_limit = self.shape.first_step_limit
+        self.step_limit = self.usual
         slots = self.step_limit
         if self.source:
             self.rows, slots = rows_for(engine.read_sizes, len(members)), 0
@@ -402,8 +412,7 @@ class Batch:
             self.params, arrays, shape=self.shape, slots=slots, options=self.options
         )
         if not slots:
-            slots = self.shape.prompt + self.step_limit
-            self.carry = engine._resize_cache(self.carry, slots=slots)
+            self._limit_steps(self.step_limit)
         self.places = np.array([*members, *[-1] * (self.rows - len(members))])
         self.unfinished = self.places >= 0
         self.steps = np.zeros(self.rows, int)
@@ -429,9 +438,24 @@ class Batch:
                 yield number, _unpack(found, int(row), self.asked[number][1])
         self.places = np.where(self.unfinished, self.places, -1)
         if (self.unfinished & (self.steps >= self.step_limit)).any():
-            self.step_limit = self.shape.length
-            slots = self.shape.prompt + self.step_limit
-            self.carry = engine._resize_cache(self.carry, slots=slots)
+            self.grow()
+
+    def grow(self) -> None:
+        """Add slots, for an answer that is longer than usual."""
+        self._limit_steps(2 * self.step_limit)
+
+    def shrink(self) -> None:
+        """Free the slots that only an answer needed that has ended."""
+        limit, written = self.usual, self.steps[self.places >= 0]
+        while limit < max(written, default=0) + ROOM:
+            limit *= 2
+        if limit < self.step_limit:
+            self._limit_steps(limit)
+
+    def _limit_steps(self, limit: int) -> None:
+        self.step_limit = min(limit, self.shape.length)
+        slots = self.shape.prompt + self.step_limit
+        self.carry = self.engine._resize_cache(self.carry, slots=slots)
 
     def found(self) -> Hypotheses:
         """Return the hypotheses of all rows, whether they have ended or not."""
@@ -453,7 +477,7 @@ class Batch:
             self.carry = engine._replace_rows(self.carry, fresh, at)
         else:
             self.shape = shape
-            self.step_limit = max(self.step_limit, shape.first_step_limit)
+            self.step_limit = max(self.step_limit, self.usual)
             slots = shape.prompt + self.step_limit
             self.carry = engine._widen(self.carry, fresh, at, slots=slots)
         self.places[taken] = members
@@ -521,7 +545,7 @@ class Shape:
     @property
     def first_step_limit(self) -> int:
         """The length of an answer for which the cache has slots at first."""
-        return min(self.length, self.source + 16)
+        return min(self.length, pad_length(self.source + ROOM))
 
 
 def shape_of(request: DecodeRequest, options: Options, source: int = 0) -> Shape:

@@ -46,7 +46,8 @@ from transformer_jax.sharding import Params
 STEPS = 8  # of a batch between two looks at what has arrived
 WATCHED = 2  # of a batch that somebody watches
 BATCHES = 4  # of different kinds that a thread advances in turn
-ENDED = 16  # a batch stops, too, when this part of its rows has ended
+ENDED = 4  # a batch stops, too, when this part of its rows has ended
+PATIENCE = 2  # times that a request lets a batch go on, so that others come with it
 SOURCES = 32, 64, 128, 256  # lengths to which shorter sources are padded
 
 # Called with a request, the tokens with which its answer begins, and if it has ended.
@@ -106,6 +107,7 @@ class _Entry:
     told: queue.SimpleQueue  # takes (number, hypotheses or tokens) or an error
     watched: bool
     abandoned: bool = False
+    passed: int = 0  # times that others of its kind went on without it
 
     @property
     def kind(self) -> "_Kind":
@@ -116,16 +118,22 @@ class _Entry:
 
 
 class _Kind(NamedTuple):
-    """What the requests of one batch share.
-
-    Attention reads as many slots as a padded source has, so short sources do not wait
-    beside long ones.
-    """
+    """What the requests of one batch share."""
 
     params: int
     options: Options
     shape: Any
-    source: int
+    source: int  # attention reads as many slots, so no length stands beside all others
+
+    @property
+    def search(self) -> "_Kind":
+        """Return what is the same for sources of all lengths."""
+        return self._replace(source=0)
+
+    @property
+    def longer(self) -> "_Kind":
+        """Return the kind whose batches the next longer sources share."""
+        return self._replace(source=pad_source(self.source + 1))
 
 
 class Live:
@@ -142,10 +150,13 @@ class Live:
         self.engine = engine
         self._waiting: dict[_Kind, collections.deque[_Entry]] = {}  # by kind
         self._changed = threading.Condition()
-        self._closed, self._idle = False, 0
+        self._closed = False
+        self._held: list[dict[_Kind, int]] = [{} for _ in range(IN_FLIGHT)]
         self._workers = [
-            threading.Thread(target=self._work, name=f"search {i}", daemon=True)
-            for i in range(IN_FLIGHT)
+            threading.Thread(
+                target=self._work, args=[held], name=f"search {i}", daemon=True
+            )
+            for i, held in enumerate(self._held)
         ]
         for worker in self._workers:
             worker.start()
@@ -198,17 +209,20 @@ class Live:
                 batch = Batch(engine, params, asked, options, rows, source)
                 batch.check_memory(0)
                 batch.begin(list(range(rows)))
-                batch.resize(rows)
-                list(batch.advance(rows, most=1))
-                batch.found()
-                batch.places = np.arange(rows)  # some may have ended
-                list(batch.written([0]))
-                for fresh in [n for n in engine.read_sizes if n <= rows]:
-                    batch.places[:] = -1
-                    batch.refill(list(range(fresh)))
-                batch.places[1:] = -1
-                batch.resize(rows // 2)
-                batch.resize(rows)
+                for _ in range(2):  # with slots for usual answers, and for longer ones
+                    batch.resize(rows)
+                    list(batch.advance(rows, most=1))
+                    batch.found()
+                    batch.places = np.arange(rows)  # some may have ended
+                    list(batch.written([0]))
+                    for fresh in [n for n in engine.read_sizes if n <= rows]:
+                        batch.places[:] = -1
+                        batch.refill(list(range(fresh)))
+                    batch.places[1:] = -1
+                    batch.resize(rows // 2)
+                    batch.resize(rows)
+                    batch.grow()
+                batch.shrink()
 
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
             list(pool.map(use, engine.row_sizes))
@@ -229,19 +243,24 @@ class Live:
                 self._waiting.setdefault(entry.kind, collections.deque()).append(entry)
             self._changed.notify_all()
 
-    def _work(self) -> None:
-        """Advance batches, a few steps each in turn, until the search is closed."""
+    def _work(self, held: dict[_Kind, int]) -> None:
+        """Advance batches, a few steps each in turn, until the search is closed.
+
+        `held` tells the other threads how many requests the batches have.
+        """
         batches: list[_Shared] = []
         with jax.set_mesh(self.engine.mesh):
             while True:
                 with self._changed:
+                    held.clear()
+                    held |= {batch.kind: len(batch.entries) for batch in batches}
                     while not batches and not self._waiting:
                         if self._closed:
                             return
-                        self._idle += 1
                         self._changed.wait()
-                        self._idle -= 1
                     given = self._give(batches)
+                    for batch, entries in given:
+                        held[batch.kind] = held.get(batch.kind, 0) + len(entries)
                 for batch, entries in given:
                     batch.take(entries)
                     if batch not in batches:
@@ -253,30 +272,39 @@ class Live:
     def _give(self, batches: Sequence["_Shared"]) -> list[Any]:
         """Return (batch, entries that it takes): batches that go on, and new ones.
 
-        Few entries are taken at once, but many wait until a part of the rows is free,
-        because their sources are read together. If there are too many kinds, no batch
-        takes more, so that each kind gets its turn.
+        The threads share the requests of a kind evenly. Few entries are taken at once,
+        but many wait until a part of the rows is free, because their sources are read
+        together. If there are too many kinds, no batch takes more, so that each kind
+        gets its turn.
         """
-        given: list[tuple[_Shared, list[_Entry]]] = []
-        open_, most = {batch.kind: batch for batch in batches}, self.engine.row_sizes[0]
+        given: dict[_Shared, list[_Entry]] = {}
+        open_, sizes = {batch.kind: batch for batch in batches}, self.engine.row_sizes
         crowded = len(open_.keys() | self._waiting.keys()) > BATCHES
+        asked: collections.Counter[_Kind] = collections.Counter()
+        for counts in (*self._held, {k: len(w) for k, w in self._waiting.items()}):
+            for kind, count in counts.items():
+                asked[kind.search] += count
         for kind, waiting in list(self._waiting.items()):
-            if batch := open_.get(kind):
-                batch.drop_abandoned()
-                space = most - len(batch.entries)
-                least = min(len(waiting), max(batch.rows // REFILLED, 1))
-                if space >= least and not crowded:
-                    given.append((batch, _take(waiting, space)))
-            elif len(batches) + len(given) < BATCHES:
-                # A thread that sleeps takes its share, if that fills a batch.
-                share = -(-len(waiting) // (1 + self._idle))
-                share = min(max(share, self.engine.row_sizes[-1]), most)
-                given.append((_Shared(self.engine, kind), _take(waiting, share)))
-            if not waiting:
+            batch = open_.get(kind.longer) or open_.get(kind)
+            if batch is None and len(open_) < BATCHES:
+                longest = kind.longer if kind.longer in self._waiting else kind
+                batch = open_[longest] = _Shared(self.engine, longest)
+            elif batch is None or crowded:
+                continue
+            batch.drop_abandoned()
+            taken = given.setdefault(batch, [])
+            share = max(-(-asked[kind.search] // IN_FLIGHT), sizes[-1])
+            space = min(share, sizes[0]) - len(batch.entries) - len(taken)
+            waiting[0].passed += 1
+            least = max(batch.rows // REFILLED, 1)
+            if waiting[0].passed > PATIENCE:
+                least = min(least, len(waiting))
+            if min(space, len(waiting)) >= least:
+                taken += _take(waiting, space)
                 del self._waiting[kind]
-            elif given and given[-1][0].kind == kind:  # the others are served first
-                self._waiting[kind] = self._waiting.pop(kind)
-        return [(batch, entries) for batch, entries in given if entries]
+                if waiting:  # the others are served first
+                    self._waiting[kind] = waiting
+        return [(batch, entries) for batch, entries in given.items() if entries]
 
 
 class _Shared:
@@ -303,27 +331,26 @@ class _Shared:
             entry = self.entries[number]
             self._asked[number] = entry.request, entry.options
         longest = max(members, key=lambda i: len(self._asked[i][0].source))
+        parts = _split(members, self.engine.read_sizes)
         try:
-            if self._batch and self._batch.members:
-                count = len(self._batch.members) + len(members)
-                rows = max(rows_for(self.engine.row_sizes, count), self._batch.rows)
-                self._batch.check_memory(longest, rows)
-                self._batch.resize(rows)
-                self._batch.refill(members)
-            else:
-                first = self.entries[members[0]]
-                rows = rows_for(self.engine.row_sizes, len(members))
-                self._batch = Batch(
-                    self.engine,
-                    first.params,
-                    self._asked,
-                    first.options,
-                    rows,
-                    self.kind.source,
+            batch, rows = self._batch, rows_for(self.engine.row_sizes, len(members))
+            if batch is None or not batch.members:
+                first, asked = self.entries[members[0]], self._asked
+                source = self.kind.source
+                batch = self._batch = Batch(
+                    self.engine, first.params, asked, first.options, rows, source
                 )
-                self._batch.check_memory(longest)
-                self._batch.begin(members)
-                self._batch.resize(len(members))
+                batch.check_memory(longest)
+                batch.begin(next(parts))
+                batch.resize(rows)
+            else:
+                count = len(batch.members) + len(members)
+                rows = max(rows_for(self.engine.row_sizes, count), batch.rows)
+                batch.check_memory(longest, rows)
+                batch.resize(rows)
+                batch.shrink()
+            for part in parts:
+                batch.refill(part)
         except UserError as error:  # too large: those that were here go on
             self._fail(members, error)
         except BaseException as error:  # raised again by the callers
@@ -343,9 +370,7 @@ class _Shared:
             seen = [i for i, entry in self.entries.items() if entry.watched]
             for number, tokens in batch.written(seen) if seen else ():
                 self._tell(number, tokens, ended=False)
-            # Rows come and go, so a batch shrinks only when it is nearly empty.
-            if 4 * len(self.entries) <= batch.rows:
-                batch.resize(2 * len(self.entries))
+            batch.resize(len(self.entries))
         except BaseException as error:  # raised again by the callers
             self._fail(list(self.entries), error)
 
@@ -368,6 +393,14 @@ class _Shared:
             del self.entries[number], self._asked[number]
         if not self.entries:
             self._batch = None
+
+
+def _split(members: list[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Split members into parts that programs of these sizes read with few idle rows."""
+    while members:
+        size = max((n for n in sizes if n <= len(members)), default=min(sizes))
+        yield members[:size]
+        members = members[size:]
 
 
 def _take(waiting: collections.deque[_Entry], most: int) -> list[_Entry]:
