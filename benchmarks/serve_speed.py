@@ -6,9 +6,10 @@ Starts `transformer_jax.serve`, and asks from many connections at once: lines of
 file one by one and by fours, streams, and requests that must be refused. Every answer
 is compared with that of the run in this process. It prints the time from start to
 ready, the seconds of single requests with nobody else there and under load, sentences a
-second beside `run.predict` of the same lines at once, and the service's memory and open
-files after the first and the last tenth of the requests. Both sides search as the run's
-config says, and have answered the lines once before.
+second, asked one by one from all connections and in one request, beside `run.predict`
+of the same lines, and the service's memory and open files after the first and the last
+tenth of the requests. Both sides search as the run's config says, and have answered the
+lines once before.
 """
 
 import argparse
@@ -65,8 +66,12 @@ def main() -> int:
             seconds = list(pool.map(lambda line: ask(service, [line])[1], lines))
             rate = len(lines) / (time.perf_counter() - began)
             show("under load", seconds)
-            ratio = f"{rate:.0f} of {alone:.0f} by run.predict: {rate / alone:.2f}"
-            print(f"sentences a second    {ratio}", flush=True)
+            together = len(lines) / ask(service, lines)[1]
+            for asked, found in (("one by one", rate), ("all at once", together)):
+                ratio = (
+                    f"{found:.0f} of {alone:.0f} by run.predict: {found / alone:.2f}"
+                )
+                print(f"sentences a second    {asked}: {ratio}", flush=True)
             mix(service, pool, expected, args.requests)
     finally:
         service.stop()

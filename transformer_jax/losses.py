@@ -172,9 +172,11 @@ def teach(
     """
     theirs = theirs[..., : logits.shape[-1]]  # only filled up, both have `vocab_size`
     filling = [(0, 0), (0, 0), (0, logits.shape[-1] - theirs.shape[-1])]
-    right = jnp.pad(jax.lax.stop_gradient(theirs), filling)
-    pair = [_log_probs(x / teacher.temperature, vocab_size) for x in (right, logits)]
-    divergence = teacher.temperature**2 * _divergence(*pair, weights)
+    theirs = jnp.pad(jax.lax.stop_gradient(theirs), filling)
+    right, own = (
+        _log_probs(x / teacher.temperature, vocab_size) for x in (theirs, logits)
+    )
+    divergence = teacher.temperature**2 * _divergence(right, own, weights)
     loss = (1 - teacher.weight) * sums.loss + teacher.weight * divergence
     return sums.replace(loss=loss, metrics={**sums.metrics, "kl": divergence})
 
@@ -193,7 +195,7 @@ def agree(
     """
     one, other = (_log_probs(x, vocab_size) for x in logits)
     kl = _divergence(one, other, weights) + _divergence(other, one, weights)
-    mean = jax.tree.map(lambda x, y: (x + y) / 2, *sums)
+    mean = jax.tree.map(lambda total: total / 2, sums[0] + sums[1])
     loss = mean.loss + twin.weight / 4 * kl
     return mean.replace(loss=loss, metrics={**mean.metrics, "kl": kl / 2})
 

@@ -107,7 +107,7 @@ class _Entry:
     told: queue.SimpleQueue  # takes (number, hypotheses or tokens) or an error
     watched: bool
     abandoned: bool = False
-    passed: int = 0  # times that others of its kind went on without it
+    passed: int = 0  # times that batches went on without it
 
     @property
     def kind(self) -> "_Kind":
@@ -123,7 +123,7 @@ class _Kind(NamedTuple):
     params: int
     options: Options
     shape: Any
-    source: int  # attention reads as many slots, so no length stands beside all others
+    source: int  # the padded length, all of which attention reads
 
     @property
     def search(self) -> "_Kind":
@@ -132,7 +132,7 @@ class _Kind(NamedTuple):
 
     @property
     def longer(self) -> "_Kind":
-        """Return the kind whose batches the next longer sources share."""
+        """Return the kind of the next longer sources, whose batches it may share."""
         return self._replace(source=pad_source(self.source + 1))
 
 
