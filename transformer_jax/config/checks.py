@@ -73,7 +73,8 @@ def _impossible_teacher(config: ConfigDict) -> list[str]:
     if twin and not any(rates):
         problems.append(
             f"train.consistency = {twin} compares two passes that drop other units, "
-            "but nothing is dropped: set model.dropout, or leave train.consistency out"
+            "but nothing is dropped: raise a rate, such as model.dropout_residual, or "
+            "leave train.consistency out"
         )
     return problems
 

@@ -56,7 +56,7 @@ IN_FLIGHT = 2  # batches searched at a time
 REFILLED = 4  # a batch is refilled when this part of its rows has finished
 LARGE = 0.25  # a search that may need more of the memory is compiled to know
 SLOTS = 32  # for an answer at first, if sources of several lengths share a batch
-ROOM = 4  # tokens that an answer is expected to be longer than its source
+ROOM = 4  # slots beyond the source's length, or beyond what has been written
 UNTIL_ENDED = np.iinfo(np.int32).max  # steps: until rows end
 Asked = tuple[DecodeRequest, Options]
 

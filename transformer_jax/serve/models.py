@@ -265,12 +265,12 @@ class Model:
             kinds.append((kinds[0][0], several))
         watched = Caller(lambda *told: None)
         with contextlib.suppress(Refused), watched.searching():
-            for i, (length, options) in enumerate(kinds):
+            for number, (length, options) in enumerate(kinds):
                 length = min(length, self.longest or length)
                 request = self.inference.longest_request(length)
                 if self.continues:
                     request = dataclasses.replace(request, prefix=(UNK,) * (length - 1))
-                if i == 0:  # for any number of clients; the others for a few
+                if number == 0:  # for many clients at once; the others for a few
                     self._writer.compile(run.params, request, run.mesh, options)
                 list(self._writer.write(run.params, [request], run.mesh, options))
 
