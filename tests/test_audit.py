@@ -174,6 +174,7 @@ def test_the_report_has_canaries_extraction_and_membership(run, command, tmp_pat
     assert f"AUC {found['membership']['auc']:.3f}" in out
 
 
+@pytest.mark.system
 def test_a_run_without_canaries_is_audited_too(run):
     config = run.config.copy_and_resolve_references()
     config.data.canaries = ()

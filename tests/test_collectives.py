@@ -31,6 +31,7 @@ MESHES = {
         "model.scan_layers": "true",
     },
 }
+USUAL = "data 8", "fsdp 8, scanned"
 
 
 def compiled(overrides, target="cpu-8", rows=ROWS, length=LENGTH):
@@ -69,7 +70,13 @@ def assert_no_logits_move(found, mesh, batch=ROWS, length=LENGTH):
             assert not (rows & {*shape} and columns & {*shape}), one
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        name if name in USUAL else pytest.param(name, marks=pytest.mark.system)
+        for name in MESHES
+    ],
+)
 def test_a_step_sends_no_more_bytes_than_it_must(mesh):
     """As far as the CPU's compiler lets it: see `plain`."""
     found, least = compiled(MESHES[mesh])

@@ -91,6 +91,7 @@ def test_held_out_examples_are_spread_and_not_trained_on():
         given.hold_out([1])
 
 
+@pytest.mark.system
 def test_a_program_trains_on_its_examples_and_goes_on(tiny, tmp_path, one_device):
     words = ["good", "fine", "bad", "poor"]
     rows = [

@@ -176,7 +176,7 @@ def test_two_processes_train_what_one_device_trains(launch, alone, tmp_path):
     assert_same_run(tmp_path / "run", alone)
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_two_processes_train_two_seeds_in_turn(launch, tmp_path):
     one, words = {"LOCAL_DEVICES": "1"}, ["--seeds=3,5", "--config.mesh.data=2"]
     output = finish(

@@ -269,10 +269,17 @@ def test_the_quickstart_runs_and_shows_its_pictures(small, tmp_path):
     assert (tmp_path / "runs" / "notebook_small" / "result.json").is_file()
 
 
+QUICK = "attention", "from_scratch", "paper"  # the others train for a minute or two
+
+
 @pytest.mark.system
 @pytest.mark.parametrize(
     "source",
-    [path for path in SOURCES if path.stem != "quickstart"],
+    [
+        path if path.stem in QUICK else pytest.param(path, marks=pytest.mark.slow)
+        for path in SOURCES
+        if path.stem != "quickstart"
+    ],
     ids=lambda path: path.stem,
 )
 def test_a_notebook_runs_and_shows_its_pictures(source, small, tmp_path, monkeypatch):

@@ -244,6 +244,7 @@ def test_the_running_mean_follows_its_formula():
         np.testing.assert_allclose(state.ema["w"], mean, rtol=1e-6)
 
 
+@pytest.mark.system
 def test_a_run_answers_with_its_running_mean_if_told_to(tiny_run):
     mean, last = runs.load(tiny_run, "ema"), runs.load(tiny_run, "last")
     assert mean.weights == "ema" and mean.step == 12

@@ -158,6 +158,7 @@ def test_operations_are_counted_without_pruning_the_program(monkeypatch):
     assert count() == pruned == 2 * 3 * 5 * 7
 
 
+@pytest.mark.system
 def test_a_flag_that_jaxlib_does_not_know_is_said_in_words():
     environment = {k: v for k, v in os.environ.items() if "PYTEST" not in k}
     environment["XLA_FLAGS"] = "--xla_no_such_flag=1"

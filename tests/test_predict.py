@@ -55,7 +55,7 @@ def call(tiny_run, stdin: bytes, *flags):
     )
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_hundreds_of_strange_lines_come_out_as_many_in_order(run, sentences):
     order = random.Random(7)
     strange = ["", " ", "\t", "🎉🎉", "\x00\x07", "\x1b[31m", "a\u2028b", "\x85", "▁",

@@ -375,6 +375,7 @@ def test_a_session_has_history_and_takes_any_bytes(run, monkeypatch, capsys):
     assert "readline" in sys.modules  # which gives `input` history and editing
 
 
+@pytest.mark.system
 def test_a_session_has_commands(run, monkeypatch, capsys):
     def typed(text, form="text", **options):
         source = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")

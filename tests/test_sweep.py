@@ -488,7 +488,7 @@ def test_trainings_do_not_outlive_a_sweep_that_is_killed(stand_in):
     assert not (stand_in / "signals").exists()
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_and_stopped_is_continued_to_its_end(tiny, tmp_path):
     small = tiny(train__steps=200, checkpoint__every=50, eval__every=200)
     small |= {"checkpoint.best": "loss"}

@@ -387,6 +387,7 @@ def test_early_parameters_are_not_averaged(steps, every, warmup, used):
     assert averaging.choose_steps(chosen, steps) == used
 
 
+@pytest.mark.system
 def test_the_last_steps_are_logged_when_the_interval_does_not_divide_them(
     tiny, tmp_path, one_device
 ):
@@ -412,6 +413,7 @@ def test_what_may_change_changes_on_resume(tiny, tmp_path, one_device):
     assert json.loads((tmp_path / "result.json").read_text())["step"] == 9
 
 
+@pytest.mark.system
 def test_what_the_checkpoints_cannot_follow_changes_nothing(
     tiny, tiny_run, tmp_path, one_device
 ):
@@ -440,6 +442,7 @@ def test_a_running_mean_may_begin_when_a_run_is_continued(tiny, tmp_path, one_de
     assert mean != last
 
 
+@pytest.mark.system
 def test_a_number_that_is_not_finite_stops_the_run_and_is_never_saved(
     tiny, tmp_path, one_device
 ):
@@ -456,6 +459,7 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_never_saved(
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
 
 
+@pytest.mark.system
 def test_the_last_update_may_not_leave_numbers_that_are_not_finite(
     tiny, tmp_path, one_device, monkeypatch
 ):
@@ -637,6 +641,7 @@ def test_a_mesh_that_does_not_fill_the_devices_is_refused():
         sharding.make_mesh(dict(zip(sharding.AXES, (3, 1, 1, 1), strict=True)))
 
 
+@pytest.mark.system
 def test_a_run_that_went_past_its_end_has_the_average_of_one_that_did_not(
     tiny, tmp_path, one_device
 ):
@@ -657,6 +662,7 @@ def test_a_run_that_went_past_its_end_has_the_average_of_one_that_did_not(
     jax.tree.map(np.testing.assert_array_equal, *found)
 
 
+@pytest.mark.system
 def test_seeds_are_trained_in_turn_each_as_if_alone(
     tmp_path, tiny, one_device, run_main
 ):

@@ -11,6 +11,7 @@ and writes. With --shards the input is cut, and each shard's answers are a file 
 any number of processes may do them, be killed and go on (`shards/`).
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -154,11 +155,19 @@ def refuse_pairs(args: Any) -> None:
 
 def _answer(args: Any) -> int:
     """Answer the input; return the exit code."""
+    with contextlib.ExitStack() as opened:
+        return _answer_into(args, opened)
+
+
+def _answer_into(args: Any, opened: contextlib.ExitStack) -> int:
+    def open_file(path: str, mode: str) -> IO[bytes]:
+        return opened.enter_context(cli.open_file(path, mode))
+
     first = jax.process_index() == 0
     if not first:  # the first process logs the same
         logging.getLogger("transformer_jax").setLevel(logging.ERROR)
     given = args.input and first
-    source = cli.open_file(args.input, "rb") if given else cli.standard_input()
+    source = open_file(args.input, "rb") if given else cli.standard_input()
     source = cast(io.BufferedIOBase, source)  # the stubs promise less
     encoding = streams.check_encoding(args.encoding)
     if first:
@@ -173,7 +182,7 @@ def _answer(args: Any) -> int:
         searches = not (args.score or args.embed or args.among)
         return Session(answerer, answer, searches).converse()
     output = args.output if first else os.devnull
-    sink = cli.open_file(output, "wb") if output else cli.standard_output()
+    sink = open_file(output, "wb") if output else cli.standard_output()
     chunks = streams.read_chunks(source, encoding, args.input or "standard input")
     return answerer.answer_all(answer, chunks, sink)
 

@@ -87,6 +87,7 @@ def test_a_program_in_a_run_is_not_executed(exported, tiny_run, tmp_path, named)
     assert not (tmp_path / "EXECUTED").exists()
 
 
+@pytest.mark.system
 def test_a_program_in_a_run_is_not_executed_by_a_command(exported, tmp_path):
     (exported / bundle.MANIFEST).unlink()
     (exported / bundle.WEIGHTS).unlink()  # then it is a run
@@ -110,6 +111,7 @@ def test_a_dotted_name_does_not_import_what_is_before_the_dot(exported, tmp_path
     assert "cleanup" not in sys.modules
 
 
+@pytest.mark.system
 def test_a_module_is_imported_with_consent_only(exported, tmp_path, monkeypatch):
     package = tmp_path / "theirs" / "inner"  # packages without an __init__.py
     package.mkdir(parents=True)

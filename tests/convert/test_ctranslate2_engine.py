@@ -28,6 +28,8 @@ except ImportError:
     assert not os.environ.get("REQUIRE_PEERS"), "ctranslate2 is to be installed here"
     pytest.skip("CTranslate2 is not installed", allow_module_level=True)
 
+pytestmark = pytest.mark.system
+
 LINES = [pair.source for pair in generate("test", 17)]
 NAME = "ctranslate2"
 

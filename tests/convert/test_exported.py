@@ -62,6 +62,7 @@ def test_programs_of_any_size_have_the_logits_of_the_model(translator, folder):
         np.testing.assert_allclose(np.stack(found, 1), wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.system
 def test_the_runner_translates_the_same_without_this_package(translator, folder):
     code = pathlib.Path(runner.__file__).read_text()
     assert (folder / "run.py").read_text() == code

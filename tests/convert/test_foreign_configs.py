@@ -167,6 +167,7 @@ def test_tensors_are_written_in_any_order(tmp_path):
         np.testing.assert_array_equal(found.read(name), array)
 
 
+@pytest.mark.system
 def test_a_translator_goes_to_marian_and_comes_back(tiny_run, tmp_path, caplog):
     run = load(tiny_run)
     assert export(run, tmp_path / "marian") == "MarianMTModel"
@@ -180,6 +181,7 @@ def test_a_translator_goes_to_marian_and_comes_back(tiny_run, tmp_path, caplog):
     np.testing.assert_allclose(found, wanted, rtol=1e-3)
 
 
+@pytest.mark.system
 def test_a_run_without_a_counterpart_is_refused_with_the_reason(tiny_run_of, tmp_path):
     tagger = load(tiny_run_of("tagging"))
     with pytest.raises(
@@ -230,6 +232,7 @@ def test_a_command_may_ask_which_files_a_folder_has(tmp_path):
     assert tmp_path / "theirs" / "config.json" in found
 
 
+@pytest.mark.system
 def test_runs_that_would_lose_something_are_not_written(tiny_run_of, tmp_path):
     numbers = load(tiny_run_of("opinions:score"))
     with pytest.raises(UserError, match="no counterpart|no architecture"):

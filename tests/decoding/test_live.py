@@ -69,7 +69,7 @@ def assert_same(one, other):
         theirs = other[number]
         assert [h.tokens for h in mine] == [h.tokens for h in theirs]
         scores = [[h.score for h in found] for found in (mine, theirs)]
-        np.testing.assert_allclose(*scores, rtol=5e-5)  # such weights exaggerate
+        np.testing.assert_allclose(*scores, rtol=3e-4)  # such weights exaggerate
 
 
 @pytest.mark.parametrize("options", KINDS)
@@ -192,7 +192,7 @@ def test_lengths_that_callers_choose_are_limits_of_rows_and_not_programs(
     assert len(kinds) == 1
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_many_kinds_of_searches_all_get_their_turn(model, plain, shared):
     kinds = [dataclasses.replace(GREEDY, no_repeat=n) for n in (0, 2, 3, 4, 5)]
 
@@ -217,7 +217,7 @@ def waiting(model, asked, sizes=(4, 4)):
     """A search without threads, in which requests wait by their kinds."""
     shared = object.__new__(Live)
     shared.engine = Engine(model[0], sharding.local_mesh(), *sizes)
-    shared._held = [{}, {}]
+    shared._held = [collections.Counter(), collections.Counter()]
     shared._waiting = {}
     for kind, count in asked.items():
         request = DecodeRequest([5] * max(kind.source - 1, 1) + [EOS], (), seed=0)
@@ -246,19 +246,26 @@ def test_kinds_that_are_always_full_leave_room_for_others(model):
 def test_threads_share_what_waits_and_what_is_answered_evenly(model):
     shared = waiting(model, {kind_of(0): 11}, sizes=(16, 2))
     assert given(shared) == [(0, 6)]
-    shared._held[0] |= {kind_of(0): 6}
+    shared._held[0][kind_of(0)] = 6
     assert given(shared) == [(0, 5)]
     shared = waiting(model, {kind_of(0): 1}, sizes=(16, 2))  # with others, if there are
-    shared._held[1] |= {kind_of(0): 5}
+    shared._held[1][kind_of(0)] = 5
     assert given(shared) == [(0, 1)]
 
 
-def test_short_sources_join_the_next_longer_ones_but_no_others(model):
+def test_short_sources_join_the_next_longer_ones_if_they_are_no_more(model):
     short, long, longest = (kind_of(0, n) for n in (32, 64, 128))
-    shared = waiting(model, {short: 2, long: 1, longest: 1}, sizes=(16, 8))
-    found = shared._give([])
-    kinds = [(batch.kind.source, len(entries)) for batch, entries in found]
-    assert kinds == [(64, 3), (128, 1)]
+
+    def batches_of(counts, held=()):
+        shared = waiting(model, counts, sizes=(16, 8))
+        shared._held[1].update(dict(held))
+        found = shared._give([])
+        return [(batch.kind.source, len(entries)) for batch, entries in found]
+
+    assert batches_of({short: 2, long: 3, longest: 1}) == [(64, 5), (128, 1)]
+    assert batches_of({short: 4, long: 3}) == [(32, 4), (64, 3)]
+    assert batches_of({short: 4}, {long: 4}) == [(64, 4)]
+    assert batches_of({short: 4}, {short: 9, long: 4}) == [(32, 4)]
 
 
 def test_few_requests_wait_for_others_but_not_for_long(model):

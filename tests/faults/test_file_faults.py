@@ -212,6 +212,7 @@ for i in range(50):
 """
 
 
+@pytest.mark.system
 def test_processes_that_score_one_run_lose_no_entry(folder):
     command = [sys.executable, "-c", SCORING, folder.path]
     scoring = [

@@ -39,6 +39,8 @@ def test_a_file_operation_that_fails_is_one_line(every):
     assert " × exit code 2" in run("faults.py", *options)
 
 
-@pytest.mark.parametrize("cells", [4, pytest.param(10**9, marks=MORE)])
+@pytest.mark.parametrize(
+    "cells", [pytest.param(4, marks=pytest.mark.slow), pytest.param(10**9, marks=MORE)]
+)
 def test_damaged_files_change_nothing_in_silence(cells):
     assert " × cells" in run("damage_grid.py", f"--cells={cells}", "--minutes=15")

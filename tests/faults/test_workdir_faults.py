@@ -112,7 +112,14 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("a line of the log", marks=pytest.mark.slow),
+        "a score",
+        pytest.param("the result", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_is_renamed_stops_and_goes_on_there(
     tiny, tmp_path, monkeypatch, one_device, moment
 ):

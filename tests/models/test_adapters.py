@@ -67,12 +67,13 @@ def test_a_model_with_adapters_equals_the_one_they_are_merged_into(
         changed.model.remat = remat
     task = transformer_jax.tasks.find(changed.task).open(changed, run.folder.tokenizer)
     params = grown(run, changed)
+    plain_loss = jax.jit(task.objective.loss)
     loss = adapters.adapt(task.objective.loss, changed)
-    unmerged, plain = loss(params, BATCH), task.objective.loss(run.params, BATCH)
-    merged = task.objective.loss(adapters.merge(params, changed), BATCH)
+    unmerged, plain = jax.jit(loss)(params, BATCH), plain_loss(run.params, BATCH)
+    merged = plain_loss(adapters.merge(params, changed), BATCH)
     assert abs(float(unmerged.loss - plain.loss)) > 1e-3
     np.testing.assert_allclose(unmerged.loss, merged.loss, rtol=1e-5)
-    gradient = jax.grad(lambda p: loss(p, BATCH).loss)(params)
+    gradient = jax.jit(jax.grad(lambda p: loss(p, BATCH).loss))(params)
     assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(gradient[adapters.NAME]))
 
 
@@ -138,6 +139,7 @@ def test_an_adapter_that_the_model_would_not_use_is_refused(run):
         loss(grown(run, changed), BATCH)
 
 
+@pytest.mark.system
 def test_a_run_trains_its_adapters_and_what_optim_rates_names(
     folder, run, tiny, tmp_path, one_device, caplog
 ):

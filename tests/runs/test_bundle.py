@@ -210,6 +210,7 @@ def test_a_name_that_no_model_of_the_package_has_is_refused():
         transformer_jax.load("tatoeba:xx")
 
 
+@pytest.mark.system
 def test_a_card_names_the_step_of_the_parameters_that_answer(tiny_run_of):
     changes = {"eval.weights": "best", "eval.every": "3", "optim.learning_rate": "50.0"}
     run = transformer_jax.load(folder := tiny_run_of("quickstart", **changes))

@@ -102,6 +102,7 @@ def test_the_gradient_is_that_of_the_loss(run):
     assert found == pytest.approx((losses[1] - losses[0]) / 2e-2, rel=0.05)
 
 
+@pytest.mark.system
 def test_lists_records_and_own_answers_are_read_too(run):
     whole = run.forward([SOURCE] * 2, [TARGET] * 2)
     single = run.forward({"source": SOURCE, "target": TARGET})
@@ -127,8 +128,18 @@ def test_what_is_no_example_and_no_output_is_refused(run):
     ("spec", "values", "output"),
     [
         ("opinions:label", ("a good film", "positive"), "head"),
-        ("language:phrasebook", ("The cat sleeps.",), "decoder"),
-        ("masked:phrasebook", ("The cat sleeps.",), "encoder"),
+        pytest.param(
+            "language:phrasebook",
+            ("The cat sleeps.",),
+            "decoder",
+            marks=pytest.mark.system,
+        ),
+        pytest.param(
+            "masked:phrasebook",
+            ("The cat sleeps.",),
+            "encoder",
+            marks=pytest.mark.system,
+        ),
     ],
 )
 def test_other_tasks_can_be_looked_into(tiny_run_of, spec, values, output):

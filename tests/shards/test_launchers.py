@@ -594,7 +594,7 @@ def count(folder):
     ("kind", "command"),
     [
         (Workers, "prepare"),
-        (Workers, "predict"),
+        pytest.param(Workers, "predict", marks=pytest.mark.slow),
         (Slurm, "prepare"),
         pytest.param(Ray, "prepare", marks=pytest.mark.slow),
         pytest.param(RayOfThree, "prepare", marks=pytest.mark.slow),

@@ -37,6 +37,7 @@ def run(quick_run_of):
 @pytest.mark.parametrize(
     ("kind", "metrics"), [("label", ["accuracy (%)", "f1 (%)"]), ("score", ["r (%)"])]
 )
+@pytest.mark.system
 def test_seeds_are_compared_in_percent(run, compare_seeds, kind, metrics):
     folder = run[kind].folder
     scores = folder.read_note("scores.json")["test"]

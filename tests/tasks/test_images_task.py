@@ -120,6 +120,7 @@ def test_a_line_is_the_path_of_an_image_file(run, tmp_path):
     assert "there is no image file" in nowhere.error and not nowhere.text
 
 
+@pytest.mark.system
 def test_a_model_of_normalised_pixels_is_trained(quick_run_of, keys, run, tmp_path):
     more = {"train.steps": "30", "optim.constant": "0.05"}
     numbers = {"model.pixel_mean": "(0.4,)", "model.pixel_deviation": "(0.25,)"}

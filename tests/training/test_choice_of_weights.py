@@ -41,6 +41,7 @@ def read_result(folder):
     return json.loads((folder / "result.json").read_text())
 
 
+@pytest.mark.system
 def test_the_best_of_validation_is_kept_and_said(chosen):
     folder, _ = chosen
     result = read_result(folder)
@@ -107,6 +108,7 @@ def damage(folder):
         data.write_bytes(bytes(byte ^ 1 for byte in data.read_bytes()))
 
 
+@pytest.mark.system
 def test_damaged_weights_lead_to_those_of_other_checkpoints(tiny_run, tmp_path):
     copy = shutil.copytree(tiny_run, tmp_path / "run")
     damage(copy / "averaged")
@@ -122,6 +124,7 @@ def test_damaged_weights_lead_to_those_of_other_checkpoints(tiny_run, tmp_path):
     assert advice == f"Try {' or '.join(['--weights=average', *best])}"
 
 
+@pytest.mark.system
 def test_damaged_weights_without_others_lead_to_training(tiny_run, tmp_path):
     copy = shutil.copytree(tiny_run, tmp_path / "run")
     shutil.rmtree(copy / "averaged")

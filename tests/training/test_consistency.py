@@ -108,7 +108,10 @@ def prepared(loaded, folder):
     return prepare.prepare(loaded, folders.Folder(folder), lambda line: None)
 
 
-@pytest.mark.parametrize("spec", ["quickstart", "opinions", "language"])
+@pytest.mark.parametrize(
+    "spec",
+    [pytest.param("quickstart", marks=pytest.mark.system), "opinions", "language"],
+)
 def test_a_task_compares_two_passes_of_its_model(spec, tiny, tmp_path, one_device):
     found = prepared(load(spec, tiny), tmp_path)
     mesh, own = sharding.local_mesh(), found.task.objective
@@ -130,6 +133,7 @@ def test_a_task_compares_two_passes_of_its_model(spec, tiny, tmp_path, one_devic
     assert "kl" not in plain.metrics
 
 
+@pytest.mark.system
 def test_the_divergence_is_in_each_log_line(tiny, tmp_path, capfd, one_device):
     few = {"train.steps": "6", "eval.splits": "", "log.every": "1"}
     assert train.train(load("quickstart", tiny, **few), tmp_path) == 0

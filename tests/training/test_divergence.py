@@ -58,6 +58,7 @@ def same(one, other):
     return all(jax.tree.leaves(equal)) and one[1] == other[1]
 
 
+@pytest.mark.system
 def test_a_training_that_stops_says_which_parameters_and_examples(
     tiny, tmp_path, one_device, diverge
 ):

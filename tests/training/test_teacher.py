@@ -181,7 +181,10 @@ def batch_of(found, mesh, place):
     return train.Feed(found.task, found.train.store, planned, mesh, lent).place(0)
 
 
-@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize(
+    "kind",
+    [k if k == "labels" else pytest.param(k, marks=pytest.mark.system) for k in SPECS],
+)
 def test_each_task_compares_its_logits_with_the_teachers(
     kind, tiny, tmp_path, request, one_device
 ):
@@ -211,7 +214,9 @@ def test_each_task_compares_its_logits_with_the_teachers(
     )
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize(
+    "micro_batches", [pytest.param(1, marks=pytest.mark.system), 2]
+)
 def test_a_mesh_gives_the_gradients_of_one_device(
     micro_batches, tiny, tmp_path, of_translation
 ):

@@ -61,6 +61,7 @@ def finetune(tiny, pretrained, **changes):
     return load("opinions", tiny, **{"train.initial": str(pretrained)}, **changes)
 
 
+@pytest.mark.system
 def test_a_classifier_takes_all_but_its_head(tiny, pretrained, tmp_path):
     said = []
     task = prepared(finetune(tiny, pretrained), tmp_path / "run").task
@@ -465,6 +466,7 @@ def test_a_run_with_another_vocabulary_trains_and_continues(tiny, tiny_run, tmp_
     assert len(run.predict(["ele vê a casa"])) == 1
 
 
+@pytest.mark.system
 def test_more_positions_begin_as_the_first_ones(tiny, tiny_run_of, tmp_path):
     small = {"model.positions": "learned", "model.max_positions": "67"}
     before = tiny_run_of("quickstart", **small)
@@ -487,6 +489,7 @@ def test_a_tokenizer_replaces_only_that_of_another_run(tiny):
         load("quickstart", tiny, **{"tokenizer.replace": "true"})
 
 
+@pytest.mark.system
 def test_outputs_are_taken_by_their_labels(tiny, tiny_run_of, tmp_path):
     """A head whose outputs mean something else does not begin as if they did not."""
     before = tiny_run_of("opinions")

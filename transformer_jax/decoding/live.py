@@ -151,7 +151,9 @@ class Live:
         self._waiting: dict[_Kind, collections.deque[_Entry]] = {}  # by kind
         self._changed = threading.Condition()
         self._closed = False
-        self._held: list[dict[_Kind, int]] = [{} for _ in range(IN_FLIGHT)]
+        self._held: list[collections.Counter[_Kind]] = [
+            collections.Counter() for _ in range(IN_FLIGHT)
+        ]
         self._workers = [
             threading.Thread(
                 target=self._work, args=[held], name=f"search {i}", daemon=True
@@ -243,24 +245,25 @@ class Live:
                 self._waiting.setdefault(entry.kind, collections.deque()).append(entry)
             self._changed.notify_all()
 
-    def _work(self, held: dict[_Kind, int]) -> None:
+    def _work(self, held: collections.Counter[_Kind]) -> None:
         """Advance batches, a few steps each in turn, until the search is closed.
 
-        `held` tells the other threads how many requests the batches have.
+        `held` tells the other threads how many requests of each kind the batches have.
         """
         batches: list[_Shared] = []
         with jax.set_mesh(self.engine.mesh):
             while True:
                 with self._changed:
                     held.clear()
-                    held |= {batch.kind: len(batch.entries) for batch in batches}
+                    for batch in batches:
+                        held.update(entry.kind for entry in batch.entries.values())
                     while not batches and not self._waiting:
                         if self._closed:
                             return
                         self._changed.wait()
                     given = self._give(batches)
-                    for batch, entries in given:
-                        held[batch.kind] = held.get(batch.kind, 0) + len(entries)
+                    for _, entries in given:
+                        held.update(entry.kind for entry in entries)
                 for batch, entries in given:
                     batch.take(entries)
                     if batch not in batches:
@@ -274,26 +277,29 @@ class Live:
 
         The threads share the requests of a kind evenly. Few entries are taken at once,
         but many wait until a part of the rows is free, because their sources are read
-        together. If there are too many kinds, no batch takes more, so that each kind
-        gets its turn.
+        together. Shorter sources join a batch of longer ones if they are no more than
+        those, because padding costs less than a batch of its own. If there are too many
+        kinds, no batch takes more, so that each kind gets its turn.
         """
         given: dict[_Shared, list[_Entry]] = {}
         open_, sizes = {batch.kind: batch for batch in batches}, self.engine.row_sizes
         crowded = len(open_.keys() | self._waiting.keys()) > BATCHES
-        asked: collections.Counter[_Kind] = collections.Counter()
-        for counts in (*self._held, {k: len(w) for k, w in self._waiting.items()}):
-            for kind, count in counts.items():
-                asked[kind.search] += count
+        asked = collections.Counter({k: len(w) for k, w in self._waiting.items()})
+        for held in self._held:
+            asked.update(held)
+        searched: collections.Counter[_Kind] = collections.Counter()
+        for kind, count in asked.items():
+            searched[kind.search] += count
         for kind, waiting in list(self._waiting.items()):
-            batch = open_.get(kind.longer) or open_.get(kind)
+            own = kind.longer if asked[kind] <= asked[kind.longer] else kind
+            batch = open_.get(own)
             if batch is None and len(open_) < BATCHES:
-                longest = kind.longer if kind.longer in self._waiting else kind
-                batch = open_[longest] = _Shared(self.engine, longest)
+                batch = open_[own] = _Shared(self.engine, own)
             elif batch is None or crowded:
                 continue
             batch.drop_abandoned()
             taken = given.setdefault(batch, [])
-            share = max(-(-asked[kind.search] // IN_FLIGHT), sizes[-1])
+            share = max(-(-searched[kind.search] // IN_FLIGHT), sizes[-1])
             space = min(share, sizes[0]) - len(batch.entries) - len(taken)
             waiting[0].passed += 1
             least = max(batch.rows // REFILLED, 1)

@@ -39,6 +39,7 @@ def run(path):
     return transformer_jax.load(path)
 
 
+@pytest.mark.system
 def test_scores_say_how_they_were_played_so_that_runs_can_be_reported(path, tmp_path):
     """Runs whose scores lack the rules of their task could not be compared."""
     stored = json.loads((path / "config.json").read_text())

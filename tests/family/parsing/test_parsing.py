@@ -36,6 +36,7 @@ def run_of_words(quick_run_of):
     return transformer_jax.load(quick_run_of("parsing", **SMALL | WORDS))
 
 
+@pytest.mark.system
 def test_seeds_are_compared_by_brackets(run, compare_seeds):
     scores = run.folder.read_note("scores.json")["test"]
     wanted = {

@@ -65,6 +65,7 @@ def test_the_loss_is_the_cross_entropy_of_both_directions():
     assert float(found.weight) == 5
 
 
+@pytest.mark.system
 def test_a_row_without_a_pair_is_neither_right_nor_wrong(run):
     loss = jax.jit(run.task.objective.loss)
     whole = loss(run.params, batch_of(run))

@@ -23,6 +23,7 @@ def run(quick_run_of):
     return transformer_jax.load(quick_run_of("tagging", **{"eval.splits": "test"}))
 
 
+@pytest.mark.system
 def test_seeds_are_compared_by_accuracy_and_f1(run, compare_seeds):
     scores = run.folder.read_note("scores.json")["test"]
     wanted = {f"{name} (%)": 100 * scores[name] for name in ("accuracy", "f1")}
