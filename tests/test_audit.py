@@ -23,6 +23,7 @@ def run(tiny_run_of):
     return transformer_jax.load(tiny_run_of("language", **few))
 
 
+@pytest.mark.system
 def test_texts_behind_a_beginning_cost_what_they_cost_in_one_pass(run):
     texts = ["the cat sleeps.", "they read", "a"]
     assert isinstance(run.task.inspector, ReadsTexts)

@@ -116,14 +116,8 @@ def test_a_task_without_pairs_is_refused_in_words():
             inspect_data.refuse_other_tasks(configs.load(config))
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        "classification",
-        pytest.param("translation", marks=pytest.mark.system),
-        pytest.param("language", marks=pytest.mark.system),
-    ],
-)
+@pytest.mark.parametrize("form", ["classification", "translation", "language"])
+@pytest.mark.system
 def test_a_config_is_proposed_that_trains(
     form, tmp_path, one_device, monkeypatch, capsys
 ):

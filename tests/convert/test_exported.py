@@ -37,6 +37,7 @@ def folder(tmp_path_factory):
     return made
 
 
+@pytest.mark.system
 def test_programs_of_any_size_have_the_logits_of_the_model(translator, folder):
     start, extend = (
         export.deserialize(bytearray((folder / f"{name}.bin").read_bytes()))

@@ -96,6 +96,7 @@ def forms(side):
     return {word for word in words if word[0].isalpha()}
 
 
+@pytest.mark.system
 def test_the_same_seed_gives_the_same_pairs_and_smaller_sizes_a_prefix():
     assert generate("train", 50) == train()[:50]
     assert generate("train", 50, seed=1) != train()[:50]

@@ -93,6 +93,7 @@ def test_a_search_that_outgrows_its_room_continues_unchanged(model, kind, monkey
     assert_same(roomy, search(model, asked, KINDS[kind], rows=8, multiple=8))
 
 
+@pytest.mark.system
 def test_slots_double_for_a_long_answer_and_are_freed_after_it(model, monkeypatch):
     limits, plain = collections.defaultdict(lambda: [8]), ask()
     outlier = dataclasses.replace(plain[0], limit=60)

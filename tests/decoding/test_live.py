@@ -177,6 +177,7 @@ def test_a_caller_that_leaves_frees_its_rows(model, plain, shared):
     assert not any(shared._waiting.values())
 
 
+@pytest.mark.system
 def test_lengths_that_callers_choose_are_limits_of_rows_and_not_programs(
     model, plain, shared
 ):

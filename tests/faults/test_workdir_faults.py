@@ -120,6 +120,7 @@ MOMENTS = {
         pytest.param("the result", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.system
 def test_a_run_that_is_renamed_stops_and_goes_on_there(
     tiny, tmp_path, monkeypatch, one_device, moment
 ):

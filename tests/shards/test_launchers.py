@@ -1,6 +1,7 @@
 """Launchers of shards: what is killed and started again gives the bytes of one process.
 
-KILLS=20 kills as many processes per launcher.
+KILLS=20 kills as many processes per launcher. COMMAND="prepare --config=… --shards=…",
+or predict, does it with other data than made-up text.
 """
 
 import collections
@@ -607,7 +608,8 @@ def test_whatever_is_killed_the_bytes_are_those_of_one_process(
     if issubclass(kind, Ray):
         pytest.importorskip("ray", reason="Ray is not installed")
     write, size = ("words_of", 1000) if command == "prepare" else ("answers_of", 200)
-    words = request.getfixturevalue(write)(size * KILLS, 40 * KILLS)
+    words = os.environ.get("COMMAND", "").split()
+    words = words or request.getfixturevalue(write)(size * KILLS, 40 * KILLS)
     execute(words, environment, f"--output={tmp_path / 'alone'}")
     alone = contents(tmp_path / "alone")
     launcher = kind(environment, tmp_path)

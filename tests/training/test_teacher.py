@@ -214,9 +214,8 @@ def test_each_task_compares_its_logits_with_the_teachers(
     )
 
 
-@pytest.mark.parametrize(
-    "micro_batches", [pytest.param(1, marks=pytest.mark.system), 2]
-)
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.system
 def test_a_mesh_gives_the_gradients_of_one_device(
     micro_batches, tiny, tmp_path, of_translation
 ):
