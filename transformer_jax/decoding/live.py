@@ -294,6 +294,8 @@ class Live:
             own = kind.longer if asked[kind] <= asked[kind.longer] else kind
             batch = open_.get(own)
             if batch is None and len(open_) < BATCHES:
+                if batches and self._fits_elsewhere(own, len(waiting)):
+                    continue
                 batch = open_[own] = _Shared(self.engine, own)
             elif batch is None or crowded:
                 continue
@@ -311,6 +313,12 @@ class Live:
                 if waiting:  # the others are served first
                     self._waiting[kind] = waiting
         return [(batch, entries) for batch, entries in given.items() if entries]
+
+
+    def _fits_elsewhere(self, kind: _Kind, count: int) -> bool:
+        """Return whether another thread has a small batch with idle rows for these."""
+        counts = [held[kind] for held in self._held]
+        return any(0 < n <= self.engine.row_sizes[-1] - count for n in counts)
 
 
 class _Shared:
@@ -369,7 +377,8 @@ class _Shared:
         least = min(batch.free + max(batch.rows // ENDED, 1), batch.rows)
         try:
             watched = any(entry.watched for entry in self.entries.values())
-            steps = WATCHED if watched else STEPS
+            hungry = batch.free >= max(batch.rows // ENDED, 1)
+            steps = WATCHED if watched or hungry else STEPS
             for number, found in list(batch.advance(least, steps)):
                 self._tell(number, found, ended=True)
             self.drop_abandoned()
