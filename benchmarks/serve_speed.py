@@ -7,9 +7,9 @@ file one by one and by fours, streams, and requests that must be refused. Every 
 is compared with that of the run in this process. It prints the time from start to
 ready, the seconds of single requests with nobody else there and under load, sentences a
 second, asked one by one from all connections and in one request, beside `run.predict`
-of the same lines, and the service's memory and open files after the first and the last
-tenth of the requests. Both sides search as the run's config says, and have answered the
-lines once before.
+of the same lines (in turns, medians of three), and the service's memory and open files
+after the first and the last tenth of the requests. Both sides search as the run's
+config says, and have answered the lines once before.
 """
 
 import argparse
@@ -24,10 +24,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import transformer_jax
 
+ROUNDS = 3  # of the comparison with `run.predict`
 HEADERS = {"content-type": "application/json"}
 REFUSED = (
     ({"lines": []}, 422),
@@ -52,26 +55,14 @@ def main() -> int:
     text = pathlib.Path(args.input).read_text(encoding="utf-8")
     lines = text.splitlines()[: args.lines]
     run = transformer_jax.load(args.workdir)
-    run.predict(lines)  # compiles
-    began = time.perf_counter()
-    expected = dict(zip(lines, run.predict(lines), strict=True))
-    alone = len(lines) / (time.perf_counter() - began)
+    expected = dict(zip(lines, run.predict(lines), strict=True))  # compiles
     service = Started(args.workdir)
     try:
         print(f"start to ready        {service.seconds:.1f} s", flush=True)
         with ThreadPoolExecutor(args.connections) as pool:
             list(pool.map(lambda line: ask(service, [line]), lines))  # compiles
             measure_single(service, lines[:200])
-            began = time.perf_counter()
-            seconds = list(pool.map(lambda line: ask(service, [line])[1], lines))
-            rate = len(lines) / (time.perf_counter() - began)
-            show("under load", seconds)
-            together = len(lines) / ask(service, lines)[1]
-            for asked, found in (("one by one", rate), ("all at once", together)):
-                ratio = (
-                    f"{found:.0f} of {alone:.0f} by run.predict: {found / alone:.2f}"
-                )
-                print(f"sentences a second    {asked}: {ratio}", flush=True)
+            measure_rates(service, pool, run, lines)
             mix(service, pool, expected, args.requests)
     finally:
         service.stop()
@@ -134,6 +125,36 @@ def ask(service: Started, lines: list[str]) -> tuple[list[str], float]:
 def measure_single(service: Started, lines: list[str]) -> None:
     """Ask one line after the other."""
     show("nobody else there", [ask(service, [line])[1] for line in lines])
+
+
+def measure_rates(
+    service: Started, pool: ThreadPoolExecutor, run: Any, lines: list[str]
+) -> None:
+    """Ask all lines in each way in turn, again and again; print the medians."""
+    seconds: list[float] = []
+    ways: dict[str, Callable[[], Any]] = {
+        "run.predict": lambda: run.predict(lines),
+        "one by one": lambda: seconds.extend(
+            pool.map(lambda line: ask(service, [line])[1], lines)
+        ),
+        "all at once": lambda: ask(service, lines),
+    }
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(ROUNDS):
+        for way, call in ways.items():
+            began = time.perf_counter()
+            call()
+            rates[way].append(len(lines) / (time.perf_counter() - began))
+    show("under load", seconds)
+    usual = statistics.median(rates["run.predict"])
+    for way, found in rates.items():
+        middle = statistics.median(found)
+        spread = f"{min(found):.0f} to {max(found):.0f}"
+        print(
+            f"sentences a second    {way}: {middle:.0f} ({spread}), "
+            f"{middle / usual:.2f} of run.predict's",
+            flush=True,
+        )
 
 
 def show(when: str, seconds: list[float]) -> None:

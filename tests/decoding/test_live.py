@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import numpy as np
 import pytest
 
@@ -267,6 +268,43 @@ def test_short_sources_join_the_next_longer_ones_if_they_are_no_more(model):
     assert batches_of({short: 4, long: 3}) == [(32, 4), (64, 3)]
     assert batches_of({short: 4}, {long: 4}) == [(64, 4)]
     assert batches_of({short: 4}, {short: 9, long: 4}) == [(32, 4)]
+
+
+def test_a_busy_thread_leaves_few_requests_to_a_small_batch_of_another(model):
+    kind, other = kind_of(0), kind_of(1)
+
+    def taken_by(count, busy, held):
+        shared = waiting(model, {kind: count}, sizes=(16, 4))
+        shared._held[1][kind] = held
+        return given(shared, [live._Shared(shared.engine, other)] if busy else [])
+
+    assert taken_by(2, busy=True, held=2) == []
+    assert taken_by(2, busy=False, held=2) == [(0, 2)]
+    assert taken_by(2, busy=True, held=0) == [(0, 2)]
+    assert taken_by(3, busy=True, held=2) == [(0, 3)]
+
+
+def test_a_batch_with_idle_rows_looks_more_often_for_requests(model, monkeypatch):
+    steps, advance = [], engine.Batch.advance
+
+    def note(batch, least, most):
+        steps.append(most)
+        return advance(batch, least, most)
+
+    monkeypatch.setattr(engine.Batch, "advance", note)
+    made = Engine(model[0], sharding.local_mesh(), 4, 4)
+    for count in (4, 2):
+        entries = [
+            live._Entry(
+                *live._rounded(one, GREEDY), model[1], i, queue.SimpleQueue(), False
+            )
+            for i, one in enumerate(ask(count=count))
+        ]
+        batch = live._Shared(made, entries[0].kind)
+        with jax.set_mesh(made.mesh):
+            batch.take(entries)
+            batch.advance()
+    assert steps == [live.STEPS, live.FEW]
 
 
 def test_few_requests_wait_for_others_but_not_for_long(model):

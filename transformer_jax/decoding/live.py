@@ -44,7 +44,7 @@ from transformer_jax.decoding.searching import rows_for
 from transformer_jax.sharding import Params
 
 STEPS = 8  # of a batch between two looks at what has arrived
-WATCHED = 2  # of a batch that somebody watches
+FEW = 2  # of a batch that somebody watches, or that has many idle rows
 BATCHES = 4  # of different kinds that a thread advances in turn
 ENDED = 4  # a batch stops, too, when this part of its rows has ended
 PATIENCE = 2  # times that a request lets a batch go on, so that others come with it
@@ -278,8 +278,9 @@ class Live:
         The threads share the requests of a kind evenly. Few entries are taken at once,
         but many wait until a part of the rows is free, because their sources are read
         together. Shorter sources join a batch of longer ones if they are no more than
-        those, because padding costs less than a batch of its own. If there are too many
-        kinds, no batch takes more, so that each kind gets its turn.
+        those, because padding costs less than a batch of its own. For the same reason a
+        busy thread leaves few requests to another one with a small batch of their kind.
+        If there are too many kinds, no batch takes more, so that each gets its turn.
         """
         given: dict[_Shared, list[_Entry]] = {}
         open_, sizes = {batch.kind: batch for batch in batches}, self.engine.row_sizes
@@ -313,7 +314,6 @@ class Live:
                 if waiting:  # the others are served first
                     self._waiting[kind] = waiting
         return [(batch, entries) for batch, entries in given.items() if entries]
-
 
     def _fits_elsewhere(self, kind: _Kind, count: int) -> bool:
         """Return whether another thread has a small batch with idle rows for these."""
@@ -377,8 +377,8 @@ class _Shared:
         least = min(batch.free + max(batch.rows // ENDED, 1), batch.rows)
         try:
             watched = any(entry.watched for entry in self.entries.values())
-            hungry = batch.free >= max(batch.rows // ENDED, 1)
-            steps = WATCHED if watched or hungry else STEPS
+            idle = batch.free >= max(batch.rows // ENDED, 1)  # requests may arrive
+            steps = FEW if watched or idle else STEPS
             for number, found in list(batch.advance(least, steps)):
                 self._tell(number, found, ended=True)
             self.drop_abandoned()
