@@ -26,7 +26,7 @@ from transformer_jax.shards import workers
 
 CHECK = 10.0  # seconds without an answer before the cluster is looked at
 AHEAD = 16  # actors that wait for a place at a time, for which autoscalers add nodes
-UNSTARTED = 10  # actors in a row that may be lost before they start
+UNSTARTED = 10  # times in a row that actors may be lost before they start
 FORWARDED = ("JAX_", "XLA_", "TRANSFORMER_JAX_", "PYTHONPATH")  # variables
 
 logger = logging.getLogger("transformer_jax.ray_shards")
@@ -173,7 +173,7 @@ def connect(address: str | None) -> Any:
 def share(actors: Actors, shards: int, missing: Sequence[int]) -> int:
     """Do the missing shards on all devices, also those that come later."""
     queue, progress = workers.Queue(missing), workers.Progress(shards, len(missing))
-    unstarted, said = 0, False
+    unstarted, together, said = 0, 0, False
     while queue.waiting or actors.are_working():
         actors.start(len(queue.waiting))
         returned = actors.wait()
@@ -198,11 +198,15 @@ def share(actors: Actors, shards: int, missing: Sequence[int]) -> int:
                 actors.give(actor, queue.waiting.popleft())
         elif shard is not None:
             queue.put_back(shard, answer["lost"])
+        elif together:  # the loss of a node or head, which has been counted
+            together -= 1
         elif (unstarted := unstarted + 1) == UNSTARTED:
             raise UserError(
-                f"{UNSTARTED} actors in a row were lost before they had started: "
+                f"actors were lost before they had started, {UNSTARTED} times in a row: "
                 f"{answer['lost']}: see that all nodes have transformer_jax"
             )
+        else:
+            together = actors.count_starting()
     progress.end()
     return queue.end()
 

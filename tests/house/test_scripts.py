@@ -67,6 +67,9 @@ SHORTEST = (
     "decisions.py --episodes 5",
     "drawings.py --examples 20",
     "large_corpus.py --pairs 5000",
+    "limit.py --config quickstart --config.data.train_size=2000"
+    " --config.data.validation_size=20 --config.data.test_size=20"
+    " --config.model.d_model=16",
     "norms.py --output RUNS --texts long --rows 16 --forms layer,batch --steps 2"
     " --config.optim.warmup_steps=1",
     "overlap.py --config tagging",

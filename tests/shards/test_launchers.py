@@ -240,8 +240,11 @@ class Scripted:
     def are_working(self):
         return any(shard is not None for shard in self.calls)
 
+    def count_starting(self):
+        return self.calls.count(None)
+
     def start(self, wanted):
-        self.calls += [None] * (wanted - self.calls.count(None))
+        self.calls += [None] * (wanted - self.count_starting())
 
     def give(self, actor, shard):
         self.given.append(shard)
@@ -293,10 +296,17 @@ def test_a_mistake_in_a_worker_ends_all(ray_shards, answers, said):
 def test_actors_that_cannot_start_are_given_up(ray_shards):
     actors = Scripted()
     actors.at_start = [{"lost": "no module"}] * ray_shards.UNSTARTED
-    with pytest.raises(UserError, match="lost before they had started: no module"):
-        ray_shards.share(actors, 3, [0, 1, 2])
+    with pytest.raises(UserError, match="started, 10 times in a row: no module"):
+        ray_shards.share(actors, 1, [0])
     actors.at_start = [{"lost": "no module"}] * (ray_shards.UNSTARTED - 1)
-    assert ray_shards.share(actors, 3, [0, 1, 2]) == 0
+    assert ray_shards.share(actors, 1, [0]) == 0
+
+
+def test_actors_that_are_lost_together_are_one_loss(ray_shards):
+    """As when the head of the cluster is killed while they wait for a place."""
+    actors, many = Scripted(), 2 * ray_shards.UNSTARTED
+    actors.at_start = [{"lost": "cancelled"}] * many
+    assert ray_shards.share(actors, many, list(range(many))) == 0
 
 
 def test_without_a_place_one_waits_until_the_cluster_is_lost(ray_shards, caplog):
