@@ -202,7 +202,7 @@ def share(actors: Actors, shards: int, missing: Sequence[int]) -> int:
             together -= 1
         elif (unstarted := unstarted + 1) == UNSTARTED:
             raise UserError(
-                f"actors were lost before they had started, {UNSTARTED} times in a row: "
+                f"actors were lost before they started, {UNSTARTED} times in a row: "
                 f"{answer['lost']}: see that all nodes have transformer_jax"
             )
         else:
