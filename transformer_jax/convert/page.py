@@ -8,10 +8,8 @@ like an int8 bundle; float16 is twice and float32 four times as large.
 """
 
 import base64
-import hashlib
 import html
 import importlib.resources
-import json
 import os
 import pathlib
 import re
@@ -23,7 +21,7 @@ import numpy as np
 from absl import flags
 
 from transformer_jax import cli
-from transformer_jax.base import files
+from transformer_jax.base import files, pages
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.text.segmentation import parse_model
 from transformer_jax.data.text.tokenizer import SPECIAL, Bytes, Tokenizer
@@ -95,19 +93,19 @@ def render(run: Run, name: str, form: str = "int8") -> str:
     }
     script, worker = _join(SCRIPTS), _join(WORKER)
     style = _read("page.css")
+    code, look = map(pages.hash_source, (script, style))
     parts = {
         "title": html.escape(f"Translator: {name}"),
-        "policy": f"default-src 'none'; script-src '{_hash(script)}' "
-        f"'wasm-unsafe-eval'; worker-src blob:; style-src '{_hash(style)}'; "
+        "policy": f"default-src 'none'; script-src '{code}' "
+        f"'wasm-unsafe-eval'; worker-src blob:; style-src '{look}'; "
         "img-src data:",
         "style": style,
-        "data": _escape(document),
+        "data": pages.escape(document),
         "weights": base64.b64encode(numbers).decode("ascii"),
         "worker": worker,
         "script": script,
     }
-    # In one pass, so that inserted text is not searched again.
-    return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], _read("page.html"))
+    return pages.fill(_read("page.html"), parts)
 
 
 def _check_writable(run: Run) -> None:
@@ -308,18 +306,6 @@ def _join(names: tuple[str, ...]) -> str:
 def _read(name: str) -> str:
     folder = importlib.resources.files("transformer_jax.convert") / "translator"
     return folder.joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
-
-
-def _escape(document: Any) -> str:
-    """Write JSON that cannot close its element or a comment."""
-    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    escaped = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
-    return re.sub("[<>&]", lambda m: escaped[m[0]], text)
 
 
 def define_flags() -> None:

@@ -4,16 +4,13 @@ The file needs no network, and its content security policy forbids all access. O
 script whose hash the policy names can run. Texts are data and never become markup.
 """
 
-import base64
-import hashlib
 import html
 import importlib.resources
-import json
 import pathlib
-import re
 from collections.abc import Sequence
 from typing import Any
 
+from transformer_jax.base import pages
 from transformer_jax.base.errors import UserError
 from transformer_jax.runs.run import Run
 from transformer_jax.visualize.viewer.collect import collect, describe
@@ -48,30 +45,18 @@ def render(document: dict[str, Any]) -> str:
     script = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
     style = _read("page.css")
     names = " and ".join(run["name"] for run in document["runs"])
+    code, look = map(pages.hash_source, (script, style))
     parts = {
         "title": html.escape(f"Attention: {names}".encode("utf-8", "replace").decode()),
-        "policy": f"default-src 'none'; script-src '{_hash(script)}'; "
-        f"style-src '{_hash(style)}'; img-src data:",
+        "policy": f"default-src 'none'; script-src '{code}'; "
+        f"style-src '{look}'; img-src data:",
         "style": style,
-        "data": escape(document),
+        "data": pages.escape(document),
         "script": script,
     }
-    # In one pass, so that inserted text is not searched again.
-    return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], _read("page.html"))
-
-
-def escape(document: Any) -> str:
-    """Write JSON that cannot close its element or a comment."""
-    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    escaped = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
-    return re.sub("[<>&]", lambda m: escaped[m[0]], text)
+    return pages.fill(_read("page.html"), parts)
 
 
 def _read(name: str) -> str:
     files = importlib.resources.files("transformer_jax.visualize.viewer")
     return files.joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
