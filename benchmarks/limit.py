@@ -49,7 +49,8 @@ PARTS = {  # by the path of an operation in the model; the first that fits
     "vocabulary": r"logits|cross_entropy|log_softmax|logsumexp",
     "embedding": r"embed|positions",
 }
-NAME = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = .*?op_name=\"([^\"]*)\"", re.M)
+INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.+)$", re.M)
+PATH = re.compile(r"op_name=\"([^\"]*)\"")
 
 
 @dataclasses.dataclass
@@ -228,9 +229,27 @@ def inner_programs(params: dict) -> Iterator[Any]:
                 yield one
 
 
+def find_paths(text: str) -> dict[str, str]:
+    """Return the path in the model of each instruction of a compiled program.
+
+    One that the compiler has rewritten may have lost its own: it is where what it reads
+    is.
+    """
+    found, reads = {}, {}
+    for name, content in INSTRUCTION.findall(text):
+        path = PATH.search(content)
+        found[name] = path[1] if path else ""
+        reads[name] = re.findall(r"%([\w.\-]+)", content)
+    for name, path in found.items():
+        near = [found.get(one, "") for one in reads[name]]
+        if not path:
+            found[name] = next((p for p in near if part_of(p) != "rest"), "")
+    return found
+
+
 def profile(step: Step) -> tuple[dict[str, float], collections.Counter[str]]:
     """Return the share of each part in a step's time, and of each instruction."""
-    paths = dict(NAME.findall(step.traced.lower().compile().as_text()))
+    paths = find_paths(step.traced.lower().compile().as_text())
     spent: collections.Counter[str] = collections.Counter()
     passed = 0.0
     for _ in range(ROUNDS):
