@@ -18,7 +18,6 @@ import argparse
 import collections
 import dataclasses
 import glob
-import math
 import os
 import pathlib
 import re
@@ -26,7 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,9 +35,11 @@ import numpy as np
 import transformer_jax
 from transformer_jax import cli, config, sharding, train
 from transformer_jax.decoding.engine import Batch
+from transformer_jax.decoding.searching import rows_for
 from transformer_jax.planning import forecast
 from transformer_jax.runs import folder as folders
 from transformer_jax.training import prepare
+from transformer_jax.training.steps import programs
 
 STEPS, ROUNDS = 8, 5
 PARTS = {  # by the path of an operation in the model; the first that fits
@@ -136,13 +137,12 @@ def open_search(args: argparse.Namespace) -> Step:
     """Open a run, and begin a search of its first lines."""
     run = transformer_jax.load(args.workdir)
     text = pathlib.Path(args.input).read_text(encoding="utf-8")
-    lines = text.splitlines()[: args.rows]
     mesh = sharding.local_mesh(1)
     engine = run.task.inference.writer.engine(mesh)
     options = transformer_jax.runs.run.decode_options(run.config, beams=args.beams)
+    rows = rows_for(engine.row_sizes, args.rows)
+    lines = text.splitlines()[: min(args.rows, rows)]
     asked = {i: (run.task.inference.parse(x), options) for i, x in enumerate(lines)}
-    rows = min(n for n in engine.row_sizes if n >= len(asked))
-
     batch = Batch(engine, run.params, asked, options, rows)
 
     def begin() -> None:
@@ -198,35 +198,12 @@ def part_of(path: str) -> str:
     return next((part for part, by in PARTS.items() if re.search(by, path)), "rest")
 
 
-def count(jaxpr: Any, path: str = "", times: int = 1) -> dict[str, np.ndarray]:
-    """Count the floating-point operations and bytes of products, by part.
-
-    The body of a `while` is counted once, because a step is one turn of it.
-    """
+def count(jaxpr: Any) -> dict[str, np.ndarray]:
+    """Count the floating-point operations and bytes of products, by part."""
     found: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
-    for equation in jaxpr.eqns:
-        here = f"{path}/{equation.source_info.name_stack}"
-        if equation.primitive.name == "dot_general":
-            left, right = (v.aval for v in equation.invars)
-            out = equation.outvars[0].aval
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            depth = math.prod(left.shape[i] for i in contracted)
-            moved = sum(x.size * x.dtype.itemsize for x in (left, right, out))
-            found[part_of(here)] += times * np.array([2 * depth * out.size, moved])
-        turns = times * equation.params.get("length", 1)
-        for inner in inner_programs(equation.params):
-            for part, counted in count(inner, here, turns).items():
-                found[part] += counted
+    for product in programs.find_products(jaxpr):
+        found[part_of(product.path)] += product.operations, product.bytes
     return found
-
-
-def inner_programs(params: dict) -> Iterator[Any]:
-    """Yield the programs of which an equation consists."""
-    for value in params.values():
-        for one in value if isinstance(value, list | tuple) else [value]:
-            one = getattr(one, "jaxpr", one)
-            if hasattr(one, "eqns"):
-                yield one
 
 
 def find_paths(text: str) -> dict[str, str]:

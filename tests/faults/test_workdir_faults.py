@@ -114,11 +114,7 @@ MOMENTS = {
 
 @pytest.mark.parametrize(
     "moment",
-    [
-        pytest.param("a line of the log", marks=pytest.mark.slow),
-        "a score",
-        pytest.param("the result", marks=pytest.mark.slow),
-    ],
+    [m if m == "a score" else pytest.param(m, marks=pytest.mark.slow) for m in MOMENTS],
 )
 @pytest.mark.system
 def test_a_run_that_is_renamed_stops_and_goes_on_there(

@@ -174,3 +174,20 @@ def test_a_shape_is_the_largest_that_a_config_allows():
     assert workload.without_data(packed).batches == {Shape(64, (384, 384), True): 1}
     words = configs.load("language_models:350m", data=False)
     assert workload.without_data(words).batches == {Shape(256, (2048,)): 1}
+
+
+def test_products_are_found_with_their_modules_turns_and_bytes():
+    @jax.jit
+    def turn(x, _):
+        with jax.named_scope("inner"):
+            return x @ jnp.ones((3, 3)), None
+
+    def function(x):
+        with jax.named_scope("outer"):
+            return jax.lax.scan(turn, x, length=5)[0]
+
+    jaxpr = jax.make_jaxpr(function)(jnp.ones((2, 3))).jaxpr
+    [found] = programs.find_products(jaxpr)
+    assert found.path.index("outer") < found.path.index("inner")
+    assert found.operations == 5 * 2 * 2 * 3 * 3
+    assert found.bytes == 5 * 4 * (2 * 3 + 3 * 3 + 2 * 3)

@@ -13,10 +13,11 @@ higher MFU than it has.
 import collections
 import copy
 import dataclasses
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 from jax.interpreters import partial_eval
@@ -40,27 +41,44 @@ def count(function: Callable, *arguments: Any) -> float:
     # A jax without this function counts products whose results are not used as well.
     if prune := getattr(partial_eval, "dce_jaxpr", None):
         jaxpr, _ = prune(jaxpr, [True] * len(jaxpr.outvars))
-    return _count_in(jaxpr)
+    return _sum_operations(find_products(jaxpr))
 
 
 def _shapes(tree: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
 
-def _count_in(jaxpr: Any) -> float:
-    total = 0.0
+class Product(NamedTuple):
+    """A product of matrices or a convolution within a traced program."""
+
+    path: str  # the names of the modules that it belongs to
+    operations: float  # of all its turns, as are the bytes
+    bytes: float  # that it reads and writes
+
+
+def find_products(jaxpr: Any, path: str = "", times: int = 1) -> Iterator[Product]:
+    """Yield the products of a traced program, with those of its subprograms.
+
+    The body of a `while` counts once, and of a `cond` the most expensive branch.
+    """
     for equation in jaxpr.eqns:
         name, params = equation.primitive.name, equation.params
-        if name == "dot_general":
-            total += _of_product(equation)
-        elif name == "conv_general_dilated":
-            total += _of_convolution(equation)
-        elif name == "cond":  # as much as the most expensive branch
-            total += max(map(_count_in, _inner(params)), default=0.0)
-        else:
-            times = params["length"] if name == "scan" else 1
-            total += times * sum(map(_count_in, _inner(params)))
-    return total
+        here = f"{path}/{equation.source_info.name_stack}"
+        if name in _OPERATIONS:
+            arrays = [v.aval for v in (*equation.invars, *equation.outvars)]
+            moved = sum(x.size * x.dtype.itemsize for x in arrays)
+            operations = times * _OPERATIONS[name](equation)
+            yield Product(here, operations, times * moved)
+            continue
+        turns = times * params["length"] if name == "scan" else times
+        parts = [list(find_products(one, here, turns)) for one in _inner(params)]
+        if name == "cond":
+            parts = [max(parts, key=_sum_operations, default=[])]
+        yield from itertools.chain(*parts)
+
+
+def _sum_operations(products: Iterable[Product]) -> float:
+    return sum(one.operations for one in products)
 
 
 def _of_product(equation: Any) -> float:
@@ -74,6 +92,12 @@ def _of_convolution(equation: Any) -> float:
     kernel = equation.invars[1].aval.shape
     outputs = kernel[equation.params["dimension_numbers"].rhs_spec[0]]
     return 2 * equation.outvars[0].aval.size * math.prod(kernel) / outputs
+
+
+_OPERATIONS = {
+    "dot_general": _of_product,
+    "conv_general_dilated": _of_convolution,
+}
 
 
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
