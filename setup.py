@@ -97,17 +97,17 @@ setup(
     },
     install_requires=[
         "jax>=0.10",
-        "flax>=0.12",
+        "flax>=0.12.7",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.11.30,<1",  # version 1 replaces the API used here
-        "sentencepiece>=0.2.1",
+        "sentencepiece>=0.2.2",
         "fsspec>=2024.6",  # corpora and run directories in object stores
         "safetensors>=0.4",  # the form of a bundle's weights
         "protobuf>=4.25",  # to read a SentencePiece model's pieces
         "sacrebleu>=2.5",
         "sacremoses>=0.1",
         "absl-py>=2.1",
-        "ml-collections>=1.0",
+        "ml-collections>=1.1",
         "jaxtyping>=0.3",
         "numpy>=2.0",
         "scipy>=1.13",  # jax needs it, too

@@ -22,7 +22,7 @@ from typing import Any
 
 from transformer_jax import cli
 from transformer_jax.base.errors import UserError
-from transformer_jax.shards import workers
+from transformer_jax.shards import PLAN, workers
 
 CHECK = 10.0  # seconds without an answer before the cluster is looked at
 AHEAD = 16  # actors that wait for a place at a time, for which autoscalers add nodes
@@ -114,7 +114,7 @@ def main() -> int:
     cli.show_messages()
     command = make_command(words)
     planned = subprocess.run(
-        [*command, f"--worker={workers.PLAN}"], stdout=subprocess.PIPE, text=True
+        [*command, f"--worker={PLAN}"], stdout=subprocess.PIPE, text=True
     )
     if planned.returncode:
         return planned.returncode

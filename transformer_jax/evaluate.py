@@ -22,7 +22,7 @@ import itertools
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from absl import flags
@@ -34,22 +34,17 @@ from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.records import Records
 from transformer_jax.data.reading.sources import parallel_text
 from transformer_jax.decoding import Options
-from transformer_jax.report import groups
-from transformer_jax.report.significance import (
-    Difference,
-    describe,
-    describe_corrected,
-    describe_spread,
-    name_groups,
-)
 from transformer_jax.runs import bundle, environment
 from transformer_jax.runs import run as runs
-from transformer_jax.runs.folder import Folder
+from transformer_jax.runs.folder import Folder, find_runs
 from transformer_jax.scores import Comparison, Score, verdict
 from transformer_jax.tasks.protocols import Comparable, Task
 from transformer_jax.training import log, report
 from transformer_jax.training.evaluator import Evaluation, Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
+
+if TYPE_CHECKING:
+    from transformer_jax.report.groups import Member
 
 logger = logging.getLogger("transformer_jax.evaluate")  # __name__ may be __main__
 
@@ -85,9 +80,7 @@ def main(overrides: dict[str, str]) -> None:
     args = flags.FLAGS
     folder = overrides.pop("data.folder", "")
     cli.refuse_overrides(overrides)
-    workdirs, others = (
-        groups.find_runs(name, args[name].value or []) for name in GROUPS
-    )
+    workdirs, others = (find_runs(name, args[name].value or []) for name in GROUPS)
     cli.require("workdir", " ".join(workdirs), "the run directory to evaluate")
     if bool(args.source) != bool(args.reference):
         cli.fail("--source and --reference go together: one line of each per example")
@@ -154,6 +147,8 @@ def _compare_groups(
     args: Any, workdirs: Sequence[str], others: Sequence[str], folder: str
 ) -> None:
     """Describe a group of runs, or compare two, scoring those without valid scores."""
+    from transformer_jax.report import groups, significance
+
     group, baseline = groups.open_groups(workdirs, others)
     members = [*baseline, *group]
     changed = tasks.given_flags(args, "evaluation")
@@ -171,25 +166,29 @@ def _compare_groups(
     if jax.process_index():
         return
     sides = found[: len(baseline)], found[len(baseline) :]
-    names = name_groups([m.place for m in baseline], [m.place for m in group])
+    names = significance.name_groups(
+        [m.place for m in baseline], [m.place for m in group]
+    )
     p_values = {}
     for metric in found[0]:
         theirs, ours = (tuple(one[metric] for one in side) for side in sides)
         if not baseline:
-            print(f"\n{metric}: {describe_spread(ours)}")
+            print(f"\n{metric}: {significance.describe_spread(ours)}")
             continue
-        difference = Difference(metric, *names, theirs, ours)
-        print(f"\n{describe(difference)}")
+        difference = significance.Difference(metric, *names, theirs, ours)
+        print(f"\n{significance.describe(difference)}")
         if metric != groups.PERPLEXITY:
             p_values[metric] = difference.p
-    if corrected := describe_corrected(p_values):
+    if corrected := significance.describe_corrected(p_values):
         print(f"\n{corrected}")
 
 
 def _find_or_score(
-    args: Any, member: groups.Member, changed: dict[str, Any], folder: str
+    args: Any, member: "Member", changed: dict[str, Any], folder: str
 ) -> dict[str, Any]:
     """Return a run's valid scores from scores.json, or score it and store them."""
+    from transformer_jax.report import groups
+
     first = jax.process_index() == 0
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(member.config, **changes)
@@ -326,6 +325,8 @@ def print_readings(readings: Sequence[Score]) -> None:
 
 def print_comparison(comparisons: Sequence[Comparison]) -> None:
     """Print by each metric whether the difference between two runs is significant."""
+    from transformer_jax.report.significance import describe_corrected
+
     for comparison in comparisons:
         print(
             f"\n{comparison.metric}  {comparison.baseline_score:.2f} "

@@ -24,27 +24,25 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import jax
 from absl import flags
 
-from transformer_jax import cli, hosts, tasks
+from transformer_jax import cli, hosts, shards, tasks
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.sources import FIELDS
-from transformer_jax.data.text import retrieval
 from transformer_jax.decoding import Options, Reply
 from transformer_jax.decoding.answering import ON_LONG, answer_lines
 from transformer_jax.decoding.requests import UnknownParts, check_text
 from transformer_jax.runs import environment, signature
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder
-from transformer_jax.runs.session import Session
-from transformer_jax.shards import workers
-from transformer_jax.shards.cut import Corpus, Part
-from transformer_jax.shards.work import Work
 from transformer_jax.tasks import protocols
+
+if TYPE_CHECKING:
+    from transformer_jax.data.text.retrieval import Index
 
 logger = logging.getLogger("transformer_jax.predict")  # __name__ may be __main__
 
@@ -92,7 +90,7 @@ def define_flags() -> None:
     flags.DEFINE_bool("embed", False, "Write a vector for each line, not an answer.")
     flags.DEFINE_string("among", "", "A file; answer each line with its nearest line.")
     flags.DEFINE_integer("nearest", 1, "With --among, lines per answer (in jsonl).", 1)
-    workers.define_flags(flags)
+    shards.define_flags(flags)
     # Search options, which default to the run's config.
     tasks.define_flags(flags, "search")
 
@@ -121,7 +119,7 @@ def main(overrides: dict[str, str]) -> int:
             "--on_long=split joins the answers to the parts of a line: leave out "
             "--n_best and --alignment"
         )
-    workers.check_flags(args)
+    shards.check_flags(args)
     if args.shards:
         return _answer_shards(args)
     with hosts.end_together():
@@ -179,6 +177,8 @@ def _answer_into(args: Any, opened: contextlib.ExitStack) -> int:
     prefixes = streams.open_lines(args.prefixes, encoding) if args.prefixes else ()
     answerer, answer = _open_answerer(args, prefixes, encoding)
     if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
+        from transformer_jax.runs.session import Session
+
         searches = not (args.score or args.embed or args.among)
         return Session(answerer, answer, searches).converse()
     output = args.output if first else os.devnull
@@ -210,6 +210,8 @@ def _open_answerer(
         protocols.require(run.task, protocols.ReadsPairs, "read")
         answer = answerer.score
     elif args.embed or args.among:
+        from transformer_jax.data.text import retrieval
+
         protocols.require(run.task, protocols.Embeds, "vectors")
         answerer.index = retrieval.open_index(args.among, run.encode, encoding)
         answer = answerer.embed
@@ -218,6 +220,10 @@ def _open_answerer(
 
 def _answer_shards(args: Any) -> int:
     """Answer the input shard by shard, or the share of this process."""
+    from transformer_jax.shards import workers
+    from transformer_jax.shards.cut import Corpus, Part
+    from transformer_jax.shards.work import Work
+
     for name in ("input", "output"):
         cli.require(name, args[name].value, "with --shards, a file or folder")
     encoding = streams.check_encoding(args.encoding)
@@ -300,7 +306,7 @@ class LineAnswerer:
     on_long: str = "refuse"  # or "split"
     prefixes: Sequence[str] = ()
     alignment: bool = False
-    index: retrieval.Index | None = None  # to embed: the lines to answer with
+    index: "Index | None" = None  # to embed: the lines to answer with
     nearest: int = 1  # how many of these
     where: str = ""  # before the number of a line in messages
     refused: int = 0

@@ -27,7 +27,6 @@ from transformer_jax import cli, hosts, losses, optim, sharding, tasks
 from transformer_jax import config as configs
 from transformer_jax.base import entry_points
 from transformer_jax.base.errors import UserError
-from transformer_jax.data.reading import given
 from transformer_jax.losses import LossFn
 from transformer_jax.models.layers import adapters
 from transformer_jax.runs import environment, lock, resuming, shared
@@ -35,7 +34,7 @@ from transformer_jax.runs import run as runs
 from transformer_jax.runs.checkpoint import NotFinite, TrainState
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import Task
-from transformer_jax.training import hooks, report, scoring, teacher, warm_start
+from transformer_jax.training import hooks, report, scoring
 from transformer_jax.training.checkpointing import Saver
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.log import RunLog, console, stopped_early
@@ -136,7 +135,9 @@ def read_config(
     """Load the config of a training, with what it takes over from another run."""
     change = None
     if start_from:
-        change = functools.partial(warm_start.adopt, path=start_from, workdir=workdir)
+        from transformer_jax.training.warm_start import adopt
+
+        change = functools.partial(adopt, path=start_from, workdir=workdir)
     return configs.load(spec, overrides, smoke, data, change)
 
 
@@ -231,12 +232,15 @@ def fit(
     `splits` has train, and perhaps validation and test. The examples are kept in the
     run directory, and the same call continues a run that was stopped.
     """
+    from transformer_jax.data.reading import given
+    from transformer_jax.training.warm_start import adopt
+
     folder = pathlib.Path(workdir).absolute()
     Folder(folder).check_place()
 
     def change(config: ConfigDict) -> None:
         if start_from:
-            warm_start.adopt(config, start_from, str(folder))
+            adopt(config, start_from, str(folder))
         fields = getattr(tasks.find(config.task).source(config), "fields", ())
         if not fields:
             raise UserError(f"the task {config.task!r} does not read texts or labels")
@@ -291,7 +295,11 @@ def build(
     """Build a training run from its config; nothing is computed or compiled yet."""
     task = prepared.task
     planned = make_plan(config, task, prepared.train)
-    lent = teacher.load(config, prepared.train.store, folder, mesh, log.say)
+    lent = {}
+    if config.train.teacher:
+        from transformer_jax.training import teacher
+
+        lent = teacher.load(config, prepared.train.store, folder, mesh, log.say)
     feed = Feed(task, prepared.train.store, planned, mesh, lent)
     functions = make_update(config, task, mesh)
     update, abstract = functions.update, functions.abstract
@@ -349,7 +357,7 @@ def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
     shardings = jax.tree.map(lambda x: x.sharding, abstract)
     step = functools.partial(
         train_step,
-        loss=_without_frozen(adapters.adapt(teacher.add_to_loss(task), config), config),
+        loss=make_loss(config, task),
         optimizer=optimizer,
         micro_batches=config.train.accumulation,
         ema_decay=config.optim.ema,
@@ -359,6 +367,16 @@ def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
         step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh))
     )
     return StateFunctions(jax.jit(init, out_shardings=shardings), abstract, update)
+
+
+def make_loss(config: ConfigDict, task: Task) -> LossFn:
+    """Return the task's loss, with what the config adds to it or holds fixed."""
+    loss = task.objective.loss
+    if config.train.teacher or config.train.consistency:
+        from transformer_jax.training import teacher
+
+        loss = teacher.add_to_loss(task)
+    return _without_frozen(adapters.adapt(loss, config), config)
 
 
 def _without_frozen(loss: LossFn, config: ConfigDict) -> LossFn:
@@ -512,9 +530,14 @@ def restore_or_init(training: Training) -> tuple[int, TrainState]:
         return step, state
     with jax.set_mesh(training.mesh):
         state = training.init(jax.random.key(training.config.seed))
-    params = warm_start.fill(training.task, state.params, training.mesh, log.say)
-    ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
-    return 0, state.replace(params=params, ema=ema)
+    config = training.config
+    if config.train.initial or config.model.get("word_vectors", ""):
+        from transformer_jax.training import warm_start
+
+        params = warm_start.fill(training.task, state.params, training.mesh, log.say)
+        ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
+        state = state.replace(params=params, ema=ema)
+    return 0, state
 
 
 if __name__ == "__main__":

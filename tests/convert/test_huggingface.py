@@ -22,6 +22,7 @@ from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
 from transformer_jax.convert.huggingface.vocabulary import Languages
 from transformer_jax.data.text import foreign, learning
+from transformer_jax.data.text.saved import open_saved
 from transformer_jax.training import warm_start
 
 if importlib.util.find_spec("transformers") is None:
@@ -517,7 +518,7 @@ def test_a_foreign_tokenizer_splits_joins_and_shows_pieces(tokenizer, lines, tmp
     packed = foreign.pack([-1, -1, -1, -1, *range(size)], {}, [], tokenizer=content)
     path = tmp_path / "text.model"
     path.write_bytes(packed)
-    mine = foreign.open_saved(path)
+    mine = open_saved(path)
     assert mine.vocab_size == size + 4
     for line in lines:
         assert mine.encode(line) == [
@@ -531,7 +532,7 @@ def test_a_foreign_tokenizer_splits_joins_and_shows_pieces(tokenizer, lines, tmp
     assert mine.content == content
     path.write_bytes(packed.replace(b"foreign 1", b"foreign 2"))
     with pytest.raises(UserError, match="cannot be read: its form is"):
-        foreign.open_saved(path)
+        open_saved(path)
 
 
 def test_a_run_of_this_package_opens_there(tiny_run, tmp_path):

@@ -14,7 +14,7 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.report import groups, significance
 from transformer_jax.report.significance import Difference
 from transformer_jax.runs import run as runs
-from transformer_jax.runs.folder import Folder
+from transformer_jax.runs.folder import Folder, find_runs
 
 # Student's t: a printed table's figures.
 TABLE = {
@@ -123,7 +123,7 @@ def test_runs_are_named_by_commas_patterns_repetition_and_their_folder(tmp_path)
     for path in paths:
         (tmp_path / path).mkdir()
     (tmp_path / "a_3").write_text("no directory")
-    find = functools.partial(groups.find_runs, "workdir")
+    find = functools.partial(find_runs, "workdir")
     assert find([f"{a},{b}"]) == find([a, b]) == find([f"{tmp_path}/a_*"]) == [a, b]
     assert find([comma, bracket]) == [comma, bracket]
     assert find([f"{b},gs://bucket/x"]) == [b, "gs://bucket/x"]

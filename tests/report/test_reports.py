@@ -12,11 +12,12 @@ from seeded import SCORES, change, put_scores
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.report import __main__ as command
-from transformer_jax.report import groups, page, significance, tables
+from transformer_jax.report import page, significance, tables
 from transformer_jax.report.collect import collect
 from transformer_jax.report.significance import Difference
 from transformer_jax.runs import bundle
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import find_runs
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def read(seeds):
     """A function: the report of all runs of `seeds`."""
 
     def collected(**how):
-        return collect(groups.find_runs("files", [str(seeds)]), **how)
+        return collect(find_runs("files", [str(seeds)]), **how)
 
     return collected
 
@@ -120,7 +121,7 @@ def test_text_has_means_corrected_tests_and_curves(read):
 
 def test_csv_has_a_row_for_each_run(seeds, read):
     rows = list(csv.DictReader(io.StringIO(tables.write_csv(read()))))
-    assert [row["run"] for row in rows] == groups.find_runs("files", [str(seeds)])
+    assert [row["run"] for row in rows] == find_runs("files", [str(seeds)])
     assert [float(row["BLEU"]) for row in rows] == [*SCORES["a"], *SCORES["b"]]
     assert {row["optim.warmup_steps"] for row in rows} == {"5", "6"}
 

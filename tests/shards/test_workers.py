@@ -14,7 +14,7 @@ import types
 import pytest
 from absl import flags
 
-from transformer_jax import cli
+from transformer_jax import cli, shards
 from transformer_jax.base.errors import UserError
 from transformer_jax.shards import workers
 from transformer_jax.shards.work import Work
@@ -26,7 +26,7 @@ import errno, json, os, pathlib, signal, sys, time
 
 from absl import flags
 
-from transformer_jax import cli
+from transformer_jax import cli, shards
 from transformer_jax.base.errors import UserError
 from transformer_jax.shards import workers
 from transformer_jax.shards.work import Work
@@ -76,11 +76,11 @@ def begin():
 
 def main(overrides):
     print("a greeting")
-    workers.check_flags(flags.FLAGS)
+    shards.check_flags(flags.FLAGS)
     return workers.run(flags.FLAGS, begin, open_maker)
 
 
-workers.define_flags(flags)
+shards.define_flags(flags)
 cli.run(main)
 """
 
@@ -137,7 +137,7 @@ def flag_values(*words):
         name: functools.partial(getattr(flags, name), flag_values=values)
         for name in names
     }
-    workers.define_flags(types.SimpleNamespace(**define))
+    shards.define_flags(types.SimpleNamespace(**define))
     values(["command", *words])
     return values
 
@@ -192,13 +192,13 @@ def run(work):
 )
 def test_flags_that_make_no_sense_are_refused(words, says):
     with pytest.raises(UserError, match=re.escape(says)):
-        workers.check_flags(flag_values(*words))
+        shards.check_flags(flag_values(*words))
 
 
 @pytest.mark.parametrize("share", ["7/8", "stdin", "plan"])
 def test_other_flags_are_taken(share):
-    workers.check_flags(flag_values("--shards=2", f"--worker={share}"))
-    workers.check_flags(flag_values())
+    shards.check_flags(flag_values("--shards=2", f"--worker={share}"))
+    shards.check_flags(flag_values())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

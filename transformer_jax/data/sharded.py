@@ -301,6 +301,15 @@ class ShardedStore(Store):
                     f"was prepared with {stored!r}: use the same, or prepare another"
                 )
 
+    def check_encoding(self, fingerprint: str) -> None:
+        """Refuse a task that would encode the examples in another way."""
+        if self.about["encoding"] != fingerprint:
+            raise UserError(
+                f"data.store = {self.folder.address!r} was encoded by other tokenizers "
+                "or in another way than this run's: prepare it again with this config, "
+                "or start in a new --workdir"
+            )
+
     def row(self, column: str, index: int) -> np.ndarray:
         """Return the values of one example."""
         taken = self._take(column, np.array([index]))
@@ -399,6 +408,8 @@ class ShardedStore(Store):
 
 class StoredRecords(Records):
     """The records that a store was made from, of which it holds the places only."""
+
+    store: ShardedStore
 
     def __init__(self, store: ShardedStore):
         self.store, self.fingerprint = store, store.fingerprint

@@ -2,7 +2,7 @@
 
 `clusters` reads from the environment which process this is; `peers` connects to the
 others and watches them; `connection` joins them for JAX and ends them together;
-`agreement` makes all processes act on the same answer.
+`agreement` makes all processes act on the same answer; `ending` has the exit codes.
 """
 
 from transformer_jax.hosts.agreement import broadcast_from_first as broadcast_from_first
@@ -16,5 +16,5 @@ from transformer_jax.hosts.connection import end_at_once as end_at_once
 from transformer_jax.hosts.connection import end_together as end_together
 from transformer_jax.hosts.connection import name_of as name_of
 from transformer_jax.hosts.connection import pass_on_sigterm as pass_on_sigterm
-from transformer_jax.hosts.peers import HUNG as HUNG
-from transformer_jax.hosts.peers import RESTART as RESTART
+from transformer_jax.hosts.ending import HUNG as HUNG
+from transformer_jax.hosts.ending import RESTART as RESTART

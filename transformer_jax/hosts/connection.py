@@ -13,19 +13,22 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import jax
 
 from transformer_jax.base.errors import UserError
-from transformer_jax.hosts import agreement
-from transformer_jax.hosts import peers as meeting
+from transformer_jax.hosts import agreement, ending
 from transformer_jax.hosts.clusters import find_place
-from transformer_jax.hosts.peers import RESTART, Absent, Peers
+from transformer_jax.hosts.ending import RESTART
+
+if TYPE_CHECKING:
+    from transformer_jax.hosts.peers import Peers
 
 HEARTBEAT = 30  # seconds without a heartbeat after which JAX considers a process lost
 SHUTDOWN = 60  # seconds that a finished process waits for the others
 
-_peers: Peers | None = None
+_peers: "Peers | None" = None
 _runtime_sigterm: Callable[[int], None] | None = None
 _kept: list = []  # C callbacks, which must outlive their use
 
@@ -38,9 +41,11 @@ def connect(timeout: int = 300, say: Callable[[str], None] = print) -> None:
     place = find_place(timeout)
     if place is None:
         return
+    from transformer_jax.hosts import peers
+
     try:
-        found = meeting.meet(place, timeout, say)
-    except Absent as error:
+        found = peers.meet(place, timeout, say)
+    except peers.Absent as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(RESTART)
     _keep_stdout()
@@ -80,7 +85,7 @@ def end_at_once(code: int, line: str) -> None:
     """Write a last line, tell the other processes, and end this one."""
     if _peers is not None and code != RESTART:  # peers cannot learn anything from 75
         _peers.announce(code)
-    meeting.end_at_once(code, line)
+    ending.end_at_once(code, line)
 
 
 @contextlib.contextmanager
@@ -131,7 +136,7 @@ def _take_sigterm() -> None:
         _runtime_sigterm = ctypes.CFUNCTYPE(None, ctypes.c_int)(handler)
 
 
-def _explain_aborts(peers: Peers) -> None:
+def _explain_aborts(peers: "Peers") -> None:
     """Print the reason when the runtime aborts because a process is silent."""
 
     def explain(_: int) -> None:
@@ -146,7 +151,7 @@ def _explain_aborts(peers: Peers) -> None:
     libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
 
 
-def _wait_for_a_reason(peers: Peers) -> None:
+def _wait_for_a_reason(peers: "Peers") -> None:
     """Wait a moment, because an error may be the first sign of a lost process."""
     time.sleep(2.0)
     if lost := peers.silent():

@@ -11,36 +11,23 @@ import contextlib
 import dataclasses
 import faulthandler
 import json
-import os
 import selectors
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.hosts.clusters import Place
+from transformer_jax.hosts.ending import HUNG, RESTART, end_at_once
 
-RESTART = 75  # the exit code that asks a launcher for the same command again
-HUNG = 124  # the exit code of a process that was ended by its watchdog
 PING = 5.0  # seconds between heartbeats
 SILENT = 15.0  # seconds without one after which a process is named as silent
 GRACE = 5.0  # seconds that a failing process waits for others that also fail
 
-_ending = threading.Lock()
-
 
 class Absent(Exception):
     """Raised for processes that did not connect; the message lists those that did."""
-
-
-def end_at_once(code: int, line: str) -> None:
-    """Write a last line and end the process, even if other threads are blocked."""
-    _ending.acquire()  # never released, so that only the first reason is shown
-    sys.stdout.flush()
-    os.write(2, f"{line}\n".encode())
-    os._exit(code)
 
 
 @dataclasses.dataclass

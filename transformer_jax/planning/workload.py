@@ -39,7 +39,8 @@ class Workload:
     def abstract(self, shape: Shape, mesh: Mesh) -> dict[str, Any]:
         """Return the shapes and shardings of a batch's arrays, to compile for."""
         arrays = self.task.data.collate(self.columns, nothing(shape))
-        lent = teacher.abstract(self.task.config, mesh)
+        config = self.task.config
+        lent = teacher.abstract(config, mesh) if config.train.teacher else {}
         return sharding.abstract_global(arrays, mesh, shape.rows) | lent
 
     @property

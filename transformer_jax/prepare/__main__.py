@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from transformer_jax import cli, tasks
+from transformer_jax import cli, shards, tasks
 from transformer_jax import config as configs
 from transformer_jax.base.errors import UserError
 from transformer_jax.data import sharded
@@ -40,7 +40,7 @@ def define_flags() -> None:
     """Define the flags of the command."""
     flags.DEFINE_string("config", "", "A config file: path.py[:variant], or a name.")
     flags.DEFINE_string("output", "", "The folder of the store.")
-    workers.define_flags(flags)
+    shards.define_flags(flags)
 
 
 def main(overrides: dict[str, str]) -> int:
@@ -49,7 +49,7 @@ def main(overrides: dict[str, str]) -> int:
     cli.require("config", args.config, "a config file, such as configs/multi30k.py")
     if not args.shards:
         raise UserError("--shards is missing: the number of files to write, such as 64")
-    workers.check_flags(args)
+    shards.check_flags(args)
     cli.require("output", args.output, "the folder of the store")
     config = configs.load(args.config, overrides)
     source = tasks.find(config.task).source(config)

@@ -14,8 +14,9 @@ from typing import Any
 from absl import flags
 
 from transformer_jax import cli
-from transformer_jax.report import groups, page, tables
+from transformer_jax.report import page, tables
 from transformer_jax.report.collect import collect
+from transformer_jax.runs.folder import find_runs
 
 WRITERS = {
     ".html": page.write_page,
@@ -51,7 +52,7 @@ def main(overrides: dict[str, str]) -> None:
         cli.fail(f"--output={args.output}: end its name in {', '.join(WRITERS)}")
     if args.output:
         cli.check_writable(args.output)
-    found = collect(groups.find_runs("files", args.files), args.split, args.baseline)
+    found = collect(find_runs("files", args.files), args.split, args.baseline)
     text = WRITERS[ending](found)
     if not args.output:
         print(text, end="")

@@ -6,11 +6,9 @@ and search on the present data. Otherwise the run is scored again.
 
 import dataclasses
 import functools
-import glob
 import logging
 import math
 import os
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -43,7 +41,6 @@ FREE = (
     "targets",
     "timeout",
 )
-CONFIG = "config.json"
 PERPLEXITY = "perplexity"  # says the same as the loss, so it is no test of its own
 
 
@@ -67,42 +64,6 @@ class Member:
     def records(self, split: str) -> Records:
         """Read a split of the data that the run's config names."""
         return tasks.find(self.config.task).source(self.config).read(split)
-
-
-def find_runs(flag: str, given: Sequence[str]) -> list[str]:
-    """List the runs given to a flag, by commas, patterns, repetition or their folder.
-
-    A folder that is no run, but contains runs, stands for all of them, in any depth.
-    """
-    found = []
-    for text in given:
-        parts = [text] if os.path.isdir(text) else [p for p in text.split(",") if p]
-        for part in parts:
-            matches = [part]
-            if glob.has_magic(part) and not os.path.isdir(part):
-                matches = sorted(filter(os.path.isdir, glob.glob(part)))
-                if not matches:
-                    raise UserError(f"--{flag}={part}: no directory has such a name")
-            for match in matches:
-                found += _runs_below(match) or [match]
-    return found
-
-
-def _runs_below(place: str) -> list[str]:
-    """List the runs in a folder that is not itself one, in the order of their names."""
-    found = []
-    for path, folders, files in os.walk(place):
-        if CONFIG in files:
-            folders.clear()  # no run is inside another
-            if path != place:
-                found.append(path)
-    return sorted(found, key=_by_number)
-
-
-def _by_number(path: str) -> list[Any]:
-    """Return a key that sorts seed_9 before seed_10."""
-    parts = re.split(r"(\d+)", path)
-    return [int(part) if part.isdecimal() else part for part in parts]
 
 
 def open_groups(

@@ -77,7 +77,8 @@ def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
             f"{nearest(str(path), models)} It has {', '.join(models) or 'none'}; name "
             "one, or a run directory"
         )
-    if not os.path.isfile(place / "config.json"):
+    ours = any(os.path.isfile(place / name) for name in ("versions.json", MANIFEST))
+    if ours or not os.path.isfile(place / "config.json"):
         return path
     for name in entry_points.names("readers"):
         reader = entry_points.require("readers", name)

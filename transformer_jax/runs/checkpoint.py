@@ -19,7 +19,6 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 
 from transformer_jax import cli, hosts
 from transformer_jax.base.errors import UserError
@@ -83,6 +82,8 @@ class Checkpoints:
     @property
     def _manager(self) -> Any:
         if self._opened is None:
+            import orbax.checkpoint as ocp
+
             if self._writer:
                 self.clear()
                 self._scores = dict(hosts.decide_in_first(self._read_scores))
@@ -180,7 +181,8 @@ class Checkpoints:
         signed = {"step": step, "arrays": arrays, **(about or {})}
         signed |= self.identity.content if self.identity else {}
         self.wait()
-        args = ocp.args
+        from orbax.checkpoint import args
+
         saved: dict[str, Any] = {
             name: args.StandardSave(item) for name, item in items.items()
         }
@@ -306,7 +308,8 @@ class Checkpoints:
 
     def _try_to_restore(self, step: int, asked: dict[str, Any]) -> tuple[Any, str]:
         """Return what Orbax restores, or the first line of its error."""
-        args = ocp.args
+        from orbax.checkpoint import args
+
         items = {name: args.StandardRestore(x) for name, x in asked.items()}
         try:
             return self._manager.restore(step, args=args.Composite(**items)), ""
@@ -336,6 +339,8 @@ class Checkpoints:
 
     def _find_difference(self, step: int, items: dict[str, Any]) -> str:
         """Describe the first array whose shape differs from the requested one."""
+        import orbax.checkpoint as ocp
+
         handler = ocp.StandardCheckpointHandler()
         for item, like in items.items():
             try:

@@ -6,7 +6,8 @@ import json
 import logging
 import os
 import pathlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -368,3 +369,39 @@ def _flat(tree: dict, prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + key] = value
     return flat
+
+
+def find_runs(flag: str, given: Sequence[str]) -> list[str]:
+    """List the runs given to a flag, by commas, patterns, repetition or their folder.
+
+    A folder that is no run, but contains runs, stands for all of them, in any depth.
+    """
+    found = []
+    for text in given:
+        parts = [text] if os.path.isdir(text) else [p for p in text.split(",") if p]
+        for part in parts:
+            matches = [part]
+            if glob.has_magic(part) and not os.path.isdir(part):
+                matches = sorted(filter(os.path.isdir, glob.glob(part)))
+                if not matches:
+                    raise UserError(f"--{flag}={part}: no directory has such a name")
+            for match in matches:
+                found += _runs_below(match) or [match]
+    return found
+
+
+def _runs_below(place: str) -> list[str]:
+    """List the runs in a folder that is not itself one, in the order of their names."""
+    found = []
+    for path, folders, names in os.walk(place):
+        if "config.json" in names:
+            folders.clear()  # no run is inside another
+            if path != place:
+                found.append(path)
+    return sorted(found, key=_by_number)
+
+
+def _by_number(path: str) -> list[Any]:
+    """Return a key that sorts seed_9 before seed_10."""
+    parts = re.split(r"(\d+)", path)
+    return [int(part) if part.isdecimal() else part for part in parts]

@@ -15,7 +15,7 @@ import os
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import numpy as np
@@ -36,8 +36,10 @@ from transformer_jax.runs.checkpoint import Checkpoints, Damaged
 from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
 from transformer_jax.tasks import protocols
-from transformer_jax.tasks.parts import inside
 from transformer_jax.tasks.protocols import Task
+
+if TYPE_CHECKING:
+    from transformer_jax.tasks.parts.inside import Inside, Patch
 
 logger = logging.getLogger(__name__)
 
@@ -222,6 +224,8 @@ class Run:
         of them, or a list of records. A last field that is left out is the model's own
         answer.
         """
+        from transformer_jax.tasks.parts import inside
+
         source: Any = tasks.find(self.config.task).source(self.config)
         fields: tuple[str, ...] = getattr(source, "fields", ())
         if len(values) == 1 and isinstance(values[0], dict):
@@ -242,26 +246,32 @@ class Run:
         records = [dict(zip(fields, row, strict=True)) for row in rows]
         return inside.make_batch(self._plain_task, records)
 
-    def forward(self, *values: Any, patch: inside.Patch | None = None) -> inside.Inside:
+    def forward(self, *values: Any, patch: "Patch | None" = None) -> "Inside":
         """Read examples, and return all that the model computes on the way.
 
         `forward(source, target).activations["encoder/layer_0/feed_forward"]`; for the
         values see `batch`. `patch` replaces outputs by path, with a function of each:
         `{"encoder/layer_0/feed_forward": jnp.zeros_like}`.
         """
+        from transformer_jax.tasks.parts import inside
+
         return inside.look(self._plain_task, self.params, self.batch(*values), patch)
 
     def loss(self, *values: Any) -> float:
         """Return the mean loss of examples, as in an evaluation."""
         return self.forward(*values).loss
 
-    def gradient(self, *values: Any, patch: inside.Patch | None = None) -> Params:
+    def gradient(self, *values: Any, patch: "Patch | None" = None) -> Params:
         """Return the gradient of the mean loss of examples by each parameter."""
+        from transformer_jax.tasks.parts import inside
+
         task, batch = self._plain_task, self.batch(*values)
         return inside.gradient(task, self.params, batch, patch)[1]
 
     def flops(self, *values: Any) -> int:
         """Count the operations of a forward pass over examples, as XLA does."""
+        from transformer_jax.tasks.parts import inside
+
         batch = self.batch(*values)
         return inside.count_flops(self._plain_task, self.params, batch)
 

@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from etils import epath
 
 from transformer_jax.sharding import path_name
@@ -116,6 +115,8 @@ def find_problem(items: dict[str, Any], signed: dict[str, Any]) -> str:
 
 def read(folder: epath.PathLike) -> dict[str, Any]:
     """Read the signature of a checkpoint; try again once, as a disk may fail once."""
+    import orbax.checkpoint as ocp
+
     item, handler = epath.Path(folder) / ITEM, ocp.JsonCheckpointHandler()
     try:
         return dict(handler.restore(item))

@@ -8,26 +8,25 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, tasks
 from transformer_jax.base.errors import UserError, nearest
-from transformer_jax.data import cache, sharded
+from transformer_jax.data import cache
 from transformer_jax.data import store as stores
 from transformer_jax.data.batches import Buckets, Plan, limits
-from transformer_jax.data.packing import Packed
+from transformer_jax.data.reading.records import Records
 from transformer_jax.data.reading.sources import mix, splits_of_generated
-from transformer_jax.data.sampling import Sampler
-from transformer_jax.data.sharded import ShardedStore, StoredRecords
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.runs.folder import Folder
 from transformer_jax.tasks.protocols import DataSource, Task
-from transformer_jax.training import teacher
 from transformer_jax.training.log import RunLog
-from transformer_jax.training.warm_start import Origin
+
+if TYPE_CHECKING:
+    from transformer_jax.data.sampling import Sampler
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +78,12 @@ def prepare(
     """Read and encode all splits of a config; `show` draws a progress bar."""
     source = tasks.find(config.task).source(config)
     wanted = ["train", "validation", *_scored_splits(config, source, say)]
-    stored = open_stored(config, folder, say)
-    records = {
-        name: stored.records if stored and name == "train" else source.read(name)
-        for name in dict.fromkeys(wanted)
-    }
+    records: dict[str, Records] = {}
+    if config.data.get("store", ""):
+        records["train"] = open_stored(config, folder, say)
+    for name in wanted:
+        if name not in records:
+            records[name] = source.read(name)
     for note in dict.fromkeys(n for r in records.values() for n in r.notes):
         say(f"note       {note}")
     task = _create_task(config, source, folder, say)
@@ -123,12 +123,11 @@ def prepare(
     return Prepared(task, train, splits, ledger)
 
 
-def open_stored(config: ConfigDict, folder: Folder, say: Say) -> ShardedStore | None:
-    """Open the store that `data.store` names, and adopt its tokenizers."""
-    address = config.data.get("store", "")
-    if not address:
-        return None
-    store = ShardedStore(address)
+def open_stored(config: ConfigDict, folder: Folder, say: Say) -> Records:
+    """Open the records of the store that `data.store` names; adopt its tokenizers."""
+    from transformer_jax.data import sharded
+
+    store = sharded.ShardedStore(address := config.data.store)
     store.check(config)
     sharded.copy_tokenizers(store.folder, folder.tokenizer)
     sizes = store.records.sizes()
@@ -136,7 +135,7 @@ def open_stored(config: ConfigDict, folder: Folder, say: Say) -> ShardedStore | 
     store.records.weigh(weights)
     shards = len(store.about["shards"])
     say(f"store      {address}: {len(store):,} examples in {shards} shards")
-    return store
+    return store.records
 
 
 def _scored_splits(config: ConfigDict, source: DataSource, say: Say) -> list[str]:
@@ -162,17 +161,21 @@ def _create_task(
 ) -> Task:
     """Create the task; a new run takes the tokenizers of its origin or its teacher."""
     begun, lent = (folder.path / "ledger.json").exists(), config
-    named = [n for n in ("initial", "teacher") if config.train[n] and not begun]
-    origins = {name: Origin(config, name) for name in named}
-    taught_by = teacher.open_task(config) if config.train.teacher else None
-    for origin in origins.values():
-        lent = origin.lend_tokenizers(lent, say)
+    checks: list[Callable[[Task], None]] = []
+    if config.train.teacher or config.train.consistency:
+        from transformer_jax.training import teacher
+
+        checks += teacher.open_checks(config)
+    for name in ("initial", "teacher"):
+        if config.train[name] and not begun:
+            from transformer_jax.training.warm_start import Origin
+
+            origin = Origin(config, name)
+            lent = origin.lend_tokenizers(lent, say)
+            checks += [origin.check] if name == "initial" else []
     task = tasks.find(config.task).create(lent, source, folder.tokenizer, say)
-    if "initial" in origins:
-        origins["initial"].check(task)
-    if taught_by:
-        teacher.check(task, taught_by)
-    teacher.check_consistency(task)
+    for check in checks:
+        check(task)
     return task
 
 
@@ -185,8 +188,8 @@ def open_split(
 ) -> Split:
     """Encode a split, or open its store; only training may leave examples out."""
     training = name == "train"
-    if isinstance(records, StoredRecords):
-        _check_encoding(task, records.store)
+    if records.store is not None:
+        records.store.check_encoding(task.data.fingerprint)
         return Split(name, records, records.store)
     fingerprint = f"{records.fingerprint}-{task.data.fingerprint}"
     progress = _Progress(name, say, show)
@@ -206,21 +209,12 @@ def open_split(
     return Split(name, records, store)
 
 
-def _check_encoding(task: Task, store: ShardedStore) -> None:
-    if store.about["encoding"] != task.data.fingerprint:
-        raise UserError(
-            f"data.store = {store.folder.address!r} was encoded by other tokenizers or "
-            "in another way than this run's: prepare it again with this config, or "
-            "start in a new --workdir"
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class Planned:
     """The plan of all batches, and the sampler of their segmentations (or None)."""
 
     plan: Plan
-    sampler: Sampler | None
+    sampler: "Sampler | None"
     padding: float  # the share of positions without a token
     corpora: tuple[tuple[int, int], ...]  # examples, and how often each is in an epoch
 
@@ -230,6 +224,8 @@ def make_plan(config: ConfigDict, task: Task, train: Split) -> Planned:
     data, store, sampler = config.data, train.store, None
     lengths = expected = task.data.lengths(store)
     if task.data.texts and config.tokenizer.sampling:
+        from transformer_jax.data.sampling import Sampler
+
         sampler = Sampler(
             task.data.texts,
             train.records,
@@ -251,6 +247,8 @@ def make_plan(config: ConfigDict, task: Task, train: Split) -> Planned:
         "repeats": repeats,
     }
     if data.batching == "packed":
+        from transformer_jax.data.packing import Packed
+
         plan = Packed(lengths, data.batch_tokens, data.pack_length, **others)
     else:
         plan = Buckets(lengths, data.batch_tokens, shapes, **others)

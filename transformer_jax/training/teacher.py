@@ -14,8 +14,9 @@ predict the same whatever units are dropped (R-Drop, Liang et al. 2021):
     loss = (loss₁ + loss₂) / 2 + c / 4 · (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁))        per token
 """
 
+import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -34,6 +35,16 @@ from transformer_jax.runs.folder import Folder
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.protocols import CrossEntropy, Objective, Task
 from transformer_jax.training.warm_start import Origin, Say
+
+
+def open_checks(config: ConfigDict) -> list[Callable[[Task], None]]:
+    """Open the teacher; return what refuses a task that it cannot teach."""
+    checks: list[Callable[[Task], None]] = []
+    if config.train.teacher:
+        checks.append(functools.partial(check, teacher=open_task(config)))
+    if config.train.consistency:
+        checks.append(check_consistency)
+    return checks
 
 
 def open_task(config: ConfigDict) -> Task:
@@ -82,8 +93,6 @@ def check(task: Task, teacher: Task) -> None:
 def check_consistency(task: Task) -> None:
     """Refuse to compare two passes whose loss or whose predicted tokens differ."""
     config, objective = task.config, task.objective
-    if not config.train.consistency:
-        return
     named = f"train.consistency = {config.train.consistency}"
     if not _is_cross_entropy(objective):
         raise UserError(
@@ -106,8 +115,6 @@ def _is_cross_entropy(objective: Objective) -> bool:
 
 def abstract(config: ConfigDict, mesh: Mesh) -> dict[str, Params]:
     """Return what `load` returns as shapes and shardings, without reading it."""
-    if not config.train.teacher:
-        return {}
     return {losses.TEACHER: runs.abstract_params(open_task(config), mesh)}
 
 
@@ -119,8 +126,6 @@ def load(
     A run that continues must find those that it began with. The teacher must have
     positions for the examples of the store.
     """
-    if not config.train.teacher:
-        return {}
     run = runs.load(config.train.teacher, mesh=mesh)
     try:
         run.task.data.lengths(store)
@@ -148,8 +153,6 @@ def add_to_loss(task: Task) -> LossFn:
     if settings.consistency:
         assert isinstance(own, CrossEntropy)  # see `check_consistency`
         return _twice(own, settings.consistency)
-    if not settings.teacher:
-        return own.loss
     assert isinstance(own, CrossEntropy)  # see `check`
     other = open_task(task.config).objective
     assert isinstance(other, CrossEntropy)

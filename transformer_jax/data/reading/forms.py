@@ -15,7 +15,6 @@ from ml_collections import ConfigDict
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.schema import option
-from transformer_jax.data import tfds
 from transformer_jax.data.reading.records import (
     JsonTable,
     Parallel,
@@ -24,7 +23,6 @@ from transformer_jax.data.reading.records import (
     Records,
     TsvTable,
 )
-from transformer_jax.data.reading.tables import ArrowTable, CsvTable, saved_files
 from transformer_jax.data.text import text
 from transformer_jax.data.text.numerals import is_whole
 
@@ -228,6 +226,8 @@ class Csv(Columns, LineFiles):
 
     def open(self, path, split):
         """Open a file of comma-separated columns."""
+        from transformer_jax.data.reading.tables import CsvTable
+
         return CsvTable(path, self.columns)
 
 
@@ -242,17 +242,21 @@ class Arrow(Columns, LineFiles):
 
     def open(self, path, split):
         """Open a file of named columns."""
+        from transformer_jax.data.reading.tables import ArrowTable
+
         return ArrowTable(path, self.columns)
 
     def find_files(self, entry):
         """List the files of a saved folder, or those that a path names."""
-        return saved_files(self._place(entry)) or super().find_files(entry)
+        return self._saved_files(entry) or super().find_files(entry)
 
     def _paths(self, corpus):
-        return saved_files(self._place(corpus)) or super()._paths(corpus)
+        return self._saved_files(corpus) or super()._paths(corpus)
 
-    def _place(self, entry: str) -> str:
-        return os.path.join(self.data.folder, entry)
+    def _saved_files(self, entry: str) -> list[str] | None:
+        from transformer_jax.data.reading.tables import saved_files
+
+        return saved_files(os.path.join(self.data.folder, entry))
 
 
 class ParsedFiles(LineFiles):
@@ -308,6 +312,8 @@ class Tfds(Columns):
 
     def corpora(self, split):
         """Open the split of each data set."""
+        from transformer_jax.data import tfds
+
         part, folder = self.data[f"{split}_split"], self.data.folder
         return [
             [tfds.Split(name, part, folder, self.columns, texts=True)]

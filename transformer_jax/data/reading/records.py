@@ -31,6 +31,7 @@ class Records(Sequence[Record]):
     notes: tuple[str, ...] = ()  # oddities of the files
     tags: tuple[str, ...] = ("",)  # one per part, such as a file
     content: str = ""  # hash of generated records, whose fingerprint is only a version
+    store: Any = None  # of their examples, if these are encoded already
 
     @property
     def source_fingerprint(self) -> str:

@@ -9,7 +9,6 @@ import base64
 import copy
 import functools
 import json
-import pathlib
 import re
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -249,18 +248,3 @@ def pack(
     about = {"form": FORM, "ids": list(ids), "names": names, "prefix": list(prefix)}
     about |= engine
     return json.dumps(about, ensure_ascii=False).encode()
-
-
-def open_saved(path: pathlib.Path) -> Tokenizer:
-    """Open the tokenizer that a run has saved: its own, or one of another package."""
-    try:
-        with path.open("rb") as file:
-            foreign = file.read(1) == b"{"
-        return Foreign(path.read_bytes()) if foreign else Tokenizer.load(path)
-    except UserError:
-        raise
-    except BaseException as error:  # a damaged file raises almost any error
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        reason = str(error).split("\n")[0]
-        raise UserError(f"the tokenizer {path} cannot be read: {reason}") from None

@@ -16,7 +16,7 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS, PAD, UNK
 from transformer_jax.data import cache
 from transformer_jax.data.text import vocabulary
-from transformer_jax.data.text.foreign import open_saved
+from transformer_jax.data.text.saved import open_saved
 from transformer_jax.data.text.tokenizer import Bytes, Tokenizer
 
 # The trainer sums in parallel, repeatably with a fixed number of threads.

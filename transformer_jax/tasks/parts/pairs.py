@@ -20,7 +20,7 @@ from transformer_jax.data.reading import filters
 from transformer_jax.data.reading.sources import FIELDS
 from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text import learning
-from transformer_jax.data.text.foreign import open_saved
+from transformer_jax.data.text.saved import open_saved
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.engine import positions_needed

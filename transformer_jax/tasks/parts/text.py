@@ -15,7 +15,7 @@ from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.data.store import Store
 from transformer_jax.data.text import learning
-from transformer_jax.data.text.foreign import open_saved
+from transformer_jax.data.text.saved import open_saved
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.memory import check_attention

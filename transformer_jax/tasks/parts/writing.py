@@ -3,16 +3,15 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.data.text.tokenizer import Tokenizer
-from transformer_jax.decoding import DecodeRequest, Options, Reply, sliding
+from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.engine import Engine, Searches, positions_needed
-from transformer_jax.decoding.live import Live
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
@@ -24,6 +23,9 @@ from transformer_jax.tasks.parts.text import (
     check_room,
 )
 from transformer_jax.tasks.protocols import Record
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.live import Live
 
 
 class Written(NamedTuple):
@@ -65,6 +67,8 @@ class Writer:
     @contextlib.contextmanager
     def shared(self, mesh: Mesh) -> Iterator[None]:
         """Let all threads share the batches of this mesh: see `decoding.live`."""
+        from transformer_jax.decoding.live import Live
+
         live = self._live[mesh] = Live(self.engine(mesh))
         try:
             yield
@@ -92,9 +96,12 @@ class Writer:
         """
         engine = self.other or self._live.get(mesh) or self.engine(mesh)
         asked = params, requests, options
-        answers = (
-            sliding.search(engine, *asked, window) if window else engine.search(*asked)
-        )
+        if window:
+            from transformer_jax.decoding import sliding
+
+            answers = sliding.search(engine, *asked, window)
+        else:
+            answers = engine.search(*asked)
         for number, found in answers:
             prefix = requests[number].prefix
             yield (

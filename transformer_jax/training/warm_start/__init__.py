@@ -16,9 +16,7 @@ __all__ = ["Origin", "adopt", "fill"]
 
 
 def fill(task: Task, params: Params, mesh: Mesh, say: Say) -> Params:
-    """Replace some of the random parameters according to the task's config."""
+    """Replace some of the random parameters by what the task's config names."""
     if task.config.train.initial:
         return Origin(task.config).fill(task, params, mesh, say)
-    if path := task.config.model.get("word_vectors", ""):  # images have none
-        return word_vectors.place(path, task, params, say)
-    return params
+    return word_vectors.place(task.config.model.word_vectors, task, params, say)
