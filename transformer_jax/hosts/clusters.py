@@ -36,7 +36,11 @@ CLUSTERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The place of this process among those of a run."""
+    """The address of process 0, the number of processes, and the index of this one.
+
+    `find_place` makes it and `jax.distributed` starts with it. `found_by` is the
+    source, such as SLURM, for messages.
+    """
 
     address: str  # host and port of process 0
     count: int

@@ -13,7 +13,7 @@ COLUMNS = 8  # steps of a curve in the text
 
 
 def write_text(report: Report) -> str:
-    """Write the groups, what they differ by, and their validation losses by step."""
+    """Return the report as text: scores of groups, differences, losses by step."""
     count = sum(len(group.outcomes) for group in report.groups)
     groups = len(report.groups)
     parts = [

@@ -160,7 +160,10 @@ class Checkpoints:
         self._save(step, {"params": params}, about)
 
     def averaged_steps(self, step: int) -> tuple[list[int], list[int]]:
-        """Return the steps chosen for a mean, and the used; [] if not recorded."""
+        """Return the steps chosen for a saved mean, and those that were averaged.
+
+        The second list lacks damaged checkpoints. Both are [] if nothing is recorded.
+        """
         signed, _ = hosts.decide_in_first(lambda: self._look(step))
         return signed.get("chosen", []), signed.get("averaged", [])
 

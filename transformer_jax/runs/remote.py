@@ -136,6 +136,7 @@ def _list_files(folder: epath.Path, but: set[str]) -> Iterator[epath.Path]:
 
 
 def _state(file: pathlib.Path) -> tuple[int, int]:
+    """Return a file's modification time in ns and its size, to detect changes."""
     about = file.stat()
     return about.st_mtime_ns, about.st_size
 

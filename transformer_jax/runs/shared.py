@@ -45,6 +45,7 @@ def _write(folder: Any) -> str:
 
 
 def _appears(path: Any) -> bool:
+    """Wait up to `PATIENCE` seconds for a file; return whether it exists."""
     until = time.monotonic() + PATIENCE
     while not path.exists():
         if time.monotonic() > until:

@@ -250,7 +250,12 @@ async def _stream(
     options: shapes.StreamOptions | None,
     chunk: Callable[[str, str | None, bool], tuple[str, str, dict[str, Any]]],
 ) -> Response:
-    """Send chunks of a text as they come."""
+    """Return a response that sends an answer as server-sent events, as it is written.
+
+    Wait for the first event, so that a refused request gets an error status instead.
+    `chunk` turns a text, its finish reason and whether it is the first into the prefix
+    of an id, the name of the object and a choice.
+    """
     events = await begin(events)
     identity, created = uuid.uuid4().hex, int(time.time())
 

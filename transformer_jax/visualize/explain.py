@@ -200,6 +200,10 @@ def _check_length(name: str, key: str, found: Any, expected: int) -> None:
 
 
 def _mask(asked: Any, shape: tuple[int, ...], name: str) -> np.ndarray | None:
+    """Return the mask [queries, keys], True where a key is visible; None for no mask.
+
+    `asked` is "look-ahead" or rows of 0 (hidden) and 1; `name` begins the error.
+    """
     if asked is None:
         return None
     if asked == "look-ahead" and shape[0] == shape[1]:

@@ -33,7 +33,10 @@ class ClassFiles(Records, abc.ABC):
 
     @abc.abstractmethod
     def _read(self, file: pathlib.Path) -> Record:
-        """Read a file."""
+        """Read a file into the fields of its record, all but `label`.
+
+        Raise `unreadable` for bad content; `__getitem__` adds the way out.
+        """
 
     def where(self, index: int) -> str:
         """Name a file."""

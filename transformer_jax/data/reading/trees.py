@@ -188,6 +188,11 @@ def _tokens(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _checked(label: str, children: list[Tree | str], line: int) -> Tree:
+    """Return the tree with these children; raise for a malformed bracket.
+
+    A bracket without a label around a single tree is dropped; any other bracket without
+    a label gets `TOP`. The error names `line`.
+    """
     words = sum(isinstance(child, str) for child in children)
     if not children:
         raise _bad(line, f"({label}) is empty")

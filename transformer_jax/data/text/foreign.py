@@ -224,7 +224,7 @@ class Foreign(PlainTokenizer):
         return [self._name(int(i)) for i in ids]
 
     def tokens(self) -> list[str]:
-        """Return all pieces as the other package writes them."""
+        """Return the pieces of all ids in order, as the other package spells them."""
         return [*NAMES, *map(self._engine.token, self._theirs[SPECIAL:])]
 
     def _name(self, index: int) -> str:

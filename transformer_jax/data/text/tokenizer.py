@@ -216,7 +216,7 @@ class Tokenizer:
         ]
 
     def tokens(self) -> list[str]:
-        """Return all pieces as another engine reads and writes them."""
+        """Return the pieces of all ids in order, as exports for other engines need."""
         return self.pieces(range(self.vocab_size))
 
     def _renumber(self, ids: list[int]) -> list[int]:

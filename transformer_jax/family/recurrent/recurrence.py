@@ -31,6 +31,11 @@ def _rnn(given, own, state):
 
 
 def _lstm(given, own, state):
+    """Return the next output and cell state, both [R, H].
+
+    `given` is x W + b and `own` is h U, both [R, 4 H]: the input, forget, new and
+    output gates. `state` has the previous output and cell state.
+    """
     enter, keep, new, show = jnp.split(given + own, 4, axis=-1)
     inside = nn.sigmoid(keep) * state[1] + nn.sigmoid(enter) * jnp.tanh(new)
     return nn.sigmoid(show) * jnp.tanh(inside), inside

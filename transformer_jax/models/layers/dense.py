@@ -129,6 +129,7 @@ def _dot_with_gradient_in(types, x, kernel):
 
 
 def _dot_forward(types, x, kernel):
+    """Multiply, and keep both factors for `_dot_backward`."""
     return _dot_with_gradient_in(types, x, kernel), (x, kernel)
 
 

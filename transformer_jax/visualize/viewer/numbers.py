@@ -37,6 +37,6 @@ def pack(levels: UInt8[np.ndarray, "..."]) -> str:
 
 
 def unpack(text: str, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:
-    """Read what `pack` wrote."""
+    """Restore from text the bytes that `pack` encoded, as an array of this shape."""
     levels = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8)
     return levels.reshape(shape)
