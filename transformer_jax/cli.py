@@ -181,6 +181,7 @@ class PlainHandler(logging.Handler):
     """
 
     def __init__(self, stream: str):
+        """Write to the stream of `sys` with this name: stdout or stderr."""
         super().__init__()
         self.stream = stream
 
@@ -358,6 +359,7 @@ class Bar:
     """A progress bar, redrawn in place on a terminal and otherwise not shown."""
 
     def __init__(self, shown: bool):
+        """Draw nothing unless `shown`, as when stderr is not a terminal."""
         self.shown = shown
         self._drawn = 0.0
 

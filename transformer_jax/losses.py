@@ -44,6 +44,7 @@ class Sums(flax.struct.PyTreeNode):
     metrics: dict[str, Any] = flax.struct.field(default_factory=dict)
 
     def __add__(self, other: "Sums") -> "Sums":
+        """Add the totals; a metric that only one side has stays as it is."""
         metrics = {**self.metrics, **other.metrics}
         for name in self.metrics.keys() & other.metrics.keys():
             pair = self.metrics[name], other.metrics[name]

@@ -166,6 +166,7 @@ class Wording(Drawer):
     """Puts trees into words, changing a random share of what can be changed."""
 
     def __init__(self, random, rate: float):
+        """Make each possible change with a probability of about `rate`, 0 to 1."""
         super().__init__(random)
         self.rate = rate
 

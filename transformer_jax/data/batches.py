@@ -230,6 +230,13 @@ class Buckets(Plan):
         seed: int,
         repeats: np.ndarray | None = None,
     ):
+        """Plan batches of about `batch_tokens` tokens on the longer side.
+
+        They have at most `shapes` shapes. `lengths` [examples, sides] are in tokens.
+        The rows of a shape are a multiple of `row_multiple`, its lengths of
+        `length_multiple`. `repeats` [examples] are the occurrences of each example per
+        epoch; None means one.
+        """
         boxes = cut_boxes(lengths, shapes, length_multiple)
         self.shapes = [
             Shape(max(batch_tokens // max(box) // row_multiple, 1) * row_multiple, box)

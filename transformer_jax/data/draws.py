@@ -11,6 +11,7 @@ class Drawer:
     """Draws by `Random.random` alone, which is the same in all versions of Python."""
 
     def __init__(self, random: Callable[[], float]):
+        """Draw by this function, which returns numbers x with 0 ≤ x < 1."""
         self._random = random
 
     def chance(self, probability: float) -> bool:

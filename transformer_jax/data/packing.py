@@ -25,6 +25,10 @@ class Packed(Plan):
         seed: int,
         repeats: np.ndarray | None = None,
     ):
+        """Plan rows of at most `row_length` tokens on the longer side, in one shape.
+
+        The other arguments are those of `Buckets`.
+        """
         kinds, cells = _kinds(lengths)
         super().__init__(lengths, cells, seed, repeats)
         counts = np.bincount(

@@ -260,6 +260,7 @@ class ShardedStore(Store):
     """A store in shards, of which each is opened when it is needed."""
 
     def __init__(self, address: str):
+        """Read the description of the store at a path or an address such as gs://…."""
         self.folder = Storage(address)
         content = self.folder.read(ABOUT)
         if content is None:
@@ -421,6 +422,7 @@ class StoredRecords(Records):
         return int(self._ends[-1])
 
     def __getitem__(self, index: int) -> Any:
+        """Raise a `UserError`, because the store does not hold the text."""
         raise UserError(
             f"{self.store.folder.address} holds the pieces of its examples, and not "
             "their text: leave data.store out to read the training files"

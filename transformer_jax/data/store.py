@@ -99,6 +99,7 @@ class MappedStore(Store):
     """A store in a folder of the cache, mapped into memory."""
 
     def __init__(self, folder: pathlib.Path):
+        """Read the description of the store, and map its columns into memory."""
         self.folder, self.name = folder, folder.name
         about = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         self.size, self.ledger = about["size"], about["ledger"]

@@ -49,6 +49,11 @@ class Peers:
     """The connections of a process: to all others from process 0, otherwise to it."""
 
     def __init__(self, index: int, hosts: list[str], sockets: dict[int, socket.socket]):
+        """Start the thread that listens to the other processes.
+
+        `index` is that of this process, `hosts` has the host name of every process, and
+        `sockets` the connections by the index of the other process.
+        """
         self.index, self.hosts = index, hosts
         self._links = {i: _Link(connection) for i, connection in sockets.items()}
         self._left: int | None = None  # the exit code of this process

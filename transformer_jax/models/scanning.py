@@ -80,6 +80,11 @@ class LayerKeys:
     """
 
     def __init__(self, key: Array | None, paths: Sequence[Path], number: Array):
+        """Prepare one call of one layer.
+
+        `key` is the root key of dropout, None outside training; `paths` are those of
+        all layers when unrolled, and `number` is the index of this layer among them.
+        """
         self.key, self.paths, self.number = key, paths, number
         self.drawn: collections.Counter = collections.Counter()
 

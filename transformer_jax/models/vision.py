@@ -56,6 +56,7 @@ class VisionConfig:
     deviation: tuple[float, ...] = ()
 
     def __post_init__(self):
+        """Refuse unknown positions, and sizes that do not fit each other."""
         for name in ("mean", "deviation"):
             numbers = getattr(self, name)
             if numbers and len(numbers) != self.channels:

@@ -422,6 +422,7 @@ class _IgnoreClosedLoops:
         self.muted = False
 
     def __call__(self, problem: Any) -> None:
+        """Pass the unraisable exception to the earlier hook, or ignore it."""
         if not self.muted and str(problem.exc_value) != "Event loop is closed":
             self.hook(problem)
 

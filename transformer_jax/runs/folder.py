@@ -41,6 +41,7 @@ class Folder:
     """The files of a run directory, which are written atomically."""
 
     def __init__(self, path: str | os.PathLike):
+        """Name the files of a run; mirror a run in an object store, such as gs://…."""
         self._remote = Remote(str(path)) if is_remote(path) else None
         # Small files are at `path`; the run, with its checkpoints, is at `place`.
         self.path = self._remote.mirror if self._remote else pathlib.Path(path)

@@ -65,6 +65,7 @@ class Remote:
     """
 
     def __init__(self, address: str):
+        """Copy the run's small files from gs://bucket/run; refuse other stores."""
         if not address.startswith(SCHEME):
             raise UserError(
                 f"{address}: a run directory on remote storage must be on Google Cloud "

@@ -25,6 +25,7 @@ class Storage:
     """A folder, named by a path or by an address such as gs://bucket/corpus."""
 
     def __init__(self, address: str | os.PathLike[str]):
+        """Find the file system of a path or address, without touching the folder."""
         self.address = re.sub(r"(?<![:/])/+$", "", os.fspath(address)) or "/"
         self.system: Any = LocalFileSystem()
         self.root = os.path.abspath(self.address)

@@ -87,6 +87,7 @@ class Maker:
     make: Callable[..., Any]
 
     def __post_init__(self):
+        """Refuse work of which another run, or other settings, made some shards."""
         self.work.check_by(self.by)
 
     def do(self, shard: int) -> Marker:
@@ -195,6 +196,7 @@ class Worker:
     """A process that does the shards that it is given."""
 
     def __init__(self, command: Sequence[str], cores: Sequence[int] = ()):
+        """Start the process; pin it to `cores`, if any are given."""
         self.shard: int | None = None
         self._process = subprocess.Popen(
             [*command, f"--worker={STDIN}"],
@@ -284,6 +286,7 @@ class Progress:
     """Tell how many shards are done: a bar on a terminal, else a line now and then."""
 
     def __init__(self, shards: int, missing: int):
+        """Take the number of all shards, and of those that are still missing."""
         self.total, self.done = missing, 0
         if skipped := shards - missing:
             logger.info(f"shards     {skipped} of {shards} are done already")

@@ -115,6 +115,7 @@ class Masks:
     """The mask in a vocabulary: encode texts that contain it."""
 
     def __init__(self, tokenizer: Tokenizer):
+        """Find the mask's id; refuse a vocabulary without a mask."""
         self.tokenizer = tokenizer
         self.pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         if MASK not in self.pieces:

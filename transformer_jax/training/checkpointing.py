@@ -20,6 +20,7 @@ class Saver:
     """The checkpoints of a training run: regular ones, and the newest in between."""
 
     def __init__(self, config: ConfigDict, folder: Folder):
+        """Open both folders of checkpoints, which carry the run's identity."""
         settings, identity = config.checkpoint, folder.identity(config)
         self._folder = folder
         self.every, self.last = settings.every, config.train.steps

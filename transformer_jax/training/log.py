@@ -44,6 +44,7 @@ class RunLog:
     """Write log lines for people and metrics.jsonl for programs, in one process."""
 
     def __init__(self, folder: Folder, active: bool, hooks: Sequence[Hook] = ()):
+        """Write, and pass entries to `hooks`, only if `active`, as in process 0."""
         self.active, self._folder, self.hooks = active, folder, hooks
         self.path = folder.path / "metrics.jsonl"
         self._bar = Bar(active and sys.stderr.isatty())

@@ -40,6 +40,7 @@ class Preemption:
         self._patience = patience
 
     def __enter__(self) -> "Preemption":
+        """Install the signal handlers, and start the thread that watches them."""
         self._asked, self._looks = False, 0
         self._alone = jax.process_count() == 1
         self._pipe = os.pipe()
@@ -57,6 +58,7 @@ class Preemption:
         return self
 
     def __exit__(self, *_) -> None:
+        """Restore the earlier signal handlers, and end the thread."""
         signal.set_wakeup_fd(self._old_pipe)
         for number, handler in self._old.items():
             signal.signal(number, handler)

@@ -284,6 +284,7 @@ class _Progress:
         self.began = self._said = 0.0  # the time of the first call
 
     def __call__(self, done: int, total: int) -> None:
+        """Show `done` of `total` examples; log a line every `QUIET` seconds."""
         now = time.monotonic()
         if not self.began:
             self.began = self._said = now

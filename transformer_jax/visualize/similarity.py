@@ -43,6 +43,7 @@ class WordVectors:
     """Word vectors, normalised to length 1."""
 
     def __init__(self, vectors: Mapping[str, Float[np.ndarray, "D"]], source: str):
+        """Normalise the vectors, by word; `source` names their origin in messages."""
         self.words, self.source = list(vectors), source
         table = np.stack([*vectors.values()]).astype(np.float32)
         lengths = np.linalg.norm(table, axis=1, keepdims=True)

@@ -29,6 +29,10 @@ class Tensors:
     """
 
     def __init__(self, folder: pathlib.Path, base: str = ""):
+        """Find the safetensors files of a folder; read only their headers.
+
+        `base` is the prefix of names in files that also have the model's head.
+        """
         self._folder = folder
         self._headers: dict[str, tuple[int, dict[str, Any]]] = {}
         if (folder / INDEX).is_file():

@@ -53,6 +53,7 @@ class Tokens:
     """The tokens of a folder: their numbers, and what splits a text into them."""
 
     def __init__(self, folder: pathlib.Path):
+        """Read the tokenizer's files; refuse a folder without any of a known format."""
         self.folder, self.settings = folder, {}
         for name in SETTINGS:
             if (folder / name).is_file():

@@ -46,6 +46,11 @@ class Images(Records):
         name: str,
         classes: Sequence[str] = (),
     ):
+        """Hold pixels [examples, height, width, channels] and class indices [examples].
+
+        `name` begins the location of an image in messages. `classes` are the names of
+        the indices; without them, labels are numbers.
+        """
         self.images, self.labels, self.name = images, labels, name
         self.classes = classes
         digest = hashlib.sha256(f"{images.dtype} {images.shape}".encode())

@@ -17,6 +17,7 @@ class ClassFiles(Records, abc.ABC):
     unreadable: type[UserError]  # what `_read` raises about a file's content
 
     def __init__(self, files: Sequence[pathlib.Path], notes: Sequence[str]):
+        """List files in the order of records; `notes` are oddities, for the log."""
         self.files, self.notes = files, tuple(notes)
 
     def __len__(self) -> int:

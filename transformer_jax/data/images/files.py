@@ -42,6 +42,7 @@ class ImageFiles(ClassFiles):
     def __init__(
         self, files: Sequence[pathlib.Path], size: tuple[int, int, int], notes: Any = ()
     ):
+        """Scale each image to `size`: height, width and channels."""
         super().__init__(files, notes)
         self.size = size
         content = hashlib.sha256(f"{size}\n{cache.digest(files)}\n{READING}".encode())

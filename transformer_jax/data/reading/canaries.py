@@ -111,6 +111,7 @@ class Planted(Records):
     """Records {"text": line} with canaries as further lines at random positions."""
 
     def __init__(self, lines: Records, canaries: Sequence[Canary], seed: int):
+        """Plant each canary `times` times, at places drawn by `seed`."""
         self.lines, self.notes, self.content = lines, lines.notes, lines.content
         texts = [c.prompt + c.secret for c in canaries for _ in range(c.times)]
         random = Random(f"{seed} places")

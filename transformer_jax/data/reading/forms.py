@@ -265,6 +265,7 @@ class ParsedFiles(LineFiles):
     def __init__(
         self, data: ConfigDict, fields: tuple[str, ...], name: str, reading: Reading
     ):
+        """Parse by `reading`; `name` is its format, for the fingerprint of the data."""
         super().__init__(data, fields)
         self.name, self.reading = name, reading
 

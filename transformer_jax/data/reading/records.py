@@ -80,6 +80,10 @@ class Generated(Records):
     """Records that a function makes on first use; a cached store may need none."""
 
     def __init__(self, make: Callable[[], Sequence[Record]], fingerprint: str):
+        """Call `make` only when a record is read.
+
+        `fingerprint` identifies the records without making them.
+        """
         self._make = make
         self.fingerprint = fingerprint
 
@@ -337,6 +341,11 @@ class Concatenation(Records):
         tags: Sequence[str] = (),
         corpora: Sequence[int] = (),
     ):
+        """Join parts; each of the other arguments has one entry per part.
+
+        Without `weights` all parts weigh 1, without `tags` none is put before a source,
+        and without `corpora` all parts belong to corpus 0.
+        """
         self.parts = list(parts)
         self._weights = tuple(weights) or (1.0,) * len(self.parts)
         self._corpora = tuple(corpora) or (0,) * len(self.parts)
@@ -402,6 +411,7 @@ class Stretch(Records):
     """Some consecutive records of others."""
 
     def __init__(self, records: Records, begin: int, end: int):
+        """Take the records from `begin` up to, but without, `end`."""
         self._records, self._begin, self._end = records, begin, end
         self.fingerprint = fingerprint_of([records.fingerprint, begin, end])
         self.notes = records.notes

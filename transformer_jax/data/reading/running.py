@@ -38,6 +38,7 @@ class RunningText:
         return self._length
 
     def __getitem__(self, part: slice) -> str:
+        """Return the characters of a slice; its step is ignored."""
         begin, end, _ = part.indices(self._length)
         end = max(begin, end)
         first, last = begin // BLOCK, max(end - 1, begin) // BLOCK

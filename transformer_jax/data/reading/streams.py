@@ -166,6 +166,7 @@ class HeldLines(Sequence[str]):
     """
 
     def __init__(self, path: str, encoding: str = UTF8):
+        """Read all lines at once; refuse more than `HELD` characters."""
         self.path, self.notes = path, ()
         self._lines: list[str] = []
         size = 0

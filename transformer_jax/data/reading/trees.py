@@ -35,6 +35,7 @@ class Tree(NamedTuple):
     children: "tuple[Tree | str, ...]"
 
     def __str__(self) -> str:
+        """Return the tree in brackets on one line: (NP (DT the) (NN dog))."""
         text = ""
         for step, node in walk(self):
             text += ")" if step == ")" else f" ({node.label}"

@@ -106,6 +106,10 @@ class Pieces:
     def __init__(
         self, splits: bytes, joins: bytes, pieces: Sequence[str], unknown: int
     ):
+        """Load the serialised models; the id of a piece is its index in `pieces`.
+
+        `unknown` is the id of a piece that is not among them.
+        """
         self._splits = sentencepiece.SentencePieceProcessor(model_proto=splits)
         self._joins = sentencepiece.SentencePieceProcessor(model_proto=joins)
         self._pieces, self._unknown = pieces, unknown
@@ -141,6 +145,7 @@ class Foreign(PlainTokenizer):
     """A tokenizer of another package, with the ids of this one."""
 
     def __init__(self, model: bytes):
+        """Load the bytes that `pack` made; raise ValueError for any other form."""
         self.model, about = model, json.loads(model)
         if about.get("form") != FORM:
             raise ValueError(f"its form is {about.get('form')!r}, not {FORM!r}")

@@ -34,6 +34,7 @@ class Segmenter:
     """Draws segmentations in the ids of a SentencePiece model."""
 
     def __init__(self, model: bytes, processor: Any):
+        """Take a serialised SentencePiece model, and the processor that runs it."""
         proto = parse_model(model)
         self._processor = processor
         self.kind = proto.trainer_spec.model_type

@@ -17,6 +17,7 @@ class Pixels(Records):
     """Records {"place": (x, y), "colour": (red, green, blue)}, all in 0..1."""
 
     def __init__(self, picture: Float[np.ndarray, "H W 3"], split: str):
+        """Take the held-out pixels for validation, all others for any other split."""
         self.picture, self.split = picture, split
         held_out = hold_out(picture.shape[:2])
         chosen = held_out if split == "validation" else ~held_out

@@ -82,6 +82,7 @@ class Policy:
     """
 
     def __init__(self, random: np.random.RandomState, count: int):
+        """Draw the noise and last good step of each of the `count` rows of states."""
         self.random = random
         self.noise = np.array(NOISES)[random.randint(len(NOISES), size=count)]
         stops = random.uniform(size=count) < 0.5

@@ -67,6 +67,7 @@ class Policy:
     """
 
     def __init__(self, random: np.random.RandomState, count: int):
+        """Draw the noise and appetite of each of the `count` rows of states."""
         self.random = random
         self.noise = np.array(NOISES)[random.randint(len(NOISES), size=count)]
         self.left_over = APPLES - random.randint(APPLES + 1, size=count)

@@ -31,6 +31,7 @@ class Codebook:
     """Patches of pixels, by their codes."""
 
     def __init__(self, patches: UInt8[np.ndarray, "codes side side channels"]):
+        """Take the patches; the code of each is its index."""
         self.patches = patches
         self._vectors = patches.reshape(len(patches), -1).astype(np.float32)
         self._known: dict[bytes, int] = {}  # the codes of patches that came before

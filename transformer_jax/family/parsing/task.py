@@ -131,6 +131,10 @@ class TreeForm:
     """Convert trees to the form that a model learns, and back."""
 
     def __init__(self, leaves: str, tokenizer: Tokenizer):
+        """Find the pieces of the vocabulary that are brackets.
+
+        `leaves` is `config.data.leaves`: the words, or one symbol in their place.
+        """
         self.leaves, self.tokenizer = leaves, tokenizer
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         # The pieces that are a complete bracket with its label.

@@ -58,6 +58,7 @@ class Spoken(Records):
     """Sentences that are synthesized on demand."""
 
     def __init__(self, split: str, size: int):
+        """Take `size` sentences of a split; synthesize none before it is read."""
         self.split, self.size = split, size
         self.fingerprint = f"commands-{speech.VERSION}-{split}-{size}"
         self._kept: dict[int, np.ndarray] = {}
@@ -103,6 +104,11 @@ class WavFiles(Records):
         places: Sequence[str],
         notes: Sequence[str] = (),
     ):
+        """Pair each file with its transcript.
+
+        `places` name the lines of the transcripts, for messages; `notes` are oddities,
+        for the log.
+        """
         self.files, self.texts, self.places = files, list(texts), places
         self.notes = tuple(notes)
         content = "\n".join([cache.digest(files), *self.texts])

@@ -42,6 +42,7 @@ class Made(Records):
     """Sounds that are generated on demand."""
 
     def __init__(self, split: str, size: int):
+        """Take `size` sounds of a split; generate none before it is read."""
         self.split, self.size = split, size
         self.fingerprint = f"sounds-{sounds.VERSION}-{split}-{size}"
 

@@ -175,6 +175,7 @@ class TaggedData(TextData):
     """Pieces, and for each the number (from 1) of the tag of its word, or 0."""
 
     def __init__(self, config: ConfigDict, words: Words, names: Sequence[str]):
+        """Assign numbers from 1 to the tags `names`, in their order."""
         super().__init__(config, words.tokenizer)
         self.words, self.labels = words, tuple(names)
         self.numbers = {tag: number for number, tag in enumerate(names, 1)}

@@ -17,6 +17,11 @@ class Stream(Source):
     """Splits whose lines are one running text, in windows."""
 
     def __init__(self, config: ConfigDict, task: str = "language", flat: bool = False):
+        """Open the text of `config.data`; `task` names the generated data.
+
+        If `flat`, join all words with single spaces, and give held-out windows no
+        context.
+        """
         super().__init__(config.data, ("text",), find_generated(task, config.data))
         self.whole_words = config.tokenizer.kind not in CHARACTERS
         self.flat = flat

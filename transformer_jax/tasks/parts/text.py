@@ -147,6 +147,10 @@ class EmptyTokenizer(Tokenizer):
     lowercase: bool = False  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __init__(self, config: ConfigDict, size: int, named: Sequence[str] = ()):
+        """Make a vocabulary of `size` pieces; 0 means `tokenizer.vocab_size`.
+
+        The first pieces have the names `named`, the others numbers.
+        """
         self.vocab_size = size or config.tokenizer.vocab_size
         self.named = named
 

@@ -51,6 +51,7 @@ class Writer:
         tokenizer: Tokenizer,
         constraint: Constraint | None = None,
     ):
+        """Keep the module; make an engine only when a mesh is first used."""
         self.module, self.tokenizer, self.constraint = module, tokenizer, constraint
         self.sizes = config.eval.batch_rows, config.data.row_multiple
         self._engines: dict[Mesh, Engine] = {}

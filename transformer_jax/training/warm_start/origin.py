@@ -77,6 +77,7 @@ class Origin:
     """The run from which another one is initialised, or that teaches it."""
 
     def __init__(self, config: ConfigDict, option: str = "initial"):
+        """Open the run that `train.initial`, or another option of `train`, names."""
         self.path = config.train[option]
         self.folder = folders.Folder(bundle.as_bundle(self.path))
         if not os.path.isdir(self.folder.path):

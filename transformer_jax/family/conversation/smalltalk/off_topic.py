@@ -105,6 +105,7 @@ class OffTopic:
     """Draws lines of a split that the grammar does not have, with their answers."""
 
     def __init__(self, random: Random, split: str):
+        """Use only the nouns that belong to `split`, so that splits differ."""
         self.random, self.split = random, split
         self.nouns = [noun for noun in NOUNS if split_of(noun) == split]
         self.frames = [" ".join(frame.split()) for frame in FRAMES.split("|")]
