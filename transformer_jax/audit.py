@@ -75,7 +75,7 @@ def main(overrides: dict[str, str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Exposure:
-    """How well a canary was memorised."""
+    """The memorisation of a canary, by the rank of its secret among candidates."""
 
     canary: Canary
     rank: int  # of the secret, perhaps estimated; 0 if the vocabulary cannot write it
@@ -87,7 +87,7 @@ class Exposure:
 
 @dataclasses.dataclass(frozen=True)
 class Extraction:
-    """How many lines the model continued word for word."""
+    """The number of lines that the model continued word for word."""
 
     lines: tuple[int, int]  # training, held out
     training: int
@@ -96,7 +96,7 @@ class Extraction:
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """How well the loss tells training lines from held-out lines."""
+    """The separation of training lines from held-out lines by their losses."""
 
     lines: tuple[int, int]  # training, held out
     losses: tuple[float, float]  # means, in nats per piece

@@ -64,7 +64,7 @@ class LossFn(Protocol):
 
 
 class Predictions(NamedTuple):
-    """What a model predicts of a batch, and what is right: see `cross_entropy_of`."""
+    """A model's predictions for a batch, and its targets: see `cross_entropy_of`."""
 
     hidden: Float[Array, "B T D"]
     logits_of: Callable  # hidden → logits [B, T, V]
@@ -75,7 +75,7 @@ class Predictions(NamedTuple):
 
 
 class Teacher(NamedTuple):
-    """What another model predicts of the same batch, and how much that counts."""
+    """Another model's predictions for the same batch, and their weight."""
 
     hidden: Float[Array, "B T D"]
     logits_of: Callable
@@ -84,7 +84,7 @@ class Teacher(NamedTuple):
 
 
 class Twin(NamedTuple):
-    """What the same model predicts of the same batch with other units dropped."""
+    """The same model's predictions for the same batch, with other units dropped."""
 
     hidden: Float[Array, "B T D"]
     logits_of: Callable

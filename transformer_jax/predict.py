@@ -190,7 +190,7 @@ def _answer_into(args: Any, opened: contextlib.ExitStack) -> int:
 def _open_answerer(
     args: Any, prefixes: Sequence[str], encoding: str
 ) -> "tuple[LineAnswerer, AnswerLines]":
-    """Load the run; return what answers lines with it, and how."""
+    """Load the run; return its answerer, and the method that answers lines."""
     environment.use_compile_cache()
     run = runs.load(args.workdir, args.weights, engine=args.engine)
     if cli.is_terminal():  # tell a waiting user what is happening
@@ -286,7 +286,7 @@ def _digest(content: Any) -> str:
 
 
 def _deciding(args: Any) -> list[str]:
-    """List the flags that decide what the answers are."""
+    """List the flags on which the answers depend."""
     names = "workdir weights engine format encoding max_input on_long alignment score"
     searched = sorted(tasks.given_flags(args, "search"))
     return [*names.split(), "embed", "among", "nearest", *searched]

@@ -132,7 +132,7 @@ def read_config(
     smoke: bool = False,
     data: bool = True,
 ) -> ConfigDict:
-    """Load the config of a training, with what it takes over from another run."""
+    """Load the config of a training, with the settings taken from another run."""
     change = None
     if start_from:
         from transformer_jax.training.warm_start import adopt
@@ -370,7 +370,7 @@ def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
 
 
 def make_loss(config: ConfigDict, task: Task) -> LossFn:
-    """Return the task's loss, with what the config adds to it or holds fixed."""
+    """Return the task's loss, with the teacher, adapters and frozen parameters."""
     loss = task.objective.loss
     if config.train.teacher or config.train.consistency:
         from transformer_jax.training import teacher

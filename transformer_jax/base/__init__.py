@@ -1,4 +1,4 @@
-"""What all rooms stand on.
+"""The foundation of all rooms.
 
 errors        problems that the user can fix
 files         atomic writes, untrusted JSON, locks

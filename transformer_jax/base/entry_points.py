@@ -33,13 +33,13 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str) -> Any:
-    """Import what a name stands for; None if no package has listed it."""
+    """Import the object listed under a name; None if no package lists it."""
     place = _own().get(group, {}).get(name) or _foreign(group).get(name)
     return load(place, f"{PACKAGE}.{group}: {name}") if place else None
 
 
 def require(group: str, name: str) -> Any:
-    """Import what a name stands for; refuse a name that no package has listed."""
+    """Import the object listed under a name; refuse a name that no package lists."""
     found = find(group, name)
     if found is None:
         raise UserError(

@@ -77,7 +77,7 @@ def _check_plain(path: pathlib.Path) -> None:
 
 
 def identify(path: str | os.PathLike[str]) -> list[Any]:
-    """Return what changes whenever the content of a file does.
+    """Return an identity of a file that changes whenever its content does.
 
     Size and modification time alone can be those of another file that took its place.
     The time of the last change of the inode cannot be set.

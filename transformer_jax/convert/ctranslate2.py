@@ -182,7 +182,7 @@ def check_exportable(run: Run) -> None:
 
 
 def _write_tokenizers(run: Run, folder: pathlib.Path, tokenizer: Any) -> None:
-    """Write what splits texts: SentencePiece models, or a tokenizer.json."""
+    """Write the tokenizers: SentencePiece models, or a tokenizer.json."""
     if isinstance(tokenizer, Foreign) and (content := tokenizer.content):
         text = json.dumps(content, ensure_ascii=False)
         files.write(folder / "tokenizer.json", text)

@@ -64,7 +64,7 @@ def open_engine(run: Run, setting: str = "") -> "Engine":
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """How many lines got the same answer from both engines."""
+    """The number of lines with the same answer from both engines."""
 
     lines: int
     equal: int
@@ -115,7 +115,7 @@ class Engine:
             yield from self._search(requests, options)
 
     def _search(self, requests: Sequence[DecodeRequest], options: Options) -> Found:
-        """Search; leave to this package's engine what would be another answer."""
+        """Search; leave requests that CTranslate2 treats otherwise to this package."""
         left = [i for i, one in enumerate(requests) if self._is_other(one, options)]
         numbers = sorted({*range(len(requests))} - {*left})
         underway: collections.deque = collections.deque()
@@ -327,7 +327,7 @@ class _Model(abc.ABC):
 
     @abc.abstractmethod
     def kind_of(self, request: DecodeRequest, options: Options) -> int:
-        """Return what the requests of one batch have in common."""
+        """Return a number that is the same for requests that can share a batch."""
 
     @abc.abstractmethod
     def submit(self, requests: list[DecodeRequest], options: Options) -> list[Any]:
@@ -363,7 +363,10 @@ class _Model(abc.ABC):
     def _rank(
         self, request: DecodeRequest, result: Any, options: Options, penalties: Any
     ) -> list[Hypothesis] | None:
-        """Rank what a beam has found by the length penalty of this package."""
+        """Rank the hypotheses of a beam by the length penalty of this package.
+
+        Return None if one has no end, or is longer than an answer may be.
+        """
         most, texts = longest_answer(request, options), self.unpack(request, result)
         if any(text[-1:] != [EOS] or len(text) > most for text in texts):
             return None

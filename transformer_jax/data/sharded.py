@@ -47,7 +47,7 @@ TYPES = {"U": "uint", "I": "int", "F": "float"}  # of safetensors, before the bi
 
 
 def options_of(config: ConfigDict) -> dict[str, Any]:
-    """Return the options of a config that decide what a store of it holds."""
+    """Return the options of a config that determine the content of its store."""
     if config.get("tokenizer", {}).get("sampling"):
         raise UserError(
             "tokenizer.sampling segments the text anew in every epoch, and a store "
@@ -125,7 +125,7 @@ def settle(
     corpora: Mapping[str, int],
     about: Mapping[str, Any],
 ) -> None:
-    """Complete a store, all of whose shards are done: join what is known of them.
+    """Complete a store, all of whose shards are done, by joining their records.
 
     `reasons` name the keys of the shards, and `corpora` numbers the corpus of a file.
     """

@@ -302,7 +302,7 @@ def _shorten(value: Any, limit: int = 300) -> Any:
 
 
 def fingerprint_of(content: bytes | str) -> str:
-    """Return the hash of what determines a store."""
+    """Return the hash, of 24 digits, of a text or bytes that determine a store."""
     content = content.encode() if isinstance(content, str) else content
     return hashlib.sha256(content).hexdigest()[:24]
 

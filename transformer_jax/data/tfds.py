@@ -211,7 +211,7 @@ def _refuse_programs(folder: pathlib.Path) -> None:
 
 
 def _class_names(content: Any) -> Iterator[str]:
-    """Yield what a features.json names as the classes of features."""
+    """Yield the Python classes that a features.json names for its features."""
     if isinstance(content, list):
         for value in content:
             yield from _class_names(value)

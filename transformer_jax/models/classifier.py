@@ -42,7 +42,7 @@ POOLINGS = ("special", "mean", "pooler")
 
 @dataclasses.dataclass(frozen=True)
 class PoolingOptions:
-    """How a text becomes one vector: options of `config.model`."""
+    """Choose the pooling of a text to one vector: options of `config.model`."""
 
     pooling: str = option(
         "special",
@@ -54,7 +54,7 @@ class PoolingOptions:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedHeadOptions:
-    """What predicts a hidden token: options of `config.model`."""
+    """Choose the head that predicts a hidden token: options of `config.model`."""
 
     head_transform: bool = option(
         False, "Before the table: a linear map, the activation and a norm (BERT)."

@@ -9,7 +9,7 @@ MASKED = -1e30  # a score: exp(MASKED - max) is exactly 0 in float32, yet never 
 
 
 class Mask(flax.struct.PyTreeNode):
-    """Which query may see which key, in factored form: only `dense` is quadratic.
+    """The keys that each query sees, in factored form: only `dense` is quadratic.
 
     A query sees the keys of its own segment (segment 0 is padding, which no real query
     sees) and, if `causal`, only keys at its own position or before it: with a `window`,

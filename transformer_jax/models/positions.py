@@ -118,7 +118,7 @@ class PositionSignal(flax.struct.PyTreeNode):
 
 
 class Band(NamedTuple):
-    """Which angles `llama3` and `yarn` scale: by turns within the training's texts.
+    """The angles that `llama3` and `yarn` scale, by turns within training texts.
 
     Angles with at most `low` turns are divided by the factor, those with at least
     `high` stay as they are, and those between are blended: evenly by their turns, or

@@ -129,7 +129,7 @@ class Seq2Seq(EmbeddingTables):
         return x, weights
 
     def memory_segments(self, segments: Int[Array, "B S"]) -> Int[Array, "B M"]:
-        """Return the segments of what `encode` returns: here, of the source itself."""
+        """Return the segments of the encoder's output, which are the source's."""
         return segments
 
     def start(self, batch: dict, length: int) -> tuple[dict, KVCache]:

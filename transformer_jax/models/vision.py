@@ -31,7 +31,7 @@ POSITIONS = (*positions.POSITIONS, "sinusoid_2d")
 
 @dataclasses.dataclass(frozen=True)
 class PatchOptions:
-    """How images are normalised and cut into patches: options of `config.model`."""
+    """Normalise images and cut them into patches: options of `config.model`."""
 
     patch: int = option(2, "Side of a patch, in pixels.", least=1)
     pixel_mean: tuple = option(

@@ -49,7 +49,7 @@ FLOATS = ("F32", "BF16", "F16")
 
 
 class Reader(NamedTuple):
-    """What makes bundles of another library's folders: an entry point of `readers`."""
+    """A converter from another library's folders to bundles: one of `readers`."""
 
     reads: Callable[[pathlib.Path], bool]  # whether a folder is one of these
     convert: Callable[[pathlib.Path, pathlib.Path], Any]  # (folder, bundle to make)

@@ -310,7 +310,7 @@ class Checkpoints:
         return signature.cast_like(found, items)
 
     def _try_to_restore(self, step: int, asked: dict[str, Any]) -> tuple[Any, str]:
-        """Return what Orbax restores, or the first line of its error."""
+        """Return the restored items and '', or None and the first line of an error."""
         from orbax.checkpoint import args
 
         items = {name: args.StandardRestore(x) for name, x in asked.items()}

@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def code() -> dict[str, str]:
-    """Return what must be equal in all processes of a run, besides its config."""
+    """Return the versions and the hash of the code that all processes must share."""
     package = pathlib.Path(transformer_jax.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):

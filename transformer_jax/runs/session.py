@@ -26,7 +26,7 @@ BEST = 3  # input words shown for each word of an answer
 
 
 class Answerer(Protocol):
-    """What answers the lines of a session: its run, and how it searches."""
+    """The run that answers the lines of a session, and the options of its search."""
 
     run: Run
     options: Options
@@ -184,5 +184,5 @@ def describe_attention(written: Any, read: Any, weights: Any) -> list[str]:
 
 
 def say(text: str = "") -> None:
-    """Print what is no answer: not to standard output, which may be a file."""
+    """Print to stderr, because stdout has the answers and may be a file."""
     print(text, file=sys.stderr, flush=True)

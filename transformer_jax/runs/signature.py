@@ -98,7 +98,7 @@ def examine(tree: Any) -> Examined:
 
 
 def find_problem(items: dict[str, Any], signed: dict[str, Any]) -> str:
-    """Return what is wrong with restored arrays, or ''.
+    """Return the problem of restored arrays, or ''.
 
     They may not be finite, or not as signed, if there is a signature.
     """

@@ -88,7 +88,7 @@ class Model:
 
     @property
     def shows(self) -> str:
-        """Return what an answer is: text, or codes of a picture."""
+        """The kind of an answer: "text", or "picture" for the codes of one."""
         return "picture" if hasattr(self.inference, "book") else "text"
 
     @contextlib.contextmanager

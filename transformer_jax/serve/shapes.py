@@ -1,4 +1,4 @@
-"""What requests and answers look like: checked on the way in, documented in OpenAPI."""
+"""Shapes of requests and answers: checked on arrival, documented in OpenAPI."""
 
 from typing import Annotated, Any, Literal
 
@@ -133,7 +133,7 @@ class StreamOptions(Shape):
 
 
 class Asked(Shape):
-    """What both kinds of requests have."""
+    """Fields that both kinds of requests share."""
 
     model: str
     max_tokens: int | None = Field(None, ge=1, le=1_000_000)

@@ -77,7 +77,7 @@ class Storage:
         return self.system.open(self.path(name), "rb")
 
     def read(self, name: str) -> bytes | None:
-        """Return what a file holds, or None if it does not exist."""
+        """Return the bytes of a file, or None if it does not exist."""
         try:
             with self.open(name) as file:
                 return file.read()

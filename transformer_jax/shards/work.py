@@ -30,7 +30,7 @@ COPIED = 1 << 20  # bytes
 
 @dataclasses.dataclass(frozen=True)
 class Marker:
-    """What is known of a shard that is done."""
+    """The record of a shard that is done."""
 
     plan: str  # fingerprint
     by: dict[str, Any]  # what did it: a run and its step
@@ -166,7 +166,7 @@ class Work:
         return marker
 
     def check_by(self, by: Mapping[str, Any]) -> None:
-        """Refuse to go on, before time is spent, with what something else has begun."""
+        """Refuse, before time is spent, to continue the shards of another run."""
         marked = set(self.folder.names(DONE))
         done = (i for i in range(len(self)) if self._marker_name(i) in marked)
         first = next(done, None)
@@ -188,7 +188,7 @@ class Work:
         return found
 
     def contents(self, shard: int, marker: Marker) -> Iterator[bytes]:
-        """Yield what a shard's file holds; raise if it is not what was written."""
+        """Yield the bytes of a shard's file; raise if they are not as written."""
         digest = hashlib.sha256()
         with self.folder.open(marker.name) as file:
             while block := file.read(COPIED):

@@ -80,7 +80,7 @@ def run(
 
 @dataclasses.dataclass
 class Maker:
-    """Does shards, with what it has loaded."""
+    """Does shards by a function; refuses to continue those of another run."""
 
     work: Work
     by: dict[str, Any]
@@ -260,7 +260,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _only_for_answers() -> Iterator[IO[str]]:
-    """Keep the standard output for answers; what else is printed goes to stderr."""
+    """Keep the standard output for answers; send everything else to stderr."""
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)

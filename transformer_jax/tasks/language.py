@@ -64,7 +64,7 @@ PROMPT = 1 / 4  # share of a held-out window that is given, to be continued
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationOptions:
-    """How held-out windows are judged."""
+    """Set the evaluation of held-out windows."""
 
     context: int = option(
         0, "Characters of a language model's window that are not judged.", least=0

@@ -148,9 +148,10 @@ class CrossEntropy(Objective):
     def predictions(
         self, params: Params, batch: Mapping[str, Array], key: Array | None = None
     ) -> Predictions:
-        """Return what the model predicts of a batch, and what is right.
+        """Return the model's predictions for a batch, and the targets.
 
-        A key draws dropout, and what the model reads of the batch.
+        A key draws dropout and, for some tasks, a random part of the input, such as
+        masks.
         """
 
     def loss(

@@ -38,7 +38,7 @@ from transformer_jax.training.warm_start import Origin, Say
 
 
 def open_checks(config: ConfigDict) -> list[Callable[[Task], None]]:
-    """Open the teacher; return what refuses a task that it cannot teach."""
+    """Open the teacher; return the checks that refuse an unsuitable task."""
     checks: list[Callable[[Task], None]] = []
     if config.train.teacher:
         checks.append(functools.partial(check, teacher=open_task(config)))
@@ -114,7 +114,7 @@ def _is_cross_entropy(objective: Objective) -> bool:
 
 
 def abstract(config: ConfigDict, mesh: Mesh) -> dict[str, Params]:
-    """Return what `load` returns as shapes and shardings, without reading it."""
+    """Return the shapes and shardings of the result of `load`, without reading it."""
     return {losses.TEACHER: runs.abstract_params(open_task(config), mesh)}
 
 

@@ -122,7 +122,7 @@ class Tracker(Hook):
             del self._waiting[0]
 
     def close(self) -> None:
-        """Offer what is left, and end the record."""
+        """Offer the entries that still wait, and end the record."""
         if self._is_open:
             self._send()
             self.end()
@@ -187,7 +187,7 @@ class WeightsAndBiases(Tracker):
         self._run.log({"step": step, **values})
 
     def end(self) -> None:
-        """Send what is left."""
+        """Send the last entries."""
         self._run.finish()
 
 

@@ -1,4 +1,4 @@
-"""What an architecture of Hugging Face is here, and words that they share."""
+"""The description of an architecture of Hugging Face, and helpers that they share."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ NEUTRAL = {  # of an imported model: nothing is dropped or smoothed until it is 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """One kind of model: what it is here, and where its tensors lie."""
+    """One kind of model: its task and options here, and the places of its tensors."""
 
     task: str
     options: Callable[[Given], Options]

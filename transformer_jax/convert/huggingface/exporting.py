@@ -60,7 +60,7 @@ UNIGRAM = 1  # SentencePiece's type of a model of likely pieces
 
 
 def export(run: Run, folder: pathlib.Path) -> str:
-    """Write a run into a new folder; return what it is there."""
+    """Write a run into a new folder; return the kind of architecture it has there."""
     pictures = run.config.task == "images"
     tokenizer = None if pictures else _tokenizer(run)
     origin = tokenizer.origin if isinstance(tokenizer, Foreign) else None
@@ -339,7 +339,7 @@ def _unigram(tokenizer: Any, encodes: bool) -> dict[str, Any]:
 
 
 def _write_sentences(folder: pathlib.Path, width: int) -> None:
-    """Write what makes a folder one of sentence-transformers: mean, then length 1."""
+    """Write the files of sentence-transformers: mean pooling, then length 1."""
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
     modules = [
         {"idx": i, "name": str(i), "path": path,

@@ -44,7 +44,7 @@ BUFFERS = ("position_ids", "attn.bias", "attn.masked_bias", "rotary_emb.inv_freq
 def convert(
     source: pathlib.Path, output: pathlib.Path, languages: Languages = NAMED
 ) -> str:
-    """Write the model of a folder as a bundle; return what it is."""
+    """Write the model of a folder as a bundle; return a description of one line."""
     try:
         return _convert(source, output, languages)
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -50,7 +50,7 @@ NAMED = Languages()
 
 
 class Tokens:
-    """The tokens of a folder: their numbers, and what splits a text into them."""
+    """The numbers of a folder's tokens, and the settings of its tokenizer."""
 
     def __init__(self, folder: pathlib.Path):
         """Read the tokenizer's files; refuse a folder without any of a known format."""
@@ -160,7 +160,7 @@ def settle(
 def _settle_speech(
     given: dict[str, Any], tokens: Tokens, languages: Languages
 ) -> dict[str, Any]:
-    """Return how transcripts begin, and what they do not show or have."""
+    """Return the prefix of transcripts, and the hidden and suppressed tokens."""
     if languages.source:
         raise UserError(
             "--source_language is for mBART: name the language that a Whisper hears, "

@@ -22,7 +22,7 @@ GENDER_OF = {kind: gender for gender, kinds in KINDS.items() for kind in kinds} 
 
 
 class Reading(NamedTuple):
-    """What a sentence says, if it is read as one wording."""
+    """A sentence read as one of the wordings, with the words in its slots."""
 
     wording: str
     values: dict[str, str]  # slot → word; pronouns apart
@@ -30,7 +30,7 @@ class Reading(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Which rules a story keeps, and the share of its words that exist."""
+    """Each rule of a story, kept or broken, and the share of its words that exist."""
 
     kept: dict[str, bool]
     real_words: float
@@ -110,7 +110,7 @@ def read_sentence(sentence: str) -> tuple[Reading, ...]:
 
 
 def _faults(reading: Reading, known: dict[str, str]) -> set[str]:
-    """List the rules that a reading breaks, after what is known."""
+    """List the rules that a reading breaks, given the slots of earlier sentences."""
     faults = set()
     for slot, value in reading.values.items():
         if known.get(slot, value) != value:

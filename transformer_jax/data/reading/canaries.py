@@ -62,7 +62,7 @@ class Canary:
 
 
 def find_problems(times: Sequence[Any]) -> list[str]:
-    """List what is wrong with `data.canaries`; a command line gives strings."""
+    """List the mistakes in `data.canaries`; a command line gives strings."""
     if not all(is_whole(str(n)) for n in times):
         given = tuple(times)
         return [f"data.canaries = {given!r}: give whole numbers from 0, one per canary"]

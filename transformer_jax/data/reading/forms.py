@@ -85,7 +85,7 @@ class Form(abc.ABC):
         return text.find_files(entry, self.data.folder)
 
     def find_problems(self) -> list[str]:
-        """List what is wrong with the options that all splits share."""
+        """List the mistakes in the options that all splits share."""
         return []
 
 

@@ -34,7 +34,7 @@ ARROW = (".parquet", ".arrow", ".feather")
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """What files seem to hold."""
+    """The task, the form and the columns that files seem to have."""
 
     task: str
     form: str  # of `data.source`

@@ -56,7 +56,7 @@ class Records(Sequence[Record]):
 
 
 class Mixture(NamedTuple):
-    """What records are mixed from: the end, the weight and the corpus of each part."""
+    """The parts of mixed records: the end, the weight and the corpus of each."""
 
     ends: np.ndarray
     weights: Sequence[float]
@@ -493,5 +493,5 @@ def _as_plain(value: Any) -> Any:
 
 
 def fingerprint_of(content: Any) -> str:
-    """Return the hash of what determines records."""
+    """Return the hash of a JSON value that determines records."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -185,7 +185,7 @@ class Source(Splits):
         return joined
 
     def pieces(self, split: str) -> list[Piece]:
-        """List what a split consists of, without opening files."""
+        """List the pieces of a split, such as its files, without opening any."""
         if self.generated:
             records = self.generated.read(self.data, split)
             return [

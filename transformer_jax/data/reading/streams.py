@@ -90,7 +90,7 @@ def read_chunks(
 
 
 def _blocks(source: io.BufferedIOBase, encoding: str, name: str) -> Iterator[bytes]:
-    """Yield what a source holds, unpacked, in an encoding whose newline is a byte."""
+    """Yield a source's unpacked bytes, in an encoding whose newline is one byte."""
     decoder = None if is_by_line(encoding) else codecs.getincrementaldecoder(encoding)()
     stream, began = source, False
     try:

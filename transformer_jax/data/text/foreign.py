@@ -37,7 +37,7 @@ BYTES |= {
 
 
 class Engine(Protocol):
-    """What splits a text and joins its pieces, by their own ids."""
+    """A tokenizer of another package, which splits and joins texts by its own ids."""
 
     def split(self, text: str) -> list[int]:
         """Return their ids of a text, without ends."""
@@ -210,7 +210,7 @@ class Foreign(PlainTokenizer):
         return tuple(word for word in words if UNK in self.encode(word))
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start and end, but with what begins it."""
+        """Return the ids of a text, without start and end, but with its prefix."""
         found = [*self._prefix, *self._engine.split(text)]
         return [self._ours.get(i, UNK) for i in found]
 

@@ -29,7 +29,7 @@ from transformer_jax.models.transformer_config import TransformerConfig
 
 @dataclasses.dataclass(frozen=True)
 class ReturnOptions:
-    """Say what is read of a step: options of `config.model`."""
+    """Choose the parts of a step that are read: options of `config.model`."""
 
     returns: bool = option(
         True, "Read the return that is asked for; False: behaviour cloning."

@@ -251,7 +251,7 @@ class ReturnInference(WholeAnswers):
         return DecodeRequest((asked, Asked(asked).begins), line=line)
 
     def question(self, record: Record) -> Asked:
-        """Return what a held-out window asks for, and from where it is played."""
+        """Return a held-out window's return to reach, and the seed of its episodes."""
         return Asked(record["asked"], record["begins"])
 
     def answers(
@@ -274,7 +274,7 @@ class ReturnInference(WholeAnswers):
             yield i, Reply(requests[i].line, text, details=details)
 
     def play(self, params: Params, asked: Sequence[Asked], mesh: Mesh) -> np.ndarray:
-        """Return what episodes reach, [asked, episodes].
+        """Return the returns of episodes, [asked, episodes].
 
         Equal seeds begin in the same states and draw the same numbers.
         """
@@ -315,7 +315,7 @@ class ReturnScoring(Scoring):
         self.settings = settings  # config.eval
 
     def reference(self, record: Record) -> str:
-        """Return what a held-out window asks for."""
+        """Return a held-out window's return to reach, as text."""
         return f"{record['asked']:g}"
 
     def count_answered(self, records: Sequence[Record]) -> int:
@@ -330,7 +330,7 @@ class ReturnScoring(Scoring):
         return found
 
     def score(self, replies: Sequence[Reply], references: Sequence[str]) -> dict:
-        """Return what was reached when most was asked for, and how far off all are."""
+        """Return the mean return for the highest goal, and the mean error of all."""
         asked = np.array([float(text) for text in references])
         means = np.array([float(reply.text) for reply in replies])
         best = int(asked.argmax())
@@ -352,7 +352,7 @@ class ReturnScoring(Scoring):
         )
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
-        """Return what was reached when most was asked for."""
+        """Return the mean return for the highest goal."""
         return {"return": scores["reached"]}
 
 

@@ -54,7 +54,7 @@ class Figure(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """What a caption says: one figure, or two and the relation of the first."""
+    """The content of a caption: one figure, or two and their relation."""
 
     figures: tuple[Figure, ...]
     relation: str = ""
@@ -79,7 +79,7 @@ def generate(split: str, size: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def draw_scene(drawer: Drawer) -> Scene:
-    """Draw what a caption says."""
+    """Draw a random scene, from which a caption and a picture are made."""
     first = drawer.pick(FIGURES)
     if drawer.chance(ALONE):
         return Scene((first,))

@@ -100,7 +100,7 @@ class CodeTokenizer(PlainTokenizer):
         return False
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of codes; what is not a code is unknown."""
+        """Return the ids of codes; any other word becomes unknown."""
         return [self._id(word) for word in text.split()]
 
     def _id(self, word: str) -> int:

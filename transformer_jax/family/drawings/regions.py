@@ -50,7 +50,7 @@ class Region(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Say what of a caption a picture shows."""
+    """The parts of a caption that a picture shows."""
 
     figures: bool  # exactly those that are named
     relation: bool  # and they lie as they should; a figure alone always does
@@ -72,7 +72,7 @@ def parse_caption(caption: str) -> Scene | None:
 
 
 def judge(picture: UInt8[np.ndarray, "H W 3"], caption: str) -> Verdict:
-    """Compare a picture with what a caption says."""
+    """Compare a picture with its caption: the figures, and their relation."""
     scene, found = parse_caption(caption), find_figures(picture)
     if scene is None:
         return Verdict(False, False)
@@ -153,7 +153,7 @@ def connected(pixels: Bool[np.ndarray, "H W"]) -> list[Bool[np.ndarray, "H W"]]:
 def cut_out(
     mask: Bool[np.ndarray, "H W"],
 ) -> tuple[int, int, Bool[np.ndarray, "h w"]]:
-    """Return the first row and column of a mask, and what its bounding box holds."""
+    """Return the first row and column of a mask's bounding box, and the box itself."""
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     box = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     return int(rows[0]), int(columns[0]), box

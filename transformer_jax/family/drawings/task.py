@@ -238,7 +238,7 @@ def make_folder(folder: str) -> None:
 
 
 class DrawingScoring(ResampledScoring):
-    """How often a picture shows what was asked for."""
+    """The share of pictures that show the figures and relation of their captions."""
 
     shares = ("right",)
 

@@ -48,7 +48,7 @@ COMPACT = ("unigram", "bpe")  # kinds of tokenizer that get brackets as pieces
 
 @dataclasses.dataclass(frozen=True)
 class Options(decoding.Options):
-    """How to search for a tree."""
+    """Set the search for a tree."""
 
     well_formed: bool = option(
         True, "Parsing: search only trees over the line's words."
@@ -68,7 +68,7 @@ class Options(decoding.Options):
 
 @dataclasses.dataclass(frozen=True)
 class TreeOptions:
-    """How trees are written: options of `config.data`."""
+    """Set the form of trees: options of `config.data`."""
 
     leaves: str = option(
         "XX",

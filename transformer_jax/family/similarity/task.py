@@ -246,7 +246,7 @@ class VectorInspector(EncoderInspector):
 
 
 class SearchScoring(Scoring):
-    """How often a source finds its target among all targets of the split."""
+    """Recall@1 and MRR of a source's target among all targets of the split."""
 
     def reference(self, record: Record) -> str:
         """Return the target of an example."""

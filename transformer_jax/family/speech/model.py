@@ -46,7 +46,7 @@ RULES = (
 
 @dataclasses.dataclass(frozen=True)
 class SpeechConfig(TransformerConfig):
-    """The sizes of a Transformer, and what stands before its encoder."""
+    """The sizes of a Transformer, and of the layers before its encoder."""
 
     stride: int = option(
         2, "Stride of the first convolution; the second has 2.", least=1, most=2
@@ -149,7 +149,7 @@ class Transcriber(Seq2Seq):
         return self.encode_vectors(x, self.memory_segments(segments), None, train)
 
     def memory_segments(self, segments: Int[Array, "B S"]) -> Int[Array, "B Q"]:
-        """Return the segments of what `encode` returns."""
+        """Return the segments of the vectors that `encode` returns."""
         return shorten(segments, frames_per_vector(self.config))
 
 

@@ -165,7 +165,7 @@ class Recordings(Splits):
     advice, inside = "", ""  # for messages: what an option names, and files inside
 
     def exists(self, entry: str) -> bool:
-        """Return whether what an option names is there."""
+        """Return whether the folder has the file of an entry."""
         return os.path.isfile(os.path.join(self.data.folder, entry))
 
 

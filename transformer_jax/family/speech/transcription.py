@@ -161,7 +161,7 @@ class SpeechData(Data):
         ]
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
-        """Make a filter of lengths, and of what CTC can align."""
+        """Make a filter of long sounds, and of transcripts that CTC cannot align."""
         too_long = filters.by_length("source", self.max_length, "frames")
         each = frames_per_vector(self.config.model)
 
@@ -249,7 +249,7 @@ class SpeechObjective(Seq2SeqObjective):
 
 
 def vectors_needed(pieces: Sequence[int]) -> int:
-    """Count what CTC needs: a vector for each piece, a blank between equal ones."""
+    """Count the vectors that CTC needs: one a piece, and a blank between equal ones."""
     return len(pieces) + sum(a == b for a, b in itertools.pairwise(pieces))
 
 

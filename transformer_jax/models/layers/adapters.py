@@ -44,7 +44,7 @@ class LoraOptions:
 
 
 def find_problems(config: ConfigDict) -> list[str]:
-    """Return what is wrong with the pattern, if anything is."""
+    """Return the mistake in the pattern `lora.matrices`, or []."""
     try:
         re.compile(config.lora.matrices)
     except re.error as error:

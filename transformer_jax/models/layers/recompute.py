@@ -1,4 +1,4 @@
-"""What a layer recomputes in its backward pass instead of keeping it."""
+"""Recompute values in a layer's backward pass instead of keeping them."""
 
 from collections.abc import Callable
 from typing import Any

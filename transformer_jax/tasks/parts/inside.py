@@ -33,7 +33,7 @@ Patch = Mapping[str, Callable[[Array], Array]]  # by path: from an output to ano
 
 @dataclasses.dataclass(frozen=True)
 class Inside:
-    """What a model computed for a batch of examples."""
+    """The values that a model computed for a batch of examples."""
 
     batch: dict[str, np.ndarray]  # what it read, as in training
     loss: float  # the mean, without dropout
@@ -74,7 +74,7 @@ def make_batch(task: Task, records: Sequence[Record]) -> dict[str, np.ndarray]:
 def look(
     task: Task, params: Params, batch: Mapping[str, Any], patch: Patch | None = None
 ) -> Inside:
-    """Read a batch, and return what each module computed; `patch` replaces outputs."""
+    """Read a batch, and return each module's output; `patch` replaces outputs."""
     patch = patch or {}
 
     def read(params: Params, batch: Mapping[str, Array]) -> tuple[Any, ...]:

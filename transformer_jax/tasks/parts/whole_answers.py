@@ -58,7 +58,7 @@ class WholeAnswers:
         raise NotImplementedError
 
     def sides(self, requests: Sequence[DecodeRequest]) -> dict[str, Sequence[Any]]:
-        """Return what the model reads of each request, by the names in a batch."""
+        """Return the model's inputs for requests, by their names in a batch."""
         return {"tokens": [request.source for request in requests]}
 
     def reply(self, request: DecodeRequest, output: Any) -> Reply:

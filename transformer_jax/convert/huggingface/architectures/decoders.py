@@ -157,7 +157,7 @@ def _scaling(kind: str, rope: Given) -> Options:
 
 
 def _gain(factor: float, rope: Given) -> float:
-    """Return the factor of what YaRN rotates, or 0 if it is the usual one."""
+    """Return YaRN's factor of rotated queries and keys, or 0 if it is the usual one."""
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])
     scale, whole = rope.get("mscale"), rope.get("mscale_all_dim")

@@ -24,7 +24,7 @@ BILINEAR = 2
 
 
 def read_pixels(folder: pathlib.Path) -> dict[str, Any]:
-    """Read what is done to the pixels of an image before the model sees them."""
+    """Read the folder's preprocessor configuration, which scales an image's pixels."""
     try:
         return files.read_object(folder / PROCESSOR)
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def _side(given: Given, name: str) -> int:
 def _normalisation(
     pixels: Given, size: int, channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and deviation of pixels of 0 to 1; refuse what is not done here."""
+    """Return mean and deviation of pixels of 0 to 1; refuse unsupported processing."""
     kind = pixels.get("image_processor_type") or pixels.get("feature_extractor_type")
     if not (kind or "ViT").startswith("ViT"):
         raise UserError(
@@ -111,7 +111,7 @@ def _normalisation(
 
 
 def describe_vit(ours: Given) -> dict[str, Any]:
-    """Return ViT's config.json, and what is done to pixels."""
+    """Return ViT's config.json, with its preprocessor configuration as one entry."""
     channels = 1 if ours["data.grey"] else 3
     size = ours["data.image_size"]
     return {
