@@ -370,7 +370,7 @@ def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
 
 
 def make_loss(config: ConfigDict, task: Task) -> LossFn:
-    """Return the task's loss, with the teacher, adapters and frozen parameters."""
+    """Return the task's loss with added terms, adapters and frozen parameters."""
     loss = task.objective.loss
     if config.train.teacher or config.train.consistency:
         from transformer_jax.training import teacher

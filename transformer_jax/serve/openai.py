@@ -101,7 +101,7 @@ def _writer(service: Service, name: str) -> Model:
 
 
 class _Search:
-    """The search for a request's answer, from options named as OpenAI does."""
+    """The search for an answer, with the options of a request in OpenAI's names."""
 
     def __init__(self, model: Model, asked: Any, most: int | None):
         """Choose options, for answers of at most so many pieces."""

@@ -54,7 +54,7 @@ class Figure(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """The content of a caption: one figure, or two and their relation."""
+    """One figure of a caption, or two and the relation of the first to the second."""
 
     figures: tuple[Figure, ...]
     relation: str = ""

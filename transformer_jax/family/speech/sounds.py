@@ -81,7 +81,7 @@ def make_frames(samples: np.ndarray, data: ConfigDict) -> np.ndarray:
 
 
 def fingerprint(data: ConfigDict) -> str:
-    """Return a text that determines the frames of sounds: bands, kind and length."""
+    """Return a text that names the options which determine the frames of sounds."""
     found = f"{data.bands}-{DTYPE.__name__}"
     length = data.max_length if data.pad else 0
     if data.features == "normalised" and not length:

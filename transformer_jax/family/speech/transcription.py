@@ -161,7 +161,7 @@ class SpeechData(Data):
         ]
 
     def make_filter(self) -> Callable[[Record, Row], str | None]:
-        """Make a filter of long sounds, and of transcripts that CTC cannot align."""
+        """Make a filter of lengths, and of transcripts too long for CTC to align."""
         too_long = filters.by_length("source", self.max_length, "frames")
         each = frames_per_vector(self.config.model)
 
