@@ -32,16 +32,17 @@ TEST = [
     "pyright[nodejs]==1.1.414",  # what it finds changes with its version
     "build>=1.2",
     "setuptools>=77",
-    "nltk>=3.9",
+    "nltk>=3.9.1",
 ]
 TFDS = [
-    "tensorflow-datasets>=4.9.7",  # TensorFlow is no part of it
-    "h5py>=3.10",  # without it TFDS does not know wmt*, glue and others
+    "tensorflow-datasets>=4.9.8",  # TensorFlow is no part of it
+    "tensorflow-metadata>=1.17",  # older ones do not work with this protobuf
+    "h5py>=3.12",  # without it TFDS does not know wmt*, glue and others
 ]
 IMAGES = ["scikit-learn>=1.4", "pillow>=10"]  # the digits; image files
 HUGGINGFACE = ["tokenizers>=0.20"]  # models whose tokenizer is not SentencePiece
 SERVE = [
-    "fastapi>=0.115",
+    "fastapi>=0.120",
     "uvicorn>=0.30",
     "prometheus-client>=0.20",
     "python-multipart>=0.0.18",  # uploads
@@ -97,8 +98,8 @@ setup(
     },
     install_requires=[
         "jax>=0.10",
-        "flax>=0.12.7",
-        "optax>=0.2.6",
+        "flax>=0.12.8",
+        "optax>=0.2.8",
         "orbax-checkpoint>=0.11.30,<1",  # version 1 replaces the API used here
         "sentencepiece>=0.2.2",
         "fsspec>=2024.6",  # corpora and run directories in object stores

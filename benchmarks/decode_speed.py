@@ -2,7 +2,8 @@
 
     python benchmarks/decode_speed.py --workdir RUN --input FILE --lines 1000
 
-All three use the same weights in float32, the same sentences, and greedy and beam-4
+All three use the same weights in float32 (or, except Hugging Face, in 8 bits, with
+--compute_type int8), the same sentences, and greedy and beam-4
 search (without length penalty, which the three define differently). Loading, exporting
 and a first pass over the sentences (which compiles the programs) are excluded. First,
 each side's threads, batches and libraries are searched on fewer sentences (--search
@@ -54,7 +55,7 @@ def main() -> int:
     parser.add_argument("--search", type=int, default=300, help="lines; 0: no search")
     parser.add_argument("--batch", type=int, help="of each side, without a search")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--compute_type", default="float32", help="CTranslate2's")
+    parser.add_argument("--compute_type", default="float32", help="or int8")
     parser.add_argument("--sides", default=",".join(SIDES), help="those that take part")
     parser.add_argument("--output", default="", help="a JSON file for the speeds")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
@@ -68,6 +69,8 @@ def main() -> int:
     config = json.loads((pathlib.Path(args.workdir) / "config.json").read_text())
     sides = SIDES if config["model"]["norm"] == "post" else SIDES[:2]
     sides = [side for side in sides if side in args.sides.split(",")]
+    if args.compute_type != "float32":  # Marian has no other here
+        sides = [side for side in sides if side != "huggingface"]
     with tempfile.TemporaryDirectory() as folder:
         args.export = str(pathlib.Path(folder) / "exported")
         subprocess.run(
@@ -180,7 +183,8 @@ def load_ours(args: argparse.Namespace, given: settings.Settings):
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import transformer_jax
 
-    run = transformer_jax.load(args.workdir)
+    engine = "" if args.compute_type == "float32" else args.compute_type
+    run = transformer_jax.load(args.workdir, engine=engine)
     run.task.config.eval.batch_rows = given["batch"]
     return lambda lines, beams: run.predict(lines, beams=beams, alpha=0.0)
 

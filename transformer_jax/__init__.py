@@ -22,7 +22,7 @@ def load(path, weights="", mesh=None, allow_imports=False, base=None, engine="")
     names modules of other packages is opened only with `allow_imports`, because
     importing them executes their code. A folder of what was trained
     (`convert.bundle --trained`) takes the other parameters from `base`, an open run.
-    `engine` is what answers instead of JAX, such as ctranslate2 or ctranslate2:int8.
+    `engine` is another search engine, such as int8 or ctranslate2:int8.
     """
     from transformer_jax.runs import run
 

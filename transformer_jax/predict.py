@@ -75,7 +75,7 @@ def define_flags() -> None:
     )
     cli.define_weights()
     flags.DEFINE_string(
-        "engine", "", "What answers instead of JAX: ctranslate2[:int8 | …]."
+        "engine", "", "Another search engine: int8 | ctranslate2[:int8 | …]."
     )
     flags.DEFINE_string("format", "text", "text | jsonl (scores, all of n_best).")
     flags.DEFINE_integer(

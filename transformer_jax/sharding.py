@@ -250,6 +250,8 @@ def constrain_params(params: Any, stacked_axes: int = 0) -> Any:
         spec = spec_of(path_name(path), one)
         return _constrain(leaf, PartitionSpec(*[None] * stacked_axes, *spec))
 
+    if on_one_device():
+        return params
     return jax.tree_util.tree_map_with_path(place, params)
 
 

@@ -15,7 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import transformer_jax
+from transformer_jax import sharding
+from transformer_jax.base.errors import UserError
+from transformer_jax.decoding.live import Caller
+from transformer_jax.runs.run import Run
 from transformer_jax.serve import __main__ as serve
+from transformer_jax.serve.models import Limits
 
 pytestmark = pytest.mark.system
 
@@ -243,3 +249,28 @@ def test_the_package_has_the_page(client_of):
         assert response.text == (folder / name).read_text(encoding="utf-8")
         policy = response.headers["content-security-policy"]
         assert policy.startswith("default-src 'self'")
+
+
+def test_clients_share_the_batches_of_another_engine(tiny_run, monkeypatch):
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    from transformer_jax.serve import running
+
+    lines = ["O gato dorme.", "A casa é azul e grande.", "Onde está o livro?"]
+    [model] = running.open_models([f"de={tiny_run}"], "", Limits(), "int8")
+    with model.serving():
+        found = model.answer(Caller(), lines, model.options)
+    run = transformer_jax.load(tiny_run, mesh=sharding.local_mesh(), engine="int8")
+    wanted = run.replies(lines)
+    assert [one.text for one in found] == [one.text for one in wanted]
+    # The scores tell that the parameters are the rounded ones.
+    plain = transformer_jax.load(tiny_run, mesh=sharding.local_mesh()).replies(lines)
+    scores = [[r.score for r in replies] for replies in (found, wanted, plain)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+    assert scores[0] != pytest.approx(scores[2], abs=1e-4)
+
+    def take(run, name):
+        run.task.inference.writer.other = object()
+
+    monkeypatch.setattr(Run, "use_engine", take)
+    with pytest.raises(UserError, match="does not let clients share batches"):
+        running.open_models([f"de={tiny_run}"], "", Limits(), "other")

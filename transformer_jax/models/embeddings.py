@@ -24,6 +24,7 @@ from transformer_jax.base.ids import EOS, UNK
 from transformer_jax.base.schema import derived
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.layers import dot_rows, keep_mask, output_layer
+from transformer_jax.models.layers.int8 import Int8Matrix
 
 TIES = ("all", "decoder", "inputs", "none")
 APART = ("inputs", "none")  # the output has a matrix of its own
@@ -86,6 +87,9 @@ class TokenEmbedding(nn.Module):
             key = self.make_rng("dropout")
             keep = keep_mask(key, 1.0 - self.dropout, tokens.shape)
             tokens = jnp.where(keep | (tokens <= EOS), tokens, UNK)
+        if isinstance(self.embedding, Int8Matrix):
+            vectors = self.embedding.look_up(tokens)
+            return (vectors * self._scale).astype(self.dtype)
         if not sharding.on_one_device():
             return _look_up(self.embedding, tokens, self.dtype, self._scale)
         vectors = jnp.take(self.embedding, tokens, axis=0)
@@ -97,7 +101,9 @@ class TokenEmbedding(nn.Module):
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Score every token by the product of `x` with its row of the table."""
-        if sharding.on_one_device():
+        if isinstance(self.embedding, Int8Matrix):
+            scores = self.embedding.score(x)
+        elif sharding.on_one_device():
             table = self.embedding.astype(self.dtype)
             scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
         else:

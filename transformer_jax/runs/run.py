@@ -276,12 +276,13 @@ class Run:
         return inside.count_flops(self._plain_task, self.params, batch)
 
     def use_engine(self, name: str) -> None:
-        """Let another engine answer, such as ctranslate2 or ctranslate2:int8.
+        """Let another engine answer, such as int8 or ctranslate2:int8.
 
         What follows the colon is a setting of the engine's own. An engine is an entry
         point of the group `engines`: a function that takes a run and the setting, and
-        returns a `engine.Searches`. The run's own engine stays in use for all else
-        than answers, such as scores and vectors.
+        returns a `engine.Searches`, or None if it has only changed what the run's own
+        engine searches with (`Writer.change`). All else than answers, such as scores
+        and vectors, stays as it is.
         """
         engine, _, setting = name.partition(":")
         known = entry_points.names("engines")

@@ -28,7 +28,7 @@ def serve(args: Any) -> int:
     """Serve as the flags say, until a signal ends it; return the exit code."""
     limits = Limits(lines=args.max_lines)
     token = _read_token(args.token_file)
-    opened = open_models(args.workdir, args.weights, limits)
+    opened = open_models(args.workdir, args.weights, limits, args.engine)
     found = Service(opened, queue=args.queue, seconds=args.timeout)
     application = make_app(
         found,
@@ -41,7 +41,9 @@ def serve(args: Any) -> int:
     return listen(application, args)
 
 
-def open_models(places: Sequence[str], weights: str, limits: Limits) -> list[Model]:
+def open_models(
+    places: Sequence[str], weights: str, limits: Limits, engine: str = ""
+) -> list[Model]:
     """Open runs, given as RUN or NAME=RUN."""
     named: dict[str, str] = {}
     for entry in places:
@@ -62,7 +64,13 @@ def open_models(places: Sequence[str], weights: str, limits: Limits) -> list[Mod
     mesh = sharding.local_mesh(1)
     opened = []
     for name, place in named.items():
-        found = runs.load(place, weights, mesh)
+        found = runs.load(place, weights, mesh, engine=engine)
+        writer = getattr(found.task.inference, "writer", None)
+        if writer is not None and writer.other is not None:
+            raise UserError(
+                f"--engine={engine} does not let clients share batches, and has no "
+                "streams: choose int8, or leave it out"
+            )
         logger.info("%s: %r", name, found)
         opened.append(Model(name, found, limits))
     return opened

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax.sharding import Mesh
@@ -39,10 +39,12 @@ class Written(NamedTuple):
 class Writer:
     """A model that writes, with its engine on each mesh and its tokenizer.
 
-    `other` is an engine of another library that answers instead: see `Run.use_engine`.
+    `other` is an engine of another library that answers instead, and `change` rounds
+    the parameters of the own one, for example: see `Run.use_engine`.
     """
 
     other: Searches | None = None
+    change: Callable[[Params], Params] | None = None  # of what is searched with
 
     def __init__(
         self,
@@ -81,7 +83,10 @@ class Writer:
         self, params: Params, request: DecodeRequest, mesh: Mesh, options: Options
     ) -> None:
         """Compile all programs that threads need who share the batches of this kind."""
-        self._live[mesh].compile(params, request, options)
+        self._live[mesh].compile(self._changed(params), request, options)
+
+    def _changed(self, params: Params) -> Params:
+        return self.change(params) if self.change else params
 
     def write(
         self,
@@ -96,7 +101,7 @@ class Writer:
         With a `window`, texts that outgrow it continue from their last tokens.
         """
         engine = self.other or self._live.get(mesh) or self.engine(mesh)
-        asked = params, requests, options
+        asked = self._changed(params), requests, options
         if window:
             from transformer_jax.decoding import sliding
 
