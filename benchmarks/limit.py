@@ -9,7 +9,8 @@ operations of its products (from the traced program), the bytes that they read a
 once, the least time that follows from the machine's peaks, and the time measured: a
 clock says how long a step takes, and a profile how that is divided. The peaks are
 measured, too: a product of square matrices, and a sum of as many bytes as a step moves,
-of which caches may hold a part. What is fused with a product counts with it; `rest` is
+of which caches may hold a part; products of 8 bits (--engine int8) have a peak of their
+own, which is not measured. What is fused with a product counts with it; `rest` is
 the search itself, or the optimizer. Time of no instruction is the host's. --names lists
 the instructions that take longest.
 """
@@ -81,6 +82,7 @@ def main() -> int:
     parser.add_argument("--input", help="lines, for --workdir")
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--beams", type=int, default=4)
+    parser.add_argument("--engine", default="", help="int8, for --workdir")
     parser.add_argument("--config", help="for steps of a training")
     parser.add_argument("--names", type=int, default=0, help="instructions to list")
     args = parser.parse_args(words)
@@ -135,15 +137,17 @@ def best(function: Callable[[Any], Any], argument: Any) -> float:
 
 def open_search(args: argparse.Namespace) -> Step:
     """Open a run, and begin a search of its first lines."""
-    run = transformer_jax.load(args.workdir)
-    text = pathlib.Path(args.input).read_text(encoding="utf-8")
     mesh = sharding.local_mesh(1)
+    run = transformer_jax.load(args.workdir, mesh=mesh, engine=args.engine)
+    text = pathlib.Path(args.input).read_text(encoding="utf-8")
+    change = run.task.inference.writer.change
+    params = change(run.params) if change else run.params
     engine = run.task.inference.writer.engine(mesh)
     options = transformer_jax.runs.run.decode_options(run.config, beams=args.beams)
     rows = rows_for(engine.row_sizes, args.rows)
     lines = text.splitlines()[: min(args.rows, rows)]
     asked = {i: (run.task.inference.parse(x), options) for i, x in enumerate(lines)}
-    batch = Batch(engine, run.params, asked, options, rows)
+    batch = Batch(engine, params, asked, options, rows)
 
     def begin() -> None:
         with jax.set_mesh(mesh):
@@ -161,7 +165,7 @@ def open_search(args: argparse.Namespace) -> Step:
         limits = 0, batch.step_limit, STEPS
         kind = options.without_numbers()
         traced = engine._advance.jitted.trace(
-            run.params, batch.carry, *limits, options=kind
+            params, batch.carry, *limits, options=kind
         )
     shape = f"{batch.shape.source} pieces of source, {batch.step_limit} slots"
     title = f"of the search: {rows} rows x {args.beams} beams, {shape}"

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax import sharding
+from transformer_jax.models import attention
 from transformer_jax.models.attention import (
     Mask,
     MultiHeadAttention,
@@ -339,3 +341,34 @@ def test_cross_attention_joins_the_segments_of_two_packed_sequences():
     np.testing.assert_array_equal(
         mask.dense()[0, 0], boolean("x....", "x....", ".xx..")
     )
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_few_queries_of_a_search_attend_by_the_formula(platform, monkeypatch):
+    """Few queries and many keys are multiplied in another order on a CPU."""
+    monkeypatch.setattr(sharding, "platform", lambda: platform)
+    rng = np.random.default_rng(5)
+    query, key, value = (
+        jnp.asarray(rng.normal(size=(2, heads, length, 7)), jnp.float32)
+        for heads, length in ((6, 3), (3, 29), (3, 29))
+    )
+    mask = jnp.asarray(rng.random((2, 1, 3, 29)) < 0.7)
+
+    def run(query, key, value):
+        return attention.attend_by_head(query, key, value, mask)[0]
+
+    def by_definition(query, key, value):
+        key, value = (jnp.repeat(x, 2, axis=1) for x in (key, value))
+        scores = query @ key.swapaxes(2, 3) / np.sqrt(7)
+        return jax.nn.softmax(jnp.where(mask, scores, -1e9)) @ value
+
+    arrays = query, key, value
+    np.testing.assert_allclose(run(*arrays), by_definition(*arrays), atol=1e-5)
+    gradients = [
+        jax.grad(lambda *a, f=f: (f(*a) ** 2).sum(), argnums=(0, 1, 2))(*arrays)
+        for f in (run, by_definition)
+    ]
+    for found, wanted in zip(*gradients, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+    barriers = str(jax.make_jaxpr(run)(*arrays)).count("optimization_barrier")
+    assert barriers == (platform == "cpu")
