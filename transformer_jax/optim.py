@@ -3,7 +3,10 @@
     lr(s) = c · d_model^-½ · min(s^-½, s · warmup^-1.5),   s = 1 at the first update
 
 Constant and warmup are both explicit: the formula's peak is c / √(d_model · warmup).
-In all other schedules c itself is the peak, reached after a linear warmup.
+In all other schedules c itself is the peak, reached after a linear warmup. A parameter
+changes by factor(path) · lr(s) · (direction + decay · parameter): `optim.rates` scale
+the finished update, after the gradients are clipped. With factor 0 the parameter has
+no moments, and no gradient is computed (`make_loss` in train.py).
 """
 
 import collections

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import sharding
-from transformer_jax.decoding import Options, engine
+from transformer_jax.decoding import Options, engine, searching
 from transformer_jax.decoding.engine import (
     DecodeRequest,
     Engine,
@@ -71,6 +71,30 @@ def assert_same(one, other):
 def kinds(*usual):
     """All cases; by default only some, because each compiles a dozen programs."""
     return [k if k in usual else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("kind", kinds("beam"))
+def test_answers_are_those_of_the_plain_loop_for_each_request_alone(model, kind):
+    asked, options = ask()[:3], KINDS[kind]
+    found = search(model, asked, options, rows=4, multiple=2)
+    plain = Engine(model[0], sharding.local_mesh(), 1, 1)._make_search(options)
+    bound = searching.bind(model[0], model[1])
+    for request, mine in zip(asked, found, strict=True):
+        shape = shape_of(request, options)
+        arrays = _collate([(request, options)], 1, shape)
+        batch = {
+            name: jnp.asarray(x) for name, x in arrays.items() if name != "numbers"
+        }
+        names = ("prompt", "prompt_lengths", "limits", "seeds")
+        inputs = searching.DecodeInputs(**{name: batch[name] for name in names})
+        run = jax.jit(
+            lambda batch, inputs, length=shape.length: searching.run(
+                plain, bound, batch, inputs, length
+            )
+        )
+        alone = engine._unpack(jax.device_get(run(batch, inputs)), 0, options)
+        assert_same([mine], [alone])
 
 
 @pytest.mark.system

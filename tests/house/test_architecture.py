@@ -1,4 +1,4 @@
-"""The floor plan: rooms import downwards only, in no circle, at the top of a file."""
+"""The floor plan: rooms import downwards only, and in no circle."""
 
 import ast
 import collections

@@ -4,13 +4,14 @@ requests     DecodeRequest, Reply, and the protocol of inference
 options      how to search
 answering    lines → replies, in order
 engine       requests → hypotheses, in batches
+live         the same for callers that come and go
+memory       whether a search fits into memory
 sliding      texts longer than what a model reads at once
 searching    the parts that all searches share
 beam         beam search
 sampling     greedy search and sampling
 rules        which tokens may follow
 constraints  rules of a task
-trace        one search, step by step, with the candidates not chosen
 forward      one pass over given sequences, without a search
 """
 

@@ -5,7 +5,8 @@
 The paper uses K = 4, α = 0.6, β = 0; a_ts is the weight that the last layer's
 cross-attention gives to word s of the source while Y_t is written. A hypothesis that
 ends leaves the beam, which is narrower by one from then on, so a beam of 1 is greedy
-search. A row stops when no living hypothesis can beat the finished ones.
+search. A row stops when no living hypothesis can beat the finished ones. `reference` in
+tests/decoding/test_search.py is the same search for one sentence, as it is on paper.
 """
 
 import dataclasses
@@ -49,7 +50,7 @@ class Beam(flax.struct.PyTreeNode):
     inputs: DecodeInputs
     logits: Any  # Float [B, K × V] of the next token
     static: Any  # the model's static part
-    state: Any  # the model's state, leaves [B, K, …]
+    state: Any  # the model's state (`searching`)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,16 +104,19 @@ class BeamSearch:
         """Extend every living hypothesis by one token and keep the best."""
         inputs, options = beam.inputs, self.options
         going = self.unfinished(beam)
-        scores, parents, tokens = self._best_extensions(beam)
+        # Choose: each finished hypothesis has left a beam that is narrower by one.
+        totals, parents, tokens = self._best_extensions(beam)
         place = jnp.arange(options.beams)
         width = options.beams - beam.finished_count[:, None]
-        taken = (place < width) & (scores > NEG_INF)
+        taken = (place < width) & (totals > NEG_INF)
         ended = taken & (tokens == EOS)
+        # Follow the parents, and put aside what has ended.
         written = write(gather(beam.tokens, parents), beam.step, tokens)
         state = reorder(beam.state, parents)
-        beam = self._finish(beam, ended, written, scores, state)
-        alive = jnp.where(taken & ~ended, scores, NEG_INF)
+        beam = self._finish(beam, ended, written, totals, state)
+        alive = jnp.where(taken & ~ended, totals, NEG_INF)
         done = self._settled(beam, alive)
+        # Read the new tokens, also of slots that are not taken: shapes are fixed.
         positions = (inputs.prompt_lengths + beam.step)[:, None, None]
         logits, state = model.extend(
             tokens[..., None],
@@ -161,9 +165,9 @@ class BeamSearch:
             few,
         )
         totals = (beam.log_probs[..., None] + gains).reshape(rows, -1)
-        scores, best = jax.lax.top_k(totals, beams)
+        totals, best = jax.lax.top_k(totals, beams)
         tokens = jnp.take_along_axis(tokens.reshape(rows, -1), best, axis=1)
-        return scores, best // few, tokens
+        return totals, best // few, tokens
 
     def _finish(
         self,

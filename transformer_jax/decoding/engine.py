@@ -125,7 +125,11 @@ class Engine:
     def search(
         self, params: Params, requests: Sequence[DecodeRequest], options: Options
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yield (number of a request, its hypotheses), in any order."""
+        """Yield (number of a request, its hypotheses), in any order.
+
+        They are those of `searching.run` for each request alone. On one device, threads
+        search shares of the requests.
+        """
         if self.mesh.size == 1:
             yield from self._search_by_threads(params, requests, options)
             return

@@ -45,7 +45,7 @@ class Texts(flax.struct.PyTreeNode):
     inputs: DecodeInputs
     logits: Any  # Float [B, K × V] of the next token
     static: Any  # the model's static part
-    state: Any  # the model's state, leaves [B, K, …]
+    state: Any  # the model's state (`searching`)
 
 
 @dataclasses.dataclass(frozen=True)

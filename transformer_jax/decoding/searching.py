@@ -2,12 +2,13 @@
 
 A model is two functions. `start(batch, length) → (static, state)` reads the source;
 `extend(tokens [B, K, T], positions, static, state) → (logits, state)` reads tokens at
-their positions (-1 is padding) and returns the logits of the next ones. Leaves of
-`state` are [B, K, …]; `reorder` makes hypotheses continue others. `static` is never
-copied per beam.
+their positions (-1 is padding) and returns the logits of the next ones. Arrays of
+`state` are [B, K, …], unless they belong to a part with methods of its own (such as
+`KVCache`); `reorder` makes hypotheses continue others. `static` is never copied per
+beam.
 
 A search implements the protocol `Search`: pure methods over its own state. `engine.py`
-drives it in parts; `run` is the plain driver, used by tests.
+drives it in parts; `run` is the plain form of that.
 """
 
 import logging
@@ -252,10 +253,7 @@ def prefill(
 def run(
     search: Search, model: BoundModel, batch: dict, inputs: DecodeInputs, length: int
 ) -> Hypotheses:
-    """Run a search to its end: the plain driver, with which tests check the engine's.
-
-    Commands search by `engine.Engine`.
-    """
+    """Run a search to its end: the plain form of `engine.Engine.search`."""
     carry = search.begin(model, batch, inputs, length)
     carry = jax.lax.while_loop(
         lambda c: search.unfinished(c).any(), lambda c: search.advance(model, c), carry

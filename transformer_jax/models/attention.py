@@ -72,7 +72,8 @@ def attend(
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B N T S"] | None]:
     """Return the attended values and the attention weights (before dropout).
 
-    The softmax is in float32, because bfloat16 cannot order close scores. `bias` is
+    This is attention alone; the modules call `attend_by_head`, in another layout. The
+    softmax is in float32, because bfloat16 cannot order close scores. `bias` is
     added to the scores and may contain -1e9 or -inf. Unused weights cost nothing under
     `jit`. Only the einsum returns weights, applies dropout to them and takes masks and
     biases as arrays; the other `kernels.KERNELS` return None for the weights.
@@ -236,6 +237,8 @@ class MultiHeadAttention(nn.Module):
         values that are given (by `project`) have already been rotated.
         """
         turn, bias = (signal.turn, signal.bias) if signal else (None, None)
+        # 1. Queries, and the keys and values that they look at. A layer gives both for
+        # self-attention, and the stack those of cross-attention.
         if memory is None:
             query, keys_values = self.project(x, turn)
         elif isinstance(memory, KeysValues):
@@ -244,11 +247,12 @@ class MultiHeadAttention(nn.Module):
             keys_values = self.keys_values(memory)
         if query is None:
             query = self._ask(self.query(x), turn)
-        # Beams share one source: fold them into the query axis, so that the keys and
+        # 2. Beams share one source: fold them into the query axis, so that the keys and
         # values of the source are read once and never copied.
         rows, length, _ = x.shape
         sources, source_length = keys_values.value.shape[0], keys_values.value.shape[2]
         query = query.reshape(sources, -1, *query.shape[2:])
+        # 3. Attend, by the formula or by a kernel that makes no weights.
         kernel = "einsum"
         if not need_weights and sources == rows:
             kernel = self.choose_kernel(length, source_length, mask, bias, train)
@@ -262,11 +266,12 @@ class MultiHeadAttention(nn.Module):
             )
             attended = kernels.attend(kernel, query, key, value, mask, bias)
             weights = None
+        # 4. Join the heads.
         return self.out(attended.reshape(rows, length, -1)), weights
 
     def _attend(
         self, query: Array, keys_values: KeysValues, mask: Any, bias: Any, train: bool
-    ) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T S"]]:
+    ) -> tuple[Float[Array, "B T N H"], Float[Array, "B N T S"]]:
         """Attend by einsum, which returns the weights."""
         bias = bias.dense() if isinstance(bias, DistanceBias) else bias
         inputs = query.swapaxes(1, 2), keys_values.key, keys_values.value, mask, bias

@@ -24,7 +24,7 @@ class KeysValues(flax.struct.PyTreeNode):
 
 
 class KVCache(flax.struct.PyTreeNode):
-    """The keys and values of all hypotheses of each row: written once, never moved.
+    """The keys and values of all hypotheses of each row, which no step moves.
 
     A step writes the keys and values of all hypotheses side by side into slot `next`.
     `writer` says whose entry of a slot a hypothesis reads; a hypothesis that continues
@@ -35,7 +35,7 @@ class KVCache(flax.struct.PyTreeNode):
     layers: tuple[KeysValues, ...]  # S × beams entries, the beams of a slot together
     writer: Any  # Int [B, beams, S]
     positions: Any  # Int [B, S]; -1 marks a slot that no query sees
-    next: Any  # Int []: tokens written; the slot to write next is this modulo S
+    next: Any  # Int []: tokens since the last `resize`; modulo S, the slot to write
     attended: Any = None  # Float [B, beams, S of the source], if attention is tracked
     source_segments: Any = None  # Int [B, S of the source]
 

@@ -41,26 +41,25 @@ def average_last(
     """
     hosts.decide_in_first(folder.check_there)
     steps = hosts.broadcast_from_first(checkpoints.steps())
-    used = choose_steps(config, steps)
-    if len(used) < min(config.checkpoint.average, len(steps)):
-        say(f"averaging  only {', '.join(map(str, used))}: the others are too early")
+    wanted = choose_steps(config, steps)
+    if len(wanted) < min(config.checkpoint.average, len(steps)):
+        say(f"averaging  only {', '.join(map(str, wanted))}: the others are too early")
     identity = folder.identity(config)
     averaged = Checkpoints(folder.averaged, writer=True, identity=identity)
     saved = hosts.broadcast_from_first(averaged.steps())
-    chosen, ready = averaged.averaged_steps(saved[-1]) if saved else ([], [])
-    if chosen == used or not chosen and saved[-1:] == used[-1:]:
+    earlier, ready = averaged.averaged_steps(saved[-1]) if saved else ([], [])
+    if earlier == wanted or not earlier and saved[-1:] == wanted[-1:]:
         try:
             averaged.restore_params(saved[-1], like)
-            return steps[-1], ready or used
+            return steps[-1], ready or wanted
         except Damaged as error:
             say(f"warning    {error}: it is made again")
-    chosen = used
-    params, used, damaged = average(checkpoints, chosen, like)
+    params, used, damaged = average(checkpoints, wanted, like)
     for line in damaged:
         say(f"warning    not averaged: {line}")
     if used[-1] in saved:
         averaged.set_aside(used[-1])
-    averaged.save_params(used[-1], params, chosen, used)
+    averaged.save_params(used[-1], params, wanted, used)
     averaged.close()
     return steps[-1], used
 

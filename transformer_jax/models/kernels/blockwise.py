@@ -4,8 +4,13 @@
 
 Each query keeps the greatest score m so far, the sum l of its weights and the weighted
 sum o of the values; both sums are rescaled when a greater score appears. The backward
-pass recomputes each block of scores from m and l, so memory is linear in the length.
+pass recomputes each block of weights p from m and l, so memory is linear in the length:
+
+    p = exp(s - m) / l    dv = pᵀ do    ds = p · (do vᵀ - Σ do · o)
+
+as Σ p · (do vᵀ), over all keys of a query, is Σ do · o, over the entries of its output.
 Blocks that a mask hides completely are skipped. A query that sees no key gets zeros.
+Outputs and gradients are those of `attention.attend_by_head`.
 """
 
 import functools
@@ -132,10 +137,10 @@ def _forward(form, query, key, value, table, of_queries, of_keys):
 def _backward(form, kept, outer):
     query, key, value, table, of_queries, of_keys, attended, most, total = kept
     wide = jnp.float32
-    # The gradient of softmax: d score = weight · (d weight - Σ weight · d weight).
     mean = (outer.astype(wide) * attended.astype(wide)).sum(-1)
     by_query = query, of_queries, outer, mean, most, total
 
+    # The outer loop is over blocks of keys, the inner one over blocks of queries.
     def take_keys(carry, k_block):
         key, value, of_keys = k_block
 
