@@ -15,7 +15,7 @@ from viewing import untrained  # noqa: F401  (a fixture)
 import transformer_jax
 from transformer_jax.base.errors import UserError
 from transformer_jax.convert import page
-from transformer_jax.data.text.segmentation import parse_model
+from transformer_jax.data.text.model_proto import parse_model
 from transformer_jax.data.text.tokenizer import Bytes, Tokenizer
 
 

@@ -23,7 +23,7 @@ from absl import flags
 from transformer_jax import cli
 from transformer_jax.base import files, pages
 from transformer_jax.base.errors import UserError, nearest
-from transformer_jax.data.text.segmentation import parse_model
+from transformer_jax.data.text.model_proto import parse_model
 from transformer_jax.data.text.tokenizer import SPECIAL, Bytes, Tokenizer
 from transformer_jax.models.layers import DeepNorm, deepnorm_for
 from transformer_jax.models.positions import PositionBias, alibi_slopes

@@ -33,7 +33,7 @@ from transformer_jax.convert.huggingface.architectures import (
 from transformer_jax.convert.huggingface.importing import NO_ROWS, rows_of
 from transformer_jax.convert.huggingface.links import Link
 from transformer_jax.data.text.foreign import Foreign
-from transformer_jax.data.text.segmentation import parse_model
+from transformer_jax.data.text.model_proto import parse_model
 from transformer_jax.runs.run import Run
 from transformer_jax.sharding import Params
 from transformer_jax.tasks import classification, images

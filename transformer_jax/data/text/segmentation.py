@@ -16,18 +16,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sentencepiece import sentencepiece_model_pb2
+from transformer_jax.data.text.model_proto import parse_model
 
 BPE = 2  # SentencePiece's type of model
 NORMAL, UNKNOWN, USER, BYTE = 1, 2, 4, 6  # and its types of pieces
 KEPT = 200_000  # words cached
 RARE = 10.0  # an unknown character scores this much below the worst piece
-
-
-def parse_model(model: bytes) -> Any:
-    """Parse a SentencePiece model into its protocol buffer."""
-    pb2: Any = sentencepiece_model_pb2  # protobuf makes its classes at import
-    return pb2.ModelProto.FromString(model)
 
 
 class Segmenter:

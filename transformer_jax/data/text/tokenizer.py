@@ -24,7 +24,8 @@ from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS, PAD, UNK
 from transformer_jax.base.schema import option
-from transformer_jax.data.text.segmentation import Segmenter, parse_model
+from transformer_jax.data.text.model_proto import parse_model
+from transformer_jax.data.text.segmentation import Segmenter
 from transformer_jax.data.text.vocabulary import NAMES
 
 KINDS = ("unigram", "bpe", "word", "char", "byte", "file")
