@@ -496,3 +496,18 @@ def test_prepared_data_cannot_name_a_program(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="'kubric:movi' is a community data set"):
         Split("kubric:movi", "train", home, COLUMNS)
     assert not (tmp_path / "X").exists()
+
+
+def test_a_package_that_cannot_be_imported_is_explained(tmp_path, monkeypatch):
+    """Of TFDS a hollow module is left, if a package that it needs is too new."""
+    core = tmp_path / "tensorflow_datasets" / "core"
+    core.mkdir(parents=True)
+    (core.parent / "__init__.py").write_text("", encoding="utf-8")
+    (core / "__init__.py").write_text(
+        "raise ValueError('gencode 6 runtime 5\\nmore')", encoding="utf-8"
+    )
+    for name in [n for n in sys.modules if n.startswith("tensorflow_datasets")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="imported: gencode 6 runtime 5. Install"):
+        tfds.Split("a", "train")

@@ -148,8 +148,15 @@ class Split(Records):
 def _tensorflow_datasets() -> Any:
     try:
         import tensorflow_datasets  # takes half a second, so only when used
+        import tensorflow_datasets.core
     except ImportError as error:
         raise UserError(f"{error}: {INSTALL}") from error
+    except Exception as error:  # such as that of protobuf for generated code
+        reason = str(error).split("\n")[0]
+        raise UserError(
+            f"TensorFlow Datasets cannot be imported: {reason}. Install versions that "
+            "fit each other"
+        ) from error
     return tensorflow_datasets
 
 
