@@ -317,9 +317,11 @@ class Engine:
         return carry, (search.unfinished(carry), carry.step)
 
     def _result_of(self, carry, options: Options) -> Hypotheses:
+        """Return the hypotheses of all rows, to be compiled."""
         return self._make_search(options).result(carry)
 
     def _written_in(self, carry, options: Options):
+        """Return the texts that answers begin with, to be compiled."""
         return self._make_search(options).written(carry)
 
     def _make_search(self, options: Options) -> Search:

@@ -76,10 +76,16 @@ def check_attention(
         )
 
 
-def count_layers(model: Any) -> int:
-    """Count the layers with weights of attention; a decoder's have two kinds."""
-    sides = ("encoder_layers", "decoder_layers", "decoder_layers")
-    return max(sum(model.get(side, 0) for side in sides), 1)
+def count_attentions(model: Any) -> int:
+    """Count the arrays of attention weights in a forward pass.
+
+    Each layer has one, and a decoder's second attention, to an encoder, another. For a
+    model without such layers the count is 1.
+    """
+    encoder, decoder = (
+        model.get(f"{side}_layers", 0) for side in ("encoder", "decoder")
+    )
+    return max(encoder + decoder * (2 if encoder else 1), 1)
 
 
 def bound_state(module: Any, rows: int, shape: Any, options: Options) -> float:

@@ -18,7 +18,7 @@ from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import Reply
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.forward import PairScorer, TextScorer
-from transformer_jax.decoding.memory import check_attention, count_layers
+from transformer_jax.decoding.memory import check_attention, count_attentions
 from transformer_jax.models import kernels
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
@@ -187,7 +187,7 @@ def check_shown(config: ConfigDict, length: int) -> None:
     """Refuse a text of which the weights of all layers do not fit into memory."""
     what = f"a text of {length:,} pieces, of which all layers are shown,"
     # Each has a copy on its way to the reader.
-    copies = 2 * count_layers(config.model)
+    copies = 2 * count_attentions(config.model)
     check_attention(config, length, what, SHORTEN, copies=copies, rows=1)
 
 

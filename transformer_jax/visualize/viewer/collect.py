@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.memory import count_layers
+from transformer_jax.decoding.memory import count_attentions
 from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks.protocols import ShowsAttention, Writes, WritesTrees
 from transformer_jax.visualize.viewer import numbers, search
@@ -70,7 +70,7 @@ def collect(run: Run, line: Any, candidates: int = 8, **changes: Any) -> dict[st
 def refuse_large(run: Run, request: DecodeRequest) -> None:
     """Refuse a line with more weights of attention than a page can show."""
     model = run.config.model
-    layers = count_layers(model)
+    layers = count_attentions(model)
     pieces = max(len(request.source), len(request.prefix))
     weights = layers * model.get("num_heads", 1) * pieces**2
     if np.ndim(request.source) < 2 and weights > MOST:
