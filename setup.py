@@ -101,7 +101,7 @@ setup(
         "flax>=0.12.8",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.11.30,<1",  # version 1 replaces the API used here
-        "sentencepiece>=0.2.2",
+        "sentencepiece>=0.2.3",
         "fsspec>=2024.6",  # corpora and run directories in object stores
         "safetensors>=0.4",  # the form of a bundle's weights
         "protobuf>=4.25",  # to read a SentencePiece model's pieces
