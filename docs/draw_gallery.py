@@ -34,6 +34,10 @@ PAIR = (
     f"--workdir {RUN} --text 'A menina não leu o livro vermelho ontem.' "
     "--target 'The girl did not read the red book yesterday.'"
 )
+MAKING = (
+    "--workdir tatoeba:en_de "
+    "--text 'The rain is making the work more difficult than it was before.'"
+)
 SHORT = f"--workdir {RUN} --text 'O gato dorme.' --target 'The cat sleeps.'"
 LONG = (
     f"--workdir {RUN} --text 'O gato da Ana dorme no sofá.' "
@@ -47,7 +51,7 @@ SECTIONS = {
     "Where a model looks": [
         ("attention", "attention", f"attention {PAIR} --kind cross --layer 1"),
         ("heads", "heads", f"heads {PAIR} --kind encoder"),
-        ("arcs", "arcs", f"arcs {PAIR} --kind encoder --layer 1 --word leu"),
+        ("arcs", "arcs", f"arcs {MAKING} --kind encoder --layer 1 --word making"),
         ("words", "word_links", f"words {LONG} --layer 1 --head 1"),
         ("alignment", "alignment_errors", f"alignment --workdir {RUN}"),
         ("entropy", "entropy_and_distance", f"entropy {PAIR} --kind encoder"),

@@ -35,11 +35,13 @@ def test_a_real_sentence_is_translated_by_name():
         "Good morning.",
         "The water is cold.",
     ]
+    back = transformer_jax.load("tatoeba:en_de")
+    assert back.predict("Where is the station?") == "Wo ist der Bahnhof?"
 
 
 def test_a_name_that_no_model_has_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"Did you mean 'tatoeba:de_en'\? It has "):
-        transformer_jax.load("tatoeba:en_de")
+        transformer_jax.load("tatoeba:de_fr")
 
 
 def test_a_bundle_does_not_tell_where_its_data_were(tiny_run, tmp_path):
