@@ -21,6 +21,7 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.models.layers.int8 import Int8Matrix, round_matrices
 from transformer_jax.runs.run import Run
 from transformer_jax.sharding import Params
+from transformer_jax.tasks import protocols
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ def open_engine(run: Run, setting: str = "") -> None:
             f"engine='int8' answers on one device, not on {run.mesh.size}: set "
             "JAX_NUM_CPU_DEVICES or CUDA_VISIBLE_DEVICES so that there is one"
         )
-    run.task.inference.writer.change = Rounding()
+    inference = run.task.inference
+    assert isinstance(inference, protocols.Writes)  # see `Run.use_engine`
+    inference.writer.change = Rounding()
 
 
 class Rounding:

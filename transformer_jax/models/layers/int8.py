@@ -78,7 +78,7 @@ def stack(matrices: list[Any]) -> Any:
 
 def round_matrices(params: Params) -> Params:
     """Round the matrices of the linear maps and of the tables of tokens."""
-    flat = dict(flax.traverse_util.flatten_dict(params, sep="/"))
+    flat: dict[str, Any] = dict(flax.traverse_util.flatten_dict(params, sep="/"))
     for name, leaf in flat.items():
         kind = name.rpartition("/")[2]
         if leaf.ndim == 2 and kind in ("kernel", "embedding"):
