@@ -17,6 +17,7 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.convert import page
 from transformer_jax.data.text.model_proto import parse_model
 from transformer_jax.data.text.tokenizer import Bytes, Tokenizer
+from transformer_jax.models.layers.int8 import quantize
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_a_page_holds_all_parameters_in_the_chosen_form(translator, form):
 
 def test_rows_are_rounded_to_steps_of_their_own():
     matrix = np.array([[1, -127, 63.4], [0, 0, 0], [0.5, 0.25, -1]], np.float32)
-    steps, scale = page.quantize(matrix)
+    steps, scale = quantize(matrix, 1)
     assert steps.dtype == np.int8 and scale.dtype == np.float32
     assert steps[0].tolist() == [1, -127, 63] and not steps[1].any()
     np.testing.assert_allclose(steps * scale, matrix, atol=np.abs(matrix).max() / 254)

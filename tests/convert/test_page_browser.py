@@ -15,6 +15,7 @@ import transformer_jax
 from transformer_jax.convert import page
 from transformer_jax.data.text import learning
 from transformer_jax.data.text.tokenizer import Bytes, Tokenizer, number_words
+from transformer_jax.models.layers.int8 import quantize
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytestmark = pytest.mark.system
@@ -160,7 +161,7 @@ def test_eight_bits_are_those_of_a_run_rounded_in_the_same_way(untrained, opened
         if axis is None:
             return leaf
         turned = np.asarray(leaf if axis else leaf.T)
-        steps, scale = page.quantize(turned)
+        steps, scale = quantize(turned, 1)
         return jax.numpy.asarray(steps * scale if axis else (steps * scale).T)
 
     run.params = jax.tree_util.tree_map_with_path(round_to_steps, run.params)

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 ROWS = 128  # of the products that are measured, as in a step of a full batch
 TIMES = 15  # that each is measured
+_CONTRACT = (((1,), (1,)), ((), ()))  # rows of both
 
 
 def open_engine(run: Run, setting: str = "") -> None:
@@ -88,9 +89,6 @@ def compare_speed(matrix: Int8Matrix) -> float:
         times[1].append(_time(plain, x, floats))
     # The least time of each, because other work can only make a product slower.
     return min(times[0][1:]) / min(times[1][1:])
-
-
-_CONTRACT = (((1,), (1,)), ((), ()))  # rows of both
 
 
 def _time(function: Callable, *arguments: Any) -> float:

@@ -26,6 +26,7 @@ from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.text.model_proto import parse_model
 from transformer_jax.data.text.tokenizer import SPECIAL, Bytes, Tokenizer
 from transformer_jax.models.layers import DeepNorm, deepnorm_for
+from transformer_jax.models.layers.int8 import quantize
 from transformer_jax.models.positions import PositionBias, alibi_slopes
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs
@@ -282,17 +283,10 @@ def _pack(tensors: dict[str, np.ndarray], form: str) -> tuple[list[dict], bytes]
         elif form == "float16":
             about |= {"form": form, "at": put(tensor.astype(np.float16))}
         else:
-            steps, scale = quantize(tensor)
+            steps, scale = quantize(tensor, 1)
             about |= {"form": form, "at": put(steps), "scale": put(scale)}
         listed.append(about)
     return listed, bytes(packed)
-
-
-def quantize(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round each row of a matrix to 8 bits; return the steps and a factor per row."""
-    largest = np.abs(matrix).max(axis=1, keepdims=True)
-    scale = np.where(largest, largest / 127, 1).astype(np.float32)
-    return np.rint(matrix / scale).astype(np.int8), scale
 
 
 def _split(tags: str) -> list[str]:

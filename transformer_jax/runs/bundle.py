@@ -34,6 +34,7 @@ from transformer_jax import optim, sharding
 from transformer_jax.base import entry_points, files
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data import cache
+from transformer_jax.models.layers.int8 import quantize
 from transformer_jax.runs import signature
 from transformer_jax.sharding import Params
 
@@ -355,11 +356,7 @@ def _round(named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             found[name] = leaf
             continue
         axis = 0 if name.endswith("kernel") else 1
-        values = leaf.astype(np.float32)
-        largest = np.abs(values).max(axis=axis, keepdims=True)
-        scale = np.where(largest, largest / 127, 1).astype(np.float32)
-        found[name] = np.rint(values / scale).astype(np.int8)
-        found[name + SCALE] = scale
+        found[name], found[name + SCALE] = quantize(leaf.astype(np.float32), axis)
     return found
 
 

@@ -172,7 +172,8 @@ def _create_task(
 
             origin = Origin(config, name)
             lent = origin.lend_tokenizers(lent, say)
-            checks += [origin.check] if name == "initial" else []
+            if name == "initial":
+                checks.append(origin.check)
     task = tasks.find(config.task).create(lent, source, folder.tokenizer, say)
     for check in checks:
         check(task)
