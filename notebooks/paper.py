@@ -285,7 +285,7 @@ for margin in (0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 20.0):
 # The minimum is where the model's probabilities equal the target, 0.9 for the truth: a
 # margin of $\ln(0.9 \cdot 49 / 0.1) = 6.1$.
 #
-# ## 6.1 Averages and beams → `training/scoring.py`, `decoding/beam.py`
+# ## 6.1 Averages and beams → `training/scoring.py`, `decoding/searches/beam.py`
 #
 # *"For the base models, we used a single model obtained by averaging the last 5
 # checkpoints"*, *"beam search with a beam size of 4 and length penalty α = 0.6"*. A

@@ -14,7 +14,15 @@ if sys.platform == "win32":
     )
 
 
-def load(path, weights="", mesh=None, allow_imports=False, base=None, engine=""):
+def load(
+    path,
+    weights="",
+    mesh=None,
+    allow_imports=False,
+    base=None,
+    engine="",
+    ensemble=(),
+):
     """Open a run directory: `load("runs/quickstart").predict(["…"])`.
 
     `weights` is average, best, last or ema; the default is the run's. The parameters
@@ -22,11 +30,12 @@ def load(path, weights="", mesh=None, allow_imports=False, base=None, engine="")
     names modules of other packages is opened only with `allow_imports`, because
     importing them executes their code. A folder of what was trained
     (`convert.bundle --trained`) takes the other parameters from `base`, an open run.
-    `engine` is another search engine, such as int8 or ctranslate2:int8.
+    `engine` is another search engine, such as int8 or ctranslate2:int8. `ensemble`
+    lists further runs that write the answers together with this one.
     """
     from transformer_jax.runs import run
 
-    return run.load(path, weights, mesh, allow_imports, base, engine)
+    return run.load(path, weights, mesh, allow_imports, base, engine, ensemble)
 
 
 def fit(

@@ -245,6 +245,16 @@ def define_weights() -> None:
     flags.DEFINE_string("weights", "", f"{choices} (default: the run's).")
 
 
+def define_ensemble() -> None:
+    """Define --ensemble."""
+    flags.DEFINE_multi_string(
+        "ensemble",
+        [],
+        "Further runs: each next token is searched with the mean of the probabilities "
+        "of all. A,B,C, a quoted pattern, their folder, or the flag repeated.",
+    )
+
+
 def check_weights(asked: str) -> None:
     """Refuse an unknown value of --weights."""
     if asked:

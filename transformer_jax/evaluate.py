@@ -63,6 +63,7 @@ def define_flags() -> None:
     flags.DEFINE_string("source", "", "A file to answer, one example per line.")
     flags.DEFINE_string("reference", "", "The right answers, line by line.")
     cli.define_weights()
+    cli.define_ensemble()
     flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
     flags.DEFINE_string("encoding", streams.UTF8, "Of both files, such as latin-1.")
     flags.DEFINE_string("answers", "", "A file to write the answers to.")
@@ -90,6 +91,11 @@ def main(overrides: dict[str, str]) -> None:
         cli.fail("say what to score: --split=test, or --source=F --reference=F")
     cli.check_weights(args.weights)
     single = len(workdirs) == 1 and len(others) < 2
+    if args.ensemble and not single:
+        cli.fail(
+            "--ensemble writes with one run: a group or a comparison of groups has "
+            "several: name one --workdir"
+        )
     if args.answers and not single:
         cli.fail("--answers is for one run: of a group only the scores are shown")
     with hosts.end_together():
@@ -104,7 +110,8 @@ def main(overrides: dict[str, str]) -> None:
 def _score(args: Any, workdir: str, compare: str, folder: str) -> None:
     """Score a run; only the first process prints."""
     first = jax.process_index() == 0
-    run = runs.load(workdir, args.weights)
+    partners = find_runs("ensemble", args.ensemble)
+    run = runs.load(workdir, args.weights, ensemble=partners)
     other = runs.load(compare) if compare else None
     if other is not None:
         _refuse_incomparable(run, other)
@@ -130,7 +137,13 @@ def _score(args: Any, workdir: str, compare: str, folder: str) -> None:
         scores = evaluation.entry(run.step, run.weights, options)
         print_scores(run.task, scores)
         print_readings(evaluation.readings)
-        keep_scores(run.folder, name_entry(name, changed), scores)
+        if partners:
+            print(
+                f"\nanswers by an ensemble of {len(partners) + 1} runs; the loss is "
+                f"that of {workdir} alone; no run keeps these scores"
+            )
+        else:
+            keep_scores(run.folder, name_entry(name, changed), scores)
     theirs = _answer(other, records, changes, bar) if other is not None else []
     if other is not None and first:
         systems = {compare: theirs, workdir: lines}

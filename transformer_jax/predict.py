@@ -38,7 +38,7 @@ from transformer_jax.decoding.answering import ON_LONG, answer_lines
 from transformer_jax.decoding.requests import UnknownParts, check_text
 from transformer_jax.runs import environment, signature
 from transformer_jax.runs import run as runs
-from transformer_jax.runs.folder import Folder
+from transformer_jax.runs.folder import Folder, find_runs
 from transformer_jax.tasks import protocols
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "engine", "", "Another search engine: int8 | ctranslate2[:int8 | …]."
     )
+    cli.define_ensemble()
     flags.DEFINE_string("format", "text", "text | jsonl (scores, all of n_best).")
     flags.DEFINE_integer(
         "max_input", 0, "The most pieces in a line (default: as trained)."
@@ -143,7 +144,7 @@ def refuse_pairs(args: Any) -> None:
     searched = [*tasks.given_flags(args, "search")]
     searched += ["prefixes"] * bool(args.prefixes)
     searched += ["on_long"] * (args.on_long != "refuse")
-    searched += ["engine"] * bool(args.engine)
+    searched += ["engine"] * bool(args.engine) + ["ensemble"] * bool(args.ensemble)
     if searched:
         raise UserError(
             f"--{searched[0]} is for answers that are searched, and --{modes[0]} "
@@ -192,7 +193,8 @@ def _open_answerer(
 ) -> "tuple[LineAnswerer, AnswerLines]":
     """Load the run; return its answerer, and the method that answers lines."""
     environment.use_compile_cache()
-    run = runs.load(args.workdir, args.weights, engine=args.engine)
+    ensemble = find_runs("ensemble", args.ensemble)
+    run = runs.load(args.workdir, args.weights, engine=args.engine, ensemble=ensemble)
     if cli.is_terminal():  # tell a waiting user what is happening
         logging.getLogger("transformer_jax.decoding").setLevel(logging.DEBUG)
     answerer = LineAnswerer(
@@ -287,9 +289,10 @@ def _digest(content: Any) -> str:
 
 def _deciding(args: Any) -> list[str]:
     """List the flags on which the answers depend."""
-    names = "workdir weights engine format encoding max_input on_long alignment score"
+    names = "workdir weights engine ensemble format encoding max_input on_long"
+    modes = "alignment score embed among nearest"
     searched = sorted(tasks.given_flags(args, "search"))
-    return [*names.split(), "embed", "among", "nearest", *searched]
+    return [*names.split(), *modes.split(), *searched]
 
 
 @dataclasses.dataclass

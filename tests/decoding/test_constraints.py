@@ -14,9 +14,9 @@ import pytest
 
 from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.constraints import Suppression, TreeConstraint
-from transformer_jax.decoding.sampling import SamplingSearch
+from transformer_jax.decoding.searches.beam import BeamSearch
+from transformer_jax.decoding.searches.constraints import Suppression, TreeConstraint
+from transformer_jax.decoding.searches.sampling import SamplingSearch
 from transformer_jax.decoding.searching import BoundModel, DecodeInputs, run
 
 A, B, CLOSE_A, CLOSE_B, X, Y, LEAD, INNER = range(4, 12)

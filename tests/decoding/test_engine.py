@@ -21,7 +21,7 @@ from transformer_jax.decoding.engine import (
 )
 from transformer_jax.decoding.forward import PairScorer
 from transformer_jax.decoding.memory import bound_state
-from transformer_jax.decoding.rules import largest
+from transformer_jax.decoding.searches.rules import largest
 from transformer_jax.decoding.searching import row_sizes
 from transformer_jax.models.transformer import Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig

@@ -13,8 +13,8 @@ import pytest
 
 from transformer_jax.base.ids import BOS, EOS, PAD
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.sampling import SamplingSearch, narrow
+from transformer_jax.decoding.searches.beam import BeamSearch
+from transformer_jax.decoding.searches.sampling import SamplingSearch, narrow
 from transformer_jax.decoding.searching import BoundModel, DecodeInputs, numbers_of, run
 
 V, LENGTH = 11, 7

@@ -15,8 +15,8 @@ import pytest
 
 from transformer_jax.base.ids import BOS, EOS, PAD, UNK
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.sampling import SamplingSearch
+from transformer_jax.decoding.searches.beam import BeamSearch
+from transformer_jax.decoding.searches.sampling import SamplingSearch
 from transformer_jax.decoding.searching import BoundModel, DecodeInputs, bind, run, tile
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig

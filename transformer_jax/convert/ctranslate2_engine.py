@@ -37,8 +37,8 @@ from transformer_jax.base.ids import BOS, EOS
 from transformer_jax.convert import ctranslate2 as convert
 from transformer_jax.data import cache
 from transformer_jax.decoding import DecodeRequest, Options
-from transformer_jax.decoding.beam import length_penalty
 from transformer_jax.decoding.engine import Hypothesis, longest_answer
+from transformer_jax.decoding.searches.beam import length_penalty
 from transformer_jax.runs import bundle
 from transformer_jax.runs.run import Run
 from transformer_jax.sharding import Params, path_name

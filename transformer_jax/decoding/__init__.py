@@ -8,10 +8,9 @@ live         the same for callers that come and go
 memory       whether a search fits into memory
 sliding      texts longer than what a model reads at once
 searching    the parts that all searches share
-beam         beam search
-sampling     greedy search and sampling
-rules        which tokens may follow
-constraints  rules of a task
+searches/    beam search, greedy search, sampling, and the rules of what may follow
+ensemble     several models that write together
+consensus    the candidate that is most like the others
 forward      one pass over given sequences, without a search
 """
 

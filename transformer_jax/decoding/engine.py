@@ -29,15 +29,15 @@ from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.ids import BOS, EOS, PAD
 from transformer_jax.base.programs import Program
 from transformer_jax.decoding import DecodeRequest, Options
-from transformer_jax.decoding.beam import BeamSearch
-from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.memory import (
     bound_state,
     estimate_search,
     free_on,
     needs_of,
 )
-from transformer_jax.decoding.sampling import SamplingSearch
+from transformer_jax.decoding.searches.beam import BeamSearch
+from transformer_jax.decoding.searches.constraints import Constraint
+from transformer_jax.decoding.searches.sampling import SamplingSearch
 from transformer_jax.decoding.searching import (
     DecodeInputs,
     Hypotheses,

@@ -93,6 +93,8 @@ def bound_state(module: Any, rows: int, shape: Any, options: Options) -> float:
 
     Tracing the search says them exactly, but takes longer than a short answer.
     """
+    if members := getattr(module, "members", ()):  # of an ensemble
+        return sum(bound_state(member, rows, shape, options) for member in members)
     config = getattr(module, "config", None)
     names = "decoder_layers", "num_heads", "d_k", "d_v", "vocab_size"
     if not all(hasattr(config, name) for name in names):
@@ -110,6 +112,8 @@ def estimate_search(module: Any, rows: int, shape: Any, options: Options) -> int
     Each hypothesis looks at the slots of all hypotheses of its row, and has the logits
     of all tokens; the source is read at once.
     """
+    if members := getattr(module, "members", ()):
+        return sum(estimate_search(one, rows, shape, options) for one in members)
     config = getattr(module, "config", None)
     heads = getattr(config, "num_heads", 1)
     vocabulary = getattr(config, "vocab_size", 0)

@@ -44,6 +44,12 @@ class Options:
         "Answers per line (with --format=jsonl); at most beams, unless sampled.",
         least=1,
     )
+    mbr: int = option(
+        0,
+        "Candidates (samples or hypotheses of the beam) of which the one most like the "
+        "others by chrF is the answer; 0 means the likeliest.",
+        least=0,
+    )
     no_repeat: int = option(
         0, "Length of an n-gram that may not occur twice; 0 means any may.", least=0
     )
@@ -84,9 +90,23 @@ class Options:
                 cleared[name] = on
         return dataclasses.replace(self, **cleared)
 
+    def of_candidates(self) -> "Options":
+        """Return how to search the candidates of `mbr`."""
+        return dataclasses.replace(self, n_best=self.mbr or self.n_best, mbr=0)
+
     def find_problems(self) -> list[str]:
         """List values that are out of bounds or contradict each other."""
         problems = schema.find_problems("decode", self)
+        if self.mbr == 1 or 0 < self.mbr < self.n_best:
+            problems.append(
+                f"decode.mbr {self.mbr} must be at least {max(self.n_best, 2)}: it "
+                "chooses decode.n_best of several candidates"
+            )
+        if self.mbr > self.beams and not self.sample:
+            problems.append(
+                f"decode.mbr {self.mbr} is more than decode.beams {self.beams}: raise "
+                "decode.beams, or draw candidates (decode.sample)"
+            )
         if self.n_best > self.beams and not self.sample:
             problems.append(
                 f"decode.n_best {self.n_best} is more than decode.beams "

@@ -34,7 +34,7 @@ class Reply:
 
     line: Any = ""
     text: str = ""  # one line
-    score: float | None = None  # log-probability of the text, length-penalised
+    score: float | None = None  # length-penalised log-probability, or mean chrF (mbr)
     others: tuple["Reply", ...] = ()  # the next best answers, with `n_best`
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for jsonl
     pieces: int = 0  # that were written, with their end

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import DecodeRequest, Options
-from transformer_jax.decoding.beam import length_penalty
 from transformer_jax.decoding.engine import Hypothesis, Searches, longest_answer
+from transformer_jax.decoding.searches.beam import length_penalty
 from transformer_jax.sharding import Params
 
 

@@ -29,7 +29,7 @@ from transformer_jax.base.programs import Program
 from transformer_jax.config import checks
 from transformer_jax.data.reading.records import Records
 from transformer_jax.decoding import Options, Reply, answering
-from transformer_jax.decoding.requests import UnknownParts, check_text
+from transformer_jax.decoding.requests import ReadsText, UnknownParts, check_text
 from transformer_jax.models.layers import adapters
 from transformer_jax.runs import bundle, environment, steps
 from transformer_jax.runs.checkpoint import Checkpoints, Damaged
@@ -304,6 +304,54 @@ class Run:
         writer = self.task.inference.writer
         writer.other = entry_points.require("engines", engine)(self, setting)
 
+    def join(self, others: Sequence["Run"]) -> None:
+        """Let other runs write the answers with this one, as an ensemble.
+
+        Each next token is searched with the mean of their probabilities. The runs need
+        the same tokenizers. All else than answers, such as scores, vectors and the
+        loss, remains this run's own.
+        """
+        for other in others:
+            if problem := self._find_obstacle(other):
+                raise UserError(
+                    f"ensemble: {other.folder.place} cannot write with "
+                    f"{self.folder.place}: {problem}"
+                )
+        inference = self.task.inference
+        assert isinstance(inference, protocols.Writes)  # see `_find_obstacle`
+        inference.writer.join(
+            [(other.task.inference.writer, other.params) for other in others]
+        )
+
+    def _find_obstacle(self, other: "Run") -> str:
+        """Say why another run cannot write with this one; empty if it can."""
+        ours, theirs = self.task.inference, other.task.inference
+        tasks_of = self.config.task, other.config.task
+        if tasks_of[0] != tasks_of[1]:
+            return f"its task is {tasks_of[1]}, not {tasks_of[0]}"
+        if not isinstance(ours, protocols.Writes) or not isinstance(ours, ReadsText):
+            return f"the task {tasks_of[0]} does not write texts from texts"
+        if ours.writer.other or theirs.writer.other:
+            return "another library searches (engine): leave engine out, or use int8"
+        sides = [
+            (inference.reads.fingerprint, inference.writer.tokenizer.fingerprint)
+            for inference in (ours, theirs)
+        ]
+        if sides[0] != sides[1]:
+            return (
+                "its tokenizer is another one: train with the same text and options of "
+                "tokenizer, or begin one with the other's (tokenizer.kind=file)"
+            )
+        tables = [
+            one.config.model.max_positions
+            if one.config.model.get("positions") == "learned"
+            else float("inf")
+            for one in (self, other)
+        ]
+        if tables[1] < tables[0]:
+            return "it has fewer positions (model.max_positions): name it first"
+        return ""
+
     @functools.cached_property
     def _plain_task(self) -> Task:
         """The task with a model that computes each layer by itself, and once."""
@@ -363,6 +411,7 @@ def load(
     allow_imports: bool = False,
     base: Run | None = None,
     engine: str = "",
+    ensemble: Sequence[str | os.PathLike] = (),
 ) -> Run:
     """Open a run directory, a bundle made of one, or a folder of Hugging Face.
 
@@ -373,11 +422,19 @@ def load(
 
     A bundle of what was trained needs its base: an open one, with which it shares the
     frozen parameters, or the one that it names. Another `engine` than this package's
-    own can answer, such as ctranslate2: see `Run.use_engine`.
+    own can answer, such as ctranslate2: see `Run.use_engine`. An `ensemble` names
+    further runs, which write the answers with this one: see `Run.join`.
     """
     run = _open(path, weights, mesh, allow_imports, base)
     if engine:
         run.use_engine(engine)
+    if ensemble:
+        run.join(
+            [
+                load(one, weights, run.mesh, allow_imports, engine=engine)
+                for one in ensemble
+            ]
+        )
     return run
 
 

@@ -137,6 +137,7 @@ class Model:
         for name, most in (
             ("beams", limits.beams),
             ("n_best", limits.beams),
+            ("mbr", limits.beams),
             ("max_length", limits.pieces),
             ("extra_length", limits.pieces),
             ("min_length", limits.pieces),
@@ -218,8 +219,10 @@ class Model:
             elif text.startswith(given[0]):
                 show(self.begun(line) + text[len(given[0]) :])
 
-        # Copies of a text that is written in turns come one after the other.
-        watched = self.streams and not (self.continues and options.n_best > 1)
+        # Copies of a text that is written in turns come one after the other, and of
+        # candidates nobody knows yet which one is chosen.
+        in_turns = self.continues and options.n_best > 1
+        watched = self.streams and not in_turns and not options.mbr
         caller = Caller(watch if watched else None)
 
         def answer() -> Reply:

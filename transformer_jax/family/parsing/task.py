@@ -26,8 +26,8 @@ from transformer_jax.data.reading.records import Reading
 from transformer_jax.data.reading.sources import FIELDS, Source, find_generated
 from transformer_jax.data.text.tokenizer import SPACE, Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply
-from transformer_jax.decoding.constraints import ROOT, TreeConstraint
 from transformer_jax.decoding.engine import longest_answer
+from transformer_jax.decoding.searches.constraints import ROOT, TreeConstraint
 from transformer_jax.tasks.parts import seq2seq
 from transformer_jax.tasks.parts.pairs import (
     PairData,

@@ -37,8 +37,8 @@ from transformer_jax.data.store import Column, Store
 from transformer_jax.data.text import learning
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.constraints import Suppression
 from transformer_jax.decoding.engine import longest_answer
+from transformer_jax.decoding.searches.constraints import Suppression
 from transformer_jax.family.speech import sounds as sound
 from transformer_jax.family.speech.log_mel import DTYPE
 from transformer_jax.family.speech.model import frames_per_vector, shorten

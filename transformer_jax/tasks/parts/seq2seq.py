@@ -5,7 +5,7 @@ from collections.abc import Callable
 from ml_collections import ConfigDict
 
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.constraints import Constraint
+from transformer_jax.decoding.searches.constraints import Constraint
 from transformer_jax.models import registry
 from transformer_jax.tasks.parts.pairs import PairData, Seq2SeqObjective
 from transformer_jax.tasks.parts.reading import PairInspector

@@ -9,10 +9,11 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.data.text.tokenizer import Tokenizer
-from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.constraints import Constraint
+from transformer_jax.decoding import DecodeRequest, Options, Reply, consensus
 from transformer_jax.decoding.engine import Engine, Searches, positions_needed
+from transformer_jax.decoding.ensemble import Ensemble, join_params
 from transformer_jax.decoding.requests import one_line
+from transformer_jax.decoding.searches.constraints import Constraint
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
 from transformer_jax.tasks.parts.text import (
@@ -32,7 +33,9 @@ class Written(NamedTuple):
     """A text that a model wrote, including its given beginning."""
 
     text: str
-    score: float  # log-probability of the part after the beginning, length-penalised
+    # Length-penalised log-probability of what follows the beginning; with `mbr`, the
+    # mean chrF to the other candidates.
+    score: float
     pieces: int  # of that part, with its end
 
 
@@ -40,11 +43,13 @@ class Writer:
     """A model that writes, with its engine on each mesh and its tokenizer.
 
     `other` is an engine of another library that answers instead, and `change` rounds
-    the parameters of the own one, for example: see `Run.use_engine`.
+    the parameters of the own one, for example: see `Run.use_engine`. `partners` are
+    other models, with which this one writes: see `Run.join`.
     """
 
     other: Searches | None = None
     change: Callable[[Params], Params] | None = None  # of what is searched with
+    partners: Sequence[tuple["Writer", Params]] = ()
 
     def __init__(
         self,
@@ -62,10 +67,17 @@ class Writer:
     def engine(self, mesh: Mesh) -> Engine:
         """Return the engine of a mesh, which keeps its compiled programs."""
         if mesh not in self._engines:
-            self._engines[mesh] = Engine(
-                self.module, mesh, *self.sizes, self.constraint
-            )
+            module = self.module
+            if self.partners:
+                others = (partner.module for partner, _ in self.partners)
+                module = Ensemble((module, *others))
+            self._engines[mesh] = Engine(module, mesh, *self.sizes, self.constraint)
         return self._engines[mesh]
+
+    def join(self, partners: Sequence[tuple["Writer", Params]]) -> None:
+        """Write together with other models that have the same tokens."""
+        self.partners = partners
+        self._engines.clear()
 
     @contextlib.contextmanager
     def shared(self, mesh: Mesh) -> Iterator[None]:
@@ -83,10 +95,15 @@ class Writer:
         self, params: Params, request: DecodeRequest, mesh: Mesh, options: Options
     ) -> None:
         """Compile all programs that threads need who share the batches of this kind."""
-        self._live[mesh].compile(self._changed(params), request, options)
+        params, options = self._searched(params), options.of_candidates()
+        self._live[mesh].compile(params, request, options)
 
-    def _changed(self, params: Params) -> Params:
-        return self.change(params) if self.change else params
+    def _searched(self, params: Params) -> Params:
+        """Return what is searched with: changed, and with the partners' parameters."""
+        own = self.change(params) if self.change else params
+        if not self.partners:
+            return own
+        return join_params([own, *(one._searched(p) for one, p in self.partners)])
 
     def write(
         self,
@@ -101,7 +118,7 @@ class Writer:
         With a `window`, texts that outgrow it continue from their last tokens.
         """
         engine = self.other or self._live.get(mesh) or self.engine(mesh)
-        asked = self._changed(params), requests, options
+        asked = self._searched(params), requests, options.of_candidates()
         if window:
             from transformer_jax.decoding import sliding
 
@@ -110,17 +127,21 @@ class Writer:
             answers = engine.search(*asked)
         for number, found in answers:
             prefix = requests[number].prefix
-            yield (
-                number,
-                [
-                    Written(
-                        self.tokenizer.decode([*prefix, *h.tokens]),
-                        h.score,
-                        len(h.tokens),
-                    )
-                    for h in found
-                ],
-            )
+            texts = [
+                Written(
+                    self.tokenizer.decode([*prefix, *h.tokens]),
+                    h.score,
+                    len(h.tokens),
+                )
+                for h in found
+            ]
+            yield number, choose(texts, options) if options.mbr else texts
+
+
+def choose(texts: Sequence[Written], options: Options) -> list[Written]:
+    """Choose the candidates that are most like the others; these means are scores."""
+    best = consensus.rank([one.text for one in texts])[: options.n_best]
+    return [texts[i]._replace(score=mean) for i, mean in best]
 
 
 class Seq2SeqInference:

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from transformer_jax.decoding import DecodeRequest, Options
-from transformer_jax.decoding.constraints import Constraint
 from transformer_jax.decoding.engine import Engine, Hypothesis
-from transformer_jax.decoding.rules import top_next_tokens
-from transformer_jax.decoding.sampling import SamplingSearch
+from transformer_jax.decoding.searches.constraints import Constraint
+from transformer_jax.decoding.searches.rules import top_next_tokens
+from transformer_jax.decoding.searches.sampling import SamplingSearch
 from transformer_jax.sharding import Params
 
 

@@ -19,8 +19,8 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.constraints import Constraint
-from transformer_jax.decoding.rules import top_next_tokens
+from transformer_jax.decoding.searches.constraints import Constraint
+from transformer_jax.decoding.searches.rules import top_next_tokens
 from transformer_jax.decoding.searching import (
     NEG_INF,
     BoundModel,

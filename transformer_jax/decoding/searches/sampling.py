@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.beam import length_penalty
-from transformer_jax.decoding.constraints import Constraint
-from transformer_jax.decoding.rules import (
+from transformer_jax.decoding.searches.beam import length_penalty
+from transformer_jax.decoding.searches.constraints import Constraint
+from transformer_jax.decoding.searches.rules import (
     allow,
     by_hypothesis,
     must_end,

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.constraints import Constraint
+from transformer_jax.decoding.searches.constraints import Constraint
 from transformer_jax.decoding.searching import NEG_INF, DecodeInputs
 from transformer_jax.models.masks import MASKED
 
