@@ -91,6 +91,7 @@ setup(
         ],
         "transformer_jax.family": ["*/entry_points.txt", "*/README.md"],
         "transformer_jax.convert": ["entry_points.txt", "translator/*"],
+        "transformer_jax.engines": ["entry_points.txt"],
         "transformer_jax.corpora": ["entry_points.txt"],
         "transformer_jax.visualize": ["entry_points.txt"],
         "transformer_jax.serve": ["*.html", "*.css", "*.js"],

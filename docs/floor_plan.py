@@ -20,7 +20,7 @@ BEGIN, END = "<!-- floor plan: begin -->", "<!-- floor plan: end -->"
 FLOORS = (
     "__main__",
     "family serve",
-    "plan evaluate visualize inspect_data",
+    "plan evaluate visualize inspect_data engines",
     "train predict prepare audit convert report planning",
     "training",
     "runs",

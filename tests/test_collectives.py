@@ -11,7 +11,7 @@ from transformer_jax import hardware as targets
 from transformer_jax import losses, plan, sharding, train
 from transformer_jax.base.errors import UserError
 from transformer_jax.decoding import DecodeRequest
-from transformer_jax.decoding.engine import Engine, _collate, shape_of
+from transformer_jax.decoding.engine import Engine, collate, shape_of
 from transformer_jax.planning import collectives, workload
 from transformer_jax.runs.run import decode_options
 
@@ -131,7 +131,7 @@ def test_a_search_gathers_parameters_once_and_not_for_each_token():
     engine = Engine(task.objective.module, mesh, 16, 16)
     asked = [DecodeRequest([5, 6, 7, 3], (), seed=0)]
     shape = shape_of(asked[0], options)
-    arrays = _collate([(one, options) for one in asked], 16, shape)
+    arrays = collate([(one, options) for one in asked], 16, shape)
     inputs = sharding.to_global(arrays, mesh)
     for given in (sharding.unsplit_fsdp(params, mesh), params):
         with jax.set_mesh(mesh):

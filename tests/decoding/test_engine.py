@@ -16,7 +16,7 @@ from transformer_jax.decoding.engine import (
     DecodeRequest,
     Engine,
     Shape,
-    _collate,
+    collate,
     shape_of,
 )
 from transformer_jax.decoding.forward import PairScorer
@@ -82,7 +82,7 @@ def test_answers_are_those_of_the_plain_loop_for_each_request_alone(model, kind)
     bound = searching.bind(model[0], model[1])
     for request, mine in zip(asked, found, strict=True):
         shape = shape_of(request, options)
-        arrays = _collate([(request, options)], 1, shape)
+        arrays = collate([(request, options)], 1, shape)
         batch = {
             name: jnp.asarray(x) for name, x in arrays.items() if name != "numbers"
         }
@@ -326,7 +326,7 @@ def test_the_bound_of_a_search_holds(model, kind):
     engine = Engine(model[0], sharding.local_mesh(), 8, 8)
     asked = ask()[:8]
     shape = max((shape_of(one, options) for one in asked), key=lambda s: s.source)
-    arrays = _collate([(one, options) for one in asked], 8, shape)
+    arrays = collate([(one, options) for one in asked], 8, shape)
     carry = engine._begin.jitted.eval_shape(
         model[1], arrays, shape=shape, slots=shape.length, options=options
     )

@@ -50,7 +50,7 @@ CORE = set(
     "losses models optim predict report runs scores sharding tasks train "
     "training".split()
 )
-REST = {"family", "corpora", "visualize", "planning", "convert"}
+REST = {"family", "corpora", "visualize", "planning", "convert", "engines"}
 
 
 def test_the_core_imports_nothing_of_the_rest():

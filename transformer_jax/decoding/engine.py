@@ -148,7 +148,7 @@ class Engine:
         which takes over its memory.
         """
         shape, rows = shape_of(request, options), rows_for(self.row_sizes, 1)
-        batch = _collate([(request, options)], rows, shape)
+        batch = collate([(request, options)], rows, shape)
         options = options.without_numbers()
         if self.mesh.size > 1:
             params = sharding.unsplit_fsdp(params, self.mesh)
@@ -272,7 +272,7 @@ class Engine:
         compiler options.
         """
         rows, shape = self.row_sizes[0], shape_of(request, options)
-        arrays = _collate([(request, options)], rows, shape)
+        arrays = collate([(request, options)], rows, shape)
         options = options.without_numbers()
         places = sharding.unsplit_shardings(params, self.mesh)
         params = jax.tree.map(_abstract, params, places)
@@ -291,11 +291,8 @@ class Engine:
     def _begin_search(
         self, params, batch, shape: "Shape", slots: int, options: Options
     ):
-        names = (field.name for field in dataclasses.fields(DecodeInputs))
-        inputs = DecodeInputs(**{name: batch.get(name) for name in names})
-        model = bind(self.module, params)
-        search = self._make_search(options)
-        return search.begin(model, batch, inputs, shape.length, slots)
+        model, search = bind(self.module, params), self._make_search(options)
+        return search.begin(model, batch, read_inputs(batch), shape.length, slots)
 
     def _advance_search(
         self, params, carry, enough, step_limit, most, options: Options
@@ -530,7 +527,7 @@ class Batch:
         return max(shapes, key=lambda shape: shape.source)
 
     def _collate(self, members: list[int], rows: int, shape: "Shape") -> Any:
-        arrays = _collate([self.asked[i] for i in members], rows, shape)
+        arrays = collate([self.asked[i] for i in members], rows, shape)
         return sharding.to_global(arrays, self.engine.mesh)
 
 
@@ -598,7 +595,7 @@ def pad_length(length: int) -> int:
     return max(12, whole * 3 // 4 if length <= whole * 3 // 4 else whole)
 
 
-def _collate(asked: Sequence[Asked], rows: int, shape: Shape) -> dict[str, Any]:
+def collate(asked: Sequence[Asked], rows: int, shape: Shape) -> dict[str, Any]:
     """Return the arrays of a batch; the limit of an empty row is 0.
 
     Sources are tokens or arrays of vectors, all of the same kind as the first.
@@ -639,6 +636,12 @@ def _collate(asked: Sequence[Asked], rows: int, shape: Shape) -> dict[str, Any]:
     # An empty row still needs a token to attend to.
     batch["source_segments"][len(requests) :, 0] = 1
     return batch
+
+
+def read_inputs(batch: dict[str, Any]) -> DecodeInputs:
+    """Return what a search reads of a batch, besides the model's own input."""
+    names = (field.name for field in dataclasses.fields(DecodeInputs))
+    return DecodeInputs(**{name: batch.get(name) for name in names})
 
 
 def _abstract(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:

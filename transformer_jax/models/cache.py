@@ -174,6 +174,13 @@ class KVCache(flax.struct.PyTreeNode):
         """Sum log min(attention, 1) over the source; 0 if every word is covered."""
         return coverage_penalty(self.attended, self.source_segments[:, None] != 0)
 
+    def forget(self, count: Int[Array, ""]) -> "KVCache":
+        """Take back the newest slots of all rows; the next step writes them again."""
+        slots = self.positions.shape[1]
+        age = (self.next - 1 - jnp.arange(slots)) % slots  # 0 is the newest
+        positions = jnp.where(age < count, -1, self.positions)
+        return self.replace(positions=positions, next=self.next - count)
+
     def slot(self) -> Int[Array, ""]:
         """Return the slot that the next step writes."""
         return self.next % self.positions.shape[1]

@@ -312,19 +312,19 @@ class Run:
         loss, remains this run's own.
         """
         for other in others:
-            if problem := self._find_obstacle(other):
+            if problem := self.find_obstacle(other):
                 raise UserError(
                     f"ensemble: {other.folder.place} cannot write with "
                     f"{self.folder.place}: {problem}"
                 )
         inference = self.task.inference
-        assert isinstance(inference, protocols.Writes)  # see `_find_obstacle`
+        assert isinstance(inference, protocols.Writes)  # see `find_obstacle`
         inference.writer.join(
             [(other.task.inference.writer, other.params) for other in others]
         )
 
-    def _find_obstacle(self, other: "Run") -> str:
-        """Say why another run cannot write with this one; empty if it can."""
+    def find_obstacle(self, other: "Run") -> str:
+        """Say why another run cannot help this one to write; empty if it can."""
         ours, theirs = self.task.inference, other.task.inference
         tasks_of = self.config.task, other.config.task
         if tasks_of[0] != tasks_of[1]:

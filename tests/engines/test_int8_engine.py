@@ -9,8 +9,8 @@ import pytest
 import transformer_jax
 from transformer_jax import sharding
 from transformer_jax.base.errors import UserError
-from transformer_jax.convert import int8_engine
 from transformer_jax.corpora.phrasebook import generate
+from transformer_jax.engines import int8
 from transformer_jax.models.layers.int8 import Int8Matrix, round_matrices
 
 LINES = [pair.source for pair in generate("test", 11)]
@@ -77,18 +77,18 @@ def test_other_parameters_are_rounded_anew(rounded):
 
 def test_a_machine_on_which_integers_are_slower_is_told(run, monkeypatch):
     params = round_matrices(run.params)
-    monkeypatch.setattr(int8_engine, "compare_speed", lambda matrix: 1.7)
+    monkeypatch.setattr(int8, "compare_speed", lambda matrix: 1.7)
     assert "1.70 of the time of float32 here, so float32 is faster: leave" in (
-        int8_engine.describe(params)
+        int8.describe(params)
     )
-    monkeypatch.setattr(int8_engine, "compare_speed", lambda matrix: 0.3)
-    assert int8_engine.describe(params).endswith("0.30 of the time of float32 here")
+    monkeypatch.setattr(int8, "compare_speed", lambda matrix: 0.3)
+    assert int8.describe(params).endswith("0.30 of the time of float32 here")
 
 
 @pytest.mark.parametrize("shape", [(7, 24), (24, 7)])
 def test_the_speed_of_any_matrix_is_measured(shape):
     matrix = Int8Matrix.round(jax.numpy.ones(shape), axis=0)
-    assert 0 < int8_engine.compare_speed(matrix) < float("inf")
+    assert 0 < int8.compare_speed(matrix) < float("inf")
 
 
 def test_a_setting_and_several_devices_are_refused(tiny_run, run):

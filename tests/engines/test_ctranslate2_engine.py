@@ -16,9 +16,9 @@ import transformer_jax
 from transformer_jax import predict, tasks
 from transformer_jax.base.errors import UserError
 from transformer_jax.convert import ctranslate2 as convert
-from transformer_jax.convert import ctranslate2_engine as engine
 from transformer_jax.corpora.phrasebook import generate
 from transformer_jax.data import cache
+from transformer_jax.engines import ctranslate2 as engine
 from transformer_jax.runs import bundle as bundles
 from transformer_jax.runs import run as runs
 
