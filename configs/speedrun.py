@@ -1,0 +1,58 @@
+"""Recipes of the speedruns: a fixed score from fixed data in the least time.
+
+    python benchmarks/speedrun.py quickstart
+    python -m transformer_jax.train --config configs/speedrun.py:quickstart \\
+        --workdir runs/speedrun
+
+Each variant trains the model of another config until its score is reached:
+multi30k (German→English, 39.0 BLEU on test_2016), shakespeare (1.47 nats a character),
+quickstart (99 BLEU) and sst2 (78 % of dev). What differs from the other config is all
+here. docs/speedrun.md has the rules and the records.
+"""
+
+from transformer_jax import config as configs
+from transformer_jax.base.errors import UserError
+
+ORIGINS = {
+    "multi30k": "multi30k:de_en",
+    "shakespeare": "language:shakespeare",
+    "quickstart": "quickstart",
+    "sst2": "sst2",
+}
+
+
+def get_config(variant="quickstart"):
+    if variant not in ORIGINS:
+        raise UserError(
+            f"speedrun.py has no variant {variant!r}: choose {', '.join(ORIGINS)}"
+        )
+    config = configs.load(ORIGINS[variant], data=False)
+    config.unlock()
+    config.targets = ("cpu",)
+    if variant == "sst2":
+        return config
+
+    # Muon learns from each update more than Adam does, and the rate falls to 0.
+    config.optim.name = "muon"
+    config.optim.schedule = "linear"
+    config.eval.weights = "last"
+    if variant == "quickstart":
+        config.data.shapes = 3
+        config.train.steps = 400
+        config.optim.constant = 0.01
+        config.optim.warmup_steps = 40
+        config.eval.every = 400
+        config.checkpoint.every = 200
+    if variant == "shakespeare":
+        config.train.steps = 1000
+        config.optim.constant = 0.01
+        config.optim.warmup_steps = 100
+        config.eval.every = 1000
+        config.checkpoint.every = 500
+    if variant == "multi30k":
+        config.train.steps = 700
+        config.optim.constant = 0.004
+        config.optim.warmup_steps = 100
+        config.eval.every = 700
+        config.checkpoint.every = 350
+    return config
