@@ -80,10 +80,10 @@ def analyse(
                 left_out.append(
                     f"Left out for {run.folder.place}: where it looks ({error})."
                 )
-        known = names.known()
+        known = names.known(), names.vocabulary() if training else None
         rows = zip(sources, references, own, chrf, looks, strict=True)
         sentences = [
-            faults.Sentence(source, reference, answer, score, known, *look)
+            faults.Sentence(source, reference, answer, score, *known, *look)
             for source, reference, answer, score, look in rows
         ]
         systems.append(System(run.folder.place, sentences))

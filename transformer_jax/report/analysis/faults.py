@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from transformer_jax.report.analysis.words import (
+    letters,
     names_in,
     ngrams,
     numbers,
@@ -35,6 +36,7 @@ class Sentence:
     chrf: float = 100.0
     # All names, by their form in lower case.
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    vocabulary: Container[str] | None = None  # of all targets, if training's are known
     seen: float = 1.0  # share of source words that some word of the answer looks at
     unread: tuple[str, ...] = ()  # source words that only the reference needs
 
@@ -86,7 +88,7 @@ def _repeated(sequence: list[str]) -> list[tuple[str, ...]]:
     again = []
     for size in (1, 2):
         runs = ngrams(sequence, size)
-        again += [run for run, next_ in zip(runs, runs[size:]) if run == next_]
+        again += [a for a, b in zip(runs, runs[size:], strict=False) if a == b]
     met: set[tuple[str, ...]] = set()
     for run in ngrams(sequence, 3):
         again += [run] * (run in met)
@@ -100,7 +102,7 @@ def find_hallucination(one: Sentence) -> str:
     if len(words(one.answer)) < 3 or any(find(one) for find in others):
         return ""
     if one.chrf < UNRELATED:
-        return f"chrF {one.chrf:.1f}"
+        return "almost nothing of the reference"
     if one.seen < SEEN and len(one.source.split()) > 3:
         return f"looks at {one.seen:.0%} of the source's words"
     return ""
@@ -121,6 +123,15 @@ def find_added(one: Sentence) -> str:
 def _marks(one: Sentence) -> list[set[str]]:
     texts = one.answer, one.source, one.reference
     return [numbers(text) | names_in(text, one.names) for text in texts]
+
+
+def find_unknown(one: Sentence) -> str:
+    """Find words that no text has, as if put together from pieces of others."""
+    if one.vocabulary is None:
+        return ""
+    given = letters(one.source)
+    found = [word for word in letters(one.answer) if word not in given]
+    return _list("unknown", (word for word in found if word not in one.vocabulary))
 
 
 def find_short(one: Sentence) -> str:
@@ -212,6 +223,12 @@ RULES = (
         "The answer has it, neither the source nor the reference has.",
         find_added,
         translation=True,
+    ),
+    Rule(
+        "unknown word",
+        "Neither the targets of the training text nor the source nor any reference has "
+        "this word of two letters or more.",
+        find_unknown,
     ),
     Rule(
         "too short",

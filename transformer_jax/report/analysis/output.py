@@ -46,7 +46,7 @@ class Analysis:
         return "\n\n".join(parts) + "\n"
 
     def page(self) -> str:
-        """Write it as HTML, with all examples, folded by part."""
+        """Write it as HTML; all but the first examples of each part are folded."""
         body = [f"<h1>{html.escape(self.title)}</h1>"]
         body += [f"<p>{html.escape(x)}</p>" for x in (*self._names(), *self.left_out)]
         for section in self.sections:
@@ -54,7 +54,11 @@ class Analysis:
             body.append(f"<p>{html.escape(section.rule)}</p>")
             if section.table:
                 body.append(page.table(section.table))
-            body += map(_example_page, section.examples)
+            shown = [*map(_example_page, section.examples)]
+            body += shown[:FEW]
+            if more := shown[FEW:]:
+                summary = f"<summary>{len(more)} more</summary>"
+                body.append(f"<details>{summary}{''.join(more)}</details>")
         return page.document(self.title, body, STYLE)
 
     def _names(self) -> list[str]:
@@ -85,9 +89,7 @@ def _example_page(example: Example) -> str:
         f"{''.join(map(_marked_page, spans))}</dd>"
         for label, spans in example.lines
     )
-    return (
-        f'<div class="example"><p>{html.escape(example.heading)}</p><dl>{rows}</dl></div>'
-    )
+    return f'<div class="example"><p>{html.escape(example.heading)}</p><dl>{rows}</dl></div>'
 
 
 def _marked_page(span: Span) -> str:

@@ -143,9 +143,7 @@ class Sections:
         for name in names:
             row = [name, f"{expected[name]:,}"]
             for k in range(len(self.systems)):
-                written, right = (
-                    answered[j][name] for j in (k, k + len(self.systems))
-                )
+                written, right = (answered[j][name] for j in (k, k + len(self.systems)))
                 shares = (
                     right / max(written, 1),
                     right / max(expected[name], 1),
@@ -164,7 +162,9 @@ class Sections:
         rows = [["fault", *self._heading("sentences", "share")]]
         shown = []
         for rule in self.rules:
-            found = [[rule.find(s) for s in system.sentences] for system in self.systems]
+            found = [
+                [rule.find(s) for s in system.sentences] for system in self.systems
+            ]
             row = [rule.name]
             for each in found:
                 count = sum(map(bool, each))
@@ -174,7 +174,10 @@ class Sections:
             members.sort(key=lambda i: self.sentences[i].chrf)
             examples = [self._example(i, found[0][i]) for i in members[:MOST]]
             shown.append(Section(rule.name, rule.words, (), examples))
-        rule = "A sentence may have several. The rules are stated above the examples."
+        rule = (
+            "A sentence may have several. The rules are stated above the examples, in "
+            "which [-a word] is marked if the reference does not have it."
+        )
         return [Section("faults", rule, rows), *shown]
 
     def worst(self) -> Section:
@@ -185,7 +188,9 @@ class Sections:
         rule = "The answers with the lowest chrF"
         if self.training:
             near = self.training.nearest([self.sentences[i].source for i in order])
-            for example, (overlap, (source, target)) in zip(examples, near, strict=True):
+            for example, (overlap, (source, target)) in zip(
+                examples, near, strict=True
+            ):
                 label = f"training, overlap {overlap:.0%}"
                 more = (label, [Span(source)]), ("its target", [Span(target)])
                 example.lines.extend(more)
@@ -206,12 +211,12 @@ class Sections:
             for i in chosen:
                 texts = a[i].answer, b[i].answer
                 marked = [
-                    mark(own, other, self.references[i])
+                    mark(own, self.references[i], other)
                     for own, other in (texts, texts[::-1])
                 ]
                 heading = f"chrF A {a[i].chrf:.1f}, B {b[i].chrf:.1f}"
                 lines = [*self._lines(i), ("A", marked[0]), ("B", marked[1])]
-                examples.append(Example(f"{i + 1}: {heading}", lines))
+                examples.append(Example(f"sentence {i + 1}: {heading}", lines))
             rule = (
                 f"Sentences by how much higher the chrF of {letter} is. Words in which "
                 "the answers differ are marked: right if the reference has the word."
@@ -221,8 +226,8 @@ class Sections:
 
     def _example(self, i: int, what: str = "") -> Example:
         one = self.sentences[i]
-        heading = f"{i + 1}: chrF {one.chrf:.1f}" + f", {what}" * bool(what)
-        marked = mark(one.answer, one.reference, one.reference)
+        heading = f"sentence {i + 1}: chrF {one.chrf:.1f}" + f", {what}" * bool(what)
+        marked = mark(one.answer, one.reference)
         return Example(heading, [*self._lines(i), ("answer", marked)])
 
     def _lines(self, i: int) -> list[tuple[str, list[Span]]]:
@@ -232,7 +237,9 @@ class Sections:
 
 def _names(begins: Sequence[int]) -> list[str]:
     """Name groups of numbers by their bounds, as in "1", "2–4" and "1,000 or more"."""
-    ends = [f"{a}" if b == a + 1 else f"{a}–{b - 1}" for a, b in itertools.pairwise(begins)]
+    ends = [
+        f"{a}" if b == a + 1 else f"{a}–{b - 1}" for a, b in itertools.pairwise(begins)
+    ]
     return [*ends, f"{begins[-1]:,} or more"]
 
 

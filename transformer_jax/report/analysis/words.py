@@ -64,6 +64,10 @@ class Names:
         capitals = {word for word in read if word[0].isupper()}
         self._copied |= capitals.intersection(_LETTERS.findall(source))
 
+    def vocabulary(self) -> set[str]:
+        """Return the words of all targets read, in lower case."""
+        return {word.casefold() for word in self._forms}
+
     def known(self) -> dict[str, str]:
         """Return the names of all pairs read, by their form in lower case."""
         return {
@@ -73,24 +77,32 @@ class Names:
         }
 
 
+def letters(text: str) -> list[str]:
+    """Return the runs of two letters or more, in lower case."""
+    return _LETTERS.findall(text.casefold())
+
+
 def names_in(text: str, known: Mapping[str, str]) -> set[str]:
     """Return the known names in a text, which may be all in lower case."""
-    found = (word.casefold() for word in _LETTERS.findall(text))
-    return {known[word] for word in found if word in known}
+    return {known[word] for word in letters(text) if word in known}
 
 
-def mark(text: str, other: str, reference: str) -> list[Span]:
-    """Mark the words of a text that another has not in this place.
+def mark(text: str, reference: str, other: str | None = None) -> list[Span]:
+    """Mark the words that the reference does not have as "wrong".
 
-    A marked word is "right" if the reference has it, and "wrong" if not.
+    With another answer, mark only the words that it does not have in this place, those
+    in the reference as "right".
     """
     found, expected = tokens(text), {*tokens(reference.casefold())}
-    folded = [[t.casefold() for t in side] for side in (found, tokens(other))]
-    matcher = difflib.SequenceMatcher(None, *folded, autojunk=False)
-    marks = [""] * len(found)
-    for kind, begin, end, _, _ in matcher.get_opcodes():
-        for i in range(begin, end) if kind != "equal" else ():
-            marks[i] = "right" if folded[0][i] in expected else "wrong"
+    folded = [token.casefold() for token in found]
+    marks = ["right" if token in expected else "wrong" for token in folded]
+    if other is None:
+        marks = [kind * (kind == "wrong") for kind in marks]
+    else:
+        others = tokens(other.casefold())
+        matcher = difflib.SequenceMatcher(None, folded, others, autojunk=False)
+        for begin, _, size in matcher.get_matching_blocks():
+            marks[begin : begin + size] = [""] * size
     spans, place = [Span("")], 0
     for token, kind in zip(found, marks, strict=True):
         begin = text.index(token, place)
