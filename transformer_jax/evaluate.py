@@ -42,7 +42,7 @@ from transformer_jax.runs import bundle, environment
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder, find_runs
 from transformer_jax.scores import Comparison, Score, verdict
-from transformer_jax.tasks.protocols import Comparable, Task
+from transformer_jax.tasks.protocols import Comparable, Record, Task
 from transformer_jax.training import log, report
 from transformer_jax.training.evaluator import Evaluation, Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
@@ -157,20 +157,22 @@ def _score(args: Any, workdir: str, compare: str, folder: str) -> None:
             "methods, name several seeds of each"
         )
     if args.analyse:
-        systems = [(run, lines), *([(other, theirs)] if other is not None else [])]
-        _analyse(systems, evaluation.records, page, bar)
+        analysed = {workdir: (run, lines)}
+        if other is not None:
+            analysed[compare] = other, theirs
+        _analyse(analysed, evaluation.records, page, bar)
 
 
 def _analyse(
-    systems: Sequence[tuple[runs.Run, list[str]]],
-    records: Sequence[dict],
+    systems: dict[str, tuple[runs.Run, list[str]]],
+    records: Sequence[Record],
     page: str,
     bar: cli.Bar,
 ) -> None:
     """Analyse the answers of one or two runs; only the first process writes."""
     from transformer_jax.report.analysis import analyser
 
-    found = analyser.analyse(*zip(*systems, strict=True), records, bar.show)
+    found = analyser.analyse(systems, records, bar.show)
     bar.clear()
     if jax.process_index():
         return

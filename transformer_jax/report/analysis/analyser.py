@@ -6,7 +6,7 @@ hint, and models without it are analysed by their words alone.
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,16 +41,17 @@ def refuse_unfit(run: Run) -> None:
 
 
 def analyse(
-    runs: Sequence[Run],
-    answers: Sequence[Sequence[str]],
+    systems: Mapping[str, tuple[Run, Sequence[str]]],
     records: Sequence[Record],
     progress: Progress = lambda done, total: None,
 ) -> Analysis:
-    """Analyse the answers of each run to the same records.
+    """Analyse the answers of one run, or of two, to the same records.
 
-    The training text is that of the first run.
+    `systems` has the runs and their answers by name; the training text is that of the
+    first.
     """
-    first, left_out = runs[0], []
+    runs, left_out = [run for run, _ in systems.values()], []
+    first = runs[0]
     scorings: list[Any] = [run.task.scoring for run in runs]
     lowercase = all(scoring.lowercase for scoring in scorings)
     references = [scorings[0].reference(record) for record in records]
@@ -69,33 +70,31 @@ def analyse(
     definition = tasks.find(first.config.task)
     translates = definition.pairs is not None and definition.pairs.parallel
     rules = [rule for rule in faults.RULES if translates or not rule.translation]
-    systems = []
-    for run, own in zip(runs, answers, strict=True):
+    found = []
+    for name, (run, own) in systems.items():
         chrf = _sentence_chrf(own, references, lowercase)
         looks = [(1.0, ())] * len(own)
         if translates:
             try:
                 looks = _look(run, records, own, references)
             except UserError as error:
-                left_out.append(
-                    f"Left out for {run.folder.place}: where it looks ({error})."
-                )
+                left_out.append(f"Left out for {name}: where it looks ({error}).")
         known = names.known(), names.vocabulary() if training else None
         rows = zip(sources, references, own, chrf, looks, strict=True)
         sentences = [
             faults.Sentence(source, reference, answer, score, *known, *look)
             for source, reference, answer, score, look in rows
         ]
-        systems.append(System(run.folder.place, sentences))
+        found.append(System(name, sentences))
     if not translates:
         left_out.append(
             "Left out: names, lengths and attention, because a target of the task "
             f"{first.config.task} does not say what its source says."
         )
     tags = scorings[0].groups(records)
-    parts = Sections(systems, rules, training, lowercase).make(tags)
+    parts = Sections(found, rules, training, lowercase).make(tags)
     title = f"Analysis of {len(records):,} answers"
-    return Analysis(title, [system.name for system in systems], parts, left_out)
+    return Analysis(title, [*systems], parts, left_out)
 
 
 def _sentence_chrf(

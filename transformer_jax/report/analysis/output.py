@@ -10,6 +10,13 @@ from transformer_jax.report.analysis.sections import Example, Section
 from transformer_jax.report.analysis.words import Span
 
 FEW, WIDTH = 3, 88  # examples of each part in the text; its columns
+LEGEND = (
+    Span("Words are marked as "),
+    Span("in the reference", "right"),
+    Span(" or "),
+    Span("not in the reference", "wrong"),
+    Span("."),
+)
 MARKS = {"right": "+", "wrong": "-", "": ""}
 STYLE = """
 .example { margin: 1rem 0; padding-left: 1rem;
@@ -36,7 +43,8 @@ class Analysis:
 
     def text(self) -> str:
         """Write it for a terminal, with a few examples of each part."""
-        parts = ["\n".join([self.title, *self._names(), *self.left_out])]
+        legend = "".join(map(_marked, LEGEND))
+        parts = ["\n".join([self.title, *self._names(), *self.left_out, legend])]
         for section in self.sections:
             head = f"{section.title}\n" + textwrap.fill(
                 section.rule, WIDTH, initial_indent="  ", subsequent_indent="  "
@@ -48,10 +56,11 @@ class Analysis:
     def page(self) -> str:
         """Write it as HTML; all but the first examples of each part are folded."""
         body = [f"<h1>{html.escape(self.title)}</h1>"]
-        body += [f"<p>{html.escape(x)}</p>" for x in (*self._names(), *self.left_out)]
+        body += map(_paragraph, (*self._names(), *self.left_out))
+        body.append(f"<p>{''.join(map(_marked_page, LEGEND))}</p>")
         for section in self.sections:
             body.append(f"<h2>{html.escape(section.title)}</h2>")
-            body.append(f"<p>{html.escape(section.rule)}</p>")
+            body.append(_paragraph(section.rule))
             if section.table:
                 body.append(page.table(section.table))
             shown = [*map(_example_page, section.examples)]
@@ -83,13 +92,17 @@ def _marked(span: Span) -> str:
     return f"[{MARKS[span.mark]}{span.text}]" if span.mark else span.text
 
 
+def _paragraph(text: str) -> str:
+    return f"<p>{html.escape(text)}</p>"
+
+
 def _example_page(example: Example) -> str:
     rows = "".join(
         f'<dt>{html.escape(label)}</dt><dd dir="auto">'
         f"{''.join(map(_marked_page, spans))}</dd>"
         for label, spans in example.lines
     )
-    return f'<div class="example"><p>{html.escape(example.heading)}</p><dl>{rows}</dl></div>'
+    return f'<div class="example">{_paragraph(example.heading)}<dl>{rows}</dl></div>'
 
 
 def _marked_page(span: Span) -> str:

@@ -162,9 +162,7 @@ class Sections:
         rows = [["fault", *self._heading("sentences", "share")]]
         shown = []
         for rule in self.rules:
-            found = [
-                [rule.find(s) for s in system.sentences] for system in self.systems
-            ]
+            found = [[*map(rule.find, system.sentences)] for system in self.systems]
             row = [rule.name]
             for each in found:
                 count = sum(map(bool, each))
@@ -174,10 +172,7 @@ class Sections:
             members.sort(key=lambda i: self.sentences[i].chrf)
             examples = [self._example(i, found[0][i]) for i in members[:MOST]]
             shown.append(Section(rule.name, rule.words, (), examples))
-        rule = (
-            "A sentence may have several. The rules are stated above the examples, in "
-            "which [-a word] is marked if the reference does not have it."
-        )
+        rule = "A sentence may have several. The rules are stated above the examples."
         return [Section("faults", rule, rows), *shown]
 
     def worst(self) -> Section:
@@ -188,12 +183,10 @@ class Sections:
         rule = "The answers with the lowest chrF"
         if self.training:
             near = self.training.nearest([self.sentences[i].source for i in order])
-            for example, (overlap, (source, target)) in zip(
-                examples, near, strict=True
-            ):
-                label = f"training, overlap {overlap:.0%}"
-                more = (label, [Span(source)]), ("its target", [Span(target)])
-                example.lines.extend(more)
+            for example, (overlap, pair) in zip(examples, near, strict=True):
+                labels = f"training, overlap {overlap:.0%}", "its target"
+                for label, text in zip(labels, pair, strict=True):
+                    example.lines.append((label, [Span(text)]))
             rule += ", and the training pair whose source shares most character 4-grams"
         return Section("worst sentences", f"{rule}.", (), examples)
 
@@ -218,8 +211,8 @@ class Sections:
                 lines = [*self._lines(i), ("A", marked[0]), ("B", marked[1])]
                 examples.append(Example(f"sentence {i + 1}: {heading}", lines))
             rule = (
-                f"Sentences by how much higher the chrF of {letter} is. Words in which "
-                "the answers differ are marked: right if the reference has the word."
+                f"Sentences by how much higher the chrF of {letter} is. Only words in "
+                "which the answers differ are marked."
             )
             parts.append(Section(f"{letter} is better", rule, (), examples))
         return parts
