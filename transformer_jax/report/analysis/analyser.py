@@ -9,8 +9,6 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from transformer_jax import tasks
 from transformer_jax.base.errors import UserError
 from transformer_jax.report.analysis import faults
@@ -124,14 +122,15 @@ def _look(
         word for source in sources for word in {*source.split()}
     )
     common = {w for w, n in count.items() if n > max(2, COMMON * len(sources))}
-    sides: list[list[Any]] = []
-    for targets in (answers, references):
-        pairs = list(zip(sources, targets, strict=True))
-        readings = run.task.inspector.read(run.params, pairs, run.mesh)
-        sides.append([run.task.inspector.attend_words(one) for one in readings])
+    # Both sides at once, because each shape of a batch is compiled.
+    pairs = list(zip(2 * sources, [*answers, *references], strict=True))
+    readings = run.task.inspector.read(run.params, pairs, run.mesh)
+    looks = [run.task.inspector.attend_words(one) for one in readings]
     found = []
-    for (written, read, attended), (_, _, needed) in zip(*sides, strict=True):
-        sums = np.asarray(attended).sum(axis=0), np.asarray(needed).sum(axis=0)
+    for (written, read, attended), (_, _, needed) in zip(
+        looks[: len(answers)], looks[len(answers) :], strict=True
+    ):
+        sums = [weights.sum(axis=0).tolist() for weights in (attended, needed)]
         seen = 1.0
         if len(written) and len(read):
             seen = len({*attended.argmax(axis=1)}) / len(read)
