@@ -92,7 +92,9 @@ def main(overrides: dict[str, str]) -> None:
     if bool(args.source) != bool(args.reference):
         cli.fail("--source and --reference go together: one line of each per example")
     if folder and args.source and not args.analyse:
-        cli.fail("--config.data.folder is for --split: --source names its file itself")
+        cli.fail(
+            "--config.data.folder is for --split or --analyse: --source names a file"
+        )
     if bool(args.source) == bool(args.split):
         cli.fail("say what to score: --split=test, or --source=F --reference=F")
     cli.check_weights(args.weights)

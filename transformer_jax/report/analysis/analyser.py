@@ -91,7 +91,7 @@ def analyse(
         )
     tags = scorings[0].groups(records)
     parts = Sections(found, rules, training, lowercase).make(tags)
-    title = f"Analysis of {len(records):,} answers"
+    title = f"Analysis of {len(records):,} answers of {' and '.join(systems)}"
     return Analysis(title, [*systems], parts, left_out)
 
 
@@ -130,9 +130,10 @@ def _look(
     for (written, read, attended), (_, _, needed) in zip(
         looks[: len(answers)], looks[len(answers) :], strict=True
     ):
-        sums = [weights.sum(axis=0).tolist() for weights in (attended, needed)]
+        for_answer, for_reference = (w.sum(axis=0).tolist() for w in (attended, needed))
         seen = 1.0
         if len(written) and len(read):
             seen = len({*attended.argmax(axis=1)}) / len(read)
-        found.append((seen, faults.unread_words(read, *sums, common)))
+        unread = faults.unread_words(read, for_answer, for_reference, common)
+        found.append((seen, unread))
     return found

@@ -107,8 +107,10 @@ def mark(text: str, reference: str, other: str | None = None) -> list[Span]:
     for token, kind in zip(found, marks, strict=True):
         begin = text.index(token, place)
         gap, place = text[place:begin], begin + len(token)
-        if spans[-1].mark == kind:
-            spans[-1] = Span(spans[-1].text + gap + token, kind)
-        else:
-            spans += [Span(gap), Span(token, kind)]
+        between = kind if spans[-1].mark == kind else ""
+        for piece, own in ((gap, between), (token, kind)):
+            if spans[-1].mark == own:
+                spans[-1] = Span(spans[-1].text + piece, own)
+            else:
+                spans.append(Span(piece, own))
     return [span for span in [*spans, Span(text[place:])] if span.text]
