@@ -247,6 +247,11 @@ def records_of(run, count):
     return list(run.records("test"))[:count]
 
 
+def rule_names(found):
+    [table] = [part.table for part in found.sections if part.title == "faults"]
+    return [row[0] for row in table[1:]]
+
+
 def test_what_cannot_be_analysed_is_named(run, monkeypatch):
     records = records_of(run, 5)
     answers = [record["target"] for record in records]
@@ -261,6 +266,9 @@ def test_what_cannot_be_analysed_is_named(run, monkeypatch):
     assert "the model has no cross-attention: the rules use words" in found.left_out[1]
     titles = [part.title for part in found.sections]
     assert "words by frequency" not in titles and "worst sentences" in titles
+    assert rule_names(found) == [
+        r.name for r in faults.RULES if not r.needs & {"training", "attention"}
+    ]
     replies = run.config.copy_and_resolve_references()
     with replies.unlocked():
         replies.task = "conversation"
@@ -268,10 +276,7 @@ def test_what_cannot_be_analysed_is_named(run, monkeypatch):
         {"x": (dataclasses.replace(run, config=replies), answers)}, records
     )
     assert "does not say what its source says" in found.left_out[1]
-    table = next(part.table for part in found.sections if part.title == "faults")
-    assert [row[0] for row in table[1:]] == [
-        rule.name for rule in faults.RULES if not rule.translation
-    ]
+    assert rule_names(found) == [r.name for r in faults.RULES if not r.needs]
 
 
 def test_attention_and_training_text_reach_the_rules(run):

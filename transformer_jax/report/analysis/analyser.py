@@ -67,7 +67,8 @@ def analyse(
         )
     definition = tasks.find(first.config.task)
     translates = definition.pairs is not None and definition.pairs.parallel
-    rules = [rule for rule in faults.RULES if translates or not rule.translation]
+    has = {"pairs": translates, "training": training is not None}
+    has["attention"] = translates
     found = []
     for name, (run, own) in systems.items():
         chrf = _sentence_chrf(own, references, lowercase)
@@ -76,6 +77,7 @@ def analyse(
             try:
                 looks = _look(run, records, own, references)
             except UserError as error:
+                has["attention"] = False
                 left_out.append(f"Left out for {name}: where it looks ({error}).")
         known = names.known(), names.vocabulary() if training else None
         rows = zip(sources, references, own, chrf, looks, strict=True)
@@ -90,6 +92,8 @@ def analyse(
             f"{first.config.task} does not say what its source says."
         )
     tags = scorings[0].groups(records)
+    usable = {name for name, given in has.items() if given}
+    rules = [rule for rule in faults.RULES if rule.needs <= usable]
     parts = Sections(found, rules, training, lowercase).make(tags)
     title = f"Analysis of {len(records):,} answers of {' and '.join(systems)}"
     return Analysis(title, [*systems], parts, left_out)

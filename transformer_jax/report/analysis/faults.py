@@ -23,6 +23,7 @@ SEEN = 0.25  # share of source words that an answer looks at
 SHORT, LONG = 0.6, 1.6  # characters of an answer by those of the reference
 APART = 3  # words by which such an answer differs from the reference at least
 USED, UNUSED = 0.5, 0.25  # attention to a source word: see `unread_words`
+PAIRS = frozenset({"pairs"})
 SHOWN = 5  # words that a finding names
 
 
@@ -48,7 +49,8 @@ class Rule:
     name: str
     words: str
     find: Callable[[Sentence], str]
-    translation: bool = False  # only where the target says what the source says
+    # Any of: pairs (targets say what sources say), training (its text), attention.
+    needs: frozenset[str] = frozenset()
 
 
 def find_empty(one: Sentence) -> str:
@@ -209,40 +211,41 @@ RULES = (
         f"answer look at less than {SEEN:.0%} of the words of a source of more than "
         "three (each at the one that it attends to most).",
         find_hallucination,
-        translation=True,
+        PAIRS,
     ),
     Rule(
         "missing name or number",
         "Source and reference have it, the answer has not. A name is a word that some "
         "pair has capitalised on both sides and targets rarely in lower case.",
         find_missing,
-        translation=True,
+        PAIRS,
     ),
     Rule(
         "added name or number",
         "The answer has it, neither the source nor the reference has.",
         find_added,
-        translation=True,
+        PAIRS,
     ),
     Rule(
         "unknown word",
         "Neither the targets of the training text nor the source nor any reference has "
         "this word of two letters or more.",
         find_unknown,
+        frozenset({"training"}),
     ),
     Rule(
         "too short",
         f"The answer has less than {SHORT:g} of the reference's characters, and at "
         f"least {APART} words fewer.",
         find_short,
-        translation=True,
+        PAIRS,
     ),
     Rule(
         "too long",
         f"The answer has more than {LONG:g} times the reference's characters, and at "
         f"least {APART} words more.",
         find_long,
-        translation=True,
+        PAIRS,
     ),
     Rule(
         "source word not translated",
@@ -250,6 +253,6 @@ RULES = (
         f"the model reads the reference, where it gets {USED:g} or more. Words in more "
         "than 1 % of the sources do not count.",
         find_unread,
-        translation=True,
+        PAIRS | {"attention"},
     ),
 )
