@@ -34,6 +34,7 @@ OF_THE_MACHINE = (  # errors that no code can fix
     errno.EIO,
     errno.EFBIG,
 )
+ANALYSE = ("-analyse", "--analyse")  # its value may be left out
 HELP = ("-h", "-help", "--help", "--helpshort", "--helpfull")
 # The parameters of a run that answer; "auto" takes those that training found best.
 WEIGHTS = ("auto", "average", "best", "last", "ema")
@@ -158,10 +159,17 @@ def _own_flags() -> list[flags.Flag]:
 
 
 def _spell_out(argv: Sequence[str]) -> list[str]:
-    """Replace a bare -v, which absl takes for its own --verbosity=NUMBER."""
+    """Replace a bare -v, which absl takes for its own --verbosity=NUMBER.
+
+    A bare flag of ANALYSE gets the value "-", because absl would take the next word.
+    """
     following = [*argv[1:], ""]
     return [
-        "--verbose" if word == "-v" and not number.lstrip("-").isdigit() else word
+        "--verbose"
+        if word == "-v" and not number.lstrip("-").isdigit()
+        else f"{word}=-"
+        if word in ANALYSE
+        else word
         for word, number in zip(argv, following, strict=True)
     ]
 

@@ -4,9 +4,13 @@
     python -m transformer_jax.evaluate --workdir RUN --source F --reference G
     python -m transformer_jax.evaluate --workdir RUN --split test --compare OTHER_RUN
     python -m transformer_jax.evaluate --workdir A_1,A_2 --split test --compare B_1,B_2
+    python -m transformer_jax.evaluate --workdir RUN --split test --analyse=FILE.html
 
 --config.data.folder=PATH says where the data of a split are, if they are not where the
 run was trained; a bundle does not know. Other options of a config are refused.
+
+With --analyse, translations and replies are also scored by groups of sentences, and
+searched for faults, each shown by examples.
 
 Two single runs are compared over the examples, which says nothing about other seeds.
 Two groups, each of several seeds of one config, are compared by their means over the
@@ -38,7 +42,7 @@ from transformer_jax.runs import bundle, environment
 from transformer_jax.runs import run as runs
 from transformer_jax.runs.folder import Folder, find_runs
 from transformer_jax.scores import Comparison, Score, verdict
-from transformer_jax.tasks.protocols import Comparable, Task
+from transformer_jax.tasks.protocols import Comparable, Record, Task
 from transformer_jax.training import log, report
 from transformer_jax.training.evaluator import Evaluation, Evaluator, answer_all
 from transformer_jax.training.prepare import open_split
@@ -67,6 +71,9 @@ def define_flags() -> None:
     flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
     flags.DEFINE_string("encoding", streams.UTF8, "Of both files, such as latin-1.")
     flags.DEFINE_string("answers", "", "A file to write the answers to.")
+    flags.DEFINE_string(
+        "analyse", "", "Where and how it fails, printed; with a name, also as HTML."
+    )
     flags.DEFINE_multi_string(
         "compare",
         [],
@@ -85,8 +92,10 @@ def main(overrides: dict[str, str]) -> None:
     cli.require("workdir", " ".join(workdirs), "the run directory to evaluate")
     if bool(args.source) != bool(args.reference):
         cli.fail("--source and --reference go together: one line of each per example")
-    if folder and args.source:
-        cli.fail("--config.data.folder is for --split: --source names its file itself")
+    if folder and args.source and not args.analyse:
+        cli.fail(
+            "--config.data.folder is for --split or --analyse: --source names a file"
+        )
     if bool(args.source) == bool(args.split):
         cli.fail("say what to score: --split=test, or --source=F --reference=F")
     cli.check_weights(args.weights)
@@ -98,6 +107,8 @@ def main(overrides: dict[str, str]) -> None:
         )
     if args.answers and not single:
         cli.fail("--answers is for one run: of a group only the scores are shown")
+    if args.analyse and not single:
+        cli.fail("--analyse is for one run, or one and another to --compare it with")
     with hosts.end_together():
         hosts.connect(say=logger.info)
         environment.use_compile_cache()
@@ -116,17 +127,23 @@ def _score(args: Any, workdir: str, compare: str, folder: str) -> None:
     if other is not None:
         _refuse_incomparable(run, other)
     _refuse_source(args, run.config)
+    if args.analyse:
+        from transformer_jax.report.analysis import analyser
+
+        analyser.refuse_unfit(run)
     changed = tasks.given_flags(args, "evaluation")
     change_evaluation(run.config, changed)
     find_data(run.config, folder)
     name, records = _open_records(args, run)
     changes = {"beams": args.beams} if args.beams else {}
     options = runs.decode_options(run.config, **changes)
-    if args.answers and first:
-        folders = [one.folder.files() for one in (run, other) if one is not None]
-        read = itertools.chain([args.source, args.reference], *folders)
-        cli.refuse_overwriting("answers", args.answers, read)
-        cli.check_writable(args.answers)
+    page = "" if args.analyse == "-" else args.analyse
+    for flag, path in (("answers", args.answers), ("analyse", page)):
+        if path and first:
+            folders = [one.folder.files() for one in (run, other) if one is not None]
+            read = itertools.chain([args.source, args.reference], *folders)
+            cli.refuse_overwriting(flag, path, read)
+            cli.check_writable(path)
     bar = cli.Bar(cli.is_terminal() and first)
     evaluation = _evaluate(run, name, records, options, bar)
     lines = evaluation.answers
@@ -154,6 +171,31 @@ def _score(args: Any, workdir: str, compare: str, folder: str) -> None:
             "\nThis compares the two trained models, not the two methods: to compare "
             "methods, name several seeds of each"
         )
+    if args.analyse:
+        analysed = {workdir: (run, lines)}
+        if other is not None:
+            analysed[compare] = other, theirs
+        _analyse(analysed, evaluation.records, page, bar)
+
+
+def _analyse(
+    systems: dict[str, tuple[runs.Run, list[str]]],
+    records: Sequence[Record],
+    page: str,
+    bar: cli.Bar,
+) -> None:
+    """Analyse the answers of one or two runs; only the first process writes."""
+    from transformer_jax.report.analysis import analyser
+
+    found = analyser.analyse(systems, records, bar.show)
+    bar.clear()
+    if jax.process_index():
+        return
+    print(f"\n{found.text()}", end="")
+    if page:
+        with cli.open_file(page, "w", encoding="utf-8") as sink:
+            sink.write(found.page())
+        print(f"\nwritten    {page}")
 
 
 def _compare_groups(

@@ -163,7 +163,7 @@ PRINTS = {
     "corpora/phrasebook/__main__.py": 5,  # the tour
     "data/tfds.py": 2,  # the config keys to copy
     "data/text/learning.py": 1,  # into the trainer's file of rules
-    "evaluate.py": 14,  # the scores, spreads and comparisons
+    "evaluate.py": 16,  # the scores, spreads, comparisons and analyses
     "inspect_data.py": 26,  # the report
     "plan.py": 8,  # the plan
     "report/__main__.py": 2,  # the report, or where it was written

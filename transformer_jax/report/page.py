@@ -39,7 +39,7 @@ def write_page(report: Report) -> str:
         f"<h1>{html.escape(title)}</h1>",
         f"<p>Scores of {html.escape(report.split)}: mean ± standard deviation over "
         "seeds.</p>",
-        _table(tables.score_rows(report)),
+        table(tables.score_rows(report)),
     ]
     if differences := tables.difference_rows(report):
         body += [
@@ -47,21 +47,26 @@ def write_page(report: Report) -> str:
             "<p>Differences of the means with their 95 % interval over seeds. "
             f"The corrected p counts all {len(differences) - 1} tests of this table "
             "(Holm).</p>",
-            _table(differences),
+            table(differences),
         ]
     body += ["<h2>Validations</h2>", _key(report)]
     for metric in _drawn(report):
         body += [f"<h3>{html.escape(metric)}</h3>", _chart(report, metric)]
-    body += ["<h2>Runs</h2>", _table(_runs(report))]
+    body += ["<h2>Runs</h2>", table(_runs(report))]
     if report.left_out:
         lines = (
             f"<li>{html.escape(f'{k}: {v}')}</li>" for k, v in report.left_out.items()
         )
         body.append(f"<h2>Left out</h2><ul>{''.join(lines)}</ul>")
+    return document(title, body)
+
+
+def document(title: str, body: Sequence[str], style: str = "") -> str:
+    """Write a page around its parts; `style` adds rules to those of all pages."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>\n"
+        f"<title>{html.escape(title)}</title><style>{STYLE}{style}</style></head>\n"
         "<body>\n" + "\n".join(body) + "\n</body></html>\n"
     )
 
@@ -79,7 +84,8 @@ def _runs(report: Report) -> list[list[str]]:
     return rows
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Write a table whose first row is its heading."""
     heading, *others = (
         "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
         for tag, row in zip(["th"] + ["td"] * (len(rows) - 1), rows, strict=True)

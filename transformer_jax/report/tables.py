@@ -20,7 +20,7 @@ def write_text(report: Report) -> str:
         f"report     {count} run{'s' * (count != 1)} in {groups} "
         f"group{'s' * (groups != 1)}, scores of {report.split}: mean ± standard "
         "deviation over seeds",
-        _align(score_rows(report)),
+        align(score_rows(report)),
     ]
     if differences := difference_rows(report):
         tests = len(differences) - 1
@@ -28,10 +28,10 @@ def write_text(report: Report) -> str:
             f"against {report.groups[0].name}, with the 95 % interval over seeds; "
             f"p corrected for {tests} test{'s' * (tests != 1)} (Holm)"
         )
-        parts.append(_align(differences))
+        parts.append(align(differences))
     curve = curve_rows(report)
     if len(curve[0]) > 1:
-        parts += ["validation loss by step, mean over seeds", _align(curve)]
+        parts += ["validation loss by step, mean over seeds", align(curve)]
     parts += [f"left out   {place}: {why}" for place, why in report.left_out.items()]
     return "\n\n".join(parts) + "\n"
 
@@ -102,7 +102,7 @@ def curve_rows(report: Report) -> list[list[str]]:
     return rows
 
 
-def _align(rows: Sequence[Sequence[str]]) -> str:
+def align(rows: Sequence[Sequence[str]]) -> str:
     """Set rows in columns: the first one to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -338,6 +338,7 @@ class Pairs:
     """Marks a task whose examples are pairs of texts, `source` and `target`."""
 
     words_apart: bool = False  # spaces separate punctuation from words, as in treebanks
+    parallel: bool = False  # a target says what its source says, in other words
 
 
 # The parts of a base config: what an encoder-decoder of two texts uses, a model of one

@@ -120,5 +120,5 @@ TASK = TaskDefinition(
             LanguageOptions,
         )
     },
-    pairs=Pairs(),
+    pairs=Pairs(parallel=True),
 )
