@@ -25,7 +25,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export as jax_export
 from jax.extend.core import Literal
 
 from transformer_jax import cli
@@ -50,6 +49,7 @@ SHAPES = ((2, 7, 5), (3, 5, 11))  # rows, source and target whose logits are com
 TOLERANCE = 1e-4  # of a logit, relative and absolute
 LIMITS = ("max_length", "extra_length")  # of an answer
 # Calls of other programs, which are replaced with what they call.
+BARRIER = "optimization_barrier"  # for XLA, which must not exchange what is beside it
 CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2")
 CALLS += ("custom_jvp_call", "custom_vjp_call")
 
@@ -123,15 +123,18 @@ def convert(run: Run) -> dict[str, Any]:
     """Convert the programs of a prepared run; return each as ONNX's message."""
     # As arrays of JAX, because a trace keeps one of NumPy once for each use.
     params = jax.tree.map(jnp.asarray, programs.params_of(run))
+    # Attention compares the sizes of queries and keys, if heads share keys.
+    model = run.config.model
+    least = 4 * (model.num_heads // (model.kv_heads or model.num_heads))
     if run.config.task == "classification":
-        b, s = jax_export.symbolic_shape("b, s", constraints=programs.LIMITS[:2])
+        b, s = programs.free_sizes("b, s", least)
 
         def classify(tokens):
             return [programs.apply(run, params, tokens, segments(tokens)).logits]
 
         takes = [programs.ints(b, s)]
         return {"classify": to_onnx(classify, takes, ["tokens"], ["logits"])}
-    found = programs.search_of(run)
+    found = programs.search_of(run, least)
     token, position, state = found.extend.takes
     fixed = [f"fixed_{i}" for i in range(found.fixed)]
     numbers = range(len(state) - found.fixed)
@@ -183,13 +186,15 @@ def to_onnx(
             jnp.add(made[i], zeros[i]) if i in twice else made[i] for i in kept
         )
 
-    return jax2onnx.to_onnx(
-        run_flat,
-        takes,
-        opset=OPSET,
-        input_names=reads,
-        output_names=[writes[i] for i in kept],
-    )
+    names = [writes[i] for i in kept]
+    options = {"opset": OPSET, "input_names": reads, "output_names": names}
+    try:
+        return jax2onnx.to_onnx(run_flat, takes, **options)
+    except NotImplementedError as error:
+        reason = str(error).split("\n")[0]
+        raise UserError(
+            f"jax2onnx cannot convert this model: {reason}; use convert.bundle"
+        ) from None
 
 
 def evaluate(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
@@ -208,6 +213,8 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> lis
             inner = params.get("jaxpr", params.get("call_jaxpr"))
             inside = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
             made = evaluate(*inside, given)
+        elif equation.primitive.name == BARRIER:
+            made = given
         else:
             made = equation.primitive.bind(*given, **equation.params)
             if not equation.primitive.multiple_results:

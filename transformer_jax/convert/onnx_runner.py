@@ -30,13 +30,8 @@ def answers(folder: pathlib.Path, lines: Iterable[str]) -> Iterator[str]:
     numbers = {piece: i for i, piece in enumerate(about["source_pieces"])}
     pieces, lines = about["target_pieces"], iter(lines)
     while batch := list(itertools.islice(lines, ROWS)):
-        sources = [
-            [
-                numbers.get(p, UNK)
-                for p in reads.encode(line.rstrip("\r\n"), out_type=str)
-            ]
-            for text in (line.rstrip("\r\n") for line in batch)
-        ]
+        read = (reads.encode(line, out_type=str) for line in batch)
+        sources = [[numbers.get(piece, UNK) for piece in text] for text in read]
         if about["task"] == "classification":
             yield from classify(programs["classify"], about, sources)
             continue
@@ -154,5 +149,6 @@ def call(program: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    for answer in answers(pathlib.Path(__file__).parent, sys.stdin):
+    given = (line.rstrip("\r\n") for line in sys.stdin)
+    for answer in answers(pathlib.Path(__file__).parent, given):
         print(" ".join(answer.splitlines()), flush=True)

@@ -21,8 +21,6 @@ from transformer_jax import tasks
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.parts.text import segments
 
-LIMITS = ["b >= 1", "s >= 2", "t >= 2"]  # of the free sizes
-
 
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -71,8 +69,14 @@ def ints(*shape: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
-def search_of(run: Run) -> Search:
-    """Return the programs of a prepared run's search."""
+def free_sizes(names: str, least: int = 2) -> tuple[Any, ...]:
+    """Return free sizes; those of sequences are at least so long."""
+    limits = [f"{name} >= {1 if name == 'b' else least}" for name in names.split(", ")]
+    return jax_export.symbolic_shape(names, constraints=limits)
+
+
+def search_of(run: Run, least: int = 2) -> Search:
+    """Return the programs of a prepared run's search; see `free_sizes`."""
 
     def begin(params, source, room):
         batch = {"source": source, "source_segments": segments(source)}
@@ -90,7 +94,7 @@ def search_of(run: Run) -> Search:
         logits, after = apply(run, params, tokens, places, *state, method="extend")
         return logits[:, 0, 0], jax.tree.leaves(after)
 
-    b, s, t = jax_export.symbolic_shape("b, s, t", constraints=LIMITS)
+    b, s, t = free_sizes("b, s, t", least)
     first = ints(b, s), ints(t)
     state = jax.eval_shape(begin, params_of(run), *first)
     leaves, structure = jax.tree.flatten(state)
