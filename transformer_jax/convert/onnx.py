@@ -252,13 +252,13 @@ def compare_logits(run: Run, folder: pathlib.Path) -> str:
         source[0, -2:] = PAD
         if run.config.task == "classification":
             found = onnx_runner.call(opened["classify"], {"tokens": source})["logits"]
-            arguments = source, segments(source)
+            arguments = source, source != PAD
         elif run.config.task == "language":
             found, arguments = _extend_by(opened, source, target), (target,)
         else:
             found = _extend_by(opened, source, target)
-            arguments = source, target, segments(source), np.ones_like(target)
-        arguments = map(jnp.asarray, arguments)
+            arguments = source, target, source != PAD, np.ones_like(target)
+        arguments = (jnp.asarray(one, jnp.int32) for one in arguments)
         wanted = np.asarray(programs.apply(run, params, *arguments).logits)
         difference = np.abs(found - wanted) / np.maximum(np.abs(wanted), 1)
         largest = max(largest, float(difference.max()))
