@@ -14,7 +14,7 @@ import floor_plan  # noqa: E402
 # A heavy package is imported where it is used, so that the others need not have it.
 HEAVY = {
     "matplotlib", "PIL", "sklearn", "tensorboardX", "tensorflow_datasets", "h5py",
-    "sacrebleu", "sacremoses", "safetensors", "ctranslate2", "jax2onnx", "onnxruntime",
+    "sacrebleu", "sacremoses", "safetensors", "ctranslate2",
     "tokenizers", "pyarrow", "orbax",
 }  # fmt: skip
 # So are the modules of the core that few runs need, which the others then do not load.

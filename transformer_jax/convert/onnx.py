@@ -14,6 +14,7 @@ logits, and answer the same lines.
 """
 
 import dataclasses
+import importlib
 import itertools
 import json
 import logging
@@ -111,8 +112,8 @@ def tokenizers_of(run: Run) -> tuple[Tokenizer, Tokenizer]:
 def check_libraries() -> None:
     """Refuse to export without the optional packages."""
     try:
-        import jax2onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
+        for name in ("jax2onnx", "onnxruntime"):
+            importlib.import_module(name)
     except ImportError as error:
         raise UserError(
             f"{error.name} is missing: pip install jax2onnx onnxruntime"
@@ -169,8 +170,7 @@ def to_onnx(
     is an input is left out, and one that is another output becomes a sum with 0,
     because each output needs its own name.
     """
-    import jax2onnx
-
+    jax2onnx = importlib.import_module("jax2onnx")
     # It warns of the shape of each input, which it writes nevertheless.
     logging.getLogger("onnx_ir.serde").setLevel(logging.ERROR)
     closed = jax.make_jaxpr(function)(*takes)

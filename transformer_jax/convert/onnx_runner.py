@@ -5,6 +5,7 @@ It reads a few lines at a time and searches greedily; a classifier answers with 
 likeliest label.
 """
 
+import importlib
 import itertools
 import json
 import pathlib
@@ -118,8 +119,7 @@ def pad(rows: Sequence[list[int]]) -> np.ndarray:
 
 def open_programs(folder: pathlib.Path) -> dict[str, Any]:
     """Open a folder's programs on the CPU, by their names; no warnings are shown."""
-    import onnxruntime
-
+    onnxruntime = importlib.import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     return {

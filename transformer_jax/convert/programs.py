@@ -72,7 +72,7 @@ def ints(*shape: Any) -> jax.ShapeDtypeStruct:
 def free_sizes(names: str, least: int = 2) -> tuple[Any, ...]:
     """Return free sizes; those of sequences are at least so long."""
     limits = [f"{name} >= {1 if name == 'b' else least}" for name in names.split(", ")]
-    return jax_export.symbolic_shape(names, constraints=limits)
+    return tuple(jax_export.symbolic_shape(names, constraints=limits))
 
 
 def search_of(run: Run, least: int = 2) -> Search:
