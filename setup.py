@@ -48,6 +48,7 @@ SERVE = [
     "python-multipart>=0.0.18",  # uploads
 ]
 EXPORTED = ["flatbuffers>=24.3"]  # programs of StableHLO as files
+ONNX = ["jax2onnx>=0.17.1", "onnxruntime>=1.24"]  # needs orbax-checkpoint below 0.11.37
 ARROW = ["pyarrow>=17"]  # Parquet and Arrow files, folders of datasets
 DOCS = [
     "sphinx>=8",
@@ -131,6 +132,7 @@ setup(
         "plots": ["matplotlib>=3.8"],
         "notebooks": NOTEBOOKS,
         "exported": EXPORTED,
+        "onnx": ONNX,
         "serve": SERVE,
         "peers": ["ctranslate2>=4.4", "transformers>=4.45", "torch>=2.4"],
         "images": IMAGES,

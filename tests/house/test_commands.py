@@ -19,7 +19,7 @@ from transformer_jax import (
     tasks,
     train,
 )
-from transformer_jax.convert import bundle, ctranslate2, exported, page
+from transformer_jax.convert import bundle, ctranslate2, exported, onnx, page
 from transformer_jax.convert.huggingface import __main__ as huggingface
 from transformer_jax.data import tfds
 from transformer_jax.prepare import __main__ as prepare
@@ -62,7 +62,7 @@ def known_flags():
     """The flags of each entry point."""
     found = {}
     modules = (train, evaluate, predict, inspect_data, plan, audit)
-    modules += (bundle, ctranslate2, exported, page, tfds, report, serve)
+    modules += (bundle, ctranslate2, exported, onnx, page, tfds, report, serve)
     modules += (prepare, shards)
     for module in (*modules, drawing, viewer, neighbours, huggingface):
         values = flags.FlagValues()

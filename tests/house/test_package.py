@@ -157,6 +157,8 @@ PRINTS = {
     "convert/bundle.py": 1,
     "convert/ctranslate2.py": 1,  # what was written, and where
     "convert/exported.py": 1,  # the same
+    "convert/onnx.py": 1,  # the same
+    "convert/onnx_runner.py": 1,  # the answers
     "convert/page.py": 1,  # the same
     "convert/runner.py": 1,  # the answers
     "convert/huggingface/__main__.py": 2,  # what was written, and where

@@ -16,19 +16,16 @@ import pathlib
 import shutil
 from typing import Any
 
-import flax.traverse_util
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import export as jax_export
 
-from transformer_jax import cli, tasks
+from transformer_jax import cli
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
-from transformer_jax.convert import define_flags, open_run, runner
+from transformer_jax.convert import define_flags, open_run, programs, runner
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.runs.run import Run
-from transformer_jax.tasks.parts.text import segments
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -54,44 +51,19 @@ def export(run: Run, folder: pathlib.Path) -> None:
 
 def trace(run: Run) -> tuple[jax_export.Exported, jax_export.Exported, dict]:
     """Export both programs; return them and the parameters by path."""
-    config = run.config.copy_and_resolve_references()
-    with config.unlocked():  # kernels may choose by sizes, which are free here
-        config.model.attention = "einsum"
-    module = tasks.find(config.task).open(config, run.folder.tokenizer).objective.module
-    flat = flax.traverse_util.flatten_dict(run.params, sep="/")
-    params = {name: np.asarray(x) for name, x in flat.items()}
-    shapes: list[Any] = []  # of the state, as a tree
+    search, params = programs.search_of(programs.prepare(run)), programs.params_of(run)
 
-    def apply(params, *arguments, method):
-        tree = flax.traverse_util.unflatten_dict(params, sep="/")
-        return module.apply({"params": tree}, *arguments, method=method)
+    def extend(params, token, position, state):
+        logits, after = search.extend.function(params, token, position, state)
+        return logits, [*state[: search.fixed], *after]
 
-    def start(params, source, room):
-        batch = {"source": source, "source_segments": segments(source)}
-        state = apply(params, batch, room.shape[0], method="start")
-        shapes.append(jax.tree.structure(state))
-        return jax.tree.leaves(state)
-
-    def extend(params, token, position, leaves):
-        tokens = token[:, None, None]
-        state = jax.tree.unflatten(shapes[0], leaves)
-        places = jnp.broadcast_to(position, tokens.shape)
-        logits, after = apply(params, tokens, places, *state, method="extend")
-        return logits[:, 0, 0], jax.tree.leaves((state[0], after))
-
-    limits = ["b >= 1", "s >= 2", "t >= 2"]
-    b, s, t = jax_export.symbolic_shape("b, s, t", constraints=limits)
     of_params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-
-    def ints(*shape):
-        return jax.ShapeDtypeStruct(shape, jnp.int32)
-
-    first = of_params, ints(b, s), ints(t)
-    state = jax.eval_shape(start, *first)
-    later = of_params, ints(b), ints(), state
     begins, goes_on = (
-        jax_export.export(jax.jit(function), platforms=PLATFORMS)(*arguments)
-        for function, arguments in ((start, first), (extend, later))
+        jax_export.export(jax.jit(function), platforms=PLATFORMS)(of_params, *takes)
+        for function, takes in (
+            (search.start.function, search.start.takes),
+            (extend, search.extend.takes),
+        )
     )
     return begins, goes_on, params
 

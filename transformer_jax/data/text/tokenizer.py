@@ -228,16 +228,17 @@ class Tokenizer:
         """Return whether the model puts a space before a text."""
         return self._processor.normalize("a").startswith(SPACE)
 
+    @property
+    def model_inside(self) -> bytes:
+        """The model that puts no space before a text; one of words keeps it."""
+        proto = parse_model(self.model)
+        proto.normalizer_spec.add_dummy_prefix &= self._has_words
+        return proto.SerializeToString()
+
     @functools.cached_property
     def _inside(self) -> Any:
-        """The processor without that space, which a word model keeps."""
-        proto = parse_model(self.model)
-        if self._has_words:
-            return self._processor
-        proto.normalizer_spec.add_dummy_prefix = False
-        return sentencepiece.SentencePieceProcessor(
-            model_proto=proto.SerializeToString()
-        )
+        """The processor of `encode_inside`."""
+        return sentencepiece.SentencePieceProcessor(model_proto=self.model_inside)
 
     def save(self, path: pathlib.Path) -> None:
         """Write the model atomically."""
