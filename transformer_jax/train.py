@@ -27,6 +27,7 @@ from transformer_jax import cli, hosts, losses, optim, sharding, tasks
 from transformer_jax import config as configs
 from transformer_jax.base import entry_points
 from transformer_jax.base.errors import UserError
+from transformer_jax.base.programs import Program
 from transformer_jax.losses import LossFn
 from transformer_jax.models.layers import adapters
 from transformer_jax.runs import environment, lock, resuming, shared
@@ -328,11 +329,11 @@ def build(
 
 
 class StateFunctions(NamedTuple):
-    """The jitted functions that make and update a state."""
+    """The programs that make and update a state."""
 
-    init: jax.stages.Wrapped  # key → TrainState on the mesh
+    init: Program  # key → TrainState on the mesh
     abstract: TrainState  # the shapes and shardings of a state
-    update: jax.stages.Wrapped  # (state, batch) → (state, StepOutcome)
+    update: Program  # (state, batch) → (state, StepOutcome)
 
 
 def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
@@ -363,10 +364,16 @@ def make_update(config: ConfigDict, task: Task, mesh: Mesh) -> StateFunctions:
         ema_decay=config.optim.ema,
         skip=config.train.on_divergence == "skip",
     )
-    update = jax.jit(
-        step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh))
+    program = functools.partial(Program, made_from=task.made_from)
+    return StateFunctions(
+        program(init, out_shardings=shardings),
+        abstract,
+        program(
+            functools.update_wrapper(step, train_step),
+            donate_argnums=0,
+            out_shardings=(shardings, sharding.replicated(mesh)),
+        ),
     )
-    return StateFunctions(jax.jit(init, out_shardings=shardings), abstract, update)
 
 
 def make_loss(config: ConfigDict, task: Task) -> LossFn:
@@ -409,10 +416,11 @@ def train_steps(training: Training, preemption: Preemption, profile: Profile) ->
     limits, watchdog = config.timeout, training.watchdog
     with watchdog.phase("compiling", limits.compile):
         with jax.set_mesh(training.mesh):
-            # This traces train_step, and so the model.
-            traced = training.update.lower(
-                training.abstract, training.feed.abstract(largest)
-            )
+            shapes = training.abstract, training.feed.abstract(largest)
+            traced = None
+            if not training.update.is_kept(*shapes):
+                # This traces train_step, and so the model.
+                traced = training.update.jitted.lower(*shapes)
             compiled.start(traced)
         rehearse(training, runs.decode_options(config))
     compiled.pop_wait_seconds()

@@ -1,6 +1,7 @@
 """Programs that are kept: found without tracing, and only where they are the same."""
 
 import dataclasses
+import math
 import os
 import pathlib
 import subprocess
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from transformer_jax.base import files, programs
 from transformer_jax.base.programs import Program
@@ -97,6 +99,61 @@ def test_a_program_that_is_traced_again_is_found_by_its_code(folder, monkeypatch
     assert len(entries(folder)) == 1 and len(entries(folder, "traced")) == 2
 
 
+class Vocabulary:
+    def __init__(self, fingerprint):
+        self.fingerprint = fingerprint
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (np.zeros(2000), np.eye(1, 2000)[0]),
+        (Vocabulary("a"), Vocabulary("b")),
+        tuple(ConfigDict({"rate": rate}) for rate in (0.1, 0.2)),
+    ],
+    ids=["array", "fingerprint", "config"],
+)
+def test_what_a_program_is_made_from_tells_it_apart(folder, values):
+    traced = []
+    for value in (*values, *values):
+
+        def scale(x):
+            traced.append(x)
+            return x * 2
+
+        Program(scale, made_from=[value])(jnp.ones(3))
+    assert len(traced) == len(entries(folder, "traced")) == 2
+
+
+def test_abstract_arguments_find_the_program_of_real_ones(folder):
+    traced = []
+    shape = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    program = make(Factor(7), traced)
+    assert not program.is_kept(shape, times=1)
+    compiled = program.compile(shape, times=1)
+    assert (np.asarray(compiled(jnp.ones((2, 3)))["scaled"]) == 7).all()
+    again = make(Factor(7), traced)
+    assert again.is_kept(shape, times=1) and not again.is_kept(shape, times=2)
+    assert (call(again, 2, 3) == 7).all() and len(traced) == 1
+    # What the caller has traced is not traced again.
+    other = make(Factor(5), traced)
+    lowered = other.lower(shape, times=1)
+    compiled = other.compile(shape, lowered=lowered, times=1)
+    assert (np.asarray(compiled(jnp.ones((2, 3)))["scaled"]) == 5).all()
+    assert len(traced) == 2
+
+
+def test_the_source_of_a_package_is_digested(monkeypatch):
+    monkeypatch.setattr(programs, "STARTED", math.inf)
+    digest = programs.digest_source("transformer_jax")
+    assert digest and digest == programs.digest_source("transformer_jax")
+    assert digest != programs.digest_source("ml_collections")
+    assert programs.digest_source("test_programs") == ""  # a file has no folder
+    monkeypatch.setattr(programs, "STARTED", 0.0)
+    programs._digest.cache_clear()
+    assert programs.digest_source("transformer_jax") == ""
+
+
 def test_other_settings_are_another_program(folder):
     traced = []
     program = make(Factor(7), traced)
@@ -130,8 +187,8 @@ class Apply(nn.Module):
 
 @pytest.mark.parametrize(
     "value",
-    [Apply(lambda x: x), np.ones(2000), object(), {"key": len}],
-    ids=["module of a function", "array", "object", "dictionary"],
+    [Apply(lambda x: x), np.array([object()]), object(), {"key": len}],
+    ids=["module of a function", "array of objects", "object", "dictionary"],
 )
 def test_what_has_no_description_is_not_kept(folder, value):
     program = Program(lambda x: x + 1, made_from=[value])

@@ -12,6 +12,7 @@ from absl import flags
 
 import transformer_jax
 from transformer_jax import sharding, train
+from transformer_jax.base.programs import Program
 from transformer_jax.data.batches import Shape
 from transformer_jax.tasks.parts.pairs import Seq2SeqObjective
 from transformer_jax.training.steps import compiled_steps
@@ -53,7 +54,7 @@ def test_six_frames_lead_from_the_command_to_the_loss(tiny, tmp_path, monkeypatc
 def test_each_shape_is_compiled_once_and_the_first_by_its_caller(caplog):
     traced = []
 
-    @jax.jit
+    @Program
     def update(state, batch):
         traced.append(batch.shape)
         return state + batch.sum()
@@ -96,7 +97,7 @@ def test_a_terminal_is_told_which_shape_is_being_compiled(monkeypatch):
     state = jax.ShapeDtypeStruct((), jnp.float32)
     shapes = [Shape(8, (5,)), Shape(2, (3,))]
     steps = CompiledSteps(
-        jax.jit(update), state, abstract, shapes, sharding.local_mesh(), show
+        Program(update), state, abstract, shapes, sharding.local_mesh(), show
     )
     steps.start(jax.jit(lambda state, batch: state).lower(state, abstract(shapes[0])))
     steps.get(shapes[1])

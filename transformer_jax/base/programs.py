@@ -38,6 +38,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import serialize_executable
+from ml_collections import ConfigDict
 
 from transformer_jax.base import entry_points, extensions, files
 
@@ -84,11 +85,38 @@ class Program:
         folder = _folder() if self._source else None
         if folder is None:
             return self.jitted(*arguments, **static)
+        return self._get(folder, arguments, static)(*arguments)
+
+    def lower(self, *arguments: Any, **static: Any) -> jax.stages.Lowered:
+        """Trace the function for such arguments, as the method of a jitted one."""
+        return self.jitted.lower(*arguments, **static)
+
+    def is_kept(self, *arguments: Any, **static: Any) -> bool:
+        """Return whether the program for such arguments need not be traced."""
+        folder = _folder() if self._source else None
+        if folder is None:
+            return False
+        return (folder / f"{self._key(arguments, static)}.traced").exists()
+
+    def compile(
+        self, *arguments: Any, lowered: jax.stages.Lowered | None = None, **static: Any
+    ) -> Callable[..., Any]:
+        """Return the program for such arguments, which may be abstract.
+
+        `lowered` is the same program, if the caller has traced it.
+        """
+        folder = _folder() if self._source else None
+        if folder is None:
+            return (lowered or self.jitted.lower(*arguments, **static)).compile()
+        return self._get(folder, arguments, static, lowered)
+
+    def _get(self, folder, arguments, static, lowered=None) -> Callable[..., Any]:
         key = self._key(arguments, static)
         with self._locks.setdefault(key, threading.Lock()):
             if key not in self._compiled:
-                self._compiled[key] = self._find(folder, key, arguments, static)
-        return self._compiled[key](*arguments)
+                found = self._find(folder, key, arguments, static, lowered)
+                self._compiled[key] = found
+        return self._compiled[key]
 
     def shapes(self, *arguments: Any) -> Any:
         """Return the shapes of the function's result, as `jax.eval_shape` does."""
@@ -101,13 +129,13 @@ class Program:
             _write(entry, lambda: found)
         return found
 
-    def _find(self, folder, key, arguments, static) -> Callable[..., Any]:
+    def _find(self, folder, key, arguments, static, lowered) -> Callable[..., Any]:
         """Read the program, by its key or else by its code, or compile it."""
         told = _read(folder / f"{key}.traced")
         if told is not None and (found := _load(folder, *told)) is not None:
             logger.debug("program    found in the cache, traced")
             return found
-        lowered = self.jitted.lower(*arguments, **static)
+        lowered = lowered or self.jitted.lower(*arguments, **static)
         trees = lowered.in_tree, lowered.out_tree
         shapes = repr((str(trees), jax.tree.leaves(lowered.in_avals), _machine()))
         code = hashlib.sha256((shapes + lowered.as_text()).encode()).hexdigest()
@@ -128,7 +156,10 @@ class Program:
 
     def _key(self, arguments: Any, static: dict[str, Any]) -> str:
         leaves, tree = jax.tree.flatten(arguments)
-        kinds = [jax.typeof(leaf) for leaf in leaves]
+        kinds = [
+            leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+            for leaf in leaves
+        ]
         shapes = [(kind.shape, str(kind.dtype), kind.weak_type) for kind in kinds]
         mesh = jax.sharding.get_mesh()
         parts = self._source, static, str(tree), shapes, mesh, _machine(), _settings()
@@ -167,6 +198,13 @@ def _describe(value: Any) -> Any:
         return [(_describe(k), _describe(v)) for k, v in value.items()]
     if isinstance(value, tuple | list):
         return [_describe(one) for one in value]
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return value.shape, str(value.dtype), content
+    if isinstance(value, ConfigDict):
+        return value.to_json_best_effort()
+    if isinstance(digest := getattr(value, "fingerprint", None), str):
+        return [_describe(type(value)), digest]
     if dataclasses.is_dataclass(value):
         names = [f.name for f in dataclasses.fields(value) if f.name != "parent"]
         fields = [(name, _describe(getattr(value, name))) for name in names]
@@ -193,6 +231,20 @@ def _digest_loaded(owners: set[str]) -> str:
     ours = {"transformer_jax", *owners, *extensions.packages()}
     ours.update(entry_points.packages())
     return _digest(frozenset(_find_source(ours - {*LIBRARIES, "builtins"})))
+
+
+def digest_source(package: str) -> str:
+    """Digest the source of a package and the versions of the libraries.
+
+    The digest is empty if the package has no folder, or has been edited since this
+    process began, because what is loaded may be older.
+    """
+    place = getattr(sys.modules.get(package), "__file__", None)
+    if not place or not place.endswith("__init__.py"):
+        return ""
+    paths = frozenset(pathlib.Path(place).parent.rglob("*.py"))
+    digest = _digest(paths)
+    return digest and f"{digest} {sys.version}"
 
 
 @functools.cache

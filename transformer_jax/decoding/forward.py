@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from transformer_jax import sharding
 from transformer_jax.base.ids import BOS, PAD
+from transformer_jax.base.programs import Program
 from transformer_jax.decoding.engine import pad_length
 from transformer_jax.decoding.searching import (
     NEG_INF,
@@ -43,12 +44,16 @@ class BatchedForward:
         function: Callable[[Any, Any], Any],
         batch_rows: int,
         row_multiple: int,
+        made_from: Callable[[], Sequence[Any]],
         equal: bool = False,
     ):
+        """Make the form; `made_from` tells what the function depends on (`Program`)."""
         self._rows, self._equal = (batch_rows, row_multiple), equal
         self._announced: set = set()  # programs that have been compiled
         self._compiled = functools.cache(
-            lambda mesh: jax.jit(function, out_shardings=sharding.replicated(mesh))
+            lambda mesh: Program(
+                function, made_from(), out_shardings=sharding.replicated(mesh)
+            )
         )
 
     def __call__(
@@ -80,8 +85,11 @@ class PairScorer:
         A kernel that keeps no weights needs less memory for long sources.
         """
         self.module, self.plain = kernels.with_weights(module), module
-        self._read = BatchedForward(self._read_pairs, batch_rows, row_multiple)
-        self._encode = BatchedForward(self._encode_sources, batch_rows, row_multiple)
+        sizes = batch_rows, row_multiple
+        self._read = BatchedForward(self._read_pairs, *sizes, lambda: [self.module])
+        self._encode = BatchedForward(
+            self._encode_sources, *sizes, lambda: [self.plain]
+        )
 
     def pairs(
         self, params: Params, pairs: Sequence[Pair], mesh: Mesh
@@ -136,7 +144,9 @@ class TextScorer:
 
     def __init__(self, module: Any, batch_rows: int, row_multiple: int):
         self.module = module
-        self._read = BatchedForward(self._read_texts, batch_rows, row_multiple)
+        self._read = BatchedForward(
+            self._read_texts, batch_rows, row_multiple, lambda: [module]
+        )
 
     def texts(
         self,

@@ -617,11 +617,8 @@ def abstract_params(task: Task, mesh: Mesh, with_adapters: bool = False) -> Para
         params = task.objective.init(key)
         return adapters.add(params, task.config, key) if with_adapters else params
 
-    objective = task.objective
-    made_from = objective.module, type(objective), task.config.to_json_best_effort()
-    shapes = Program(init, made_from=(*made_from, with_adapters)).shapes(
-        jax.random.key(0)
-    )
+    made_from = *task.made_from, with_adapters
+    shapes = Program(init, made_from=made_from).shapes(jax.random.key(0))
     return sharding.abstract(shapes, mesh)
 
 

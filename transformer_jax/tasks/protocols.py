@@ -206,6 +206,12 @@ class Task:
     scoring: Scoring
     inspector: Any = None  # implements the optional protocols that the task offers
 
+    @property
+    def made_from(self) -> tuple[Any, ...]:
+        """What the loss and the parameters depend on: see `programs.Program`."""
+        objective = self.objective
+        return type(objective), vars(objective), self.config
+
 
 @runtime_checkable
 class Converses(Protocol):

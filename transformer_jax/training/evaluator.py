@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from transformer_jax import sharding, tasks
 from transformer_jax.base.errors import UserError
+from transformer_jax.base.programs import Program
 from transformer_jax.data.batches import Buckets, limits
 from transformer_jax.decoding import Options, Reply, answering
 from transformer_jax.losses import Sums
@@ -195,8 +196,9 @@ def answer_all(
 
 
 @functools.cache
-def _compiled_loss(task: Task, mesh: Mesh) -> Callable:
-    return jax.jit(
-        functools.partial(task.objective.loss, key=None),
-        out_shardings=sharding.replicated(mesh),
-    )
+def _compiled_loss(task: Task, mesh: Mesh) -> Program:
+    def loss(params: Params, batch: Any) -> Sums:
+        return task.objective.loss(params, batch, key=None)
+
+    places = sharding.replicated(mesh)
+    return Program(loss, made_from=task.made_from, out_shardings=places)

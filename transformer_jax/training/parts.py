@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.struct
-import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from transformer_jax.base.programs import Program
 from transformer_jax.losses import Sums
 from transformer_jax.runs.checkpoint import TrainState
 from transformer_jax.runs.folder import Folder
@@ -37,8 +37,8 @@ class Training:
     feed: Feed
     planned: Planned
     schedule: Callable  # updates applied → learning rate of the next update
-    init: jax.stages.Wrapped  # key → TrainState on the mesh
-    update: jax.stages.Wrapped  # (state, batch) → (state, StepOutcome)
+    init: Program  # key → TrainState on the mesh
+    update: Program  # (state, batch) → (state, StepOutcome)
     abstract: TrainState  # the shapes and shardings of a state
     compiled: CompiledSteps
     saver: Saver

@@ -316,6 +316,21 @@ def test_deeply_nested_json_is_named_by_its_line(write):
     assert table[0] == {"text": "a"}
 
 
+def test_generated_records_are_made_once_for_the_same_code():
+    made = []
+
+    def make():
+        made.append(1)
+        return [{"source": w} for w in "abc"]
+
+    first = Generated(make, "three letters", "code 1")
+    again = Generated(make, "three letters", "code 1")
+    assert first.content == again.content and len(first) == len(again) == 3
+    assert len(made) == 1
+    assert again[1] == {"source": "b"} and len(made) == 2
+    assert len(Generated(make, "three letters", "code 2")) == 3 and len(made) == 3
+
+
 def test_the_content_of_generated_records_shows_changes_within_a_version():
     first, same, other = (
         Generated(lambda words=words: [{"source": w} for w in words], "v1")

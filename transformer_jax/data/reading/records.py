@@ -10,6 +10,7 @@ import functools
 import hashlib
 import itertools
 import json
+import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,10 +18,12 @@ import numpy as np
 
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError, nearest
+from transformer_jax.data import cache
 from transformer_jax.data.reading.streams import HeldLines
 from transformer_jax.data.text.text import Lines
 
 Record = dict[str, Any]
+ABOUT = "about.json"  # of generated records: their number and hash
 SCALARS = (int, float, np.generic)  # allowed types of a label, besides text
 
 
@@ -79,13 +82,16 @@ class Mixture(NamedTuple):
 class Generated(Records):
     """Records that a function makes on first use; a cached store may need none."""
 
-    def __init__(self, make: Callable[[], Sequence[Record]], fingerprint: str):
+    def __init__(
+        self, make: Callable[[], Sequence[Record]], fingerprint: str, code: str = ""
+    ):
         """Call `make` only when a record is read.
 
-        `fingerprint` identifies the records without making them.
+        `fingerprint` identifies the records without making them. `code` is the digest
+        of the source that makes them, if it is known.
         """
         self._make = make
-        self.fingerprint = fingerprint
+        self.fingerprint, self.code = fingerprint, code
 
     @functools.cached_property
     def _records(self) -> Sequence[Record]:
@@ -94,13 +100,31 @@ class Generated(Records):
     @functools.cached_property
     def content(self) -> str:
         """The hash of the records, which differs after a change of their generator."""
+        return self._about["sha256"]
+
+    def __len__(self) -> int:
+        return self._about["count"] if self.code else len(self._records)
+
+    @functools.cached_property
+    def _about(self) -> dict[str, Any]:
+        """The number and the hash of the records.
+
+        They are kept for the same code, because to make all records takes seconds.
+        """
+        if not self.code:
+            return self._describe()
+        entry = cache.place("contents", f"{self.fingerprint} {self.code}")
+
+        def make(folder: pathlib.Path) -> None:
+            files.write(folder / ABOUT, json.dumps(self._describe()))
+
+        return files.read_object(cache.build_once(entry, make) / ABOUT)
+
+    def _describe(self) -> dict[str, Any]:
         digest = hashlib.sha256()
         for record in self._records:
             digest.update(json.dumps(record, default=_as_plain).encode())
-        return digest.hexdigest()
-
-    def __len__(self) -> int:
-        return len(self._records)
+        return {"count": len(self._records), "sha256": digest.hexdigest()}
 
     def __getitem__(self, index):
         return self._records[index]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.base import entry_points, schema
+from transformer_jax.base import entry_points, programs, schema
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.base.schema import option
 from transformer_jax.data.reading.forms import (
@@ -72,6 +72,7 @@ class GeneratedSource:
         return Generated(
             functools.partial(self.generate, split, size),
             "-".join(map(str, (self.name, self.version, split, size, *self.key))),
+            programs.digest_source(self.generate.__module__.partition(".")[0]),
         )
 
 

@@ -300,7 +300,7 @@ class ReturnInference(WholeAnswers):
             return rollouts.play(module, rules, params, batch["goals"], states, keys)
 
         rows, multiple = self.config.eval.batch_rows, self.config.data.row_multiple
-        return BatchedForward(play, rows, multiple, equal=True)
+        return BatchedForward(play, rows, multiple, lambda: [module, rules], equal=True)
 
 
 def first_states(world: Any, asked: Asked, count: int) -> np.ndarray:

@@ -34,7 +34,14 @@ class WholeAnswers:
     def __init__(self, config: ConfigDict):
         self.config = config
         rows, multiple = config.eval.batch_rows, config.data.row_multiple
-        self.forward = BatchedForward(self.outputs, rows, multiple, self.equal)
+        self.forward = BatchedForward(
+            self.outputs, rows, multiple, self.made_from, self.equal
+        )
+
+    def made_from(self) -> tuple[Any, ...]:
+        """Return what `outputs` depends on: all but the programs themselves."""
+        fields = {name: one for name, one in vars(self).items() if name != "forward"}
+        return type(self), fields
 
     def parse(
         self,

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from transformer_jax.base.programs import Program
 from transformer_jax.data.batches import Shape
 from transformer_jax.training.steps import programs
 
@@ -25,14 +26,14 @@ REDRAWN = 0.5  # seconds between two looks at the compilations, while one is awa
 
 
 class CompiledSteps:
-    """A jitted step `update(state, batch)`, compiled for each batch shape.
+    """A step `update(state, batch)`, compiled for each batch shape.
 
     `state` and `abstract_batch(shape)` are the abstract arguments to compile for.
     """
 
     def __init__(
         self,
-        update: jax.stages.Wrapped,
+        update: Program,
         state: Any,
         abstract_batch: Callable[[Shape], Any],
         shapes: Sequence[Shape],
@@ -49,10 +50,11 @@ class CompiledSteps:
         self._ready: dict[Shape, Future] = {}
         self._waited = 0.0  # seconds, since `pop_wait_seconds`
 
-    def start(self, first: jax.stages.Lowered) -> None:
+    def start(self, first: jax.stages.Lowered | None) -> None:
         """Begin to compile all shapes in order; the caller has traced the first.
 
         So the traceback of an error in a model starts at the command, not in a thread.
+        A program that is kept from an earlier run needs no trace: then it is None.
         """
         for i, shape in enumerate(self.shapes):
             if shape not in self._ready:
@@ -62,10 +64,8 @@ class CompiledSteps:
     def _compile(self, shape: Shape, traced: jax.stages.Lowered | None) -> Callable:
         began = time.monotonic()
         with jax.set_mesh(self.mesh):
-            lowered = traced or self.update.lower(
-                self.state, self.abstract_batch(shape)
-            )
-            program = lowered.compile()
+            batch = self.abstract_batch(shape)
+            program = self.update.compile(self.state, batch, lowered=traced)
         seconds, lengths = time.monotonic() - began, "/".join(map(str, shape.lengths))
         logger.debug("compiled   %d×%s in %.1f s", shape.rows, lengths, seconds)
         return program
