@@ -5,8 +5,8 @@
     python benchmarks/speedrun.py shakespeare --folder=PATH \\
         --options='--config.train.steps=900'
 
-Trains the recipe of configs/speedrun.py with each seed, scores the run by `evaluate`,
-and takes the time of both commands, with an empty cache of programs and data. A record
+Trains the recipe of configs/speedrun.py with each seed, and takes the time of the
+command, which ends with the score, with an empty cache of programs and data. A record
 holds if the mean score reaches the target with p < 0.05 (t test over the seeds, one
 side). The last lines are the row for docs/speedrun.md. Nothing else should run on the
 machine: a matrix product is timed before each run, so that a slow minute is seen.
@@ -95,29 +95,29 @@ def main(args: argparse.Namespace) -> int:
 def run_seed(
     args: argparse.Namespace, track: Track, seed: str, speed: float
 ) -> tuple[float, float]:
-    """Train and score with a seed; return the seconds of both and the score."""
+    """Train and score with a seed; return the seconds and the score."""
     with tempfile.TemporaryDirectory() as folder:
         workdir = f"{args.keep}/{args.track}_{seed}" if args.keep else f"{folder}/run"
         # Nothing that an earlier run has compiled or prepared is used again.
         fresh = os.environ | {"TRANSFORMER_JAX_CACHE": f"{folder}/cache"}
         data = [f"--config.data.folder={args.folder}"] if args.folder else []
         began = time.monotonic()
-        commands = (
-            ["train", "--config", f"{ROOT}/configs/speedrun.py:{args.track}", *data,
-             f"--config.seed={seed}", *shlex.split(args.options)],
-            ["evaluate", "--split", track.split],
-        )  # fmt: skip
-        for module, *words in commands:
-            words = [f"transformer_jax.{module}", "--workdir", workdir, *words]
-            done = subprocess.run(
-                [sys.executable, "-m", *words],
-                env=fresh,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
+        command = [
+            *(sys.executable, "-m", "transformer_jax.train", "--workdir", workdir),
+            *("--config", f"{ROOT}/configs/speedrun.py:{args.track}", *data),
+            *(f"--config.seed={seed}", *shlex.split(args.options)),
+        ]
+        done = subprocess.run(
+            command,
+            env=fresh,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode:
+            sys.exit(
+                f"{done.stdout[-4000:]}\nthe training ended with {done.returncode}"
             )
-            if done.returncode:
-                sys.exit(f"{done.stdout[-4000:]}\n{module} failed: {done.returncode}")
         took = time.monotonic() - began
         kept = pathlib.Path(workdir, "scores.json").read_text(encoding="utf-8")
     score = read_score(json.loads(kept)[track.split], track.metric)
