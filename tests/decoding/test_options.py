@@ -21,7 +21,7 @@ FIELDS = [*{f.name: f for kind in KINDS for f in dataclasses.fields(kind)}.value
 def known_flags(monkeypatch):
     """The flags of predict, apart from the flags of the process."""
     values = flags.FlagValues()
-    for kind in ("string", "integer", "float", "bool"):
+    for kind in ("string", "integer", "float", "bool", "multi_string"):
         name = f"DEFINE_{kind}"
         define = functools.partial(getattr(flags, name), flag_values=values)
         monkeypatch.setattr(flags, name, define)
