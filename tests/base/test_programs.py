@@ -145,6 +145,7 @@ def test_abstract_arguments_find_the_program_of_real_ones(folder):
 
 def test_the_source_of_a_package_is_digested(monkeypatch):
     monkeypatch.setattr(programs, "STARTED", math.inf)
+    programs._digest.cache_clear()
     digest = programs.digest_source("transformer_jax")
     assert digest and digest == programs.digest_source("transformer_jax")
     assert digest != programs.digest_source("ml_collections")
@@ -152,6 +153,7 @@ def test_the_source_of_a_package_is_digested(monkeypatch):
     monkeypatch.setattr(programs, "STARTED", 0.0)
     programs._digest.cache_clear()
     assert programs.digest_source("transformer_jax") == ""
+    programs._digest.cache_clear()
 
 
 def test_other_settings_are_another_program(folder):

@@ -161,11 +161,12 @@ class Speculation:
         part = carry.replace(state=None, small=None)
         (part, kept), _ = jax.lax.scan(check, (part, 1), (logits[0, 0, :-1], read[1:]))
         last = part.tokens[0, 0, part.step[0] - 1]
+        unread = jnp.asarray(count + 1 - kept)
         return part.replace(
             done=(last == EOS),
             logits=logits[0, 0, kept - 1][None],
-            state=state.forget(count + 1 - kept),
-            small=small.forget(count + 1 - kept),
+            state=state.forget(unread),
+            small=small.forget(unread),
             rounds=carry.rounds + 1,
         )
 
@@ -239,10 +240,10 @@ class Engine:
 
     def _search_one(self, params, batch, length: int, options: Options):
         """Search for a sentence, to be compiled."""
-        models = tuple(map(bind, self.modules, params))
+        large, small = map(bind, self.modules, params)
         search = Speculation(options, self.proposed, self.constraint)
         inputs = read_inputs(batch)
-        found = search.run(models, batch, inputs, length)
+        found = search.run((large, small), batch, inputs, length)
         count, log_prob = found.step[0], found.log_prob[0, 0]
         score = log_prob / length_penalty(count, inputs.numbers["alpha"][0])
         return found.tokens[0, 0], count, log_prob, score, found.rounds

@@ -40,6 +40,7 @@ from transformer_jax.tasks.protocols import Task
 
 if TYPE_CHECKING:
     from transformer_jax.tasks.parts.inside import Inside, Patch
+    from transformer_jax.tasks.parts.writing import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -317,15 +318,19 @@ class Run:
                     f"ensemble: {other.folder.place} cannot write with "
                     f"{self.folder.place}: {problem}"
                 )
+        partners = [(other._writer, other.params) for other in others]
+        self._writer.join(partners)
+
+    @property
+    def _writer(self) -> "Writer":
         inference = self.task.inference
         assert isinstance(inference, protocols.Writes)  # see `find_obstacle`
-        inference.writer.join(
-            [(other.task.inference.writer, other.params) for other in others]
-        )
+        return inference.writer
 
     def find_obstacle(self, other: "Run") -> str:
         """Say why another run cannot help this one to write; empty if it can."""
-        ours, theirs = self.task.inference, other.task.inference
+        ours: Any = self.task.inference
+        theirs: Any = other.task.inference
         tasks_of = self.config.task, other.config.task
         if tasks_of[0] != tasks_of[1]:
             return f"its task is {tasks_of[1]}, not {tasks_of[0]}"
