@@ -26,6 +26,7 @@ ROOMS = {
     "report": "Groups of runs, and whether they differ.",
     "planning": "What a training will need, before it begins.",
     "hosts": "Find, meet and lose the other processes of a run.",
+    "engines": "Other ways to search the answers of a run.",
     "convert": "Commands that write a run in other forms.",
     "visualize": "Figures.",
     "family": "The systems around the core.",
