@@ -22,10 +22,11 @@ OPTIONAL = {
     f"transformer_jax.{name}"
     for name in (
         "data.packing data.sampling data.sharded data.tfds data.reading.given "
-        "data.reading.tables data.text.foreign data.text.retrieval decoding.live "
-        "decoding.sliding hosts.peers report.analysis.analyser report.groups "
-        "report.significance runs.session shards.cut shards.work shards.workers "
-        "tasks.parts.inside training.teacher training.warm_start"
+        "data.reading.tables data.text.foreign data.text.retrieval decoding.consensus "
+        "decoding.ensemble decoding.live decoding.sliding hosts.peers "
+        "report.analysis.analyser report.groups report.significance runs.session "
+        "shards.cut shards.work shards.workers tasks.parts.inside training.teacher "
+        "training.warm_start"
     ).split()
 }
 

@@ -21,7 +21,7 @@ finally:
     with open(out, "w", encoding="utf-8") as file:
         json.dump(sorted(sys.modules), file)
 """
-MOST = 140  # modules, of more than 300 that there are
+MOST = 141  # modules, of more than 300 that there are
 
 
 @pytest.mark.system

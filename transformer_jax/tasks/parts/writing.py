@@ -9,9 +9,8 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.data.text.tokenizer import Tokenizer
-from transformer_jax.decoding import DecodeRequest, Options, Reply, consensus
+from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.engine import Engine, Searches, positions_needed
-from transformer_jax.decoding.ensemble import Ensemble, join_params
 from transformer_jax.decoding.requests import one_line
 from transformer_jax.decoding.searches.constraints import Constraint
 from transformer_jax.sharding import Params
@@ -69,6 +68,8 @@ class Writer:
         if mesh not in self._engines:
             module = self.module
             if self.partners:
+                from transformer_jax.decoding.ensemble import Ensemble
+
                 others = (partner.module for partner, _ in self.partners)
                 module = Ensemble((module, *others))
             self._engines[mesh] = Engine(module, mesh, *self.sizes, self.constraint)
@@ -103,6 +104,8 @@ class Writer:
         own = self.change(params) if self.change else params
         if not self.partners:
             return own
+        from transformer_jax.decoding.ensemble import join_params
+
         return join_params([own, *(one._searched(p) for one, p in self.partners)])
 
     def write(
@@ -140,6 +143,8 @@ class Writer:
 
 def choose(texts: Sequence[Written], options: Options) -> list[Written]:
     """Choose the candidates that are most like the others; these means are scores."""
+    from transformer_jax.decoding import consensus
+
     best = consensus.rank([one.text for one in texts])[: options.n_best]
     return [texts[i]._replace(score=mean) for i, mean in best]
 
