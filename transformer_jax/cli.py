@@ -163,15 +163,12 @@ def _spell_out(argv: Sequence[str]) -> list[str]:
 
     A bare flag of ANALYSE gets the value "-", because absl would take the next word.
     """
-    following = [*argv[1:], ""]
-    return [
-        "--verbose"
-        if word == "-v" and not number.lstrip("-").isdigit()
-        else f"{word}=-"
-        if word in ANALYSE
-        else word
-        for word, number in zip(argv, following, strict=True)
-    ]
+    spelled = []
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        if word == "-v" and not following.lstrip("-").isdigit():
+            word = "--verbose"
+        spelled.append(f"{word}=-" if word in ANALYSE else word)
+    return spelled
 
 
 def show_messages(verbose: bool = False) -> None:

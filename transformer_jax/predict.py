@@ -254,7 +254,8 @@ def _answer_shards(args: Any) -> int:
     def open_maker(work: Work) -> workers.Maker:
         answerer, answer = _open_answerer(args, (), encoding)
         run = answerer.run
-        params = signature.examine(run.params).fingerprints
+        members = run.params, *run.partners
+        params = [signature.examine(one).fingerprints for one in members]
         among = answerer.index.texts if answerer.index else []
         by = {
             "run": run.config.task,

@@ -121,6 +121,7 @@ def test_separate_tables_and_tokenizers_are_both_written(untrained):  # noqa: F8
         ({"model__shared_layers": "universal"}, "model.shared_layers = 'universal'"),
         ({"model__rotary_scaling": "yarn"}, "page, only 'none' or 'linear'"),
         ({"decode__sample": True}, "decode.sample = True: a page searches"),
+        ({"decode__mbr": 3}, "decode.mbr = 3: a page answers by the likeliest"),
     ],
 )
 def test_what_a_page_cannot_do_is_refused_by_name(translator, options, words):

@@ -4,6 +4,7 @@ import logging
 import math
 import re
 import shutil
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import transformer_jax
 from transformer_jax import sharding
 from transformer_jax.base.errors import UserError
 from transformer_jax.corpora.phrasebook import generate
+from transformer_jax.decoding import Options
 from transformer_jax.models.cache import KVCache
 
 LINES = [pair.source for pair in generate("test", 7)]
@@ -77,6 +79,30 @@ def test_a_model_that_proposes_for_itself_is_never_corrected(tiny_run, caplog):
     wanted = sum(math.ceil(reply.pieces / 5) for reply in found)
     # It does not propose the end that the limit of an answer forces.
     assert wanted <= passes(caplog)[1] <= wanted + len(LINES)
+
+
+def test_a_caller_that_stops_early_waits_for_no_other_line(tiny_run, small):
+    run = open_with(tiny_run, small)
+    engine, inference = run.task.inference.writer.other, run.task.inference
+    asked, search, searched = (
+        [inference.parse(line) for line in LINES],
+        engine._answer,
+        [],
+    )
+
+    def answer(params, request, options):
+        searched.append(request)
+        return search(params, request, options)
+
+    engine._answer = answer
+    found = engine.search(run.params, asked, Options(**GREEDY))
+    assert next(found)[0] == 0
+    found.close()
+    count = len(searched)
+    assert count < len(asked)
+    # No thread goes on.
+    assert not [t for t in threading.enumerate() if "ThreadPool" in t.name]
+    assert len(searched) == count
 
 
 def test_a_cache_forgets_its_newest_slots():

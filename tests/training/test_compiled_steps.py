@@ -1,7 +1,11 @@
 """A step is compiled by threads, and its model is called where a reader sees it."""
 
+import json
 import logging
+import os
 import pathlib
+import subprocess
+import sys
 import threading
 import traceback
 
@@ -77,6 +81,31 @@ def test_each_shape_is_compiled_once_and_the_first_by_its_caller(caplog):
     assert "compiled   8×5 in " in caplog.text and "2×3 in " in caplog.text
     assert compiled.needs_most() == large
     assert compiled.pop_wait_seconds() > 0 and compiled.pop_wait_seconds() == 0
+
+
+@pytest.mark.system
+def test_a_second_training_traces_no_step(tiny, tmp_path):
+    """Two commands on one device, with one cache and the same losses."""
+    options = [f"--config.{name}={value}" for name, value in tiny().items()]
+    here = {
+        **os.environ,
+        "JAX_NUM_CPU_DEVICES": "1",
+        "TRANSFORMER_JAX_CACHE": str(tmp_path / "cache"),
+        "PYTHONPATH": str(pathlib.Path(PACKAGE).parent),
+    }
+    found, losses = [], []
+    for name in ("first", "second"):
+        command = [sys.executable, "-m", "transformer_jax.train", "-v", *options]
+        command += ["--config", "quickstart", "--workdir", str(tmp_path / name)]
+        done = subprocess.run(command, env=here, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found.append((done.stdout + done.stderr).count("found in the cache, traced"))
+        log = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in log])
+    assert found[1] > found[0]
+    assert losses[0] == losses[1]
+    kept = list((tmp_path / "cache").rglob("*.traced"))
+    assert kept and found[1] >= 3  # the state, the step and the loss of a validation
 
 
 def test_a_terminal_is_told_which_shape_is_being_compiled(monkeypatch):

@@ -23,7 +23,7 @@ from jax import export as jax_export
 from transformer_jax import cli
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
-from transformer_jax.convert import define_flags, open_run, programs, runner
+from transformer_jax.convert import define_flags, open_run, runner, traced
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.runs.run import Run
 
@@ -51,7 +51,7 @@ def export(run: Run, folder: pathlib.Path) -> None:
 
 def trace(run: Run) -> tuple[jax_export.Exported, jax_export.Exported, dict]:
     """Export both programs; return them and the parameters by path."""
-    search, params = programs.search_of(programs.prepare(run)), programs.params_of(run)
+    search, params = traced.search_of(traced.prepare(run)), traced.params_of(run)
 
     def extend(params, token, position, state):
         logits, after = search.extend.function(params, token, position, state)

@@ -32,7 +32,7 @@ from transformer_jax import cli
 from transformer_jax.base import files
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import PAD
-from transformer_jax.convert import define_flags, onnx_runner, open_run, programs
+from transformer_jax.convert import define_flags, onnx_runner, open_run, traced
 from transformer_jax.data.text.tokenizer import SPECIAL, Tokenizer
 from transformer_jax.decoding import Options
 from transformer_jax.decoding.requests import one_line
@@ -59,7 +59,7 @@ def export(run: Run, folder: pathlib.Path) -> str:
     """Write a run for ONNX Runtime; return what the comparison with JAX has found."""
     sides = check_exportable(run)
     check_libraries()
-    run = programs.prepare(run, dtype="float32", scan_layers=False)
+    run = traced.prepare(run, dtype="float32", scan_layers=False)
     made = convert(run)
     folder.mkdir(parents=True)
     try:
@@ -123,19 +123,19 @@ def check_libraries() -> None:
 def convert(run: Run) -> dict[str, Any]:
     """Convert the programs of a prepared run; return each as ONNX's message."""
     # As arrays of JAX, because a trace keeps one of NumPy once for each use.
-    params = jax.tree.map(jnp.asarray, programs.params_of(run))
+    params = jax.tree.map(jnp.asarray, traced.params_of(run))
     # Attention compares the sizes of queries and keys, if heads share keys.
     model = run.config.model
     least = 4 * (model.num_heads // (model.kv_heads or model.num_heads))
     if run.config.task == "classification":
-        b, s = programs.free_sizes("b, s", least)
+        b, s = traced.free_sizes("b, s", least)
 
         def classify(tokens):
-            return [programs.apply(run, params, tokens, segments(tokens)).logits]
+            return [traced.apply(run, params, tokens, segments(tokens)).logits]
 
-        takes = [programs.ints(b, s)]
+        takes = [traced.ints(b, s)]
         return {"classify": to_onnx(classify, takes, ["tokens"], ["logits"])}
-    found = programs.search_of(run, least)
+    found = traced.search_of(run, least)
     token, position, state = found.extend.takes
     fixed = [f"fixed_{i}" for i in range(found.fixed)]
     numbers = range(len(state) - found.fixed)
@@ -242,7 +242,7 @@ def _describe(run: Run) -> dict[str, Any]:
 def compare_logits(run: Run, folder: pathlib.Path) -> str:
     """Compute logits of drawn tokens with both; refuse a difference."""
     sizes = [tokenizer.vocab_size for tokenizer in tokenizers_of(run)]
-    draw, params, largest = np.random.default_rng(0), programs.params_of(run), 0.0
+    draw, params, largest = np.random.default_rng(0), traced.params_of(run), 0.0
     opened = onnx_runner.open_programs(folder)
     for rows, *lengths in SHAPES:
         source, target = (
@@ -259,7 +259,7 @@ def compare_logits(run: Run, folder: pathlib.Path) -> str:
             found = _extend_by(opened, source, target)
             arguments = source, target, source != PAD, np.ones_like(target)
         arguments = (jnp.asarray(one, jnp.int32) for one in arguments)
-        wanted = np.asarray(programs.apply(run, params, *arguments).logits)
+        wanted = np.asarray(traced.apply(run, params, *arguments).logits)
         difference = np.abs(found - wanted) / np.maximum(np.abs(wanted), 1)
         largest = max(largest, float(difference.max()))
         if not largest <= TOLERANCE:
@@ -289,6 +289,7 @@ def compare_answers(run: Run, folder: pathlib.Path) -> str:
         "beams": 1,
         "sample": False,
         "n_best": 1,
+        "mbr": 0,
         "min_length": 0,
         "no_repeat": 0,
     }

@@ -128,6 +128,11 @@ def _check_writable(run: Run) -> None:
             "decode.sample = True: a page searches and does not draw answers at "
             "random. Load a run whose config has decode.sample = False"
         )
+    if config.decode.mbr:
+        raise UserError(
+            f"decode.mbr = {config.decode.mbr}: a page answers by the likeliest "
+            "hypothesis. Load a run whose config has decode.mbr = 0"
+        )
     for tokenizer in (data.source_tokenizer, data.target_tokenizer):
         _check_tokenizer(tokenizer)
 

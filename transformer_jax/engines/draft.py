@@ -7,7 +7,7 @@ because a pass of a single sentence mostly waits for the parameters to be read. 
 round the small model proposes k tokens (4, or the number behind the comma), the large
 one reads them at once, and what it would have written itself is kept, with its own next
 token (greedy speculative decoding; Leviathan et al. 2023). So the answers are those of
-greedy search, but for rounding, and sentences are searched one by one.
+greedy search, but for rounding, and each sentence is searched alone.
 """
 
 import concurrent.futures
@@ -213,10 +213,13 @@ class Engine:
                 return self._answer(params, request, options)
 
         tokens, rounds = 0, 0
-        with concurrent.futures.ThreadPoolExecutor(IN_FLIGHT) as pool:
+        pool = concurrent.futures.ThreadPoolExecutor(IN_FLIGHT)
+        try:
             for number, (found, taken) in enumerate(pool.map(answer, requests)):
                 tokens, rounds = tokens + len(found.tokens), rounds + taken
                 yield number, [found]
+        finally:  # also if the caller stops early
+            pool.shutdown(cancel_futures=True)
         if len(requests) > 1:
             logger.info(
                 "engine     draft: %s tokens in %s passes, %.2f each",

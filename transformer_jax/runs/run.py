@@ -322,6 +322,12 @@ class Run:
         self._writer.join(partners)
 
     @property
+    def partners(self) -> list[Params]:
+        """The parameters of the runs that write with this one."""
+        writer = getattr(self.task.inference, "writer", None)
+        return [params for _, params in writer.partners] if writer else []
+
+    @property
     def _writer(self) -> "Writer":
         inference = self.task.inference
         assert isinstance(inference, protocols.Writes)  # see `find_obstacle`
@@ -354,7 +360,10 @@ class Run:
             for one in (self, other)
         ]
         if tables[1] < tables[0]:
-            return "it has fewer positions (model.max_positions): name it first"
+            return (
+                f"it has {tables[1]} positions (model.max_positions), too few for what "
+                "this run can write: train it with as many"
+            )
         return ""
 
     @functools.cached_property

@@ -208,7 +208,7 @@ class Task:
 
     @property
     def made_from(self) -> tuple[Any, ...]:
-        """What the loss and the parameters depend on: see `programs.Program`."""
+        """Return what the loss and the parameters depend on (`programs.Program`)."""
         objective = self.objective
         return type(objective), vars(objective), self.config
 
