@@ -369,6 +369,7 @@ def test_what_is_to_be_scored_is_asked_for_once(run_main, capsys, flags):
         ("--nearest=2 --format=jsonl", "--nearest needs --among: the file whose"),
         ("--score --beams=2", "--beams is for answers that are searched, and --score"),
         ("--embed --prefixes=F", "--prefixes is for answers that are searched"),
+        ("--score --include=F", "--include is for answers that are searched"),
         ("--score --on_long=split", "--on_long is for answers that are searched"),
         ("--embed --engine=ctranslate2", "--engine is for answers that are searched"),
     ],
@@ -603,6 +604,65 @@ def test_answers_begin_as_they_are_told(run):
     for reply, prefix in zip(replies, prefixes, strict=True):
         assert reply.text.startswith(prefix)
     assert replies[1].text == run.predict(lines[1:2], beams=2)[0]
+
+
+def test_answers_include_the_words_that_they_are_told(run):
+    lines, include = ["O gato dorme.", "A menina lê.", "Sim."], [["old dog"], [], ["a"]]
+    replies = run.replies(lines, include=include, beams=4, extra_length=8)
+    assert "old dog" in replies[0].text and "a" in replies[2].text
+    assert replies[1].text == run.predict(lines[1], beams=4, extra_length=8)
+    again = run.replies(lines[0], include=["old dog"], beams=4, extra_length=8)
+    assert again == replies[0]
+    [blank, long] = run.replies(
+        ["", "O gato dorme. Sim. " * 9],
+        include=[["dog"], ["dog"]],
+        beams=4,
+        on_long="split",
+        max_input=12,
+    )
+    assert "the answer may have 0 besides its end" in blank.error
+    assert "parts of a line that is split, of which it is not known" in long.error
+
+
+def test_words_to_include_are_checked(run):
+    lines = ["Sim.", "O gato."]
+    with pytest.raises(UserError, match="for 1 of 2 lines: give a list of words"):
+        run.replies(lines, include=[["a"]])
+    with pytest.raises(UserError, match="include: 'a' for line 1 is not a list"):
+        run.replies(lines, include=["a", "b"])
+    with pytest.raises(UserError, match="set beams to 2 or more .now 1."):
+        run.replies(lines, include=[["a"], []], beams=1)
+    inference = run.task.inference
+
+    class Other:
+        parse = staticmethod(inference.parse)
+        question, answers = inference.question, inference.answers
+
+    options = runs.decode_options(run.config, beams=2)
+    with pytest.raises(UserError, match="this task cannot be made to include words"):
+        list(
+            answering.answer_lines(
+                Other(), run.params, run.mesh, ["Sim."], options, include=[["a"]]
+            )
+        )
+
+
+def test_words_to_include_are_a_file_with_a_line_per_line(
+    run_main, tiny_run, run, tmp_path
+):
+    lines = {"in": ["O gato dorme.", "Sim."], "words": ["old\tdog", ""]}
+    for name, content in lines.items():
+        (tmp_path / name).write_text("\n".join(content) + "\n", encoding="utf-8")
+    words = [f"--workdir={tiny_run}", f"--input={tmp_path / 'in'}", "--beams=4"]
+    words.append("--extra_length=9")
+    out = run_main(predict, *words, f"--include={tmp_path / 'words'}")
+    include = [["old", "dog"], []]
+    replies = run.replies(lines["in"], include=include, beams=4, extra_length=9)
+    assert out.splitlines() == [reply.text for reply in replies]
+    assert all(word in out.splitlines()[0] for word in include[0])
+    (tmp_path / "words").write_text("a\n", encoding="utf-8")
+    with pytest.raises(UserError, match="--include has 1 lines, but .* at least 2"):
+        run_main(predict, *words, f"--include={tmp_path / 'words'}")
 
 
 def test_n_best_are_the_best_of_the_beam_in_order(run):

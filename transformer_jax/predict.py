@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("transformer_jax.predict")  # __name__ may be __main__
 
+LINE_BY_LINE = "prefixes", "include"  # flags of files with a line per line
 _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: a byte that was no text
 Progress = Callable[[int, int], None]  # (done, total)
 Entry = dict[str, Any]  # a line of JSON output
@@ -86,6 +87,9 @@ def define_flags() -> None:
         "on_long", "refuse", "For longer lines: refuse | split (into sentences)."
     )
     flags.DEFINE_string("prefixes", "", "A file with the beginning of each answer.")
+    flags.DEFINE_string(
+        "include", "", "A file with the words in each answer, separated by tabs."
+    )
     flags.DEFINE_bool("alignment", False, "Append word alignments after a tab.")
     flags.DEFINE_bool("score", False, "Score lines of the form source<TAB>target.")
     flags.DEFINE_bool("embed", False, "Write a vector for each line, not an answer.")
@@ -142,7 +146,7 @@ def refuse_pairs(args: Any) -> None:
     if not modes or modes[0] == "alignment":
         return
     searched = [*tasks.given_flags(args, "search")]
-    searched += ["prefixes"] * bool(args.prefixes)
+    searched += [name for name in LINE_BY_LINE if args[name].value]
     searched += ["on_long"] * (args.on_long != "refuse")
     searched += ["engine"] * bool(args.engine) + ["ensemble"] * bool(args.ensemble)
     if searched:
@@ -170,13 +174,17 @@ def _answer_into(args: Any, opened: contextlib.ExitStack) -> int:
     source = cast(io.BufferedIOBase, source)  # the stubs promise less
     encoding = streams.check_encoding(args.encoding)
     if first:
-        read = [args.input or 0, args.prefixes, args.among]
+        read = [args.input or 0, args.prefixes, args.include, args.among]
         own = Folder(args.workdir).files()
         cli.refuse_overwriting("output", args.output, itertools.chain(read, own))
         if not args.output:
             cli.standard_output()
-    prefixes = streams.open_lines(args.prefixes, encoding) if args.prefixes else ()
-    answerer, answer = _open_answerer(args, prefixes, encoding)
+    beside: dict[str, Sequence[str]] = {
+        name: streams.open_lines(args[name].value, encoding)
+        for name in LINE_BY_LINE
+        if args[name].value
+    }
+    answerer, answer = _open_answerer(args, encoding, **beside)
     if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
         from transformer_jax.runs.session import Session
 
@@ -189,7 +197,7 @@ def _answer_into(args: Any, opened: contextlib.ExitStack) -> int:
 
 
 def _open_answerer(
-    args: Any, prefixes: Sequence[str], encoding: str
+    args: Any, encoding: str, **beside: Sequence[str]
 ) -> "tuple[LineAnswerer, AnswerLines]":
     """Load the run; return its answerer, and the method that answers lines."""
     environment.use_compile_cache()
@@ -203,9 +211,9 @@ def _open_answerer(
         args.max_input or run.config.data.get("max_length", 0),
         args.format,
         args.on_long,
-        prefixes,
-        args.alignment,
+        alignment=args.alignment,
         nearest=args.nearest,
+        **beside,
     )
     answer: AnswerLines = answerer.answer
     if args.score:
@@ -229,10 +237,11 @@ def _answer_shards(args: Any) -> int:
     for name in ("input", "output"):
         cli.require(name, args[name].value, "with --shards, a file or folder")
     encoding = streams.check_encoding(args.encoding)
-    if args.prefixes:
-        raise UserError(
-            "--prefixes has a line per line of the input: leave out --shards"
-        )
+    for name in LINE_BY_LINE:
+        if args[name].value:
+            raise UserError(
+                f"--{name} has a line per line of the input: leave out --shards"
+            )
     if not streams.is_by_line(encoding):
         raise UserError(
             f"--encoding={encoding}: the input is cut at newlines of one byte: convert "
@@ -252,7 +261,7 @@ def _answer_shards(args: Any) -> int:
         )
 
     def open_maker(work: Work) -> workers.Maker:
-        answerer, answer = _open_answerer(args, (), encoding)
+        answerer, answer = _open_answerer(args, encoding)
         run = answerer.run
         members = run.params, *run.partners
         params = [signature.examine(one).fingerprints for one in members]
@@ -309,6 +318,7 @@ class LineAnswerer:
     form: str = "text"  # or "jsonl"
     on_long: str = "refuse"  # or "split"
     prefixes: Sequence[str] = ()
+    include: Sequence[str] = ()  # words separated by tabs
     alignment: bool = False
     index: "Index | None" = None  # to embed: the lines to answer with
     nearest: int = 1  # how many of these
@@ -362,11 +372,13 @@ class LineAnswerer:
     ) -> Iterator[str]:
         """Yield the answer to each line; `first` is the index of the first line."""
         end = first + len(lines)
-        if self.prefixes and end > len(self.prefixes):
-            raise UserError(
-                f"there are {len(self.prefixes)} prefixes, but at least {end} lines: "
-                "give one prefix per line"
-            )
+        for name in LINE_BY_LINE:
+            given = getattr(self, name)
+            if given and end > len(given):
+                raise UserError(
+                    f"--{name} has {len(given)} lines, but the input has at least "
+                    f"{end}: give a line for each"
+                )
         replies = answer_lines(
             self.run.task.inference,
             self.run.params,
@@ -377,6 +389,9 @@ class LineAnswerer:
             on_long=self.on_long,
             prefixes=[self.prefixes[i] for i in range(first, end)]
             if self.prefixes
+            else (),
+            include=[self.include[i].split("\t") for i in range(first, end)]
+            if self.include
             else (),
             first=first,
             progress=progress,

@@ -93,6 +93,13 @@ def test_answers_begin_with_their_prefixes(run, fast, options):
     assert theirs[2].text.startswith("She is not")
 
 
+def test_words_are_included_by_the_own_engine(run, fast):
+    given = {"include": [["dog"], [], ["old"], [], []], "beams": 2}
+    ours, theirs = (one.replies(LINES[:5], **given) for one in (run, fast))
+    assert same(ours, theirs)
+    assert "dog" in theirs[0].text and "old" in theirs[2].text
+
+
 def test_lines_that_are_blank_or_too_long_or_strange_are_treated_alike(run, fast):
     lines = ["", LINES[0], " ", "palavra " * 300, "漢字 " + LINES[1], "a\udcffb"]
     ours, theirs = (one.replies(lines, max_input=64) for one in (run, fast))

@@ -92,6 +92,15 @@ def test_an_answer_begins_as_the_client_says(client_of, runs_of):
     assert events(post(client, "/v1/stream", body).text)[-1][1]["text"] == text
 
 
+def test_an_answer_includes_what_the_client_says(client_of, runs_of):
+    client, run = client_of("translator"), runs_of("translator")
+    body = {"lines": LINES[:2], "include": [["dog"], []], "options": {"beams": 2}}
+    found = post(client, "/v1/predict", body).json()["replies"]
+    expected = run.replies(LINES[:2], include=[["dog"], []], beams=2)
+    assert [one["text"] for one in found] == [reply.text for reply in expected]
+    assert "dog" in found[0]["text"]
+
+
 def test_attention_is_that_of_the_run(client_of, runs_of):
     client, run = client_of("translator"), runs_of("translator")
     body = {"line": LINES[2], "answer": "The house is blue."}
@@ -256,6 +265,8 @@ REFUSED = {
         "line 1 has 400 characters: at most 300 are read",
     ),
     "prefixes": ({"lines": ["a"], "prefixes": ["a", "b"]}, 400, "there are 2 prefixes"),
+    "include": ({"lines": ["a"], "include": [[], []]}, 400, "2 lists to include for 1"),
+    "long word": ({"lines": ["a"], "include": [["a" * 301]]}, 400, "301 characters"),
     "pieces": ({"lines": ["gato " * 50]}, 400, "pieces"),
 }
 

@@ -209,6 +209,7 @@ def test_lines_that_are_searched_are_the_same_in_all_shards(call, corpus, tmp_pa
     ("words", "says"),
     [
         (["--shards=-1"], "--shards=-1: must be 1 to 100,000"),
+        (["--include=p"], "--include has a line per line of the input: leave out"),
         (["--prefixes=p"], "--prefixes has a line per line of the input: leave out"),
         (["--encoding=utf-16"], "the input is cut at newlines of one byte: convert"),
         (["--input="], "--input is missing: with --shards, a file or folder"),

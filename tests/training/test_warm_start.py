@@ -431,6 +431,41 @@ def test_a_translator_goes_on_with_another_vocabulary(tiny, tiny_run, tmp_path):
     assert inner and not any("fresh" in line for line in said)
 
 
+@pytest.mark.parametrize(
+    ("stack", "side"), [("encoder", "source"), ("decoder", "target")]
+)
+def test_one_stack_is_a_side_of_a_model_with_two(stack, side):
+    single = {
+        f"{stack}/layer_0/bias": 1,
+        "embedding/embedding": 2,
+        "positions/table": 3,
+        "embedding_norm/scale": 4,
+        "pooler/kernel": 5,
+    }
+    double = {
+        "encoder/layer_0/bias": 6,
+        "decoder/layer_0/bias": 7,
+        f"{side}_embedding/embedding": 8,
+        f"{side}_positions/table": 9,
+        f"{side}_norm/scale": 10,
+    }
+    found = tables.by_own_names(double, single)
+    assert {name: found.get(name) for name in double if side in name} == {
+        f"{side}_embedding/embedding": 2,
+        f"{side}_positions/table": 3,
+        f"{side}_norm/scale": 4,
+    }
+    found = tables.by_own_names(single, double)
+    names = "embedding/embedding", "positions/table", "embedding_norm/scale"
+    assert [found[name] for name in names] == [8, 9, 10]
+    # Names that agree, and the other side, stay as they are.
+    for own, theirs in ((single, single), (double, double)):
+        assert tables.by_own_names(own, theirs) == theirs
+    other = {"source": "target", "target": "source"}[side]
+    for name in (f"{other}_embedding/embedding", f"{other}_positions/table"):
+        assert name not in tables.by_own_names({**double, name: 0}, single)
+
+
 @pytest.mark.parametrize("table", ["embedding", "target_embedding"])
 def test_outputs_that_are_apart_are_taken_by_piece_too(table):
     """Also if both have as many rows, in which the same piece has another place."""

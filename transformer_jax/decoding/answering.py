@@ -1,9 +1,9 @@
 """Answer lines in order, for `predict`, `load(run)` and `evaluate`.
 
 A line that is longer than allowed is refused with the reason, or it is split at the
-ends of sentences and the replies are joined again; a prefix then belongs to the first
-sentence. No line is truncated. A reply is yielded as soon as all earlier ones have
-been.
+ends of sentences and the replies are joined again. A prefix then belongs to the first
+sentence, and a line with words to include is refused. No line is truncated. A reply is
+yielded as soon as all earlier ones have been.
 """
 
 import collections
@@ -18,6 +18,7 @@ from transformer_jax.decoding.engine import check_least
 from transformer_jax.decoding.options import Options
 from transformer_jax.decoding.requests import (
     DecodeRequest,
+    Includes,
     Inference,
     ReadsText,
     Reply,
@@ -42,13 +43,15 @@ def answer_lines(
     max_length: int = 0,
     on_long: str = "refuse",
     prefixes: Sequence[str] = (),
+    include: Sequence[Sequence[str]] = (),
     first: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
     answers: Callable[..., Iterator[tuple[int, Reply]]] | None = None,
 ) -> Iterator[Reply]:
     """Yield one reply per line, in order; `first` is the number of the first line.
 
-    Answers begin with the `prefixes`. A `max_length` of 0 allows any length. `answers`
+    Answers begin with the `prefixes` and contain the words of `include`. A `max_length`
+    of 0 allows any length. `answers`
     is called in place of the method of the inference.
     """
     if on_long not in ON_LONG:
@@ -60,11 +63,21 @@ def answer_lines(
             f"there are {len(prefixes)} prefixes for {len(lines)} lines: give one "
             "prefix per line"
         )
+    if len(include) not in (0, len(lines)):
+        raise UserError(
+            f"words to include for {len(include)} of {len(lines)} lines: give "
+            "a list of words per line, which may be empty"
+        )
+    if any(include) and not isinstance(inference, Includes):
+        raise UserError(
+            "answers of this task cannot be made to include words: leave out include"
+        )
 
     def open_job(i: int, line: Any) -> _Job:
         given, prefix, unknown = line, prefixes[i] if prefixes else "", ()
         try:
-            check_text(line, prefix)
+            phrases = [one for one in include[i] if one.strip()] if include else []
+            check_text(line, prefix, *phrases)
             if isinstance(inference, ReadsText) and isinstance(line, str):
                 line = inference.reads.compose(line)
                 unknown = inference.reads.find_unknown(line)
@@ -77,6 +90,13 @@ def answer_lines(
                 inference.parse(part, max_length, start, first + i + k * PARTS, options)
                 for k, (part, start) in enumerate(zip(parts, starts, strict=True))
             ]
+            if phrases and isinstance(inference, Includes):
+                if len(requests) > 1:
+                    raise Refused(
+                        f"{len(parts)} parts of a line that is split, of which it is "
+                        "not known which is to include the words: split it yourself"
+                    )
+                requests = [inference.include(requests[0], phrases, options)]
             for request in requests:
                 check_least(request, options)
         except Refused as error:

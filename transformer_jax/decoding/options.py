@@ -10,7 +10,7 @@ from transformer_jax.base import schema
 from transformer_jax.base.schema import SEEDS, option
 
 # The numbers that a search reads as data, not as a part of its program.
-NUMBERS = ("alpha", "coverage", "temperature", "top_p", "min_p", "seed")
+NUMBERS = ("alpha", "coverage", "diversity", "temperature", "top_p", "min_p", "seed")
 # Those whose default leaves a part of the program out, and what stands for the others.
 SWITCHES = {"coverage": 1.0, "top_p": 0.5, "min_p": 0.5}
 
@@ -39,6 +39,17 @@ class Options:
         0, "Most pieces of an answer, with its end; 0 means extra_length.", least=0
     )
     min_length: int = option(0, "Fewest pieces of an answer, with its end.", least=0)
+    groups: int = option(
+        1,
+        "Groups of the beam, each of which writes other pieces than those before it.",
+        least=1,
+    )
+    diversity: float = option(
+        0.5,
+        "groups: what a piece loses for each hypothesis of an earlier group that takes "
+        "it in the same step.",
+        least=0,
+    )
     n_best: int = option(
         1,
         "Answers per line (with --format=jsonl); at most beams, unless sampled.",
@@ -106,6 +117,11 @@ class Options:
             problems.append(
                 f"decode.mbr {self.mbr} is more than decode.beams {self.beams}: raise "
                 "decode.beams, or draw candidates (decode.sample)"
+            )
+        if self.beams % self.groups or (self.sample and self.groups > 1):
+            problems.append(
+                f"decode.groups {self.groups} must divide decode.beams {self.beams}, "
+                "the hypotheses of a beam search (without decode.sample)"
             )
         if self.n_best > self.beams and not self.sample:
             problems.append(

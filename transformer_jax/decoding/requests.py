@@ -78,6 +78,17 @@ class Inference(Protocol):
 
 
 @runtime_checkable
+class Includes(Protocol):
+    """Inference whose answers can be made to include given phrases."""
+
+    def include(
+        self, request: DecodeRequest, phrases: Sequence[str], options: Options
+    ) -> DecodeRequest:
+        """Return the request with the phrases, or raise `Refused` with the reason."""
+        ...
+
+
+@runtime_checkable
 class ReadsText(Protocol):
     """Inference whose lines are text that a tokenizer encodes."""
 

@@ -140,8 +140,8 @@ class Engine:
         if left:
             logger.info(
                 "note       %d of %d lines searched by JAX: they reach the limit of an "
-                "answer, or have a length or beginning that CTranslate2 treats "
-                "otherwise",
+                "answer, or have words to include or a length or beginning that "
+                "CTranslate2 treats otherwise",
                 len(left),
                 len(requests),
             )
@@ -159,9 +159,11 @@ class Engine:
     def _is_other(self, request: DecodeRequest, options: Options) -> bool:
         """Return whether CTranslate2 would treat a request in another way.
 
-        It may need more positions than the export has, or have a beginning whose
-        n-grams may not occur again, which CTranslate2 reads apart.
+        It may need more positions than the export has, words to include, or have a
+        beginning whose n-grams may not occur again, which CTranslate2 reads apart.
         """
+        if request.constraint:
+            return True
         if options.no_repeat and request.prefix:
             return True
         if self.run.config.model.positions not in ("sinusoid", "sinusoid_concat"):
@@ -543,6 +545,7 @@ def refuse(options: Options, task: str) -> None:
     )
     reasons = {
         "coverage": bool(options.coverage) and "its penalty is another one",
+        "groups": options.groups > 1 and "its beam has no groups",
         "min_p": sample and options.min_p > 0 and "it has no such filter",
         "seed": sample and options.seed > 0 and "it draws for all lines together",
         "beams": beam

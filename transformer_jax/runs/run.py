@@ -115,9 +115,13 @@ class Run:
         max_input: int = 0,
         on_long: str = "refuse",
         prefixes: str | Sequence[str] = (),
+        include: Sequence[str] | Sequence[Sequence[str]] = (),
         **options: Any,
     ) -> Reply | list[Reply]:
         """Return replies: answers with scores and other hypotheses, or errors.
+
+        `include` lists the words or phrases that the answer must contain: a list for a
+        single line, and a list of lists for several.
 
         A line of more than `max_input` pieces is refused or split. 0 means any length
         or, if lines are to be split, the longest in training.
@@ -126,6 +130,7 @@ class Run:
         lines = [lines] if isinstance(lines, str) else _as_list("replies", lines)
         if isinstance(prefixes, str):
             prefixes = [prefixes] if prefixes else ()
+        include = [include] if single and include else include
         if on_long == "split":
             max_input = max_input or self.config.data.get("max_length", 0)
         found = answering.answer_lines(
@@ -137,6 +142,7 @@ class Run:
             max_length=max_input,
             on_long=on_long,
             prefixes=prefixes,
+            include=_check_phrases(include),
         )
         replies = list(found)
         return replies[0] if single else replies
@@ -391,6 +397,16 @@ def _as_list(what: str, lines: Any) -> list[Any]:
     if isinstance(lines, bytes) or not hasattr(lines, "__iter__"):
         raise TypeError(f"{what} takes a line or a list of lines, not {lines!r:.40}")
     return list(lines)
+
+
+def _check_phrases(include: Any) -> list[Sequence[str]]:
+    """Refuse words to include that are not a list of texts for each line."""
+    for number, phrases in enumerate(include, start=1):
+        if isinstance(phrases, str) or not all(isinstance(p, str) for p in phrases):
+            raise UserError(
+                f"include: {phrases!r:.40} for line {number} is not a list of texts"
+            )
+    return list(include)
 
 
 def _as_texts(what: str, lines: Any) -> list[str]:

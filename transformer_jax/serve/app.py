@@ -173,18 +173,23 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             )
         check_lines(model, asked.lines)
         check_lines(model, asked.prefixes)
-        if len(asked.prefixes) not in (0, len(asked.lines)):
-            raise UserError(
-                f"there are {len(asked.prefixes)} prefixes for {len(asked.lines)} "
-                "lines: give one for each"
-            )
+        check_lines(model, [phrase for one in asked.include for phrase in one])
+        given = {"prefixes": asked.prefixes, "lists to include": asked.include}
+        for name, beside in given.items():
+            if len(beside) not in (0, len(asked.lines)):
+                raise UserError(
+                    f"there are {len(beside)} {name} for {len(asked.lines)} lines: "
+                    "give one for each"
+                )
         aligner = model.run.task.inspector
         if asked.alignment and not isinstance(aligner, protocols.Aligns):
             raise UserError(f"{model.name} does not align words: leave out alignment")
         options, caller = model.choose(asked.options), Caller()
 
         def answer() -> list[shapes.Answer]:
-            replies = model.answer(caller, asked.lines, options, asked.prefixes)
+            replies = model.answer(
+                caller, asked.lines, options, asked.prefixes, asked.include
+            )
             found = [as_answer(reply) for reply in replies]
             if asked.alignment and not caller.cancelled:
                 right = [i for i, reply in enumerate(replies) if not reply.error]

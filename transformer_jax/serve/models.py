@@ -163,6 +163,7 @@ class Model:
         lines: Sequence[Any],
         options: Options,
         prefixes: Sequence[str] = (),
+        include: Sequence[Sequence[str]] = (),
     ) -> list[Reply]:
         """Answer lines; a line that is refused has an error."""
         if caller.cancelled:  # while it waited for a thread
@@ -176,6 +177,7 @@ class Model:
                 options,
                 max_length=self.longest,
                 prefixes=prefixes,
+                include=include,
                 answers=None if self.writes else self._pass.answers,
             )
             return list(found)

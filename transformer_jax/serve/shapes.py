@@ -26,6 +26,9 @@ class Predict(Shape):
     prefixes: list[Text] = Field(
         default_factory=list, description="The beginning of each answer."
     )
+    include: list[list[Text]] = Field(
+        default_factory=list, description="Words that each answer must contain."
+    )
     alignment: bool = Field(False, description="Add the aligned words.")
 
 

@@ -28,7 +28,9 @@ from transformer_jax.data.reading.windows import WindowOptions
 from transformer_jax.data.store import Column
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply, sliding
+from transformer_jax.decoding.engine import longest_answer
 from transformer_jax.decoding.requests import one_line
+from transformer_jax.decoding.searches import inclusion
 from transformer_jax.models import registry
 from transformer_jax.models.positions import BIASES
 from transformer_jax.sharding import Params
@@ -273,6 +275,15 @@ class TextInference:
                 "use --beams=1 or --sample, or lower --max_length"
             )
         return request
+
+    def include(
+        self, request: DecodeRequest, phrases: Sequence[str], options: decoding.Options
+    ) -> DecodeRequest:
+        """Return a request whose continuation must include the phrases."""
+        most = longest_answer(request, options)
+        return inclusion.add_phrases(
+            request, phrases, self.writer.tokenizer, options, most
+        )
 
     def _window(self, options: decoding.Options) -> int:
         """Return how many pieces are read at once.

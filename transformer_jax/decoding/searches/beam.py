@@ -19,8 +19,13 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import Options
+from transformer_jax.decoding.searches import groups, inclusion
 from transformer_jax.decoding.searches.constraints import Constraint
-from transformer_jax.decoding.searches.rules import top_next_tokens
+from transformer_jax.decoding.searches.rules import (
+    Choice,
+    best_extensions,
+    top_next_tokens,
+)
 from transformer_jax.decoding.searching import (
     NEG_INF,
     BoundModel,
@@ -46,18 +51,22 @@ class Beam(flax.struct.PyTreeNode):
     finished: Any  # Int [B, K, L]
     finished_log_probs: Any  # Float [B, K]
     finished_scores: Any  # Float [B, K]; -inf marks an empty slot
-    finished_count: Any  # Int [B]
+    finished_count: Any  # Int [B, G] of each group
     inputs: DecodeInputs
     logits: Any  # Float [B, K × V] of the next token
     static: Any  # the model's static part
     state: Any  # the model's state (`searching`)
+    lost: Any = None  # Float [B, K] by `diversity`, if there are groups
+    progress: Any = None  # `inclusion.Progress`, if answers must include words
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamSearch:
     """Find the best `beams` hypotheses of each row.
 
-    The first `n_best` are the same as in a search without early stopping.
+    The first `n_best` are the same as in a search without early stopping. With `groups`
+    > 1, each has an equal part of the beam, and chooses other tokens than the groups
+    before it (`groups`).
     """
 
     options: Options
@@ -79,19 +88,23 @@ class BeamSearch:
             model, batch, inputs, beams, slots, watch=self.options.coverage > 0
         )
         empty = jnp.full((rows, beams), NEG_INF, jnp.float32)  # as after a step
-        root = jnp.where(inputs.limits > 0, 0.0, NEG_INF)
+        root = jnp.where(inputs.limits > 0, 0.0, NEG_INF)[:, None]
+        # One root for each group, not K equal ones.
+        roots = slice(None, None, beams // self.options.groups)
         return Beam(
             step=jnp.zeros(rows, jnp.int32),
             tokens=jnp.zeros((rows, beams, length), jnp.int32),
-            log_probs=empty.at[:, 0].set(root),  # one root, not K equal ones
+            log_probs=empty.at[:, roots].set(root),
             finished=jnp.zeros((rows, beams, length), jnp.int32),
             finished_log_probs=empty,
             finished_scores=empty,
-            finished_count=jnp.zeros((rows,), jnp.int32),
+            finished_count=jnp.zeros((rows, self.options.groups), jnp.int32),
             inputs=inputs,
             logits=logits.reshape(len(logits), -1),
             static=static,
             state=state,
+            lost=jnp.zeros_like(empty) if self.options.groups > 1 else None,
+            progress=inclusion.begin(inputs, beams),
         )
 
     def unfinished(self, beam: Beam) -> Array:
@@ -104,11 +117,12 @@ class BeamSearch:
         """Extend every living hypothesis by one token and keep the best."""
         inputs, options = beam.inputs, self.options
         going = self.unfinished(beam)
-        # Choose: each finished hypothesis has left a beam that is narrower by one.
-        totals, parents, tokens = self._best_extensions(beam)
-        place = jnp.arange(options.beams)
-        width = options.beams - beam.finished_count[:, None]
-        taken = (place < width) & (totals > NEG_INF)
+        choice = self._choose(beam)
+        totals, parents, tokens = choice.totals, choice.parents, choice.tokens
+        # Each finished hypothesis has left a group that is narrower by one.
+        size = options.beams // options.groups
+        width = size - jnp.repeat(beam.finished_count, size, axis=1)
+        taken = (jnp.arange(options.beams) % size < width) & (totals > NEG_INF)
         ended = taken & (tokens == EOS)
         # Follow the parents, and put aside what has ended.
         written = write(gather(beam.tokens, parents), beam.step, tokens)
@@ -130,6 +144,8 @@ class BeamSearch:
             log_probs=jnp.where(done[:, None], NEG_INF, alive),
             logits=logits.reshape(beam.logits.shape),
             state=state,
+            lost=choice.lost,
+            progress=choice.progress,
         )
 
     def result(self, beam: Beam) -> Hypotheses:
@@ -149,25 +165,23 @@ class BeamSearch:
         alive = [beam.log_probs > NEG_INF, beam.finished_scores > NEG_INF]
         return tokens, jnp.concatenate(alive, axis=1)
 
-    def _best_extensions(self, beam: Beam) -> tuple[Array, Array, Array]:
-        """Return the K best (total log-probability, parent, token) of each row."""
-        rows, beams = beam.log_probs.shape
+    def _choose(self, beam: Beam) -> Choice:
+        """Choose the K best extensions of each row."""
+        beams = self.options.beams
+        rules = beam.inputs, self.options, self.constraint
+        written = beam.logits, beam.tokens, beam.step
+        if beam.progress is not None:
+            return inclusion.choose(beam.progress, beam.log_probs, *written, *rules)
         # No beam can contribute more than K of the best K extensions, so two small
         # selections replace a huge one.
         few = min(beams, beam.logits.shape[-1] // beams)
-        gains, tokens = top_next_tokens(
-            beam.logits,
-            beam.tokens,
-            beam.step,
-            beam.inputs,
-            self.options,
-            self.constraint,
-            few,
-        )
-        totals = (beam.log_probs[..., None] + gains).reshape(rows, -1)
-        totals, best = jax.lax.top_k(totals, beams)
-        tokens = jnp.take_along_axis(tokens.reshape(rows, -1), best, axis=1)
-        return totals, best // few, tokens
+        gains, tokens = top_next_tokens(*written, *rules, few)
+        totals = beam.log_probs[..., None] + gains
+        if beam.lost is not None:
+            diversity = beam.inputs.numbers["diversity"]
+            count = beam.finished_count
+            return groups.choose(totals, beam.lost, tokens, count, diversity)
+        return best_extensions(totals, tokens, beams)
 
     def _finish(
         self,
@@ -179,23 +193,29 @@ class BeamSearch:
     ) -> Beam:
         """Move hypotheses that ended to the next free slots of the finished ones."""
         rows, beams = ended.shape
-        slot = beam.finished_count[:, None] + jnp.cumsum(ended, axis=1) - 1
-        slot = jnp.where(ended, slot, beams)  # out of range: dropped
+        by_group = ended.reshape(*beam.finished_count.shape, -1)
+        size = by_group.shape[-1]
+        free = beam.finished_count[..., None] + jnp.cumsum(by_group, axis=-1) - 1
+        first = jnp.arange(0, beams, size)[:, None]  # the slots of each group
+        slot = jnp.where(ended, (first + free).reshape(ended.shape), beams)
         row = jnp.arange(rows)[:, None]
         numbers = beam.inputs.numbers
         penalty = length_penalty(beam.step + 1, numbers["alpha"])
         scores = log_probs / penalty[:, None]
         if self.options.coverage:
             scores = scores + numbers["coverage"][:, None] * state.uncovered()
+        if beam.lost is not None:
+            twice = groups.find_twice(written, ended, beam.finished)
+            scores = jnp.where(twice, NEG_INF, scores)
 
         def put(old, new):
-            return old.at[row, slot].set(new, mode="drop")
+            return old.at[row, slot].set(new, mode="drop")  # those out of range
 
         return beam.replace(
             finished=put(beam.finished, written),
             finished_log_probs=put(beam.finished_log_probs, log_probs),
             finished_scores=put(beam.finished_scores, scores),
-            finished_count=beam.finished_count + ended.sum(1),
+            finished_count=beam.finished_count + by_group.sum(axis=-1),
         )
 
     def _settled(self, beam: Beam, alive: Float[Array, "B K"]) -> Array:

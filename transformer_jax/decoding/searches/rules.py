@@ -1,4 +1,4 @@
-"""Choose the likeliest next tokens that the rules allow.
+"""Choose the likeliest next tokens that the rules allow, and a beam's extensions.
 
 The rules apply to every search: minimum and maximum length, no repeated n-gram, and a
 task's constraint. The logits are the largest array of a step, so they are read as
@@ -6,6 +6,7 @@ rarely as possible.
 """
 
 import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,26 @@ from transformer_jax.decoding import Options
 from transformer_jax.decoding.searches.constraints import Constraint
 from transformer_jax.decoding.searching import NEG_INF, DecodeInputs
 from transformer_jax.models.masks import MASKED
+
+
+class Choice(NamedTuple):
+    """The K extensions of each row that stay in its beam, best first."""
+
+    totals: Any  # Float [B, K]: log-probabilities with the new token
+    parents: Any  # Int [B, K]: which hypothesis each extends
+    tokens: Any  # Int [B, K]
+    lost: Any = None  # as in `beam.Beam`
+    progress: Any = None
+
+
+def best_extensions(
+    totals: Float[Array, "B K C"], tokens: Int[Array, "B K C"], count: int
+) -> Choice:
+    """Choose the `count` likeliest extensions of each row; ties go to the first."""
+    rows, _, few = tokens.shape
+    totals, best = jax.lax.top_k(totals.reshape(rows, -1), count)
+    tokens = jnp.take_along_axis(tokens.reshape(rows, -1), best, axis=1)
+    return Choice(totals, best // few, tokens)
 
 
 def top_next_tokens(

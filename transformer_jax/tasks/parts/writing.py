@@ -10,8 +10,14 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
-from transformer_jax.decoding.engine import Engine, Searches, positions_needed
+from transformer_jax.decoding.engine import (
+    Engine,
+    Searches,
+    longest_answer,
+    positions_needed,
+)
 from transformer_jax.decoding.requests import one_line
+from transformer_jax.decoding.searches import inclusion
 from transformer_jax.decoding.searches.constraints import Constraint
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
@@ -181,6 +187,14 @@ class Seq2SeqInference:
         what = f"a line of {len(pieces)} pieces with its longest answer"
         check_positions(self.data.config, needed, what, SHORTEN_ANSWER)
         return request
+
+    def include(
+        self, request: DecodeRequest, phrases: Sequence[str], options: Options
+    ) -> DecodeRequest:
+        """Return a request whose answer must include the phrases."""
+        most = longest_answer(request, options) if request.source else 1
+        target = self.data.target_tokenizer
+        return inclusion.add_phrases(request, phrases, target, options, most)
 
     def longest_request(self, length: int) -> DecodeRequest:
         """Return a request with a source of this length."""

@@ -1,7 +1,9 @@
 """Begin with the parameters of another run, of a bundle or of a foreign model.
 
-Parameters are taken where path and shape agree. The other run lends its tokenizers, or
-(`tokenizer.replace`) the rows of its tables are taken by piece.
+Parameters are taken where path and shape agree; what belongs to the stack of an encoder
+alone becomes the source's side of a model with two stacks, and the reverse. The other
+run lends its tokenizers, or (`tokenizer.replace`) the rows of its tables are taken by
+piece.
 """
 
 import collections
@@ -137,6 +139,7 @@ class Origin:
             by_path(jax.eval_shape(t.objective.init, jax.random.key(0)))
             for t in (task, other)
         )
+        theirs = tables.by_own_names(own, theirs)
         common = sorted(own.keys() & theirs.keys())
         changes = self._find_changes(task, other, own, theirs)[0]
         unlike = [
@@ -210,7 +213,7 @@ class Origin:
         """Replace the parameters that this run has; keep the others."""
         self.check(task)  # again, because it may have changed since the preparation
         run = runs.load(self.path, mesh=mesh)
-        theirs = by_path(run.params)
+        theirs = tables.by_own_names(by_path(params), by_path(run.params))
         changes, lines = self._find_changes(task, run.task, by_path(params), theirs)
         taken: collections.Counter = collections.Counter()
         fresh: collections.Counter = collections.Counter()

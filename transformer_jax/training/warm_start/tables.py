@@ -23,9 +23,38 @@ from transformer_jax.data.text.tokenizer import SPECIAL, Tokenizer
 OUTPUTS = ("projection", "output_bias")  # have a column or a number for each piece
 HEAD = "head"  # of a model with labels
 POSITIONS = ("positions", "source_positions", "target_positions")
+SIDES = {"encoder": "source", "decoder": "target"}  # of a model with both stacks
+# What belongs to a stack: in a model that has only this one, and in one with both.
+NAMES = {
+    "embedding": "{}_embedding",
+    "positions": "{}_positions",
+    "embedding_norm": "{}_norm",
+}
 SYMBOL = re.compile(r"<.+>")  # a byte or a tag, which has no parts
 
 Change = Callable[[Any, Any], Any]  # (drawn parameter, the other run's) → parameter
+
+
+def by_own_names(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the other run's parameters, also by the names that they have in this one.
+
+    A model with one stack and a model with two call what belongs to it differently.
+    """
+    named = dict(theirs)
+    stacks = [
+        {path.partition("/")[0] for path in run} & {*SIDES} for run in (own, theirs)
+    ]
+    if sorted(map(len, stacks)) != [1, 2]:
+        return named
+    [stack] = min(stacks, key=len)
+    for single, double in NAMES.items():
+        names = single, double.format(SIDES[stack])
+        mine, other = names if len(stacks[0]) == 1 else reversed(names)
+        for path in own:
+            top, _, rest = path.partition("/")
+            if top == mine and path not in theirs and f"{other}/{rest}" in theirs:
+                named[path] = theirs[f"{other}/{rest}"]
+    return named
 
 
 def find_parts(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
