@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import EOS
 from transformer_jax.data import store
 from transformer_jax.data.batches import Batch, Buckets, Shape
@@ -10,6 +11,8 @@ from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.sampling import Sampler
 from transformer_jax.data.text import learning
+from transformer_jax.data.text.foreign import Foreign
+from transformer_jax.data.text.tokenizer import Bytes, PlainTokenizer
 
 TEXTS = [f"O gato número {i} dorme na casa da Maria." for i in range(67)]
 RECORDS = Generated(lambda: [{"source": t, "target": t[::-1]} for t in TEXTS], "")
@@ -45,6 +48,16 @@ def draw(sampler, encoded, examples, epoch=0, room=99):
     drawn, kept = sampler.resample(columns, batch, epoch, limits)
     rows = {side: [list(r) for r in drawn[side].rows()] for side in sampler.tokenizers}
     return rows, kept
+
+
+def test_a_tokenizer_with_one_segmentation_is_refused(bpe):
+    """Such as that of a model from elsewhere, which would be sampled without effect."""
+    for other in (Bytes(), learning.train(TEXTS, "char", 300)):
+        texts = TextColumns({"source": bpe, "target": other})
+        with pytest.raises(UserError, match="the tokenizer of the target has one segm"):
+            Sampler(texts, RECORDS, 0.1, 5, 99)
+    assert bpe.has_segmentations and issubclass(Foreign, PlainTokenizer)
+    assert learning.train(TEXTS, "unigram", 400).has_segmentations
 
 
 def test_samples_spell_the_text_of_their_own_record(bpe, encoded):

@@ -106,6 +106,7 @@ def runs(tiny_run, tmp_path_factory):
     return tiny_run, other
 
 
+@pytest.mark.system
 def test_predict_and_evaluate_search_with_several_runs(runs, run_main, tmp_path):
     one, other = map(str, runs)
     text = tmp_path / "text.txt"

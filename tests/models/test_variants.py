@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax import config as configs
 from transformer_jax import sharding
+from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.decoding import searching
 from transformer_jax.models import Classifier, Encoder, MaskedLM
@@ -498,3 +500,14 @@ def test_a_classifier_may_read_the_special_token_through_a_pooler():
     found = module.apply({"params": params}, SOURCE).logits
     wanted = pooled @ head["kernel"] + head["bias"]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("rotary_factor", "2.0"), ("rotary_gain", "1.1")]
+)
+def test_an_option_of_rotations_without_effect_is_refused(option, value):
+    changes = {"model.positions": "rotary", f"model.{option}": value}
+    with pytest.raises(UserError, match=f"model.{option} = {value} has no effect with"):
+        configs.load("language", changes)
+    scaled = {"model.rotary_scaling": "yarn", "model.rotary_factor": "2.0"}
+    assert configs.load("language", changes | scaled)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -274,3 +275,25 @@ def test_clients_share_the_batches_of_another_engine(tiny_run, monkeypatch):
     monkeypatch.setattr(Run, "use_engine", take)
     with pytest.raises(UserError, match="does not let clients share batches"):
         running.open_models([f"de={tiny_run}"], "", Limits(), "other")
+
+
+def test_clients_are_answered_by_several_runs_together(tiny_run, tmp_path):
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    from transformer_jax.serve import running
+
+    lines = ["O gato dorme.", "A casa é azul e grande.", "Onde está o livro?"]
+    other = str(shutil.copytree(tiny_run, tmp_path / "other"))
+    shutil.rmtree(f"{other}/averaged")  # so its last parameters answer
+    places = [f"de={tiny_run}"], "", Limits(), ""
+    [model] = running.open_models(*places, [other])
+    with model.serving():
+        found = model.answer(Caller(), lines, model.options)
+    run = transformer_jax.load(
+        tiny_run, mesh=sharding.local_mesh(), ensemble=[other]
+    ).replies(lines)
+    scores = [reply.score for reply in found]
+    assert scores == pytest.approx([reply.score for reply in run], abs=1e-5)
+    alone = transformer_jax.load(tiny_run, mesh=sharding.local_mesh()).replies(lines)
+    assert scores != pytest.approx([reply.score for reply in alone], abs=1e-4)
+    with pytest.raises(UserError, match="--workdir names 2: serve the ensemble alone"):
+        running.open_models(["a=A", "b=B"], "", Limits(), "", [other])

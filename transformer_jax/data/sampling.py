@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.columns import TextColumns
 from transformer_jax.data.store import RECORD, Ragged, Store
@@ -31,6 +32,13 @@ class Sampler:
         max_length: int,
     ):
         """Limit samples to `max_length` pieces, besides the tokens around a text."""
+        for side, tokenizer in texts.tokenizers.items():
+            if not tokenizer.has_segmentations:
+                raise UserError(
+                    f"tokenizer.sampling = {strength}: the tokenizer of the {side} has "
+                    "one segmentation only: use unigram or bpe pieces, or set "
+                    "tokenizer.sampling to 0.0"
+                )
         self.texts, self.tokenizers, self.records = texts, texts.tokenizers, records
         self.strength, self.seed = strength, seed
         self.limit = max_length + max(

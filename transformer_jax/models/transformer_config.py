@@ -307,6 +307,12 @@ def _impossible_heads(model: ConfigDict) -> list[str]:
             f"model.rotary_factor = {model.rotary_factor} has no effect without "
             "model.rotary_scaling: linear, ntk, llama3 or yarn"
         )
+    if model.rotary_gain and model.rotary_scaling != "yarn":
+        problems.append(
+            f"model.rotary_gain = {model.rotary_gain} has no effect with "
+            f"model.rotary_scaling = {model.rotary_scaling!r}: set it to 0.0, or use "
+            "yarn"
+        )
     if model.rotary_high <= model.rotary_low:
         problems.append(
             f"model.rotary_high = {model.rotary_high} must be more than "

@@ -29,6 +29,7 @@ def define_flags() -> None:
     )
     cli.define_weights()
     flags.DEFINE_string("engine", "", "Another search engine: int8.")
+    cli.define_ensemble()
     flags.DEFINE_string("host", "127.0.0.1", "The address; 0.0.0.0 means all.")
     flags.DEFINE_integer("port", 8000, "The port; 0 means a free one.", 0, 65535)
     flags.DEFINE_string("token_file", "", "A file with the token that clients give.")

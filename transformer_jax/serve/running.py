@@ -14,6 +14,7 @@ import uvicorn
 from transformer_jax import cli, sharding
 from transformer_jax.base.errors import UserError
 from transformer_jax.runs import run as runs
+from transformer_jax.runs.folder import find_runs
 from transformer_jax.serve.app import make_app
 from transformer_jax.serve.models import Limits, Model
 from transformer_jax.serve.service import Service
@@ -28,7 +29,8 @@ def serve(args: Any) -> int:
     """Serve as the flags say, until a signal ends it; return the exit code."""
     limits = Limits(lines=args.max_lines)
     token = _read_token(args.token_file)
-    opened = open_models(args.workdir, args.weights, limits, args.engine)
+    ensemble = find_runs("ensemble", args.ensemble)
+    opened = open_models(args.workdir, args.weights, limits, args.engine, ensemble)
     found = Service(opened, queue=args.queue, seconds=args.timeout)
     application = make_app(
         found,
@@ -42,9 +44,18 @@ def serve(args: Any) -> int:
 
 
 def open_models(
-    places: Sequence[str], weights: str, limits: Limits, engine: str = ""
+    places: Sequence[str],
+    weights: str,
+    limits: Limits,
+    engine: str = "",
+    ensemble: Sequence[str] = (),
 ) -> list[Model]:
-    """Open runs, given as RUN or NAME=RUN."""
+    """Open runs, given as RUN or NAME=RUN; those of an ensemble join the only one."""
+    if ensemble and len(places) > 1:
+        raise UserError(
+            f"--ensemble joins further runs to one, and --workdir names {len(places)}: "
+            "serve the ensemble alone"
+        )
     named: dict[str, str] = {}
     for entry in places:
         name, equals, place = entry.partition("=")
@@ -64,7 +75,7 @@ def open_models(
     mesh = sharding.local_mesh(1)
     opened = []
     for name, place in named.items():
-        found = runs.load(place, weights, mesh, engine=engine)
+        found = runs.load(place, weights, mesh, engine=engine, ensemble=ensemble)
         writer = getattr(found.task.inference, "writer", None)
         if writer is not None and writer.other is not None:
             raise UserError(

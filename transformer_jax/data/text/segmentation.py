@@ -18,7 +18,7 @@ from typing import Any
 
 from transformer_jax.data.text.model_proto import parse_model
 
-BPE = 2  # SentencePiece's type of model
+UNIGRAM, BPE = 1, 2  # SentencePiece's types of models
 NORMAL, UNKNOWN, USER, BYTE = 1, 2, 4, 6  # and its types of pieces
 KEPT = 200_000  # words cached
 RARE = 10.0  # an unknown character scores this much below the worst piece

@@ -25,7 +25,7 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, EOS, PAD, UNK
 from transformer_jax.base.schema import option
 from transformer_jax.data.text.model_proto import parse_model
-from transformer_jax.data.text.segmentation import Segmenter
+from transformer_jax.data.text.segmentation import BPE, UNIGRAM, Segmenter
 from transformer_jax.data.text.vocabulary import NAMES
 
 KINDS = ("unigram", "bpe", "word", "char", "byte", "file")
@@ -189,6 +189,11 @@ class Tokenizer:
             for text, ids in zip(texts, encoded, strict=True)
         ]
 
+    @property
+    def has_segmentations(self) -> bool:
+        """Return whether a text can be segmented in several ways, to draw one."""
+        return self._segmenter.kind in (UNIGRAM, BPE)
+
     def sample(self, text: str, strength: float, seed: int) -> list[int]:
         """Encode with a random segmentation, drawn with this seed.
 
@@ -266,6 +271,11 @@ class PlainTokenizer(Tokenizer):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts."""
         return [self.encode(text) for text in texts]
+
+    @property
+    def has_segmentations(self) -> bool:
+        """Return False: these tokenizers draw none."""
+        return False
 
     def sample(self, text: str, strength: float, seed: int) -> list[int]:
         """Encode; there is only one segmentation."""
