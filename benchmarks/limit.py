@@ -183,7 +183,7 @@ def open_training(spec: str, overrides: dict, place: pathlib.Path) -> Step:
     arrays, state = feed.empty(shape), []
     functions = train.make_update(given, found.task, mesh)
     with jax.set_mesh(mesh):
-        traced = functions.update.trace(functions.abstract, arrays)
+        traced = functions.update.jitted.trace(functions.abstract, arrays)
         state.append(functions.init(jax.random.key(0)))
 
     def take() -> int:
