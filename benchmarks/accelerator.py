@@ -335,7 +335,7 @@ def answer_decoding(args: Any, folder: pathlib.Path, note: Callable) -> None:
         words = ["--workdir", folder / run, "--input", path, "--rounds", 1,
                  "--search", 0, "--batch", 512, "--sides", "ours,ctranslate2",
                  "--lines", count, "--device", kind[0], "--compute_type", kind[1],
-                 "--output", folder / "speeds.json"]  # fmt: skip
+                 "--output", folder / f"{run}.json"]  # fmt: skip
         script = pathlib.Path(__file__).with_name("decode_speed.py")
         done = subprocess.run(
             [sys.executable, script, *map(str, words)], capture_output=True, text=True,
@@ -345,7 +345,7 @@ def answer_decoding(args: Any, folder: pathlib.Path, note: Callable) -> None:
             return note(left_out="ctranslate2 is not installed")
         if done.returncode:
             sys.exit(done.stderr[-2000:])
-        speeds = json.loads((folder / "speeds.json").read_text())
+        speeds = json.loads((folder / f"{run}.json").read_text())["comparisons"]
         note(**{run: {"compute_type": kind[1], "sentences_a_second": speeds,
                       "said": done.stdout}})  # fmt: skip
 

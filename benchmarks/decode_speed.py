@@ -24,7 +24,10 @@ import sys
 import tempfile
 import time
 
+import record
 import settings
+
+import transformer_jax
 
 SIDES = ["ours", "ctranslate2", "huggingface"]
 BEAMS = (1, 4)
@@ -57,7 +60,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--compute_type", default="float32", help="or int8")
     parser.add_argument("--sides", default=",".join(SIDES), help="those that take part")
-    parser.add_argument("--output", default="", help="a JSON file for the speeds")
+    parser.add_argument("--output", default="", help="a JSON file (`record.py`)")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--export", help=argparse.SUPPRESS)
     parser.add_argument("--beams", type=int, help=argparse.SUPPRESS)
@@ -66,8 +69,8 @@ def main() -> int:
     if args.side:
         print(json.dumps(measure(args, json.loads(args.settings))))
         return 0
-    config = json.loads((pathlib.Path(args.workdir) / "config.json").read_text())
-    sides = SIDES if config["model"]["norm"] == "post" else SIDES[:2]
+    norm = transformer_jax.load(args.workdir).config.model.norm
+    sides = SIDES if norm == "post" else SIDES[:2]
     sides = [side for side in sides if side in args.sides.split(",")]
     if args.compute_type != "float32":  # Marian has no other here
         sides = [side for side in sides if side != "huggingface"]
@@ -96,17 +99,26 @@ def main() -> int:
                     for side in sides
                 )
                 print(f"round {number}, beam {beams}: {speeds} sentences/s", flush=True)
-    conclude(rounds)
+    notes = conclude(rounds)
     for side in sides:
         for beams in BEAMS:
             words = settings.describe(chosen[side][beams])
             print(f"settings   {side}, beam {beams}: {words}")
-    if args.output:
-        speeds = [
-            {side: {b: r[side][b]["speed"] for b in r[side]} for side in sides}
-            for r in rounds
-        ]
-        pathlib.Path(args.output).write_text(json.dumps(speeds, indent=1) + "\n")
+    name = pathlib.PurePath(args.workdir).name
+    record.add(
+        args.output,
+        [
+            record.Comparison(
+                f"answers of {name}, {'beam ' + str(b) if b > 1 else 'greedy'}, "
+                f"{args.compute_type}",
+                "sentences/s",
+                {side: [r[side][str(b)]["speed"] for r in rounds] for side in sides},
+                {side: settings.describe(chosen[side][b]) for side in sides},
+                notes[b],
+            )
+            for b in BEAMS
+        ],
+    )
     return 0
 
 
@@ -149,8 +161,11 @@ def run_side(
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def conclude(rounds: list[dict]) -> None:
-    for beams in map(str, BEAMS):
+def conclude(rounds: list[dict]) -> dict[int, dict[str, str]]:
+    """Print the ratios; return how many answers of each other side are the same."""
+    notes: dict[int, dict[str, str]] = {}
+    for number in BEAMS:
+        beams, notes[number] = str(number), {}
         ours = [r["ours"][beams]["speed"] for r in rounds]
         texts = {side: found[beams]["texts"] for side, found in rounds[0].items()}
         for other in list(texts)[1:]:
@@ -158,11 +173,15 @@ def conclude(rounds: list[dict]) -> None:
                 a / r[other][beams]["speed"] for a, r in zip(ours, rounds, strict=True)
             ]
             same = sum(map(str.__eq__, texts["ours"], texts[other]))
+            notes[number][other] = (
+                f"{same} of {len(texts['ours'])} answers are the same"
+            )
             print(
                 f"beam {beams}, ours / {other}: median {statistics.median(ratios):.2f} "
                 f"({min(ratios):.2f} to {max(ratios):.2f}); {same} of "
                 f"{len(texts['ours'])} translations are the same"
             )
+    return notes
 
 
 def measure(args: argparse.Namespace, given: settings.Settings) -> dict:

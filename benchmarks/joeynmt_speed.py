@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 
+import record
 import sentencepiece
 import settings
 from ml_collections import ConfigDict
@@ -101,6 +102,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--updates", type=int, default=100, help="of a turn")
     parser.add_argument("--warmup", type=int, default=20, help="of these, not timed")
     parser.add_argument("--search", type=int, default=40, help="updates; 0: no search")
+    parser.add_argument("--output", default="", help="a JSON file (`record.py`)")
     args = parser.parse_args(words)
     if args.search % EVERY or 0 < args.search <= args.warmup:
         parser.error(f"--search is 0, or a multiple of {EVERY} above --warmup")
@@ -251,6 +253,17 @@ def compare(
         )
     for side in SIDES:
         print(f"settings   {side}: {settings.describe(chosen[side])}")
+    record.add(
+        args.output,
+        [
+            record.Comparison(
+                f"training of {args.config}",
+                "target tokens/s",
+                {side: [found[side][1] for found in rounds] for side in SIDES},
+                {side: settings.describe(chosen[side]) for side in SIDES},
+            )
+        ],
+    )
 
 
 def choose(

@@ -24,13 +24,12 @@ import sys
 import tempfile
 import time
 
-import numpy as np
+import record
 from scipy import stats
 
 from transformer_jax.runs import environment
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SIZE, TIMES = 1024, 5  # of the matrix product that shows how fast the machine is now
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"{args.track}: {track.describe()}; {host}")
     seconds, scores = [], []
     for seed in args.seeds.split(","):
-        took, score = run_seed(args, track, seed, measure_speed())
+        took, score = run_seed(args, track, seed, record.measure_speed())
         seconds.append(took)
         scores.append(score)
     chance = track.chance(scores)
@@ -87,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
     minutes = statistics.median(seconds) / 60
     print(
         f"| {args.track} | {minutes:.1f} min | {shown} | p = {chance:.2g} | "
-        f"{find_commit()} | {host} | |"
+        f"{record.find_commit()} | {host} | |"
     )
     return 0 if chance < 0.05 else 1
 
@@ -128,23 +127,6 @@ def run_seed(
 def read_score(entry: dict, metric: str) -> float:
     """Return a metric of an entry of scores.json."""
     return 100 * entry[metric] if metric == "accuracy" else entry[metric]
-
-
-def measure_speed() -> float:
-    """Return GFLOP/s of NumPy's matrix product, the best of a few."""
-    a, times = np.ones((SIZE, SIZE), np.float32), []
-    for _ in range(TIMES):
-        began = time.perf_counter()
-        a @ a
-        times.append(time.perf_counter() - began)
-    return 2e-9 * SIZE**3 / min(times)
-
-
-def find_commit() -> str:
-    """Return the commit of this copy, with a mark if files differ from it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "no commit"
 
 
 if __name__ == "__main__":

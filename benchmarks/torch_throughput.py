@@ -27,6 +27,7 @@ from collections.abc import Callable
 from importlib import metadata
 
 import numpy as np
+import record
 import settings
 
 from transformer_jax.base.ids import BOS, EOS, PAD
@@ -73,7 +74,19 @@ def main() -> int:
             }
             rows.append((number, {side: results[side] for side in SIDES}))
             print_round(*rows[-1])
-    code = conclude(rows)
+    code, used = conclude(rows)
+    record.add(
+        args.output,
+        [
+            record.Comparison(
+                f"training, {LAYERS}+{LAYERS} layers, d_model {D_MODEL}",
+                "target tokens/s",
+                {s: [r[s]["tokens_per_second"] for r in used] for s in SIDES},
+                {side: settings.describe(chosen[side]) for side in SIDES},
+                {SIDES[1]: "" if code == 0 else "the machine was busy"},
+            )
+        ],
+    )
     for side in SIDES:
         print(f"settings   {side}: {settings.describe(chosen[side])}")
     return code
@@ -88,6 +101,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=30, help="timed updates a turn")
     parser.add_argument("--seed", type=int, default=0, help="of lengths and tokens")
     parser.add_argument("--search", type=int, default=8, help="updates; 0: no search")
+    parser.add_argument("--output", default="", help="a JSON file (`record.py`)")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--settings", default="{}", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -421,8 +435,11 @@ def is_busy(results: dict[str, dict]) -> bool:
     return any((results[side]["others"] or 0.0) > BUSY for side in SIDES)
 
 
-def conclude(rows: list[tuple[int, dict]]) -> int:
-    """Print the medians; exit code 1 if the machine was too busy to be fair."""
+def conclude(rows: list[tuple[int, dict]]) -> tuple[int, list[dict]]:
+    """Print the medians of the rounds that count, and return these.
+
+    The exit code is 1 if the machine was too busy to be fair.
+    """
     quiet = [results for _, results in rows if not is_busy(results)]
     fair = len(quiet) >= min(3, len(rows))
     used = quiet if fair else [results for _, results in rows]
@@ -441,7 +458,7 @@ def conclude(rows: list[tuple[int, dict]]) -> int:
     )
     if not fair:
         print("NOT A FAIR FIGURE: a busy machine slows the two unequally; run it again")
-    return 0 if fair else 1
+    return 0 if fair else 1, used
 
 
 if __name__ == "__main__":

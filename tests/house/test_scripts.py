@@ -1,5 +1,6 @@
 """Each benchmark and each sweep starts: its imports and its options are there."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -55,6 +56,42 @@ def test_a_search_tries_each_setting_and_keeps_the_fastest(monkeypatch, capsys):
     assert settings.environment_of({"B": "2"})["B"] == "2"
     with pytest.raises(SystemExit, match="runs with none of its settings"):
         settings.search("peer", every, lambda given: 0.0)
+
+
+def test_a_record_of_speeds_has_its_machine_and_a_table(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from record import Comparison, add, table
+
+    path = tmp_path / "peers.json"
+    speeds = {"ours": [30.0, 10.0, 20.0], "other": [10.0, 10.0, 10.0]}
+    one = Comparison("answers", "lines/s", speeds, {}, {"other": "9 of 10 the same"})
+    add("", [one])
+    add(str(path), [one])
+    add(str(path), [one])
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert len(found["comparisons"]) == 2
+    assert found["machine"]["gflops"] > 0 and found["machine"]["versions"]["jax"]
+    row = table(found).split("\n")[2]
+    assert row == (
+        "| answers | 20.0 lines/s | other | 10.0 | 2.00 (1.00 to 3.00, 3 rounds) | "
+        "9 of 10 the same |"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--parts=speed", "--parts=speed: some of decode, int8, train"),
+        ("--joeynmt=python", "--joeynmt needs --config"),
+        ("--config.seed=1", "unknown options --config.seed=1"),
+        ("--output={0}", "exists: name another --output, or remove it"),
+    ],
+)
+def test_a_comparison_with_strange_options_is_refused(tmp_path, words, says):
+    (there := tmp_path / "there.json").write_text("{}", encoding="utf-8")
+    words = words.format(there) if "{0}" in words else f"{words} --output=new.json"
+    done = run_benchmark(f"compare.py --input lines {words}")
+    assert done.returncode and says in done.stderr
 
 
 SHORTEST = (
