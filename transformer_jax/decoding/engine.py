@@ -37,6 +37,7 @@ from transformer_jax.decoding.memory import (
 )
 from transformer_jax.decoding.searches.beam import BeamSearch
 from transformer_jax.decoding.searches.constraints import Constraint
+from transformer_jax.decoding.searches.contrast import ContrastiveSearch
 from transformer_jax.decoding.searches.sampling import SamplingSearch
 from transformer_jax.decoding.searching import (
     DecodeInputs,
@@ -322,6 +323,8 @@ class Engine:
         return self._make_search(options).written(carry)
 
     def _make_search(self, options: Options) -> Search:
+        if options.contrast:
+            return ContrastiveSearch(options, self.constraint)
         if options.beams == 1 or options.sample:  # greedy search, or sampling
             return SamplingSearch(options, self.constraint)
         return BeamSearch(options, self.constraint)

@@ -10,9 +10,18 @@ from transformer_jax.base import schema
 from transformer_jax.base.schema import SEEDS, option
 
 # The numbers that a search reads as data, not as a part of its program.
-NUMBERS = ("alpha", "coverage", "diversity", "temperature", "top_p", "min_p", "seed")
+NUMBERS = (
+    "alpha",
+    "coverage",
+    "diversity",
+    "contrast",
+    "temperature",
+    "top_p",
+    "min_p",
+    "seed",
+)
 # Those whose default leaves a part of the program out, and what stands for the others.
-SWITCHES = {"coverage": 1.0, "top_p": 0.5, "min_p": 0.5}
+SWITCHES = {"coverage": 1.0, "top_p": 0.5, "min_p": 0.5, "contrast": 0.5}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +73,13 @@ class Options:
     no_repeat: int = option(
         0, "Length of an n-gram that may not occur twice; 0 means any may.", least=0
     )
+    contrast: float = option(
+        0.0,
+        "Instead of a beam: weight, up to 1, with which each piece, one of the top_k "
+        "likeliest, must make the text unlike what it has said; 0 means off.",
+        least=0,
+        most=1,
+    )
     sample: bool = option(
         False, "Sample answers at random instead of searching for the best."
     )
@@ -71,7 +87,10 @@ class Options:
         1.0, "sample: below 1, likely pieces get even likelier.", least=1e-6
     )
     top_k: int = option(
-        0, "sample: draw from the k likeliest pieces; 0 means from all.", least=0
+        0,
+        "sample: draw from the k likeliest pieces; 0 means from all. contrast: the "
+        "pieces that are compared.",
+        least=0,
     )
     top_p: float = option(
         1.0,
@@ -91,6 +110,13 @@ class Options:
         least=0,
         most=SEEDS,
     )
+
+    @property
+    def width(self) -> int:
+        """The hypotheses of a row that the model reads."""
+        if self.sample:
+            return self.n_best
+        return self.top_k if self.contrast else self.beams
 
     def without_numbers(self) -> "Options":
         """Clear `NUMBERS`, so that one compiled program serves all their values."""
@@ -118,7 +144,19 @@ class Options:
                 f"decode.mbr {self.mbr} is more than decode.beams {self.beams}: raise "
                 "decode.beams, or draw candidates (decode.sample)"
             )
-        if self.beams % self.groups or (self.sample and self.groups > 1):
+        if self.contrast and (
+            self.sample or self.n_best > 1 or self.mbr or self.groups > 1
+        ):
+            problems.append(
+                f"decode.contrast {self.contrast} writes one text, without a beam or "
+                "draws: leave out sample, n_best, mbr and groups"
+            )
+        if 0 < self.contrast <= 1 and self.top_k < 2:
+            problems.append(
+                f"decode.contrast {self.contrast} compares decode.top_k pieces, of "
+                f"which {self.top_k} are asked for: set it to 2 or more, such as 4"
+            )
+        if self.groups > 1 and (self.beams % self.groups or self.sample):
             problems.append(
                 f"decode.groups {self.groups} must divide decode.beams {self.beams}, "
                 "the hypotheses of a beam search (without decode.sample)"

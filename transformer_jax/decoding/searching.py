@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.base.errors import UserError
 from transformer_jax.base.ids import BOS, PAD
 from transformer_jax.decoding.options import NUMBERS, Options
 from transformer_jax.models.cache import put_rows
@@ -33,10 +34,15 @@ logger = logging.getLogger(__name__)
 
 
 class BoundModel(NamedTuple):
-    """An autoregressive model with its parameters bound."""
+    """An autoregressive model with its parameters bound.
+
+    `see` is `extend` that also returns what the decoder makes of each token
+    [B, K, T, D].
+    """
 
     start: Callable[[dict, int], tuple[Any, Any]]
     extend: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+    see: Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]] | None = None
 
 
 def bind(module: nn.Module, params: Params) -> BoundModel:
@@ -50,13 +56,33 @@ def bind(module: nn.Module, params: Params) -> BoundModel:
         logits, state = module.apply(
             variables, tokens, positions, static, state, method="extend"
         )
+        return exclude(logits), state
+
+    def see(tokens, positions, static, state):
+        (logits, state), found = module.apply(
+            variables,
+            *(tokens, positions, static, state),
+            method="extend",
+            capture_intermediates=lambda part, _: part.name == "decoder",
+            mutable=["intermediates"],
+        )
+        found = found.get("intermediates", {}).get("decoder")
+        if found is None:
+            raise UserError(
+                "contrast needs the vectors of one Transformer's decoder, and this "
+                "model has none: set contrast to 0"
+            )
+        vectors = found["__call__"][0][0]
+        return exclude(logits), state, vectors.reshape(*tokens.shape, -1)
+
+    def exclude(logits):
         # As one matrix, because XLA on a CPU copies four axes. Only two columns are
         # written, because another pass over all logits takes time.
         flat = logits.reshape(-1, logits.shape[-1])
         flat = flat.at[:, PAD].set(NEG_INF).at[:, BOS].set(NEG_INF)
-        return flat.reshape(logits.shape), state
+        return flat.reshape(logits.shape)
 
-    return BoundModel(start, extend)
+    return BoundModel(start, extend, see)
 
 
 def reorder(state: Any, parents: Int[Array, "B K"]) -> Any:

@@ -545,6 +545,7 @@ def refuse(options: Options, task: str) -> None:
     )
     reasons = {
         "coverage": bool(options.coverage) and "its penalty is another one",
+        "contrast": options.contrast > 0 and "it has no such search",
         "groups": options.groups > 1 and "its beam has no groups",
         "min_p": sample and options.min_p > 0 and "it has no such filter",
         "seed": sample and options.seed > 0 and "it draws for all lines together",

@@ -201,8 +201,9 @@ class Engine:
         self, params: Params, requests: Sequence[DecodeRequest], options: Options
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yield (number of a request, its only hypothesis), in order."""
-        if options.beams > 1 or options.sample:
+        if options.beams > 1 or options.sample or options.contrast:
             given = "sample" if options.sample else f"beams={options.beams}"
+            given = f"contrast={options.contrast}" if options.contrast else given
             raise UserError(
                 f"engine='draft' searches greedily, and {given} asks for another "
                 "search: set beams=1 without sample, or leave engine out"

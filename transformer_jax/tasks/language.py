@@ -269,7 +269,7 @@ class TextInference:
                 f"{lengths}{most} that the model was trained to see: shorten the line, "
                 f"lower --max_length, or read only the last {most}: --window={most}"
             )
-        if options.beams > 1 and not options.sample:
+        if options.beams > 1 and not (options.sample or options.contrast):
             raise Refused(
                 f"{lengths}{most} that are read at once, and a beam cannot go beyond: "
                 "use --beams=1 or --sample, or lower --max_length"

@@ -52,10 +52,10 @@ def add_phrases(
     most: int,
 ) -> DecodeRequest:
     """Return a request whose answer, of `most` pieces, must include the phrases."""
-    if options.beams < 2 or options.sample or options.groups > 1:
+    if options.beams < 2 or options.sample or options.groups > 1 or options.contrast:
         raise UserError(
             "answers that must include words are searched by a beam: set beams to 2 "
-            f"or more (now {options.beams}), and leave out sample and groups"
+            f"or more (now {options.beams}), and leave out sample, groups and contrast"
         )
     encoded: list[list[int]] = []
     for phrase in phrases:
