@@ -96,7 +96,8 @@ def test_a_value_outside_a_bound_is_refused_with_both_numbers(field, bound):
 def free(**changes):
     """Make options of the first class that has these fields."""
     kind = next(k for k in KINDS if changes.keys() <= schema.defaults(k).keys())
-    return kind(**changes)
+    needed = {"top_k": 2} if "contrast" in changes else {}
+    return kind(**needed | changes)
 
 
 def test_both_bounds_are_in_one_sentence():
