@@ -1,6 +1,6 @@
 """All comparisons with other packages, one after the other.
 
-    python benchmarks/compare.py --input FILE --output results/peers.json
+    python benchmarks/compare.py --input FILE --output RECORD.json
 
 Runs `decode_speed.py` (in float32 and in 8 bits) with --workdir, by default the
 translator of the package, and `torch_throughput.py`; with --joeynmt PYTHON and --config

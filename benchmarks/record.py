@@ -1,6 +1,6 @@
 """What benchmarks beside other packages have measured: a record, and its table.
 
-    python benchmarks/record.py results/peers.json
+    python benchmarks/record.py RECORD.json
 
 prints the table of a record that `compare.py` has written. Every benchmark that lets
 sides take turns adds its comparisons to the file that its --output names.

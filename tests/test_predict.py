@@ -628,7 +628,9 @@ def test_words_to_include_are_checked(run):
     lines = ["Sim.", "O gato."]
     with pytest.raises(UserError, match="for 1 of 2 lines: give a list of words"):
         run.replies(lines, include=[["a"]])
-    with pytest.raises(UserError, match="include: 'a' for line 1 is not a list"):
+    with pytest.raises(
+        UserError, match="include: line 1 has no list of texts: give one"
+    ):
         run.replies(lines, include=["a", "b"])
     with pytest.raises(UserError, match="set beams to 2 or more .now 1."):
         run.replies(lines, include=[["a"], []], beams=1)

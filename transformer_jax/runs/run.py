@@ -403,9 +403,7 @@ def _check_phrases(include: Any) -> list[Sequence[str]]:
     """Refuse words to include that are not a list of texts for each line."""
     for number, phrases in enumerate(include, start=1):
         if isinstance(phrases, str) or not all(isinstance(p, str) for p in phrases):
-            raise UserError(
-                f"include: {phrases!r:.40} for line {number} is not a list of texts"
-            )
+            raise UserError(f"include: line {number} has no list of texts: give one")
     return list(include)
 
 
