@@ -179,12 +179,11 @@ def _answer_into(args: Any, opened: contextlib.ExitStack) -> int:
         cli.refuse_overwriting("output", args.output, itertools.chain(read, own))
         if not args.output:
             cli.standard_output()
-    beside: dict[str, Sequence[str]] = {
-        name: streams.open_lines(args[name].value, encoding)
+    beside = [
+        streams.open_lines(args[name].value, encoding) if args[name].value else ()
         for name in LINE_BY_LINE
-        if args[name].value
-    }
-    answerer, answer = _open_answerer(args, encoding, **beside)
+    ]
+    answerer, answer = _open_answerer(args, encoding, *beside)
     if not args.input and sys.stdin.isatty() and jax.process_count() == 1:
         from transformer_jax.runs.session import Session
 
@@ -197,7 +196,10 @@ def _answer_into(args: Any, opened: contextlib.ExitStack) -> int:
 
 
 def _open_answerer(
-    args: Any, encoding: str, **beside: Sequence[str]
+    args: Any,
+    encoding: str,
+    prefixes: Sequence[str] = (),
+    include: Sequence[str] = (),
 ) -> "tuple[LineAnswerer, AnswerLines]":
     """Load the run; return its answerer, and the method that answers lines."""
     environment.use_compile_cache()
@@ -211,9 +213,10 @@ def _open_answerer(
         args.max_input or run.config.data.get("max_length", 0),
         args.format,
         args.on_long,
-        alignment=args.alignment,
+        prefixes,
+        include,
+        args.alignment,
         nearest=args.nearest,
-        **beside,
     )
     answer: AnswerLines = answerer.answer
     if args.score:

@@ -33,6 +33,14 @@ NEG_INF = float("-inf")
 logger = logging.getLogger(__name__)
 
 
+def see_nothing(*_: Any) -> Any:
+    """Refuse a search that reads the vectors of a decoder, where there are none."""
+    raise UserError(
+        "contrast needs the vectors of one Transformer's decoder, and this model has "
+        "none: set contrast to 0"
+    )
+
+
 class BoundModel(NamedTuple):
     """An autoregressive model with its parameters bound.
 
@@ -42,7 +50,7 @@ class BoundModel(NamedTuple):
 
     start: Callable[[dict, int], tuple[Any, Any]]
     extend: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
-    see: Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]] | None = None
+    see: Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]] = see_nothing
 
 
 def bind(module: nn.Module, params: Params) -> BoundModel:
@@ -59,20 +67,16 @@ def bind(module: nn.Module, params: Params) -> BoundModel:
         return exclude(logits), state
 
     def see(tokens, positions, static, state):
-        (logits, state), found = module.apply(
+        seen: Any = module.apply(
             variables,
             *(tokens, positions, static, state),
             method="extend",
             capture_intermediates=lambda part, _: part.name == "decoder",
             mutable=["intermediates"],
         )
-        found = found.get("intermediates", {}).get("decoder")
-        if found is None:
-            raise UserError(
-                "contrast needs the vectors of one Transformer's decoder, and this "
-                "model has none: set contrast to 0"
-            )
-        vectors = found["__call__"][0][0]
+        (logits, state), found = seen
+        decoder = found.get("intermediates", {}).get("decoder") or see_nothing()
+        vectors = decoder["__call__"][0][0]
         return exclude(logits), state, vectors.reshape(*tokens.shape, -1)
 
     def exclude(logits):

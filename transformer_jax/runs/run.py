@@ -130,7 +130,7 @@ class Run:
         lines = [lines] if isinstance(lines, str) else _as_list("replies", lines)
         if isinstance(prefixes, str):
             prefixes = [prefixes] if prefixes else ()
-        include = [include] if single and include else include
+        phrases: Any = [include] if single and include else include
         if on_long == "split":
             max_input = max_input or self.config.data.get("max_length", 0)
         found = answering.answer_lines(
@@ -142,7 +142,7 @@ class Run:
             max_length=max_input,
             on_long=on_long,
             prefixes=prefixes,
-            include=_check_phrases(include),
+            include=_check_phrases(phrases),
         )
         replies = list(found)
         return replies[0] if single else replies

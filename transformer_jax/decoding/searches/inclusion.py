@@ -129,12 +129,12 @@ def choose(
     flat = by_hypothesis(logits, tokens)
     owed = _owed(progress, inputs)
 
-    def keep_open(scores, *rest):
+    def keep_open(logits, tokens, step, limits, arrays):
         """Forbid the end of texts that owe pieces, besides what is forbidden anyway."""
         if constraint is not None:
-            scores = constraint(scores, *rest)
-        is_end = jnp.arange(scores.shape[-1]) == EOS
-        return jnp.where((owed > 0).reshape(-1, 1) & is_end, NEG_INF, scores)
+            logits = constraint(logits, tokens, step, limits, arrays)
+        is_end = jnp.arange(logits.shape[-1]) == EOS
+        return jnp.where((owed > 0).reshape(-1, 1) & is_end, NEG_INF, logits)
 
     few = min(beams, flat.shape[-1])
     gains, likely = top_next_tokens(
