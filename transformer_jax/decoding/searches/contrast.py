@@ -86,7 +86,7 @@ class ContrastiveSearch(SamplingSearch):
             texts.state,
         )
         vectors = _unit(vectors[:, :, 0])
-        best = self._choose(texts, gains, vectors)
+        best = self._find_best(texts, gains, vectors)
         token, gain = (gather(a, best[:, None]) for a in (tokens, gains))
         chosen = gather(vectors, best[:, None])
         at = jnp.arange(texts.seen.shape[1])
@@ -102,7 +102,7 @@ class ContrastiveSearch(SamplingSearch):
             seen=seen,
         )
 
-    def _choose(
+    def _find_best(
         self,
         texts: Contrasted,
         gains: Float[Array, "B K"],
