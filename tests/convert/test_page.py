@@ -121,6 +121,8 @@ def test_separate_tables_and_tokenizers_are_both_written(untrained):  # noqa: F8
         ({"model__shared_layers": "universal"}, "model.shared_layers = 'universal'"),
         ({"model__rotary_scaling": "yarn"}, "page, only 'none' or 'linear'"),
         ({"decode__sample": True}, "decode.sample = True: a page searches"),
+        ({"decode__groups": 2}, "decode.groups = 2: a page has a beam without it"),
+        ({"decode__contrast": 0.5}, "decode.contrast = 0.5: a page has a beam without"),
         ({"decode__mbr": 3}, "decode.mbr = 3: a page answers by the likeliest"),
     ],
 )

@@ -266,6 +266,11 @@ REFUSED = {
     ),
     "prefixes": ({"lines": ["a"], "prefixes": ["a", "b"]}, 400, "there are 2 prefixes"),
     "include": ({"lines": ["a"], "include": [[], []]}, 400, "2 lists to include for 1"),
+    "contrast": (
+        {"lines": ["a"], "options": {"contrast": 0.6, "top_k": 1000}},
+        400,
+        "options.top_k is 1000, and with contrast each is read: at most",
+    ),
     "long word": ({"lines": ["a"], "include": [["a" * 301]]}, 400, "301 characters"),
     "pieces": ({"lines": ["gato " * 50]}, 400, "pieces"),
 }

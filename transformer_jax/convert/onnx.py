@@ -290,6 +290,8 @@ def compare_answers(run: Run, folder: pathlib.Path) -> str:
         "sample": False,
         "n_best": 1,
         "mbr": 0,
+        "groups": 1,
+        "contrast": 0.0,
         "min_length": 0,
         "no_repeat": 0,
     }

@@ -133,6 +133,12 @@ def _check_writable(run: Run) -> None:
             f"decode.mbr = {config.decode.mbr}: a page answers by the likeliest "
             "hypothesis. Load a run whose config has decode.mbr = 0"
         )
+    for name, plain in (("groups", 1), ("contrast", 0.0)):
+        if (value := config.decode[name]) != plain:
+            raise UserError(
+                f"decode.{name} = {value}: a page has a beam without it. Load a run "
+                f"whose config has decode.{name} = {plain}"
+            )
     for tokenizer in (data.source_tokenizer, data.target_tokenizer):
         _check_tokenizer(tokenizer)
 

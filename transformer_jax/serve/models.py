@@ -146,6 +146,11 @@ class Model:
             value = getattr(options, name)
             if value > max(most, default.get(name, 0)):
                 raise UserError(f"options.{name} is {value}: at most {most} here")
+        if options.contrast and options.top_k > limits.beams:
+            raise UserError(
+                f"options.top_k is {options.top_k}, and with contrast each is read: at "
+                f"most {limits.beams} here"
+            )
         kind = round_lengths(options.without_numbers())
         if kind not in self._settings:
             if len(self._settings) >= SETTINGS:

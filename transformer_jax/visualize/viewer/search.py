@@ -44,7 +44,7 @@ def describe(
     texts = [tokenizer.decode([*prefix, *one.tokens]) for one in found]
     return {
         "sample": bool(options.sample),
-        "beams": 1 if options.sample else options.beams,
+        "beams": 1 if options.sample or options.contrast else options.beams,
         "alpha": options.alpha,
         "prefix": tokenizer.pieces(prefix),
         "pieces": nodes.pieces,
