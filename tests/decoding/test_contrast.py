@@ -94,8 +94,7 @@ def reference(kind, weight):
     return [tuple(t[n:]) for t, n in zip(texts, begun, strict=True)], totals
 
 
-@pytest.mark.parametrize("weight", [0.3, 0.6])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "weight"), zip(KINDS, (0.3, 0.6), strict=True))
 def test_tokens_are_those_that_full_forward_passes_choose(kind, weight):
     found = search(kind, ContrastiveSearch, contrast=weight, top_k=BEAMS)
     texts, totals = reference(kind, weight)
