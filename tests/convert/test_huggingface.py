@@ -447,9 +447,15 @@ def test_a_folder_is_loaded_like_a_run_and_converted_once(tmp_path, monkeypatch)
     again = transformer_jax.load(tmp_path / "theirs")
     assert again.folder.path == made
     assert (made / "weights.safetensors").stat().st_mtime_ns == written
+    for i in range(9):  # as of other folders; this one has been used last
+        (made.parent / f"old{i}").mkdir()
+        os.utime(made.parent / f"old{i}", (i, i))
     save("t5", tmp_path / "theirs")
     other = transformer_jax.load(tmp_path / "theirs")
     assert other.folder.path != made and other.config.model.positions == "relative"
+    kept = {path.name for path in made.parent.iterdir() if path.is_dir()}
+    assert made.name in kept and "old8" in kept and "old2" not in kept
+    assert len(kept) == 8
 
 
 def test_weights_may_lie_in_several_files_and_be_bfloat16(tmp_path):

@@ -279,3 +279,14 @@ def test_a_file_of_equal_size_and_time_is_read_anew(corpus, tmp_path):
     assert cache.digest([corpus]) != digest
     with pytest.raises(UserError, match="has changed while being read"):
         list(before)
+
+
+def test_the_oldest_entries_make_room(tmp_path):
+    for i in range(6):
+        (tmp_path / f"e{i}").mkdir()
+        os.utime(tmp_path / f"e{i}", (i, i))
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "file").touch()
+    cache.remove_oldest(tmp_path, 4)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".hidden", "e3", "e4", "e5", "file"]

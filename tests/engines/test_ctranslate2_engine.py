@@ -189,14 +189,6 @@ def test_a_damaged_export_is_made_again(folder, caplog, monkeypatch):
     assert "checked    13 of 13" in said and exports(folder) == [made]
 
 
-def test_old_exports_make_room(tmp_path):
-    for i in range(6):
-        (tmp_path / f"e{i}").mkdir()
-        os.utime(tmp_path / f"e{i}", (i, i))
-    engine._remove_oldest(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["e3", "e4", "e5"]
-
-
 def test_a_bundle_and_a_run_that_cannot_be_written_use_the_cache(
     run, folder, tmp_path, monkeypatch, caplog
 ):

@@ -121,6 +121,17 @@ def build_once(
     return entry
 
 
+def remove_oldest(folder: pathlib.Path, kept: int) -> None:
+    """Make room for one more entry of a folder, of which `kept` are to remain.
+
+    The age of an entry is that of its folder, which its user may touch.
+    """
+    made = [path for path in folder.iterdir() if path.name[0] != "." and path.is_dir()]
+    made.sort(key=lambda path: path.stat().st_mtime)
+    for path in made[: max(len(made) + 1 - kept, 0)]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def digest(paths: Sequence[pathlib.Path]) -> str:
     """Return a digest of the names and bytes of files.
 

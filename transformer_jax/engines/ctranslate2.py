@@ -22,7 +22,6 @@ import json
 import logging
 import os
 import pathlib
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -234,7 +233,7 @@ class Engine:
             logger.info("converting %s for CTranslate2, once", self.run.folder.place)
             temporary.rmdir()  # `export` makes its folder
             convert.export(self.run, temporary)
-            _remove_oldest(entry.parent)
+            cache.remove_oldest(entry.parent, KEPT)
 
         return cache.build_once(entry, make)
 
@@ -587,11 +586,3 @@ def _read_check(path: pathlib.Path) -> Check | None:
     except (OSError, ValueError, TypeError):
         return None
     return found
-
-
-def _remove_oldest(folder: pathlib.Path) -> None:
-    """Make room for another export, such as that of later parameters."""
-    made = [path for path in folder.iterdir() if path.name[0] != "." and path.is_dir()]
-    made.sort(key=lambda path: path.stat().st_mtime)
-    for path in made[: max(len(made) + 1 - KEPT, 0)]:
-        shutil.rmtree(path, ignore_errors=True)

@@ -43,6 +43,7 @@ FORMAT, INT8 = 1, 2  # of floats alone; with matrices of 8 bits
 MANIFEST, WEIGHTS, CARD = "bundle.json", "weights.safetensors", "card.md"
 SCALE = ":scale"  # ends the name of the factors of an int8 matrix
 MODELS = pathlib.Path(__file__).parents[1] / "pretrained"  # bundles in this package
+CONVERTED = 8  # folders of other libraries whose bundles are kept
 LARGEST = 1 << 28  # bytes of any file except the weights
 FILES = ("config.json", "versions.json", CARD, WEIGHTS)  # beside the tokenizer
 SHOWN = 8  # problems reported at once
@@ -67,7 +68,7 @@ def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
     """Return the path of a run, also of one that comes with the package by its name.
 
     A folder of another library is converted first. Its bundle is kept in the cache, and
-    made again when a file has changed.
+    made again when a file has changed. Those that were used last stay there.
     """
     place = pathlib.Path(path)
     if str(path) in (models := shipped()) and not os.path.lexists(place):
@@ -91,11 +92,14 @@ def as_bundle(path: str | os.PathLike) -> str | os.PathLike:
             cache.make_private(made.parent)
             if not made.is_dir():
                 logger.info("converting %s, once", place)
+                cache.remove_oldest(made.parent, CONVERTED)
                 try:
                     reader.convert(place, made)
                 except OSError:  # another process has made it meanwhile
                     if not made.is_dir():
                         raise
+            with contextlib.suppress(OSError):  # a cache that is only read
+                os.utime(made)  # used now
             return made
     return path
 
