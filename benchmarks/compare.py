@@ -40,7 +40,7 @@ def main() -> int:
         commands["joeynmt"] = ["joeynmt_speed.py", *peer, *further]
     left_out = []
     for part in args.parts.split(",") if args.parts else commands:
-        if part in NEEDS and not record._find(NEEDS[part]):
+        if part in NEEDS and not record.find_version(NEEDS[part]):
             left_out.append(f"{part} ({NEEDS[part]} is not installed)")
             continue
         script, *words = commands[part]

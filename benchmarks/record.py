@@ -66,11 +66,14 @@ def describe_machine() -> dict[str, Any]:
         "host": environment.versions()["host"],
         "load": round(os.getloadavg()[0], 2),
         "gflops": round(measure_speed()),
-        "versions": {name: version for name in PACKAGES if (version := _find(name))},
+        "versions": {
+            name: version for name in PACKAGES if (version := find_version(name))
+        },
     }
 
 
-def _find(package: str) -> str:
+def find_version(package: str) -> str:
+    """Return the version of a package; "" if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
