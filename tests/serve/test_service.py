@@ -374,7 +374,7 @@ def test_a_service_that_is_not_ready_stops_or_is_full_puts_off(client_of, servic
 def test_what_takes_too_long_is_cancelled(client_of, monkeypatch):
     client, callers = client_of("translator", seconds=0.3), []
 
-    def wait(self, caller, lines, options, prefixes=()):
+    def wait(self, caller, lines, options, prefixes=(), include=()):
         callers.append(caller)
         while not caller.cancelled:
             time.sleep(0.01)
@@ -390,7 +390,7 @@ def test_what_takes_too_long_is_cancelled(client_of, monkeypatch):
 def test_a_fault_is_logged_and_not_shown(client_of, monkeypatch, caplog):
     client = client_of("translator")
 
-    def fail(self, caller, lines, options, prefixes=()):
+    def fail(self, caller, lines, options, prefixes=(), include=()):
         raise ZeroDivisionError("a secret path")
 
     monkeypatch.setattr(Model, "answer", fail)
@@ -404,7 +404,7 @@ def test_a_fault_is_logged_and_not_shown(client_of, monkeypatch, caplog):
 def test_a_full_disk_is_a_fault_that_is_logged(client_of, monkeypatch, caplog):
     client = client_of("translator")
 
-    def fail(self, caller, lines, options, prefixes=()):
+    def fail(self, caller, lines, options, prefixes=(), include=()):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Model, "answer", fail)
