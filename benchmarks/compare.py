@@ -38,10 +38,11 @@ def main() -> int:
     if args.joeynmt:
         peer = ["--joeynmt", args.joeynmt, "--config", args.config]
         commands["joeynmt"] = ["joeynmt_speed.py", *peer, *further]
-    left_out = []
+    record.begin(args.output)
+    incomplete = []
     for part in args.parts.split(",") if args.parts else commands:
         if part in NEEDS and not record.find_version(NEEDS[part]):
-            left_out.append(f"{part} ({NEEDS[part]} is not installed)")
+            incomplete.append(f"{part} ({NEEDS[part]} is not installed)")
             continue
         script, *words = commands[part]
         print(f"\n== {script} {' '.join(words)}", flush=True)
@@ -50,13 +51,12 @@ def main() -> int:
             words += ["--search", str(args.search)]
         done = subprocess.run([sys.executable, str(HERE / script), *words])
         if done.returncode:
-            left_out.append(f"{part} (exit code {done.returncode})")
-    if output.exists():
-        found = json.loads(output.read_text(encoding="utf-8"))
-        print(f"\n{record.table(found)}")
-    if left_out:
-        print(f"left out: {', '.join(left_out)}")
-    return 1 if left_out else 0
+            incomplete.append(f"{part} (exit code {done.returncode})")
+    found = json.loads(output.read_text(encoding="utf-8"))
+    print(f"\n{record.table(found)}")
+    if incomplete:
+        print(f"incomplete: {', '.join(incomplete)}")
+    return 1 if incomplete else 0
 
 
 def parse_arguments() -> tuple[argparse.Namespace, list[str]]:

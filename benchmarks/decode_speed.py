@@ -69,6 +69,7 @@ def main() -> int:
     if args.side:
         print(json.dumps(measure(args, json.loads(args.settings))))
         return 0
+    record.begin(args.output)
     norm = transformer_jax.load(args.workdir).config.model.norm
     sides = SIDES if norm == "post" else SIDES[:2]
     sides = [side for side in sides if side in args.sides.split(",")]

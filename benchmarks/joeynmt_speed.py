@@ -217,6 +217,7 @@ def compare(
     args: argparse.Namespace, commands: dict, folder: pathlib.Path, steps: int
 ) -> None:
     """Let both sides take turns, and print a table."""
+    record.begin(args.output)
     load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
     print(f"machine    {os.cpu_count()} cores, load {load} (1, 5, 15 minutes)")
     print("ours       once before, so that its programs are compiled", flush=True)

@@ -13,7 +13,6 @@ import os
 import pathlib
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -44,18 +43,26 @@ class Comparison:
         return [a / b for a, b in zip(ours, self.speeds[other], strict=True)]
 
 
+def begin(path: str) -> None:
+    """Begin a file, if one is named that is not there, before anything is measured.
+
+    So its load is that of other work.
+    """
+    if path and not os.path.exists(path):
+        _write(path, {"machine": describe_machine(), "comparisons": []})
+
+
 def add(path: str, comparisons: Sequence[Comparison]) -> None:
-    """Add comparisons to a file, if one is named; create it with the machine."""
-    if not path:
-        return
-    place = pathlib.Path(path)
-    content = (
-        json.loads(place.read_text(encoding="utf-8"))
-        if place.exists()
-        else {"machine": describe_machine(), "comparisons": []}
-    )
-    content["comparisons"] += map(dataclasses.asdict, comparisons)
-    place.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    """Add comparisons to a file that has begun, if one is named."""
+    if path:
+        content = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        content["comparisons"] += map(dataclasses.asdict, comparisons)
+        _write(path, content)
+
+
+def _write(path: str, content: dict[str, Any]) -> None:
+    text = json.dumps(content, indent=1) + "\n"
+    pathlib.Path(path).write_text(text, encoding="utf-8")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -129,4 +136,4 @@ if __name__ == "__main__":
     )
     parser.add_argument("record", help="a JSON file")
     given = parser.parse_args().record
-    sys.exit(print(table(json.loads(pathlib.Path(given).read_text(encoding="utf-8")))))
+    print(table(json.loads(pathlib.Path(given).read_text(encoding="utf-8"))))

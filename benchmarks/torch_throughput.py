@@ -60,6 +60,7 @@ def main() -> int:
         return 0
     # Whoever stops this stops the side that is running too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped"))
+    record.begin(args.output)
     describe_machine()
     describe_batches(args)
     rows = []

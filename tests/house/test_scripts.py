@@ -60,12 +60,14 @@ def test_a_search_tries_each_setting_and_keeps_the_fastest(monkeypatch, capsys):
 
 def test_a_record_of_speeds_has_its_machine_and_a_table(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from record import Comparison, add, table
+    from record import Comparison, add, begin, table
 
     path = tmp_path / "peers.json"
     speeds = {"ours": [30.0, 10.0, 20.0], "other": [10.0, 10.0, 10.0]}
     one = Comparison("answers", "lines/s", speeds, {}, {"other": "9 of 10 the same"})
     add("", [one])
+    begin("")
+    begin(str(path))
     add(str(path), [one])
     add(str(path), [one])
     found = json.loads(path.read_text(encoding="utf-8"))

@@ -51,8 +51,7 @@ def answer_lines(
     """Yield one reply per line, in order; `first` is the number of the first line.
 
     Answers begin with the `prefixes` and contain the words of `include`. A `max_length`
-    of 0 allows any length. `answers`
-    is called in place of the method of the inference.
+    of 0 allows any length. `answers` is called in place of the method of the inference.
     """
     if on_long not in ON_LONG:
         raise UserError(f"on_long={on_long!r}: choose {' | '.join(ON_LONG)}")

@@ -101,7 +101,7 @@ def bound_state(module: Any, rows: int, shape: Any, options: Options) -> float:
         return math.inf
     layers, heads, d_k, d_v, vocabulary = (getattr(config, name) for name in names)
     slots = shape.prompt + shape.length
-    beams = max(options.beams, options.width)
+    beams = options.width
     read = layers * heads * (d_k + d_v) * (beams * slots + shape.source)
     return float(FLOAT * rows * (read + beams * (vocabulary + 8 * slots)))
 
@@ -117,7 +117,7 @@ def estimate_search(module: Any, rows: int, shape: Any, options: Options) -> int
     config = getattr(module, "config", None)
     heads = getattr(config, "num_heads", 1)
     vocabulary = getattr(config, "vocab_size", 0)
-    beams, slots = max(options.beams, options.width), shape.prompt + shape.length
+    beams, slots = options.width, shape.prompt + shape.length
     read = heads * (shape.source**2 + shape.prompt * slots)
     written = beams * (heads * (beams * slots + shape.source) + 8 * vocabulary)
     return 2 * FLOAT * rows * max(read, written)

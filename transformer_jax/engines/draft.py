@@ -206,7 +206,7 @@ class Engine:
             given = f"contrast={options.contrast}" if options.contrast else given
             raise UserError(
                 f"engine='draft' searches greedily, and {given} asks for another "
-                "search: set beams=1 without sample, or leave engine out"
+                "search: set beams=1 without sample and contrast, or leave engine out"
             )
 
         def answer(request: DecodeRequest) -> tuple[Hypothesis, int]:

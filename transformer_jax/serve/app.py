@@ -173,7 +173,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             )
         check_lines(model, asked.lines)
         check_lines(model, asked.prefixes)
-        check_lines(model, [phrase for one in asked.include for phrase in one])
+        for phrases in asked.include:
+            check_lines(model, phrases)
         given = {"prefixes": asked.prefixes, "lists to include": asked.include}
         for name, beside in given.items():
             if len(beside) not in (0, len(asked.lines)):
