@@ -81,6 +81,14 @@ def test_no_folder_has_more_than_14_files():
     assert not {str(folder): n for folder, n in counts.items() if n > 14}
 
 
+def test_files_of_tests_have_names_of_their_own():
+    # Files of tests are imported by their names alone: pytest collects but one of two.
+    names = collections.Counter(
+        path.name for path in (ROOT / "tests").rglob("test_*.py")
+    )
+    assert not {name for name, number in names.items() if number > 1}
+
+
 def test_no_module_imports_itself_in_a_circle():
     graph = floor_plan.read_module_imports()
     done, path = set(), []
