@@ -93,7 +93,7 @@ def list_keys(words: list[str]) -> int:
         raise UserError(
             "keys needs a config: keys quickstart, or keys quickstart optim"
         )
-    config = configs.load(words[0])
+    config = configs.load(words[0], data=False)
     declared = configs.declared(config.task, config.model.name)
     shown = {
         name: value

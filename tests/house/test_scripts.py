@@ -1,5 +1,6 @@
 """Each benchmark and each sweep starts: its imports and its options are there."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -96,6 +97,30 @@ def test_a_comparison_with_strange_options_is_refused(tmp_path, words, says):
     assert done.returncode and says in done.stderr
 
 
+def test_a_curve_that_grows_faster_than_it_must_is_marked(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from growth import Curve, Sizes, draw, open_search
+
+    sizes, squares = [8, 16, 32, 64], [9.0, 1.0, 4.0, 16.0]
+    curve = Curve("answers", "ms", "width", sizes, squares, [1.0, 2.0, 4.0, 8.0])
+    assert curve.slope(squares) == 2.0  # of the last two doublings
+    assert curve.row().endswith(" 2.00   1.00  grows faster than it must")
+    assert curve.row().startswith("width      8 to 64 ")
+    assert dataclasses.replace(curve, needed=squares).row().endswith("2.00")
+    draw([curve], str(tmp_path / "curve.png"))
+    assert (tmp_path / "curve.png").stat().st_size > 1000
+
+    # Twice the hypotheses write twice as much, but the source is read once.
+    small = Sizes(length=4, vocabulary=64, layers=1, width=8, rows=2, beams=1)
+    operations = [
+        open_search(dataclasses.replace(small, beams=beams))[1] for beams in (1, 2, 3)
+    ]
+    assert operations[2] - operations[1] == operations[1] - operations[0]
+    assert operations[1] < 2 * operations[0]
+    answer = [*open_search(small)[0]()]
+    assert [len(found[0].tokens) for _, found in answer] == [4, 4]
+
+
 SHORTEST = (
     "attention.py --lengths 256 --repeats 2",
     "batching.py --steps 10 --rounds 1 --shapes 2 --rows 64",
@@ -105,6 +130,7 @@ SHORTEST = (
     " --config.optim.warmup_steps=1",
     "decisions.py --episodes 5",
     "drawings.py --examples 20",
+    "growth.py --only shapes,runs --figure RUNS.png",
     "large_corpus.py --pairs 5000",
     "limit.py --config quickstart --config.data.train_size=2000"
     " --config.data.validation_size=20 --config.data.test_size=20"
