@@ -59,6 +59,8 @@ def test_keys_have_values_meanings_and_defaults(monkeypatch, capsys):
     assert "default" not in name
     code, out, _ = run(monkeypatch, capsys, "keys", "quickstart")
     assert len(out.splitlines()) == len(list(config.items(config.load("quickstart"))))
+    code, out, _ = run(monkeypatch, capsys, "keys", "sst2", "data")  # without its files
+    assert code == 0 and "data.train_files" in out
     code, _, err = run(monkeypatch, capsys, "keys", "quickstart", "optimiser")
     assert code == 2 and "Did you mean 'optim'?" in err
 
