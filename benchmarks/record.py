@@ -18,10 +18,6 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
-import numpy as np
-
-from transformer_jax.runs import environment
-
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SIZE, TIMES = 1024, 5  # of the matrix product that shows how fast the machine is now
 PACKAGES = ("jax", "jaxlib", "flax", "ctranslate2", "torch", "transformers")
@@ -67,6 +63,8 @@ def _write(path: str, content: dict[str, Any]) -> None:
 
 def describe_machine() -> dict[str, Any]:
     """Say on what is measured: machine, load before, speed of products, versions."""
+    from transformer_jax.runs import environment  # a table needs the file alone
+
     return {
         "commit": find_commit(),
         "date": time.strftime("%Y-%m-%d"),
@@ -89,6 +87,8 @@ def find_version(package: str) -> str:
 
 def measure_speed() -> float:
     """Return GFLOP/s of NumPy's matrix product, the best of a few."""
+    import numpy as np
+
     a, times = np.ones((SIZE, SIZE), np.float32), []
     for _ in range(TIMES):
         began = time.perf_counter()
@@ -107,7 +107,7 @@ def find_commit() -> str:
 def table(record: dict[str, Any]) -> str:
     """Return the Markdown table of a record, and a line about its machine."""
     lines = [
-        "| what | this package | beside | | times as fast, median (range) | |",
+        "| what | this package | beside | its speed | ratio, median (range) | |",
         "|---|---|---|---|---|---|",
     ]
     for entry in record["comparisons"]:

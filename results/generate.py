@@ -5,8 +5,9 @@
 
 Each results/<config>_<variant>.json is one run. The first command rewrites what stands
 between the two markers in README.md (a table of the runs named in README) and in
-docs/results.md (a table of all runs, and a card for each). The second writes nothing,
-and exits with 1 if a page is not up to date.
+docs/results.md (a table of all runs, and a card for each), and in benchmarks/README.md
+the table of speeds.json, which benchmarks/compare.py has written. The second writes
+nothing, and exits with 1 if a page is not up to date.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+SPEEDS = pathlib.Path("results", "speeds.json")
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 README = (  # real data, one or two for each kind; the others are in docs/results.md
     "multi30k.py:de_en",
@@ -71,7 +73,11 @@ def main(arguments: Sequence[str] | None = None, root: pathlib.Path = ROOT) -> i
 def out_of_date(root: pathlib.Path) -> dict[str, str]:
     """Return the pages whose table is stale, by name, as they should be."""
     runs = read(root / "results")
-    tables = {"README.md": compact_table(runs), "docs/results.md": cards(runs)}
+    tables = {
+        "README.md": compact_table(runs),
+        "docs/results.md": cards(runs),
+        "benchmarks/README.md": speeds(root / SPEEDS),
+    }
     stale = {}
     for name, table in tables.items():
         before = (root / name).read_text(encoding="utf-8")
@@ -83,7 +89,8 @@ def out_of_date(root: pathlib.Path) -> dict[str, str]:
 
 def read(folder: pathlib.Path) -> list[dict]:
     """Read every run of a folder, by file name. Refuse other keys and types."""
-    return [read_run(path) for path in sorted(folder.glob("*.json"))]
+    paths = sorted(folder.glob("*.json"))
+    return [read_run(path) for path in paths if path.name != SPEEDS.name]
 
 
 def read_run(path: pathlib.Path) -> dict:
@@ -99,6 +106,14 @@ def read_run(path: pathlib.Path) -> dict:
     if not all(isinstance(reading, str) for reading in run["further"]):
         raise ValueError(f"{path.name}: 'further' must be a list of strings")
     return run
+
+
+def speeds(path: pathlib.Path) -> str:
+    """Return the table of a comparison with other packages."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import record
+
+    return record.table(json.loads(path.read_text(encoding="utf-8")))
 
 
 def replace(text: str, table: str, name: str) -> str:

@@ -11,7 +11,8 @@ import pytest
 from transformer_jax import config
 
 ROOT = pathlib.Path(__file__).parents[2]
-RUNS = sorted((ROOT / "results").glob("*.json"))
+SPEEDS = ROOT / "results" / "speeds.json"  # beside other packages
+RUNS = sorted({*(ROOT / "results").glob("*.json")} - {SPEEDS})
 TEXTS = (
     "config command task data parameters updates time hardware commit protocol metric "
     "published note"
@@ -33,7 +34,8 @@ def copy(tmp_path):
     """A copy of what the tables are made of."""
     shutil.copytree(ROOT / "results", tmp_path / "results")
     (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/results.md"):
+    (tmp_path / "benchmarks").mkdir()
+    for name in ("README.md", "docs/results.md", "benchmarks/README.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -86,6 +88,22 @@ def test_a_changed_score_is_found_and_written(generate, copy, capsys, name, page
     assert generate.main([], copy) == 0
     assert all("12.345" in (copy / page).read_text() for page in pages)
     assert generate.main(["--check"], copy) == 0
+
+
+def test_a_changed_speed_is_found_and_written(generate, copy, capsys):
+    path = copy / "results" / "speeds.json"
+    record = json.loads(path.read_text())
+    first = record["comparisons"][0]
+    first["speeds"] = {"ours": [1234.5], "theirs": [2469.0]}
+    path.write_text(json.dumps(record))
+    assert generate.main(["--check"], copy) == 1
+    assert capsys.readouterr().err.startswith("benchmarks/README.md is stale")
+    assert generate.main([], copy) == 0
+    page = (copy / "benchmarks" / "README.md").read_text()
+    assert (
+        f"| {first['what']} | 1,234.5 {first['unit']} | theirs | 2,469.0 | 0.50 "
+        in page
+    )
 
 
 @pytest.mark.parametrize(
