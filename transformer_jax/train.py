@@ -83,6 +83,7 @@ def main(overrides: dict[str, str]) -> int:
     for workdir, changes in _read_seeds(args.seeds, args.workdir, overrides).items():
         config = read_config(args.config, changes, workdir, args.start_from, args.smoke)
         trainings.append((workdir, config))
+    environment.use_large_pages()
     with hosts.end_together():
         if args.seeds:  # the last is not refused after the others have been trained
             hosts.connect(trainings[0][1].timeout.start, console.info)
