@@ -20,7 +20,7 @@ import json
 import math
 import os
 import pathlib
-import resource
+import re
 import statistics
 import subprocess
 import sys
@@ -42,12 +42,13 @@ from transformer_jax.decoding import DecodeRequest, Options
 from transformer_jax.decoding.engine import Engine
 from transformer_jax.models.transformer import Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
+from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
 from transformer_jax.training import prepare
 from transformer_jax.training.steps import programs
 
 ROUNDS, SPARE = 5, 0.2
-HEADER = f"{'size':11}{'':17}{'cost':23}{'':43}slope  least"
+HEADER = f"{'size':11}{'':18}{'cost':23}{'':43}slope  least"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,7 +296,9 @@ def _shown(curves: Iterable[Curve]) -> list[Curve]:
 
 
 def _megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    """Return the most memory that this process has had, without that of its parent."""
+    status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024 / 1e6
 
 
 APART = {"corpus": prepare_corpus, "runs": load_runs}
@@ -355,6 +358,7 @@ def main() -> int:
         parser.error(f"--only={','.join(sorted(unknown))}: {', '.join(PARTS)}")
     if args.output and os.path.exists(args.output):
         parser.error(f"{args.output} exists: name another --output, or remove it")
+    environment.use_large_pages()
     machine = record.describe_machine()
     print(f"{machine['commit']}; {machine['host']}; load {machine['load']}\n")
     print(HEADER)

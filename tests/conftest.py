@@ -25,6 +25,7 @@ os.environ["XLA_FLAGS"] += (
     " --xla_cpu_parallel_codegen_split_count=1"
 )
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+os.environ.setdefault("GLIBC_TUNABLES", "")  # `train` need not begin twice
 # With fewer cores than devices, collectives can deadlock for want of threads.
 os.environ.setdefault("PJRT_NPROC", "16")
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share what they compile
