@@ -96,6 +96,16 @@ def test_every_config_is_valid_when_it_is_shrunk(name):
     assert found.data.batch_tokens <= _run_file(name).data.batch_tokens
 
 
+def test_a_model_that_takes_over_parameters_keeps_its_depth_when_it_is_shrunk():
+    def change(given):
+        given.train.initial = "runs/other"
+
+    found = config.load("quickstart", smoke=True, change=change)
+    assert found.model.encoder_layers == config.load("quickstart").model.encoder_layers
+    assert found.train.steps == 20
+    assert config.load("quickstart", smoke=True).model.encoder_layers == 1
+
+
 def test_a_key_on_the_command_line_wins_over_the_shrinking():
     assert (
         config.load("quickstart", {"train.steps": "31"}, smoke=True).train.steps == 31

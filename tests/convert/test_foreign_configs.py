@@ -10,7 +10,7 @@ from transformer_jax import config as configs
 from transformer_jax import load
 from transformer_jax.base.errors import UserError
 from transformer_jax.convert.huggingface import __main__ as command
-from transformer_jax.convert.huggingface import tensors
+from transformer_jax.convert.huggingface import importing, tensors
 from transformer_jax.convert.huggingface.architectures import ARCHITECTURES
 from transformer_jax.convert.huggingface.exporting import export
 from transformer_jax.convert.huggingface.importing import convert
@@ -260,3 +260,15 @@ def test_the_command_has_one_direction(monkeypatch):
     monkeypatch.setattr(flags, "FLAGS", values)
     with pytest.raises(UserError, match="--input and --workdir are two directions"):
         command.main({})
+
+
+def test_a_missing_package_is_not_taken_for_a_damaged_file(tmp_path, monkeypatch):
+    said = "this tokenizer needs the package `tokenizers`: install it"
+
+    def fail(*_):
+        raise UserError(said)
+
+    monkeypatch.setattr(importing, "_convert", fail)
+    with pytest.raises(UserError) as found:
+        convert(tmp_path, tmp_path / "bundle")
+    assert found.value.problems == (said,)

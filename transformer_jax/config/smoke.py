@@ -1,7 +1,8 @@
 """Shrink any config to a training of 20 small steps that shows whether it works.
 
 Widths, types and the mesh are kept, because they may not fit together. Depth, batch and
-data shrink, so that the steps are fast.
+data shrink, so that the steps are fast. A model that takes over the parameters of
+another run keeps its depth, too.
 """
 
 from ml_collections import ConfigDict
@@ -37,6 +38,8 @@ def shrink(config: ConfigDict) -> None:
     smaller = {
         name: min(known[name], most) for name, most in MOST.items() if name in known
     }
+    if config.train.initial:
+        smaller = {k: v for k, v in smaller.items() if not k.startswith("model.")}
     smaller |= {name: value for name, value in FIXED.items() if name in known}
     config.update_from_flattened_dict(smaller)
     config.train.smoke = True

@@ -47,6 +47,8 @@ def convert(
     """Write the model of a folder as a bundle; return a description of one line."""
     try:
         return _convert(source, output, languages)
+    except UserError:  # says what is missing
+        raise
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{source} cannot be read ({type(error).__name__}: {error}): a file is "
