@@ -41,11 +41,11 @@ def get_config(variant="quickstart"):
     config.eval.splits = ("validation",) if variant == "shakespeare" else ("test",)
     if variant == "quickstart":
         config.data.shapes = 3
-        config.train.steps = 600
+        config.train.steps = 700
         config.optim.constant = 0.005
-        config.optim.warmup_steps = 60
-        config.eval.every = 600
-        config.checkpoint.every = 300
+        config.optim.warmup_steps = 70
+        config.eval.every = 700
+        config.checkpoint.every = 350
     if variant == "shakespeare":
         config.train.steps = 1000
         config.optim.constant = 0.01
