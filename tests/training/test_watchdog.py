@@ -1,6 +1,7 @@
 """The watchdog ends what hangs, and nothing else."""
 
 import queue
+import signal
 import subprocess
 import sys
 import time
@@ -66,6 +67,37 @@ def test_a_step_may_be_as_slow_as_those_before_it(watchdog, ended):
 def test_a_step_that_hangs_is_named(watchdog, ended):
     for _ in watchdog.steps([(1, "a")], 0.2):
         assert "step 1 did not end" in ended.get(timeout=30)
+
+
+STOPPED = """
+import time
+from transformer_jax.training import watchdog
+
+watchdog.TICK, watchdog.LATE = 0.1, 1.0
+found = watchdog.Watchdog()
+with found.phase("a step", 2.5):
+    print("began", flush=True)
+    for _ in range(4):  # sleep ends late if the process is stopped
+        time.sleep(0.4)
+print("ended", flush=True)
+with found.phase("another", 1.0):
+    time.sleep(60)
+"""
+
+
+@pytest.mark.system
+def test_time_during_which_the_process_was_stopped_does_not_count():
+    command = [sys.executable, "-c", STOPPED]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "began\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(4)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.readline() == "ended\n"
+        assert process.wait(timeout=30) == 124
+        assert "another did not end within 1 s" in process.stderr.read()
 
 
 @pytest.mark.system

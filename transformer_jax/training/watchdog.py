@@ -3,7 +3,7 @@
 A step may wait for another host for ever, and no heartbeat notices, because both hosts
 are alive. So a thread here watches the current phase and its time limit. When the time
 is over it prints the stack of every thread and the name of the phase, and exits with
-code 124.
+code 124. Time during which the process was stopped (Ctrl-Z) does not count.
 """
 
 import contextlib
@@ -17,6 +17,8 @@ from typing import Any
 from transformer_jax import hosts
 
 SLOWER = 20  # a step may take this many times as long as the slowest before it
+TICK = 10.0  # seconds between two looks at the clock
+LATE = 5.0  # a look that is later by more seconds was held up: the process was stopped
 
 
 @dataclasses.dataclass(eq=False)
@@ -105,7 +107,7 @@ class Watchdog:
                 left = phase.left if phase else None
                 if phase and left is not None and left <= 0:
                     break
-                self._changed.wait(left)
+                self._wait(None if left is None else min(left, TICK))
             else:
                 return
             name, seconds = phase.name, phase.seconds
@@ -114,6 +116,15 @@ class Watchdog:
             "it hangs. The stacks above show where; the run continues from its last "
             "checkpoint when the same command is started again"
         )
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait for a change; give all phases the time that the process was stopped."""
+        began = time.monotonic()
+        self._changed.wait(seconds)
+        late = time.monotonic() - began - (seconds or 0.0)
+        if seconds is not None and late > LATE:
+            for phase in self._phases:
+                phase.began += late
 
 
 def _end_process(line: str) -> None:
