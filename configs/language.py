@@ -81,12 +81,13 @@ def get_config(variant="phrasebook"):
         config.eval.splits = ("validation",)
         config.model.positions = "rotary"
         config.model.dropout_embedding = 0.1
-        config.model.dropout_residual = 0.1
-        config.train.steps = 3000
+        config.model.dropout_residual = 0.15
+        config.train.steps = 2500
+        config.optim.name = "muon"
         config.optim.schedule = "linear"
-        config.optim.constant = 0.002
-        config.optim.warmup_steps = 200
+        config.optim.constant = 0.01
         config.eval.every = 500
+        config.eval.weights = "last"
         config.decode.max_length = 190
 
     if variant == "wikitext2":
