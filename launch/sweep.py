@@ -44,9 +44,6 @@ from transformer_jax import cli
 from transformer_jax.base.errors import UserError
 
 TRAINER = (sys.executable, "-m", "transformer_jax.train")
-# Each training step on a CPU allocates hundreds of megabytes, which the system clears
-# page by page; large pages make that fast.
-HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FAILED = 1
 INTERRUPTED = 130
@@ -376,7 +373,7 @@ class Trainings:
                 output.flush()
             process = subprocess.Popen(
                 command,
-                env={**HUGE_PAGES, **os.environ, **variables},
+                env={**os.environ, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output and subprocess.STDOUT,
