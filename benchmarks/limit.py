@@ -38,6 +38,7 @@ from transformer_jax import cli, config, sharding, train
 from transformer_jax.decoding.engine import Batch
 from transformer_jax.decoding.searching import rows_for
 from transformer_jax.planning import forecast
+from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
 from transformer_jax.training import prepare
 from transformer_jax.training.steps import programs
@@ -91,6 +92,8 @@ def main() -> int:
         parser.error("give either --workdir with --input, or --config")
     if args.rows < 1 or args.beams < 1:
         parser.error("--rows and --beams must be at least 1")
+    if args.config:
+        environment.use_large_pages()  # as `train` does
     cores = len(os.sched_getaffinity(0))
     print(f"machine      {cores} cores, load {os.getloadavg()[0]:.2f}", flush=True)
     with tempfile.TemporaryDirectory() as place:
