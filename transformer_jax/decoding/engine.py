@@ -37,7 +37,6 @@ from transformer_jax.decoding.memory import (
 )
 from transformer_jax.decoding.searches.beam import BeamSearch
 from transformer_jax.decoding.searches.constraints import Constraint
-from transformer_jax.decoding.searches.contrast import ContrastiveSearch
 from transformer_jax.decoding.searches.sampling import SamplingSearch
 from transformer_jax.decoding.searching import (
     DecodeInputs,
@@ -324,6 +323,8 @@ class Engine:
 
     def _make_search(self, options: Options) -> Search:
         if options.contrast:
+            from transformer_jax.decoding.searches.contrast import ContrastiveSearch
+
             return ContrastiveSearch(options, self.constraint)
         if options.beams == 1 or options.sample:  # greedy search, or sampling
             return SamplingSearch(options, self.constraint)

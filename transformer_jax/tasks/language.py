@@ -30,7 +30,6 @@ from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply, sliding
 from transformer_jax.decoding.engine import longest_answer
 from transformer_jax.decoding.requests import one_line
-from transformer_jax.decoding.searches import inclusion
 from transformer_jax.models import registry
 from transformer_jax.models.positions import BIASES
 from transformer_jax.sharding import Params
@@ -280,6 +279,8 @@ class TextInference:
         self, request: DecodeRequest, phrases: Sequence[str], options: decoding.Options
     ) -> DecodeRequest:
         """Return a request whose continuation must include the phrases."""
+        from transformer_jax.decoding.searches import inclusion
+
         most = longest_answer(request, options)
         return inclusion.add_phrases(
             request, phrases, self.writer.tokenizer, options, most

@@ -19,7 +19,6 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.base.ids import EOS
 from transformer_jax.decoding import Options
-from transformer_jax.decoding.searches import groups, inclusion
 from transformer_jax.decoding.searches.constraints import Constraint
 from transformer_jax.decoding.searches.rules import (
     Choice,
@@ -104,7 +103,7 @@ class BeamSearch:
             static=static,
             state=state,
             lost=jnp.zeros_like(empty) if self.options.groups > 1 else None,
-            progress=inclusion.begin(inputs, beams),
+            progress=_begin_progress(inputs, beams),
         )
 
     def unfinished(self, beam: Beam) -> Array:
@@ -171,6 +170,8 @@ class BeamSearch:
         rules = beam.inputs, self.options, self.constraint
         written = beam.logits, beam.tokens, beam.step
         if beam.progress is not None:
+            from transformer_jax.decoding.searches import inclusion
+
             return inclusion.choose(beam.progress, beam.log_probs, *written, *rules)
         # No beam can contribute more than K of the best K extensions, so two small
         # selections replace a huge one.
@@ -178,6 +179,8 @@ class BeamSearch:
         gains, tokens = top_next_tokens(*written, *rules, few)
         totals = beam.log_probs[..., None] + gains
         if beam.lost is not None:
+            from transformer_jax.decoding.searches import groups
+
             diversity = beam.inputs.numbers["diversity"]
             count = beam.finished_count
             return groups.choose(totals, beam.lost, tokens, count, diversity)
@@ -205,6 +208,8 @@ class BeamSearch:
         if self.options.coverage:
             scores = scores + numbers["coverage"][:, None] * state.uncovered()
         if beam.lost is not None:
+            from transformer_jax.decoding.searches import groups
+
             twice = groups.find_twice(written, ended, beam.finished)
             scores = jnp.where(twice, NEG_INF, scores)
 
@@ -237,3 +242,12 @@ class BeamSearch:
 def length_penalty(length: Array, alpha: Array | float) -> Array:
     """Return ((5 + length) / 6)^α, by which log-probabilities are divided."""
     return ((5.0 + length) / 6.0) ** alpha
+
+
+def _begin_progress(inputs: DecodeInputs, beams: int) -> Any:
+    """Return the progress of texts that must include words; None if none must."""
+    if not inputs.constraint:
+        return None
+    from transformer_jax.decoding.searches import inclusion
+
+    return inclusion.begin(inputs, beams)

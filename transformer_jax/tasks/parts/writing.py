@@ -17,7 +17,6 @@ from transformer_jax.decoding.engine import (
     positions_needed,
 )
 from transformer_jax.decoding.requests import one_line
-from transformer_jax.decoding.searches import inclusion
 from transformer_jax.decoding.searches.constraints import Constraint
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts.pairs import PairData
@@ -192,6 +191,8 @@ class Seq2SeqInference:
         self, request: DecodeRequest, phrases: Sequence[str], options: Options
     ) -> DecodeRequest:
         """Return a request whose answer must include the phrases."""
+        from transformer_jax.decoding.searches import inclusion
+
         most = longest_answer(request, options) if request.source else 1
         target = self.data.target_tokenizer
         return inclusion.add_phrases(request, phrases, target, options, most)
