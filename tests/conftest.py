@@ -56,12 +56,12 @@ def pytest_sessionstart(session):
         )
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def few_programs():
     """Forget compiled programs once a worker has very many of them.
 
     Each takes several mappings of memory, of which Linux allows a process 65,530;
-    jaxlib ends the worker at the next one.
+    jaxlib ends the worker at the next one. The tests of one module can make that many.
     """
     yield
     mapped = pathlib.Path("/proc/self/maps")
