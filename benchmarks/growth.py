@@ -196,7 +196,9 @@ KINDS = {
 def measure(axis: str) -> list[Curve]:
     """Measure what a training step and a search cost by one size.
 
-    The sizes take turns, so that other load on the machine disturbs all of them.
+    The sizes take turns, so that other load on the machine disturbs all of them. A call
+    that is not timed begins each turn: memory that the process has given back since the
+    last one comes from the host of a virtual machine again, which no training waits for.
     """
     values, others = AXES[axis]
     curves = []
@@ -210,6 +212,7 @@ def measure(axis: str) -> list[Curve]:
         taken: list[list[float]] = [[] for _ in opened]
         for _ in range(ROUNDS):
             for times, (take, _) in zip(taken, opened, strict=True):
+                take()
                 began = time.perf_counter()
                 take()
                 times.append(time.perf_counter() - began)
