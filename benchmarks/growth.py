@@ -198,7 +198,7 @@ def measure(axis: str) -> list[Curve]:
 
     The sizes take turns, so that other load on the machine disturbs all of them. A call
     that is not timed begins each turn: memory that the process has given back since the
-    last one comes from the host of a virtual machine again, which no training waits for.
+    last one comes from the host of a virtual machine again. No training waits for it.
     """
     values, others = AXES[axis]
     curves = []

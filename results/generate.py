@@ -2,12 +2,14 @@
 
     python results/generate.py
     python results/generate.py --check
+    python results/generate.py --curve RUN --reading nll
 
 Each results/<config>_<variant>.json is one run. The first command rewrites what stands
 between the two markers in README.md (a table of the runs named in README) and in
 docs/results.md (a table of all runs, and a card for each), and in benchmarks/README.md
 the table of speeds.json, which benchmarks/compare.py has written. The second writes
-nothing, and exits with 1 if a page is not up to date.
+nothing, and exits with 1 if a page is not up to date. The third prints what a run read
+on its validation split on the way, as the "curve" of its file.
 """
 
 import argparse
@@ -31,6 +33,10 @@ README = (  # real data, one or two for each kind; the others are in docs/result
     "images.py:mnist",
 )
 CORE = ("translation", "language", "masked", "classification", "images")  # come first
+ON_THE_WAY = (
+    "Is a training of yours as it should be? This is what the validation split gave on "
+    "the way, by\nthe number of updates; `metrics.jsonl` of a run has the same."
+)
 KEYS = {  # key → type; an unknown value is an empty string
     "config": str,  # file of configs/, with the variant
     "command": str,
@@ -47,6 +53,7 @@ KEYS = {  # key → type; an unknown value is an empty string
     "further": list,  # other readings of the same run
     "published": str,
     "note": str,
+    "curve": dict,  # "reading": what is read, "points": [[updates, value], …]; or empty
 }
 
 
@@ -55,8 +62,15 @@ def main(arguments: Sequence[str] | None = None, root: pathlib.Path = ROOT) -> i
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--curve", metavar="RUN", help="print the curve of this run")
+    parser.add_argument(
+        "--reading", default="loss", help="its key in metrics.jsonl (default: loss)"
+    )
     args = parser.parse_args(arguments)
     try:
+        if args.curve:
+            print(json.dumps(curve(pathlib.Path(args.curve), args.reading)))
+            return 0
         stale = out_of_date(root)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -105,7 +119,27 @@ def read_run(path: pathlib.Path) -> dict:
             raise ValueError(f"{path.name}: {key!r} must be {kind.__name__}")
     if not all(isinstance(reading, str) for reading in run["further"]):
         raise ValueError(f"{path.name}: 'further' must be a list of strings")
+    if run["curve"] and {*run["curve"]} != {"reading", "points"}:
+        raise ValueError(f"{path.name}: 'curve' must have a reading and points")
     return run
+
+
+def curve(run: pathlib.Path, reading: str) -> dict:
+    """Return what a run read on its validation split, by the number of updates."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist: give the folder of a run")
+    points = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        # The score at the end has a schema, and may be of other weights.
+        if record["kind"] == "validation" and "schema" not in record:
+            if reading not in record:
+                raise ValueError(
+                    f"{path} has no {reading!r}: give one of {', '.join(record)}"
+                )
+            points[record["step"]] = float(f"{record[reading]:.4g}")
+    return {"reading": reading, "points": [*map(list, sorted(points.items()))]}
 
 
 def speeds(path: pathlib.Path) -> str:
@@ -145,10 +179,21 @@ def cards(runs: Sequence[Mapping]) -> str:
     runs = sorted(runs, key=lambda run: [*tasks].index(run["task"]))
     rows = [(link(run), run["task"], measured(run), run["time"]) for run in runs]
     parts = [markdown(("config", "task", "score", "time"), rows)]
+    parts += ["## On the way", ON_THE_WAY, on_the_way(runs)]
     for task in dict.fromkeys(run["task"] for run in runs):
         parts.append(f"## {task.capitalize()}")
         parts += [card(run) for run in runs if run["task"] == task]
     return "\n\n".join(parts)
+
+
+def on_the_way(runs: Sequence[Mapping]) -> str:
+    """Return a table of what the validation split gave during training."""
+    rows = []
+    for run in runs:
+        if points := run["curve"].get("points"):
+            text = ", ".join(f"{value} ({updates:,})" for updates, value in points)
+            rows.append((link(run), run["curve"]["reading"], text))
+    return markdown(("config", "reading", "value (updates)"), rows)
 
 
 def card(run: Mapping) -> str:

@@ -43,7 +43,7 @@ def copy(tmp_path):
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_a_run_has_every_key_of_its_type_and_a_config_that_is_shipped(path):
     run = json.loads(path.read_text())
-    assert set(run) == {*TEXTS, "score", "further"}
+    assert set(run) == {*TEXTS, "score", "further", "curve"}
     for key in TEXTS:
         assert isinstance(run[key], str), key
     assert isinstance(run["score"], int | float) and not isinstance(run["score"], bool)
@@ -107,13 +107,48 @@ def test_a_changed_speed_is_found_and_written(generate, copy, capsys):
 
 
 @pytest.mark.parametrize(
-    "change", [{"score": "40.40"}, {"further": "none"}, {"speed": ""}, {"time": 28}]
+    "change",
+    [
+        {"score": "40.40"},
+        {"further": "none"},
+        {"speed": ""},
+        {"time": 28},
+        {"curve": {"points": []}},
+    ],
 )
 def test_a_wrong_key_or_type_is_refused(generate, copy, capsys, change):
     path = copy / "results" / "multi30k_de_en.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     assert generate.main([], copy) == 1
     assert "multi30k_de_en.json" in capsys.readouterr().err
+
+
+def test_the_curve_of_a_run_is_read_and_shown(generate, copy, capsys, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    lines = [
+        {"step": 10, "kind": "train", "loss": 9.0},
+        {"step": 10, "kind": "validation", "loss": 1.23456, "nll": 1.5},
+        {"step": 1200, "kind": "validation", "loss": 0.98765, "nll": 1.25},
+        {"step": 1200, "kind": "validation", "loss": 0.5, "nll": 0.5, "schema": 2},
+    ]
+    metrics = run / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert generate.main(["--curve", str(run)], copy) == 0
+    curve = json.loads(capsys.readouterr().out)
+    assert curve == {"reading": "loss", "points": [[10, 1.235], [1200, 0.9877]]}
+
+    path = copy / "results" / "sst2.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"curve": curve}))
+    assert generate.main([], copy) == 0
+    page = (copy / "docs" / "results.md").read_text()
+    assert "| [`sst2.py`](#sst2py) | loss | 1.235 (10), 0.9877 (1,200) |" in page
+
+    capsys.readouterr()
+    assert generate.main(["--curve", str(run), "--reading", "bleu"], copy) == 1
+    assert "'bleu': give one of step, kind, loss, nll" in capsys.readouterr().err
+    assert generate.main(["--curve", str(tmp_path)], copy) == 1
+    assert "give the folder of a run" in capsys.readouterr().err
 
 
 def test_a_run_that_the_readme_shows_must_have_a_file(generate, copy, capsys):
