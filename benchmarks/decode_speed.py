@@ -1,6 +1,7 @@
-"""Translation speed on one machine: this package, CTranslate2 and Hugging Face.
+"""Speed of answers on one machine: this package, CTranslate2 and Hugging Face.
 
     python benchmarks/decode_speed.py --workdir RUN --input FILE --lines 1000
+    python benchmarks/decode_speed.py --workdir LANGUAGE_MODEL --input FILE --lines 128
 
 All three use the same weights in float32 (or, except Hugging Face, in 8 bits, with
 --compute_type int8), the same sentences, and greedy and beam-4
@@ -11,7 +12,8 @@ lines; 0 keeps the defaults, with batches of --batch), and printed. Then the sid
 turns, each in its own process, with the settings that were fastest. On a GPU a process
 measures three passes and tells the median. Needs ctranslate2, transformers and torch.
 Hugging Face's Marian supports only post-norm, so it is left out for models with another
-norm.
+norm. A language model continues each line by at most --length tokens, greedily, and
+only CTranslate2 stands beside it.
 """
 
 import argparse
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 import record
 import settings
@@ -51,8 +54,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--workdir", required=True, help="a translation run")
+    parser.add_argument("--workdir", required=True, help="a run")
     parser.add_argument("--input", required=True, help="sentences, one per line")
+    parser.add_argument("--length", type=int, default=100, help="of a continuation")
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--search", type=int, default=300, help="lines; 0: no search")
@@ -70,8 +74,11 @@ def main() -> int:
         print(json.dumps(measure(args, json.loads(args.settings))))
         return 0
     record.begin(args.output)
-    norm = transformer_jax.load(args.workdir).config.model.norm
-    sides = SIDES if norm == "post" else SIDES[:2]
+    loaded = transformer_jax.load(args.workdir).config
+    language = loaded.task == "language"
+    widths = BEAMS[:1] if language else BEAMS
+    unit = "tokens/s" if language else "sentences/s"
+    sides = SIDES if loaded.model.norm == "post" and not language else SIDES[:2]
     sides = [side for side in sides if side in args.sides.split(",")]
     if args.compute_type != "float32":  # Marian has no other here
         sides = [side for side in sides if side != "huggingface"]
@@ -82,27 +89,27 @@ def main() -> int:
             + ["--workdir", args.workdir, "--output", args.export],
             check=True,
         )
-        chosen = {side: choose(side, args) for side in sides}
+        chosen = {side: choose(side, args, widths) for side in sides}
         rounds = []
         for number in range(1, args.rounds + 1):
             order = sides if number % 2 else sides[::-1]
             found = {
                 side: {
                     str(beams): run_side(side, args, beams, chosen[side][beams])
-                    for beams in BEAMS
+                    for beams in widths
                 }
                 for side in order
             }
             rounds.append({side: found[side] for side in sides})
-            for beams in BEAMS:
+            for beams in widths:
                 speeds = ", ".join(
                     f"{side} {rounds[-1][side][str(beams)]['speed']:.1f}"
                     for side in sides
                 )
-                print(f"round {number}, beam {beams}: {speeds} sentences/s", flush=True)
-    notes = conclude(rounds)
+                print(f"round {number}, beam {beams}: {speeds} {unit}", flush=True)
+    notes = conclude(rounds, widths)
     for side in sides:
-        for beams in BEAMS:
+        for beams in widths:
             words = settings.describe(chosen[side][beams])
             print(f"settings   {side}, beam {beams}: {words}")
     name = pathlib.PurePath(args.workdir).name
@@ -112,23 +119,25 @@ def main() -> int:
             record.Comparison(
                 f"answers of {name}, {'beam ' + str(b) if b > 1 else 'greedy'}, "
                 f"{args.compute_type}",
-                "sentences/s",
+                unit,
                 {side: [r[side][str(b)]["speed"] for r in rounds] for side in sides},
                 {side: settings.describe(chosen[side][b]) for side in sides},
                 notes[b],
             )
-            for b in BEAMS
+            for b in widths
         ],
     )
     return 0
 
 
-def choose(side: str, args: argparse.Namespace) -> dict[int, settings.Settings]:
+def choose(
+    side: str, args: argparse.Namespace, widths: Sequence[int]
+) -> dict[int, settings.Settings]:
     """Return the settings of a side that are fastest, for each number of beams."""
     tried = settings.combine(CHOICES[side])
     if not args.search:
         given = tried[0] | ({"batch": args.batch} if args.batch else {})
-        return dict.fromkeys(BEAMS, given)
+        return dict.fromkeys(widths, given)
 
     def find(beams: int) -> settings.Settings:
         def speed(given: settings.Settings) -> float:
@@ -136,7 +145,7 @@ def choose(side: str, args: argparse.Namespace) -> dict[int, settings.Settings]:
 
         return settings.search(f"{side}, beam {beams}", tried, speed)
 
-    return {beams: find(beams) for beams in BEAMS}
+    return {beams: find(beams) for beams in widths}
 
 
 def run_side(
@@ -151,6 +160,7 @@ def run_side(
     command += ["--workdir", args.workdir, "--input", args.input]
     command += ["--device", args.device, "--compute_type", args.compute_type]
     command += ["--beams", str(beams), "--settings", json.dumps(given)]
+    command += ["--length", str(args.length)]
     done = subprocess.run(
         [*command, "--lines", str(lines or args.lines)],
         capture_output=True,
@@ -162,10 +172,10 @@ def run_side(
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def conclude(rounds: list[dict]) -> dict[int, dict[str, str]]:
+def conclude(rounds: list[dict], widths: Sequence[int]) -> dict[int, dict[str, str]]:
     """Print the ratios; return how many answers of each other side are the same."""
     notes: dict[int, dict[str, str]] = {}
-    for number in BEAMS:
+    for number in widths:
         beams, notes[number] = str(number), {}
         ours = [r["ours"][beams]["speed"] for r in rounds]
         texts = {side: found[beams]["texts"] for side, found in rounds[0].items()}
@@ -180,13 +190,13 @@ def conclude(rounds: list[dict]) -> dict[int, dict[str, str]]:
             print(
                 f"beam {beams}, ours / {other}: median {statistics.median(ratios):.2f} "
                 f"({min(ratios):.2f} to {max(ratios):.2f}); {same} of "
-                f"{len(texts['ours'])} translations are the same"
+                f"{len(texts['ours'])} answers are the same"
             )
     return notes
 
 
 def measure(args: argparse.Namespace, given: settings.Settings) -> dict:
-    """Return the sentences per second of one side, and its translations."""
+    """Return the sentences or tokens a second of one side, and its answers."""
     lines = pathlib.Path(args.input).read_text().split("\n")[: args.lines]
     translate = globals()[f"load_{args.side}"](args, given)
     texts = translate(lines, args.beams)
@@ -195,7 +205,13 @@ def measure(args: argparse.Namespace, given: settings.Settings) -> dict:
         began = time.monotonic()
         translate(lines, args.beams)
         seconds.append(time.monotonic() - began)
-    return {"speed": len(lines) / statistics.median(seconds), "texts": texts}
+    data = transformer_jax.load(args.workdir).task.data
+    written = len(lines)
+    if hasattr(data, "tokenizer"):  # of a language model
+        count = data.tokenizer.encode_inside
+        written = sum(len(count(text)) for text in texts)
+        written -= sum(len(count(line)) for line in lines)
+    return {"speed": written / statistics.median(seconds), "texts": texts}
 
 
 def load_ours(args: argparse.Namespace, given: settings.Settings):
@@ -206,6 +222,9 @@ def load_ours(args: argparse.Namespace, given: settings.Settings):
     engine = "" if args.compute_type == "float32" else args.compute_type
     run = transformer_jax.load(args.workdir, engine=engine)
     run.task.config.eval.batch_rows = given["batch"]
+    if run.config.task == "language":
+        further = {"sample": False, "max_length": args.length + 1}  # with the end
+        return lambda lines, beams: run.predict(lines, beams=beams, **further)
     return lambda lines, beams: run.predict(lines, beams=beams, alpha=0.0)
 
 
@@ -214,18 +233,35 @@ def load_ctranslate2(args: argparse.Namespace, given: settings.Settings):
 
     from transformer_jax.data.text.tokenizer import Tokenizer
 
+    workers, threads = given["workers_threads"]
+    options = {
+        "device": args.device,
+        "compute_type": args.compute_type,
+        "inter_threads": workers,
+        "intra_threads": threads,
+    }
+    if (model := pathlib.Path(args.export, "text.model")).is_file():
+        tokenizer = Tokenizer.load(model)
+        generator = ctranslate2.Generator(args.export, **options)
+
+        def go_on(lines, beams):
+            rows = [tokenizer.encode_inside(line) for line in lines]
+            found = generator.generate_batch(
+                [["<s>", *tokenizer.pieces(row)] for row in rows], beam_size=beams,
+                max_length=args.length, max_batch_size=given["batch"],
+                include_prompt_in_result=False,
+            )  # fmt: skip
+            return [
+                tokenizer.decode([*row, *f.sequences_ids[0]])
+                for row, f in zip(rows, found, strict=True)
+            ]
+
+        return go_on
     source, target = (
         Tokenizer.load(path)
         for path in sorted(pathlib.Path(args.export).glob("*.model"))[:1] * 2
     )
-    workers, threads = given["workers_threads"]
-    translator = ctranslate2.Translator(
-        args.export,
-        device=args.device,
-        compute_type=args.compute_type,
-        inter_threads=workers,
-        intra_threads=threads,
-    )
+    translator = ctranslate2.Translator(args.export, **options)
 
     def translate(lines, beams):
         pieces = [source.pieces(source.encode(line)) for line in lines]
