@@ -40,7 +40,7 @@ CHOICES = {
     "ctranslate2": {
         "workers_threads": tuple(settings.factor_cores()),
         "CT2_USE_MKL": ("1", "0"),
-        "batch": (128, 64, 32),
+        "batch": (128, 64, 32, 16),
     },
     "huggingface": {
         "threads": tuple(settings.count_threads()),
@@ -223,8 +223,13 @@ def load_ours(args: argparse.Namespace, given: settings.Settings):
     run = transformer_jax.load(args.workdir, engine=engine)
     run.task.config.eval.batch_rows = given["batch"]
     if run.config.task == "language":
-        further = {"sample": False, "max_length": args.length + 1}  # with the end
-        return lambda lines, beams: run.predict(lines, beams=beams, **further)
+        given = {"sample": False, "max_length": args.length + 1}  # with the end
+
+        def go_on(lines, beams):
+            replies = run.replies(lines, beams=beams, **given)
+            return [reply.details["text"] for reply in replies]
+
+        return go_on
     return lambda lines, beams: run.predict(lines, beams=beams, alpha=0.0)
 
 
