@@ -2,6 +2,7 @@
 
     python benchmarks/decode_speed.py --workdir RUN --input FILE --lines 1000
     python benchmarks/decode_speed.py --workdir LANGUAGE_MODEL --input FILE --lines 128
+    python benchmarks/decode_speed.py --workdir RUN --input FILE --lines 200 --alone
 
 All three use the same weights in float32 (or, except Hugging Face, in 8 bits, with
 --compute_type int8), the same sentences, and greedy and beam-4
@@ -13,7 +14,8 @@ turns, each in its own process, with the settings that were fastest. On a GPU a 
 measures three passes and tells the median. Needs ctranslate2, transformers and torch.
 Hugging Face's Marian supports only post-norm, so it is left out for models with another
 norm. A language model continues each line by at most --length tokens, greedily, and
-only CTranslate2 stands beside it.
+only CTranslate2 stands beside it. With --alone, each line is answered alone, and a
+speed is one divided by the median time of a line.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import record
 import settings
@@ -61,6 +63,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--search", type=int, default=300, help="lines; 0: no search")
     parser.add_argument("--batch", type=int, help="of each side, without a search")
+    parser.add_argument("--alone", action="store_true", help="one line at a time")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--compute_type", default="float32", help="or int8")
     parser.add_argument("--sides", default=",".join(SIDES), help="those that take part")
@@ -77,7 +80,7 @@ def main() -> int:
     loaded = transformer_jax.load(args.workdir).config
     language = loaded.task == "language"
     widths = BEAMS[:1] if language else BEAMS
-    unit = "tokens/s" if language else "sentences/s"
+    unit = "tokens/s" if language and not args.alone else "sentences/s"
     sides = SIDES if loaded.model.norm == "post" and not language else SIDES[:2]
     sides = [side for side in sides if side in args.sides.split(",")]
     if args.compute_type != "float32":  # Marian has no other here
@@ -118,7 +121,7 @@ def main() -> int:
         [
             record.Comparison(
                 f"answers of {name}, {'beam ' + str(b) if b > 1 else 'greedy'}, "
-                f"{args.compute_type}",
+                f"{args.compute_type}{', one line at a time' * args.alone}",
                 unit,
                 {side: [r[side][str(b)]["speed"] for r in rounds] for side in sides},
                 {side: settings.describe(chosen[side][b]) for side in sides},
@@ -160,7 +163,7 @@ def run_side(
     command += ["--workdir", args.workdir, "--input", args.input]
     command += ["--device", args.device, "--compute_type", args.compute_type]
     command += ["--beams", str(beams), "--settings", json.dumps(given)]
-    command += ["--length", str(args.length)]
+    command += ["--length", str(args.length)] + ["--alone"] * args.alone
     done = subprocess.run(
         [*command, "--lines", str(lines or args.lines)],
         capture_output=True,
@@ -200,6 +203,11 @@ def measure(args: argparse.Namespace, given: settings.Settings) -> dict:
     lines = pathlib.Path(args.input).read_text().split("\n")[: args.lines]
     translate = globals()[f"load_{args.side}"](args, given)
     texts = translate(lines, args.beams)
+    if args.alone:
+        return {
+            "speed": 1 / _time_of_a_line(translate, lines, args.beams),
+            "texts": texts,
+        }
     seconds = []
     for _ in range(1 if args.device == "cpu" else 3):
         began = time.monotonic()
@@ -212,6 +220,17 @@ def measure(args: argparse.Namespace, given: settings.Settings) -> dict:
         written = sum(len(count(text)) for text in texts)
         written -= sum(len(count(line)) for line in lines)
     return {"speed": written / statistics.median(seconds), "texts": texts}
+
+
+def _time_of_a_line(translate: Callable, lines: list[str], beams: int) -> float:
+    """Return the median seconds of a line that is answered alone."""
+    translate(lines[:1], beams)
+    taken = []
+    for line in lines:
+        began = time.monotonic()
+        translate([line], beams)
+        taken.append(time.monotonic() - began)
+    return statistics.median(taken)
 
 
 def load_ours(args: argparse.Namespace, given: settings.Settings):
